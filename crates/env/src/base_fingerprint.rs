@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::process::getuid;
+use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_sys::IgnoreError;
@@ -20,6 +22,8 @@ pub struct BaseFingerprint {
     packages: BTreeSet<String>,
 }
 
+/// The directory in a depot where lists of packages are.
+const LISTS: &str = "bases";
 const DPKG: &str = "/var/lib/dpkg/status";
 const RPM: [&str; 3] =
     ["/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages"];
@@ -45,11 +49,9 @@ impl BaseFingerprint {
     pub fn record(&self, depot: &Path) -> Result<BTreeMap<String, String>> {
         let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
         let digest = digest(&list);
-        let path = list_path(depot, &digest);
-        if !path.exists() {
-            let dir = path.parent().unwrap_or(depot);
-            fs::create_dir_all(dir).context(|| dir.display().to_string())?;
-            write_whole(&path, list.as_bytes())?;
+        if !list_path(depot, &digest).exists() {
+            let lists = TrustedDir::make(&depot.join(LISTS), getuid().as_raw(), 0o755)?;
+            lists.write(list_name(&digest), list.as_bytes(), 0o644)?;
         }
         let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         Ok(BTreeMap::from([
@@ -125,14 +127,11 @@ fn package_differences(here: &BTreeSet<String>, there: &BTreeSet<String>) -> Str
 }
 
 fn list_path(depot: &Path, digest: &str) -> PathBuf {
-    depot.join("bases").join(format!("{digest}.packages"))
+    depot.join(LISTS).join(list_name(digest))
 }
 
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let new = path.with_extension(format!("new.{}", std::process::id()));
-    let shown = || path.display().to_string();
-    fs::write(&new, bytes).context(shown)?;
-    fs::rename(&new, path).context(shown)
+fn list_name(digest: &str) -> String {
+    format!("{digest}.packages")
 }
 
 fn release_of(text: &str) -> String {
@@ -177,12 +176,10 @@ fn packages(keep: &Path) -> Result<BTreeSet<String>> {
         rpm()?
     };
     let list: String = found.iter().map(|p| format!("{p}\n")).collect();
-    // If it cannot be written that costs time, nothing else.
-    if let Some(dir) = keep.parent()
-        && fs::create_dir_all(dir).is_ok()
-    {
-        write_whole(keep, format!("{key}\n{list}").as_bytes())
-            .ignore_error("without the copy it is found out again the next time");
+    if let (Some(dir), Some(name)) = (keep.parent(), keep.file_name()) {
+        TrustedDir::make(dir, getuid().as_raw(), 0o700)
+            .and_then(|dir| dir.write(name, format!("{key}\n{list}").as_bytes(), 0o600))
+            .ignore_error("without the copy the packages are read again the next time");
     }
     Ok(found)
 }

@@ -35,7 +35,7 @@ use crate::writer;
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// Has the store's writer do something; `heard` gets what it says on the way, and the last word is given.
+/// Has the store's writer do something; `heard` gets what it says on the way, and the last reply is given.
 pub fn ask(
     context: &UserContext,
     ask: StoreRequest,
@@ -54,7 +54,7 @@ fn ask_trusted(
 ) -> Result<StoreReply> {
     let mut writer = Writer::start(program)?;
     writer.send(ask)?;
-    writer.last_word(heard).map(|(word, _)| word)
+    writer.last_reply(heard).map(|(reply, _)| reply)
 }
 
 /// The trusted store's writer, and the way to it.
@@ -90,20 +90,20 @@ impl Writer {
     }
 
     /// What it says in the end, and the file that it gives.
-    fn last_word(
+    fn last_reply(
         mut self,
         heard: &mut (dyn FnMut(StoreReply) + Send),
     ) -> Result<(StoreReply, Option<OwnedFd>)> {
         let (mut last, mut file) = (None, None);
-        while let Some(word) = ipc::receive(&mut self.socket).map_err(talk)? {
-            match word {
+        while let Some(reply) = ipc::receive(&mut self.socket).map_err(talk)? {
+            match reply {
                 StoreReply::Failed(fault) => return Err(fault.into()),
-                StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_) => heard(word),
-                word => {
-                    if matches!(word, StoreReply::Opened(_)) {
+                reply if reply.is_progress() => heard(reply),
+                reply => {
+                    if matches!(reply, StoreReply::Opened(_)) {
                         file = ipc::receive_descriptors::<StoreReply>(&self.socket, 1).map_err(talk)?.pop();
                     }
-                    last = Some(word);
+                    last = Some(reply);
                 }
             }
         }
@@ -120,8 +120,8 @@ pub fn import(
     heard: &mut (dyn FnMut(StoreReply) + Send),
 ) -> Result<StoreReply> {
     let Some(helper) = &context.helper else {
-        let mut say = |word: StoreReply| {
-            heard(word);
+        let mut say = |reply: StoreReply| {
+            heard(reply);
             true
         };
         let policies = Policies::load()?;
@@ -137,7 +137,7 @@ pub fn import(
     let open: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     ipc::send_descriptors::<StoreRequest>(&writer.socket, &open).map_err(talk)?;
     drop(files);
-    writer.last_word(heard).map(|(word, _)| word)
+    writer.last_reply(heard).map(|(reply, _)| reply)
 }
 
 /// An image of the user's, its file open.
@@ -148,7 +148,7 @@ pub fn open_image(context: &UserContext, entry: &ImageName) -> Result<OpenImage>
         Some(helper) => {
             let mut writer = Writer::start(helper)?;
             writer.send(&StoreRequest::Open(id))?;
-            match writer.last_word(&mut |_| ())? {
+            match writer.last_reply(&mut |_| ())? {
                 (StoreReply::Opened(record), Some(file)) => (*record, file.into()),
                 _ => return Err(Error::OtherAnswer(format!("image {}", entry.reference))),
             }
@@ -173,10 +173,10 @@ fn ask_own(
     heard: &mut (dyn FnMut(StoreReply) + Send),
 ) -> Result<StoreReply> {
     let mut last = None;
-    let mut say = |word: StoreReply| {
-        match word {
-            StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_) => heard(word),
-            word => last = Some(word),
+    let mut say = |reply: StoreReply| {
+        match reply {
+            reply if reply.is_progress() => heard(reply),
+            reply => last = Some(reply),
         }
         true
     };

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
-use skiff_spec::fault::Context as _;
+use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::ImageId;
-use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private};
 
@@ -136,12 +135,9 @@ impl Names {
 
     /// Notes a name, in place of what it meant before.
     pub fn put(&self, entry: &ImageName) -> Result<()> {
-        let what = || self.dir.display().to_string();
-        make_private(&self.dir)?;
-        let host = host_name().replace('/', "_");
-        let new = self.dir.join(format!(".{host}.{}", std::process::id()));
-        entry.write(&new)?;
-        Ok(fs::rename(&new, self.dir.join(file_name(&entry.reference))).context(what)?)
+        let text = serde_json::to_vec_pretty(entry)?;
+        let dir = make_private(&self.dir)?;
+        Ok(dir.write(file_name(&entry.reference), &text, 0o600).map_err(Fault::from)?)
     }
 
     /// Forgets a name.
@@ -173,7 +169,22 @@ fn file_name(reference: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::file_name;
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_noted_leaves_nothing_behind() {
+        let all = tempfile::tempdir().expect("a directory");
+        let dir = all.path().join("images");
+        let names = Names::in_dir(dir.clone()).expect("no names yet");
+        let config = serde_json::json!({});
+        let reference = "docker.io/library/debian:12".to_owned();
+        let taken = dir.join(file_name(&reference));
+        fs::create_dir_all(&taken).expect("something in its place");
+        let entry = ImageName { reference, id: ImageId([7; 32]), pulled: 1, size: 1, config, origin: None };
+        assert!(matches!(names.put(&entry), Err(Error::Fault(fault)) if fault.message.contains("rename")));
+        let left: Vec<_> = fs::read_dir(&dir).expect("listed").flatten().map(|e| e.path()).collect();
+        assert_eq!(left, [taken]);
+    }
 
     #[test]
     fn names_of_images_are_names_of_files() {

@@ -50,7 +50,7 @@ pub enum StoreRequest {
     },
     /// Check images: this one, or all.
     Verify(Option<ImageId>),
-    /// The names of an image's files, below a directory.
+    /// The files of an image that the user may use, a line for each.
     Files(ImageId),
 }
 
@@ -71,7 +71,7 @@ impl std::fmt::Debug for RegistryLogin {
     }
 }
 
-/// What the writer says: any number of words on how it goes, then the last one.
+/// What the writer answers: any number of messages on its progress, then the result.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum StoreReply {
     /// Another process makes the same image.
@@ -136,6 +136,14 @@ impl Message for StoreRequest {
     const LONGEST: usize = 16 << 20;
     // An image consists of no more files: layers, and the documents that lead to them.
     const DESCRIPTORS: usize = 200;
+}
+
+impl StoreReply {
+    /// Whether others follow it.
+    #[must_use]
+    pub fn is_progress(&self) -> bool {
+        matches!(self, StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_))
+    }
 }
 
 impl Message for StoreReply {

@@ -30,9 +30,9 @@ use crate::protocol::{CheckedImage, LayerState, StoreReply, StoreRequest};
 use crate::pull::{LayerProgress, PullJob, PullWatch, Pulled, pull};
 use crate::store::{ImageMetadata, Quota, Store, Usage};
 
-/// So long may whom we work for be silent, or deaf.
+/// So long may the user send nothing, or read nothing of what is sent.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So long may it take until all of the question is here, with the files that belong to it: who asks nothing holds a place for nothing.
+/// So long may it take until the whole request has arrived, with its files: a user who asks for nothing must not keep a writer.
 const QUESTION: Duration = Duration::from_secs(10);
 /// A listing of an image's files comes in pieces of so many lines.
 const LINES: usize = 1000;
@@ -56,12 +56,12 @@ impl StoreAccess<'_> {
     }
 }
 
-/// The process that the helper starts, which sees nothing but the store: its words are the store's path, the uid of whom it works for, as
-/// what images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets to the user and to the
-/// fetcher.
-pub fn run(words: &[String]) -> Result<()> {
+/// The process that the helper starts, which sees nothing but the store. Its arguments are the store's path, the uid of the user it works
+/// for, the format in which images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets
+/// to the user and to the fetcher.
+pub fn run(args: &[String]) -> Result<()> {
     let bad = || Error::Misused("internal command: only the helper starts it");
-    let [store, uid, format, quota, socket, fetcher] = words else { return Err(bad()) };
+    let [store, uid, format, quota, socket, fetcher] = args else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     let format = ImageFormat::of_name(format).ok_or_else(bad)?;
     let quota = match quota.as_str() {
@@ -93,7 +93,7 @@ pub fn run(words: &[String]) -> Result<()> {
             source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
         }
         StoreRequest::Open(id) => hand_out(asked, id, &mut socket),
-        ask => answer(asked, ask, Some(fetcher), &mut |word| ipc::send(&mut socket, &word).is_ok()),
+        ask => answer(asked, ask, Some(fetcher), &mut |reply| ipc::send(&mut socket, &reply).is_ok()),
     };
     // If nobody listens any more, nobody needs to know.
     answered.or_else(|error| ipc::send(&mut socket, &StoreReply::Failed(error.into()))).or(Ok(()))
@@ -122,7 +122,7 @@ fn take_over(
     let place = if policies.is_empty() { None } else { remote.place(source.opened())? };
     let source = source.lies_at(place);
     drop(remote);
-    let mut say = |word: StoreReply| ipc::send(socket, &word).is_ok();
+    let mut say = |reply: StoreReply| ipc::send(socket, &reply).is_ok();
     let last = import(asked, &source, platform, &policies, &mut say)?;
     say(last);
     Ok(())
@@ -179,7 +179,7 @@ fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()>
     }
 }
 
-/// Does what is asked; `say` gives whether anybody listens still. Without a fetcher this process asks registries itself.
+/// Does what is asked; `say` returns whether anybody still listens. Without a fetcher this process asks registries itself.
 pub fn answer(
     of: StoreAccess<'_>,
     ask: StoreRequest,

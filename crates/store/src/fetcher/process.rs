@@ -30,11 +30,11 @@ const READABLE: [&str; 2] = ["/etc", "/usr"];
 /// What tells names of hosts; links, often.
 const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// The process that the helper becomes: its words are the store's path, the uid of whom it works for, and the number of the socket to the
-/// writer.
-pub fn run(words: &[String]) -> Result<()> {
+/// The process that the helper becomes. Its arguments are the store's path, the uid of the user it works for, and the number of the socket
+/// to the writer.
+pub fn run(args: &[String]) -> Result<()> {
     let bad = || Error::Misused("internal command: only the helper starts it");
-    let [store, uid, socket] = words else { return Err(bad()) };
+    let [store, uid, socket] = args else { return Err(bad()) };
     let (uid, socket) = (uid.parse().map_err(|_| bad())?, socket.parse().map_err(|_| bad())?);
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .context(|| "fetcher")?;
