@@ -88,17 +88,7 @@ impl CallbackListener {
     /// Serves whoever is there; those who have proved it, with the names by which they call.
     pub fn serve(&mut self) -> Vec<(String, Channel)> {
         self.waiting.retain(|caller| caller.since.elapsed() < PROVING);
-        while let Ok((socket, _)) = self.listener.accept() {
-            if self.waiting.len() < MOST_PROVING && socket.set_nonblocking(true).is_ok() {
-                let caller = Proving {
-                    socket: socket.into(),
-                    since: Instant::now(),
-                    received: vec![],
-                    responder: None,
-                };
-                self.waiting.push(caller);
-            }
-        }
+        self.accept_new();
         let mut ours = vec![];
         for mut caller in std::mem::take(&mut self.waiting) {
             match caller.serve(&self.secret, &self.word) {
@@ -108,6 +98,23 @@ impl CallbackListener {
             }
         }
         ours
+    }
+
+    fn accept_new(&mut self) {
+        // A part of them at a time: those that are at it are served in between.
+        for _ in 0..MOST_PROVING / 2 {
+            let Ok((socket, _)) = self.listener.accept() else { return };
+            if socket.set_nonblocking(true).is_err() {
+                continue;
+            }
+            if self.waiting.len() == MOST_PROVING {
+                // The oldest goes: a program of ours proves it within milliseconds, so strangers who say nothing keep none of ours out.
+                self.waiting.remove(0);
+            }
+            let caller =
+                Proving { socket: socket.into(), since: Instant::now(), received: vec![], responder: None };
+            self.waiting.push(caller);
+        }
     }
 
     /// Waits until somebody has called by each of these names; nothing if they have not within that time.
@@ -269,6 +276,26 @@ mod tests {
         assert!(channel.receive());
         let strange = channel.take::<Call>().expect_err("no talk of ours");
         assert!(matches!(&strange, Error::OtherTalk(said) if said.contains("what follows")), "{strange}");
+    }
+
+    #[test]
+    fn strangers_who_say_nothing_keep_no_program_out() {
+        let mut listener = CallbackListener::open().expect("a port");
+        let call = listener.call(vec!["127.0.0.1".into()]).expect("a call");
+        let connect = || TcpStream::connect(("127.0.0.1", call.port)).expect("connected");
+        let mut strangers = vec![];
+        while strangers.len() < MOST_PROVING + 64 {
+            // Not more than the kernel keeps waiting.
+            strangers.extend((0..64).map(|_| connect()));
+            assert!(listener.serve().is_empty());
+        }
+        assert_eq!(listener.waiting.len(), MOST_PROVING);
+        let program = std::thread::spawn({
+            let call = call.clone();
+            move || crate::callback::dial(&call, "n1", "the head").map(drop)
+        });
+        assert_eq!(serve(&mut listener).first().map(|(name, _)| name.as_str()), Some("n1"));
+        program.join().expect("it ends").expect("it was let in");
     }
 
     /// A launcher of one program, which does this.

@@ -1,5 +1,6 @@
 //! On a node: the container that a job or one of its steps has asked for, and how its tasks run in it.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use skiff_env::deploy::{node_name, time_limit, until};
@@ -8,7 +9,7 @@ use skiff_plan::{self as plan, PlanOptions, RootOptions, base, get, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
-use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::JobContainer;
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
@@ -73,7 +74,10 @@ fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<
         Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))
             .hint("what has come is kept: try again; `slurm.fetch_seconds` in the configuration allows more time, up to 570")
     })?;
-    entry.write(&record)?;
+    // A step may be killed at any moment, and the next one in this container reads the record.
+    let new = record.with_extension("new");
+    entry.write(&new)?;
+    fs::rename(&new, &record).context(|| record.display().to_string())?;
     Ok(entry)
 }
 
