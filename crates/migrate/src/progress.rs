@@ -1,12 +1,11 @@
 //! How a move goes: a bar on a terminal while memory is on its way, and how long each part took.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Instant;
 
 use serde::Serialize;
 
 use skiff_output as output;
-use skiff_sys::IgnoreError;
 
 /// A part of a move and how long it took.
 #[derive(Clone, Debug, Serialize)]
@@ -46,7 +45,7 @@ impl Progress {
         self.bytes = bytes;
         if self.bar {
             self.drawn = true;
-            write(&format!("\r\x1b[2K{}", bar(bytes, self.size.max(bytes))));
+            output::draw(&format!("\r\x1b[2K{}", bar(bytes, self.size.max(bytes))));
         }
     }
 
@@ -67,7 +66,7 @@ impl Progress {
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
-            write("\r\x1b[2K");
+            output::draw("\r\x1b[2K");
         }
     }
 }
@@ -84,13 +83,6 @@ fn bar(bytes: u64, size: u64) -> String {
     let done = bytes.saturating_mul(WIDTH).checked_div(size).unwrap_or(WIDTH) as usize;
     let bar = ["=".repeat(done), " ".repeat(WIDTH as usize - done)].concat();
     format!("memory [{bar}] {:>10} / {}", output::size(bytes), output::size(size))
-}
-
-fn write(text: &str) {
-    std::io::stderr()
-        .lock()
-        .write_all(text.as_bytes())
-        .ignore_error("if stderr is gone there is nobody to see it");
 }
 
 #[cfg(test)]

@@ -31,6 +31,11 @@ fn say(text: &str) {
         .ignore_error("if stderr is gone there is nobody to tell; the exit code still says it");
 }
 
+/// Draws a bar: on standard error as it is, with what moves the cursor.
+pub fn draw(text: &str) {
+    say(text);
+}
+
 /// Says what may have been meant.
 pub fn hint_at(commands: &[String]) {
     if !commands.is_empty() {

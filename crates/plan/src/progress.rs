@@ -1,6 +1,6 @@
 //! How a pull goes, as the user wants to see it: bars on a terminal, else a line now and then, or JSON for programs.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use rustix::termios::tcgetwinsize;
@@ -75,7 +75,7 @@ impl PullProgress {
     pub fn end(&mut self) {
         if self.drawn > 0 {
             let clear = format!("\x1b[{}A\x1b[J", self.drawn);
-            write_all(&clear);
+            output::draw(&clear);
             self.drawn = 0;
         }
     }
@@ -91,7 +91,7 @@ impl PullProgress {
     fn json(&self, layers: &[LayerState]) {
         let text = serde_json::to_string(&serde_json::json!({ "layers": layers }))
             .default_on_error("plain data cannot fail to become JSON");
-        write_all(&format!("{text}\n"));
+        output::draw(&format!("{text}\n"));
     }
 
     fn line(&mut self, layers: &[LayerState]) {
@@ -114,7 +114,7 @@ impl PullProgress {
         }
         text.push_str("\x1b[J");
         self.drawn = lines.len();
-        write_all(&text);
+        output::draw(&text);
     }
 }
 
@@ -162,13 +162,6 @@ fn time(seconds: f64) -> String {
         ..=5940.0 => format!("{:.0} min", (seconds / 60.0).ceil()),
         _ => format!("{:.0} h", (seconds / 3600.0).ceil()),
     }
-}
-
-fn write_all(text: &str) {
-    std::io::stderr()
-        .lock()
-        .write_all(text.as_bytes())
-        .ignore_error("if stderr is gone there is nobody to see it");
 }
 
 #[cfg(test)]

@@ -95,9 +95,9 @@ impl Environment {
             env.known = read_settings(&dir).map_or_else(|_| OnceCell::new(), OnceCell::from);
             return Ok(env);
         }
-        let there = named::there_are(list(context)?.iter().map(|env| &env.name));
-        Err(Error::new(format!("environment {}: there is no such environment", env.name))
-            .hint(format!("{there}; `skiff env create {}` makes it", env.name)))
+        let making = format!("skiff env create {}", env.name);
+        let all = list(context)?;
+        Err(named::no_such("environment", &env.name, all.iter().map(|env| &env.name), Some(&making)))
     }
 
     /// Whether it is there, whole.

@@ -70,8 +70,7 @@ impl InstanceDir {
         if record.is_there() {
             return Ok(record);
         }
-        let there = named::there_are(Self::all(context)?.iter().map(|record| &record.name));
-        Err(Error::new(format!("instance {name}: there is no such instance")).hint(there))
+        Err(named::no_such("instance", name, Self::all(context)?.iter().map(|record| &record.name), None))
     }
 
     /// All, by name.

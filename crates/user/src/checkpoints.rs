@@ -62,8 +62,7 @@ pub fn refuse_missing(context: &UserContext, name: &CheckpointName) -> Result<()
     if all.contains(name) {
         return Ok(());
     }
-    let there = named::there_are(all);
-    Err(Error::new(format!("checkpoint {name}: there is no such checkpoint")).hint(there))
+    Err(named::no_such("checkpoint", name, all, None))
 }
 
 /// All, by name, the newest of each first.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use rustix::process::getuid;
 use skiff_site::TrustedDir;
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Fault, Result};
 
 /// The names in `dir` of those that are whole, that is, hold `mark`; in order.
 pub fn all<N: FromStr + Display + Ord>(dir: &Path, mark: &str) -> Result<Vec<N>> {
@@ -17,6 +17,18 @@ pub fn all<N: FromStr + Display + Ord>(dir: &Path, mark: &str) -> Result<Vec<N>>
     let mut all: Vec<N> = names.filter(|name| is_whole(name)).filter_map(|name| name.parse().ok()).collect();
     all.sort();
     Ok(all)
+}
+
+/// That there is none of this name; the hint says which there are, and what makes one.
+pub fn no_such<N: Display>(
+    what: &str,
+    name: &N,
+    names: impl IntoIterator<Item = impl Display>,
+    making: Option<&str>,
+) -> Fault {
+    let making = making.map(|command| format!("; `{command}` makes it")).unwrap_or_default();
+    Fault::new(format!("{what} {name}: there is no such {what}"))
+        .hint(format!("{}{making}", there_are(names)))
 }
 
 /// Which there are, for whoever has asked for one that is not there.

@@ -92,9 +92,9 @@ impl ClusterDir {
         if record.is_there() {
             return Ok(record);
         }
-        let there = named::there_are(Self::all(context)?.iter().map(|record| &record.name));
-        Err(Error::new(format!("cluster {name}: there is no such cluster"))
-            .hint(format!("{there}; `skiff cluster up {name} --slurm --nodes N` makes it")))
+        let making = format!("skiff cluster up {name} --slurm --nodes N");
+        let all = Self::all(context)?;
+        Err(named::no_such("cluster", name, all.iter().map(|record| &record.name), Some(&making)))
     }
 
     fn is_there(&self) -> bool {
