@@ -22,7 +22,7 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
         (true, false) => {
             control::stop_at(&env.dir)?;
             // Where its start has just failed there is nothing to stop, but a supervisor that is about to end.
-            lock::wait_for_lock(&env.dir)?;
+            lock::wait(&env.dir)?;
         }
         (false, _) => {}
     }

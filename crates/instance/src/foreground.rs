@@ -101,7 +101,7 @@ pub fn attend(
             }
         }
     }
-    lock::wait_for_lock(&record.dir)?;
+    lock::wait(&record.dir)?;
     signals.end();
     ended(record).map(Some)
 }

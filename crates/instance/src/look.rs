@@ -222,7 +222,7 @@ pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
         .context(|| format!("waiting for instance {name}"))?;
     drop(live);
     if !control::stop_at(&record.dir)? {
-        lock::wait_for_lock(&record.dir)?;
+        lock::wait(&record.dir)?;
     }
     Ok(())
 }

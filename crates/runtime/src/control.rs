@@ -21,7 +21,7 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{Child, positive_pid};
 use skiff_user::dirs::with_umask;
 
-use crate::lock::wait_for_lock;
+use crate::lock;
 
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";
@@ -248,7 +248,7 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
     if !end_at(dir)? {
         return Ok(false);
     }
-    wait_for_lock(dir)?;
+    lock::wait(dir)?;
     Ok(true)
 }
 

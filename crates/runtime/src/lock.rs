@@ -23,7 +23,7 @@ pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
 }
 
 /// Waits until a supervisor that is about to end has: its lock goes last.
-pub fn wait_for_lock(dir: &Path) -> Result<()> {
+pub fn wait(dir: &Path) -> Result<()> {
     lock::within(Duration::from_secs(2), || try_lock(dir))?;
     Ok(())
 }

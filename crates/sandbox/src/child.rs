@@ -21,16 +21,38 @@ pub fn reap_all_until(last: Pid) {
     }
 }
 
+/// No report is longer: what comes behind so many bytes is not read.
+pub(crate) const LONGEST: usize = 1 << 20;
+
 /// All that comes until the other side closes.
 pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Vec<u8> {
     let mut all = vec![];
     let mut buffer = [0; 1024];
-    loop {
+    while all.len() < LONGEST {
         match rustix::io::read(fd, &mut buffer) {
             Ok(0) => return all,
             Ok(n) => all.extend(&buffer[..n]),
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return all,
         }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn of_a_report_without_end_so_much_is_read() {
+        let (report, mut reporter) = std::io::pipe().expect("a pipe");
+        // Ends with an error when nobody reads any more.
+        let writer = std::thread::spawn(move || while reporter.write_all(&[b'-'; 4096]).is_ok() {});
+        assert_eq!(read_all(report.as_fd()).len(), LONGEST);
+        drop(report);
+        writer.join().expect("the writer");
     }
 }

@@ -3,8 +3,7 @@
 use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
 use skiff_spec::fault::Fault;
 
-/// The longest word with what follows it, in bytes.
-const LONGEST: usize = 1 << 20;
+use crate::child::LONGEST;
 
 /// What process 1 says when it is done.
 #[derive(Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use skiff_ipc::check;
+use skiff_spec::fuzz::changed_copies;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_cluster::local::wire::SupervisorRequest>,
@@ -21,9 +22,6 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_spec::wire::Request>,
 ];
 
-/// Bytes that mean something to one format or another.
-const TELLING: &[u8] = b"\0\x01\x7f\x80\xff\n:\"\\9 {}[],";
-
 /// How many changed copies of each seed.
 const COPIES: usize = 500;
 
@@ -41,38 +39,9 @@ fn protocols_hold_what_they_promise() {
         // A line each, as editors leave it.
         let bytes = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         assert!(check_all(bytes), "{} is no message of any protocol", seed.display());
-        let mut random = Random(0x5eed);
-        for _ in 0..COPIES {
-            check_all(&random.changed(bytes));
+        for copy in changed_copies(bytes, COPIES) {
+            check_all(&copy);
         }
     }
     assert_eq!(is_taken, [true; PROTOCOLS.len()], "a protocol without a seed");
-}
-
-/// Numbers that look random (xorshift), always the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 % end.max(1) as u64).unwrap_or(0)
-    }
-
-    /// A copy with a few bytes replaced, added, taken out or doubled.
-    fn changed(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut copy = bytes.to_vec();
-        for _ in 0..=self.below(4) {
-            let at = self.below(copy.len());
-            let telling = TELLING[self.below(TELLING.len())];
-            match self.below(4) {
-                0 if !copy.is_empty() => copy[at] = telling,
-                1 => copy.insert(at, telling),
-                2 => copy.truncate(at),
-                _ => copy.extend_from_within(at..),
-            }
-        }
-        copy
-    }
 }

@@ -81,3 +81,40 @@ pub fn configuration(bytes: &[u8]) {
     let own = |config: &config::Config| (config.helper.clone(), config.slurm.commands.clone());
     assert_eq!(own(&locked), own(&alone), "the user has changed what is the site's");
 }
+
+/// Bytes that mean something to one format or another.
+const TELLING: &[u8] = b"\0\x01\x7f\x80\xff\n:=\"\\9 {}[],";
+
+/// Copies of `bytes`, each with a few bytes replaced, added, taken out or doubled: for tests, the same each time.
+pub fn changed_copies(bytes: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> {
+    let mut random = Random(0x5eed);
+    (0..count).map(move |_| random.changed(bytes))
+}
+
+/// Numbers that look random (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end.max(1) as u64).unwrap_or(0)
+    }
+
+    fn changed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut copy = bytes.to_vec();
+        for _ in 0..=self.below(4) {
+            let at = self.below(copy.len());
+            let any = u8::try_from(self.below(256)).unwrap_or(0);
+            let byte = TELLING.get(self.below(TELLING.len() + 1)).copied().unwrap_or(any);
+            match self.below(4) {
+                0 if !copy.is_empty() => copy[at] = byte,
+                1 => copy.insert(at, byte),
+                2 => copy.truncate(at),
+                _ => copy.extend_from_within(at..),
+            }
+        }
+        copy
+    }
+}

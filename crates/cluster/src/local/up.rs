@@ -9,7 +9,7 @@ use skiff_launch::hosts as lists;
 use skiff_launch::launching::Launching;
 use skiff_output as output;
 use skiff_plan::{self as plan, PlanOptions, base, show};
-use skiff_runtime::lock::{try_lock, wait_for_lock};
+use skiff_runtime::lock::{self, try_lock};
 use skiff_sandbox::command::DEFAULT_PATH;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::members::{MOST, Member, hosts as names};
@@ -198,7 +198,7 @@ pub fn down(context: &UserContext, name: &EnvName, dry_run: bool) -> Result<()> 
 fn wait_until_gone(record: &ClusterDir) -> Result<Option<OwnedFd>> {
     let end = Instant::now() + ENDING;
     loop {
-        wait_for_lock(&record.dir)?;
+        lock::wait(&record.dir)?;
         let lock = try_lock(&record.dir)?;
         if lock.is_some() || Instant::now() > end {
             return Ok(lock);

@@ -12,10 +12,9 @@ use declared::Declared;
 use sources::{Sources, text};
 
 const PAGE: &str = "docs/protocols.md";
-/// The fuzz target reaches libraries only; a test of the program's reaches all.
+/// The fuzz target, and a test which takes its seeds in every run of the tests.
 const FUZZED: &str = "fuzz/fuzz_targets/protocols.rs";
 const TESTED: &str = "crates/skiff/src/protocols.rs";
-const PROGRAM: &str = "skiff";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,8 +28,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let sources = Sources::read(&root, &files(&root)?)?;
     let protocols = declared::all(&sources)?;
-    for (list, is_wanted) in [(FUZZED, false), (TESTED, true)] {
-        let missing = missing(&sources, &protocols, &read(&root, list)?, is_wanted);
+    for list in [FUZZED, TESTED] {
+        let missing = missing(&sources, &protocols, &read(&root, list)?);
         ensure!(missing.is_empty(), "{list}: no `check::<...>` of {}", missing.join(", "));
     }
     let page = page::write(&sources, &protocols);
@@ -50,8 +49,8 @@ fn read(root: &Path, file: &str) -> anyhow::Result<String> {
     std::fs::read_to_string(root.join(file)).with_context(|| format!("reading {file}"))
 }
 
-/// Protocols whose message a list does not name in `check::<...>`; with those of the program, or without.
-fn missing(sources: &Sources, protocols: &[Declared], list: &str, with_program: bool) -> Vec<String> {
+/// Protocols whose message a list does not name in `check::<...>`.
+fn missing(sources: &Sources, protocols: &[Declared], list: &str) -> Vec<String> {
     let checked: Vec<(String, String)> = list
         .split("check::<")
         .skip(1)
@@ -60,9 +59,8 @@ fn missing(sources: &Sources, protocols: &[Declared], list: &str, with_program: 
         .collect();
     let is_missing = |protocol: &&Declared| {
         let (number, name) = &protocol.question.place;
-        let krate = sources.source(*number).krate.as_str();
-        let krate = if krate == PROGRAM { "crate".to_owned() } else { format!("skiff_{krate}") };
-        (with_program || krate != "crate") && !checked.contains(&(krate, name.clone()))
+        let krate = format!("skiff_{}", sources.source(*number).krate);
+        !checked.contains(&(krate, name.clone()))
     };
     protocols.iter().filter(is_missing).map(|protocol| protocol.name.clone()).collect()
 }
@@ -106,15 +104,14 @@ mod tests {
             )
         };
         let [one, two] = [declaration("One"), declaration("Two")];
-        let sources = Sources::of(&[("crates/a/src/lib.rs", &one), ("crates/skiff/src/main.rs", &two)]);
+        let sources = Sources::of(&[("crates/a/src/lib.rs", &one), ("crates/b/src/lib.rs", &two)]);
         let protocols = declared::all(&sources).unwrap();
-        for (list, with_program, expected) in [
-            ("check::<skiff_a::One>, check::<crate::b::Two<'static>>,", true, &[][..]),
-            ("check::<skiff_b::One>,", false, &["One"]),
-            ("check::<skiff_a::c::One>,", false, &[]),
-            ("check::<skiff_a::One>,", true, &["Two"]),
+        for (list, expected) in [
+            ("check::<skiff_a::One>, check::<skiff_b::b::Two<'static>>,", &[][..]),
+            ("check::<skiff_b::One>, check::<skiff_b::Two>", &["One"]),
+            ("check::<skiff_a::c::One>,", &["Two"]),
         ] {
-            assert_eq!(missing(&sources, &protocols, list, with_program), expected, "{list}");
+            assert_eq!(missing(&sources, &protocols, list), expected, "{list}");
         }
     }
 }
