@@ -44,7 +44,14 @@ pub fn digest_like(digest: &Digest, bytes: &[u8]) -> Digest {
 
 /// The SHA-256 digest of `bytes`.
 pub fn sha256(bytes: &[u8]) -> Digest {
-    digest_like(&Digest::Sha256([0; 32]), bytes)
+    Digest::Sha256(sha256_bytes(bytes))
+}
+
+/// The bare SHA-256 of `bytes`.
+pub fn sha256_bytes(bytes: &[u8]) -> [u8; 32] {
+    let mut value = [0; 32];
+    value.copy_from_slice(ring::digest::digest(&SHA256, bytes).as_ref());
+    value
 }
 
 /// The SHA-256 digest of `bytes` as 64 lower-case hex digits.

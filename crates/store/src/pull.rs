@@ -15,7 +15,6 @@ use skiff_image::assemble::{
 use skiff_image::blob::Blob;
 use skiff_image::first_run;
 use skiff_oci::digest::Digest;
-use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_registry::policy::Policies;
@@ -24,7 +23,7 @@ use skiff_spec::image::ImageId;
 use skiff_sys::IgnoreError;
 
 use crate::error::{Error, Result};
-use crate::fetcher::Fetcher;
+use crate::fetcher::{Fetcher, image_id};
 use crate::store::{self, Begun, ImageMetadata, Patience, Store, UnfinishedImage};
 use crate::threads;
 use access_proof::{origin_of, prove};
@@ -111,10 +110,7 @@ fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled>
     }
     let found = fetcher.resolve(image, platform)?;
     policies.admit(&found, || fetcher.signatures(&found))?;
-    let Digest::Sha256(bytes) = sha256(&found.manifest_bytes) else {
-        return Err(Error::unsound(image.to_string(), "it has no SHA-256 digest"));
-    };
-    let (id, digest) = (ImageId(bytes), found.digest);
+    let (id, digest) = (image_id(&found), found.digest);
     let (record, there) = loop {
         match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
             Begun::There(record) => {

@@ -22,17 +22,24 @@ mod serve;
 
 use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256_bytes;
 use skiff_oci::manifest::Descriptor;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_registry::policy::Signature;
 use skiff_registry::{BlobDir, Origin, Resolved};
+use skiff_spec::image::ImageId;
 
 use crate::error::Result;
 
 pub use protocol::{FetcherAnswer, FetcherQuestion, told};
 pub use remote::RemoteFetcher;
 pub use serve::serve;
+
+/// The image that a registry's manifest stands for.
+pub(crate) fn image_id(found: &Resolved) -> ImageId {
+    ImageId(sha256_bytes(&found.manifest_bytes))
+}
 
 /// What a pull needs of registries.
 pub trait Fetcher: Sync {

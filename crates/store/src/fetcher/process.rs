@@ -6,8 +6,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
-use skiff_oci::digest::Digest;
-use skiff_oci::hash::sha256;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{Credential, Credentials, Secret};
@@ -20,7 +18,7 @@ use skiff_sys::allow::{self, NetworkAccess};
 use skiff_sys::landlock;
 
 use crate::error::{Error, Result};
-use crate::fetcher::serve;
+use crate::fetcher::{image_id, serve};
 use crate::file::parse;
 use crate::protocol::{RegistryLogin, StoreRequest};
 use crate::store::Store;
@@ -73,10 +71,7 @@ pub fn resolve(ask: &StoreRequest) -> Result<(ImageId, String)> {
     let found = client.resolve(&image, &platform)?;
     let policies = Policies::load()?;
     policies.admit(&found, || client.signatures(&found))?;
-    let Digest::Sha256(id) = sha256(&found.manifest_bytes) else {
-        return Err(Error::unsound(image.to_string(), "it has no SHA-256 digest"));
-    };
-    Ok((ImageId(id), image.to_string()))
+    Ok((image_id(&found), image.to_string()))
 }
 
 /// The one image of that name which the user's own policy accepts; nothing if that accepts whatever it is. The writer of the trusted store

@@ -8,12 +8,12 @@
 use skiff_image::assemble::AssemblyProgress;
 use skiff_image::blob::Blob;
 use skiff_oci::digest::Digest;
-use skiff_oci::hash::{Hasher, sha256};
+use skiff_oci::hash::Hasher;
 use skiff_oci::manifest::Descriptor;
 use skiff_registry::{BlobDir, Origin, Resolved};
-use skiff_spec::image::ImageId;
 
 use crate::error::Result;
+use crate::fetcher::image_id;
 use crate::pull::{PullJob, PullWatch, WatchedLayers, watched};
 use crate::store::ImageMetadata;
 
@@ -54,10 +54,7 @@ pub(crate) fn prove(
         return Ok(());
     }
     match fetch_all(pull, found, watch) {
-        Ok(Some(origin)) => match manifest_of(found) {
-            Digest::Sha256(id) => pull.store.add_origin(ImageId(id), origin),
-            _ => Ok(()),
-        },
+        Ok(Some(origin)) => pull.store.add_origin(image_id(found), origin),
         Ok(None) => Ok(()),
         Err(e) => {
             if e.is_refusal() {
@@ -113,8 +110,4 @@ fn read_whole(blob: &dyn Blob, digest: &Digest, progress: &AssemblyProgress) -> 
 
 fn layers(found: &Resolved) -> Vec<&Descriptor> {
     found.manifest.layers.iter().map(|layer| &layer.blob).collect()
-}
-
-fn manifest_of(found: &Resolved) -> Digest {
-    sha256(&found.manifest_bytes)
 }
