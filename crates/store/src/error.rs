@@ -328,7 +328,7 @@ mod tests {
         let back = Error::from(told);
         assert!(matches!(back, Error::Registry(skiff_registry::Error::Abandoned { .. })), "{back:?}");
         // By these a full disk and a layer that comes anew are known.
-        let full = Error::Io(SystemError { what: "write to", object: "x".into(), source: Errno::NOSPC });
+        let full = Error::Io(SystemError::new("write to", "x", Errno::NOSPC));
         let told = skiff_image::Error::from(full);
         assert!(matches!(told, skiff_image::Error::Io(SystemError { source: Errno::NOSPC, .. })), "{told:?}");
         let anew = skiff_registry::Error::Restarted { blob: "sha256:0".into() };

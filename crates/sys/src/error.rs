@@ -15,16 +15,19 @@ pub struct SystemError {
     pub what: &'static str,
     /// The path it was tried on; bytes that are not UTF-8 are escaped.
     pub object: String,
-    /// The kernel's reason.
+    /// The kernel's reason; `EIO` where the standard library has one of its own.
     pub source: Errno,
+    /// The reason in words.
+    pub reason: String,
 }
 
 impl SystemError {
     /// `what` is a verb, `object` the path. An error of the standard library stands for a system call's.
     #[must_use]
     pub fn new(what: &'static str, object: impl AsRef<[u8]>, e: impl Into<io::Error>) -> Self {
-        let source = Errno::from_io_error(&e.into()).unwrap_or(Errno::IO);
-        Self { what, object: show(object.as_ref()), source }
+        let e = e.into();
+        let source = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        Self { what, object: show(object.as_ref()), source, reason: e.to_string() }
     }
 
     /// How to mend it, where the reason alone tells: one sentence without a full stop.
@@ -42,7 +45,7 @@ impl SystemError {
 
 impl fmt::Display for SystemError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}: {}", self.what, self.object, self.source)
+        write!(f, "cannot {} {}: {}", self.what, self.object, self.reason)
     }
 }
 
@@ -93,6 +96,7 @@ mod tests {
         let failed = |e: io::Error| Err::<(), _>(e).on("lock", "x").unwrap_err();
         let locks = failed(io::Error::from_raw_os_error(Errno::NOLCK.raw_os_error()));
         assert!(locks.source == Errno::NOLCK && locks.hint().is_some_and(|hint| hint.contains("flock")));
-        assert_eq!(failed(io::ErrorKind::UnexpectedEof.into()).source, Errno::IO);
+        let cut = failed(io::ErrorKind::UnexpectedEof.into());
+        assert_eq!((cut.source, cut.to_string().as_str()), (Errno::IO, "cannot lock x: unexpected end of file"));
     }
 }
