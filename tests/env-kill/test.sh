@@ -4,6 +4,13 @@ state=/home/alice/.local/share/skiff/env
 nobody_left() { ! pgrep -u alice; }
 delays='0.0005 0.001 0.0015 0.002 0.0025 0.003 0.004 0.005 0.006 0.008 0.010 0.015'
 
+killed_soon() { # CMD... as alice, killed after $delay if it has not ended by then
+    start alice "$@"
+    sleep $delay
+    kill -9 "$started" 2>/dev/null || true
+    try wait "$started"
+}
+
 whole() { # after whatever happened: all works
     ok as alice skiff env exec dev -- cat /etc/marker
     equal "$out" kept "what the environment holds, after $1"
@@ -18,36 +25,24 @@ ended=$(ls -A $state/dev)
 
 for delay in $delays; do
     # Whoever starts an environment and runs something in it.
-    start alice skiff env exec dev -- sh -c 'sleep 30'
-    sleep $delay
-    kill -9 "$started"
-    try wait "$started"
+    killed_soon skiff env exec dev -- sh -c 'sleep 30'
     ok as alice skiff env exec dev -- cat /etc/marker
     equal "$out" kept "after the death of the first session's command ($delay s)"
     ok as alice skiff env stop dev
     eventually 3 nobody_left
 
-    start alice skiff run -- sleep 30
-    sleep $delay
-    kill -9 "$started"
-    try wait "$started"
+    killed_soon skiff run -- sleep 30
     eventually 3 nobody_left
 
     # Whoever makes one.
-    start alice skiff env create half
-    sleep $delay
-    kill -9 "$started" 2>/dev/null || true
-    try wait "$started"
+    killed_soon skiff env create half
     try as alice skiff env create half
     [ "$code" = 0 ] || has "$err" 'it is there already' "create after its kill ($delay s)"
     ok as alice skiff env exec half -- sh -c 'mkdir -p /opt/x; chown daemon /opt/x'
     ok as alice skiff env stop half
 
     # Whoever removes one.
-    start alice skiff env rm half
-    sleep $delay
-    kill -9 "$started" 2>/dev/null || true
-    try wait "$started"
+    killed_soon skiff env rm half
     try as alice skiff env rm half
     [ "$code" = 0 ] || has "$err" 'no such environment' "rm after its kill ($delay s)"
     eventually 3 nobody_left
