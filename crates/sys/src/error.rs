@@ -97,6 +97,9 @@ mod tests {
         let locks = failed(io::Error::from_raw_os_error(Errno::NOLCK.raw_os_error()));
         assert!(locks.source == Errno::NOLCK && locks.hint().is_some_and(|hint| hint.contains("flock")));
         let cut = failed(io::ErrorKind::UnexpectedEof.into());
-        assert_eq!((cut.source, cut.to_string().as_str()), (Errno::IO, "cannot lock x: unexpected end of file"));
+        assert_eq!(
+            (cut.source, cut.to_string().as_str()),
+            (Errno::IO, "cannot lock x: unexpected end of file")
+        );
     }
 }
