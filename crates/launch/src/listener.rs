@@ -24,6 +24,8 @@ pub struct CallbackListener {
     secret: SharedSecret,
     word: String,
     waiting: Vec<Proving>,
+    /// So many of them at a time.
+    most: usize,
 }
 
 /// A caller that has not proved yet that it knows the secret.
@@ -67,7 +69,7 @@ impl CallbackListener {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let listener = TcpListener::bind(any).or_else(|_| TcpListener::bind("0.0.0.0:0")).of(about)?;
         listener.set_nonblocking(true).of(about)?;
-        Ok(Self { listener, secret, word: word.into(), waiting: vec![] })
+        Ok(Self { listener, secret, word: word.into(), waiting: vec![], most: MOST_PROVING })
     }
 
     /// What programs need to call back, to a host of these names and addresses.
@@ -102,14 +104,20 @@ impl CallbackListener {
 
     fn accept_new(&mut self) {
         // A part of them at a time: those that are at it are served in between.
-        for _ in 0..MOST_PROVING / 2 {
+        for _ in 0..self.most / 2 {
+            let is_full = self.waiting.len() == self.most;
+            let silent = self.waiting.iter().position(|caller| caller.responder.is_none());
+            if is_full && silent.is_none() {
+                // All are programs of ours: the others wait in the kernel's queue.
+                return;
+            }
             let Ok((socket, _)) = self.listener.accept() else { return };
+            if let (true, Some(oldest)) = (is_full, silent) {
+                // Programs of ours send their hello at once, so strangers who say nothing keep none of them out.
+                self.waiting.remove(oldest);
+            }
             if socket.set_nonblocking(true).is_err() {
                 continue;
-            }
-            if self.waiting.len() == MOST_PROVING {
-                // The oldest goes: a program of ours proves it within milliseconds, so strangers who say nothing keep none of ours out.
-                self.waiting.remove(0);
             }
             let caller =
                 Proving { socket: socket.into(), since: Instant::now(), received: vec![], responder: None };
@@ -296,6 +304,26 @@ mod tests {
         });
         assert_eq!(serve(&mut listener).first().map(|(name, _)| name.as_str()), Some("n1"));
         program.join().expect("it ends").expect("it was let in");
+    }
+
+    #[test]
+    fn programs_that_are_proving_it_make_way_for_nobody() {
+        let mut listener = CallbackListener::open().expect("a port");
+        let call = listener.call(vec!["127.0.0.1".into()]).expect("a call");
+        let secret = call.secret.as_ref().expect("a secret");
+        listener.most = 16;
+        let mut connected = vec![];
+        for at in 0..24 {
+            let mut program = TcpStream::connect(("127.0.0.1", call.port)).expect("connected");
+            let (_, hello) = Initiator::begin(secret, "").expect("a hello");
+            program.write_all(&hello).expect("sent");
+            connected.push(program);
+            if at % 4 == 3 {
+                assert!(listener.serve().is_empty());
+            }
+        }
+        let began = listener.waiting.iter().filter(|caller| caller.responder.is_some()).count();
+        assert_eq!((began, listener.waiting.len()), (16, 16));
     }
 
     /// A launcher of one program, which does this.
