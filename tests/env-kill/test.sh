@@ -4,7 +4,7 @@ state=/home/alice/.local/share/skiff/env
 nobody_left() { ! pgrep -u alice; }
 delays='0.0005 0.001 0.0015 0.002 0.0025 0.003 0.004 0.005 0.006 0.008 0.010 0.015'
 
-killed_soon() { # CMD... as alice, killed after $delay if it has not ended by then
+killed_soon() { # CMD... as alice, killed after $delay; $code is 137 unless it had ended by then
     start alice "$@"
     sleep $delay
     kill -9 "$started" 2>/dev/null || true
@@ -26,12 +26,14 @@ ended=$(ls -A $state/dev)
 for delay in $delays; do
     # Whoever starts an environment and runs something in it.
     killed_soon skiff env exec dev -- sh -c 'sleep 30'
+    equal "$code" 137
     ok as alice skiff env exec dev -- cat /etc/marker
     equal "$out" kept "after the death of the first session's command ($delay s)"
     ok as alice skiff env stop dev
     eventually 3 nobody_left
 
     killed_soon skiff run -- sleep 30
+    equal "$code" 137
     eventually 3 nobody_left
 
     # Whoever makes one.

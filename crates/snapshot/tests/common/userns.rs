@@ -43,6 +43,7 @@ fn all_of_it_in_the_users_namespace() {
         .env("TMPDIR", dir.path())
         .current_dir(dir.path())
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user"));
@@ -54,5 +55,13 @@ fn all_of_it_in_the_users_namespace() {
         std::fs::write(format!("/proc/{pid}/{map}"), format!("0 {FIRST} 65536")).unwrap();
     }
     child.stdin.take().unwrap().write_all(b"mapped\n").unwrap();
-    assert!(child.wait().unwrap().success(), "some tests failed in the user's namespace");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "some tests failed in the user's namespace: {said}");
+    for module in AGAIN {
+        assert!(
+            said.contains(&format!("test {module}")),
+            "no test of {module} ran in the user's namespace: {said}"
+        );
+    }
 }
