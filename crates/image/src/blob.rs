@@ -8,7 +8,7 @@ use skiff_oci::digest::Digest;
 use skiff_sys::positional::read_exact_at;
 
 use crate::{Error, Result};
-use skiff_sys::SystemContext;
+use skiff_sys::{SystemContext, SystemError};
 
 /// A layer as the registry or an archive has it. Reads may come from several threads.
 pub trait Blob: Sync {
@@ -89,7 +89,7 @@ impl Blob for FileBlob {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         // Past its end there may be another part, which is none of this blob's.
         if offset.saturating_add(buffer.len() as u64) > self.size {
-            return Ok(Err(rustix::io::Errno::NODATA).on("read", &self.name)?);
+            return Err(SystemError::new("read", &self.name, rustix::io::Errno::NODATA).into());
         }
         Ok(read_exact_at(self.file.as_fd(), buffer, self.offset + offset).on("read", &self.name)?)
     }

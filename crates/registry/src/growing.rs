@@ -16,7 +16,7 @@ use super::error::Told;
 use super::memory::Piece;
 use super::pieces::{self, PieceMap, Pieces};
 use crate::error::{Error, Result};
-use skiff_sys::SystemContext;
+use skiff_sys::{SystemContext, SystemError};
 
 /// No file is cut into smaller chunks: another process's word for it shall not cost memory.
 const MIN_CHUNK: u64 = 64 << 10;
@@ -465,7 +465,7 @@ impl BlobReader {
         let name = || self.growing.digest.to_string();
         let end = offset.checked_add(buffer.len() as u64).filter(|end| *end <= self.growing.size);
         let Some(end) = end else {
-            return Ok(Err(Errno::NODATA).on("read beyond the end of", name())?);
+            return Err(SystemError::new("read beyond the end of", name(), Errno::NODATA).into());
         };
         if buffer.is_empty() {
             return Ok(());

@@ -154,7 +154,7 @@ impl DirStack {
     pub(crate) fn enter(&mut self, name: &[u8]) -> Result<rustix::io::Result<()>> {
         let path = self.child(name);
         if path.len() > MAX_PATH {
-            return Ok(Err(Errno::NAMETOOLONG).on("open", path)?);
+            return Err(SystemError::new("open", path, Errno::NAMETOOLONG).into());
         }
         let fd = match rustix::fs::openat(self.dir(), name, dir_flags(), Mode::empty()) {
             Ok(fd) => fd,

@@ -164,7 +164,7 @@ impl Foreign for Root<'_> {
         let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
         let stat = fstat(&opened).on("look at", about())?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(Err(Errno::NOENT).on("open", about())?);
+            return Err(SystemError::new("open", about(), Errno::NOENT).into());
         }
         let size = stat.st_size as u64;
         let mut buffer = vec![0; PIECE.min(size as usize)];

@@ -65,7 +65,7 @@ impl FilePart {
     pub fn read(&self, buffer: &mut [u8], at: u64) -> Result<()> {
         let end = at.checked_add(buffer.len() as u64);
         if end.is_none_or(|end| end > self.size) {
-            return Ok(Err(Errno::NODATA).on("read", &self.name)?);
+            return Err(SystemError::new("read", &self.name, Errno::NODATA).into());
         }
         Ok(read_exact_at(self.file.as_fd(), buffer, self.offset + at).on("read", &self.name)?)
     }

@@ -136,7 +136,7 @@ fn own_command(context: &UserContext, request: &CommandRequest) -> Result<Comman
     Ok(CommandSpec {
         argv: std::iter::once(OWN_PROGRAM.into()).chain(words).collect(),
         argv0: Some(OURSELVES.into()),
-        env: context.own_variables().into_iter().collect(),
+        env: context.own_variables(),
         cwd: if cwd.is_dir() { cwd } else { "/".into() },
         ..CommandSpec::default()
     })

@@ -11,7 +11,7 @@ use crate::digest::LayerId;
 use crate::error::{Error, Result};
 use crate::tree::{DirStack, join, open_beneath, split};
 use crate::xattr;
-use skiff_sys::SystemContext;
+use skiff_sys::{SystemContext, SystemError};
 
 /// The memory that the paths of files with several names may take.
 const MAX_LINK_PATHS: usize = 256 << 20;
@@ -148,7 +148,7 @@ impl Unpacker {
         if linked {
             self.link_bytes += path.len() + size_of::<Vec<u8>>();
             if self.link_bytes > MAX_LINK_PATHS {
-                return Ok(Err(Errno::NOMEM).on("keep in mind the names of", &path)?);
+                return Err(SystemError::new("keep in mind the names of", &path, Errno::NOMEM).into());
             }
             self.links.push(path.clone());
         }
@@ -158,7 +158,7 @@ impl Unpacker {
     fn link(&mut self, name: &[u8], number: u32) -> Result<()> {
         let path = self.stack.child(name);
         let Some(first) = self.links.get(number as usize) else {
-            return Ok(Err(Errno::NOENT).on("link", path)?);
+            return Err(SystemError::new("link", path, Errno::NOENT).into());
         };
         let (parent, first_name) = split(first);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
