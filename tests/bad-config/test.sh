@@ -51,7 +51,7 @@ fails 125 as alice skiff run -- true
 has "$err" 'mount "relative": a path is not absolute'
 echo 'state = "relative"' >/etc/skiff/conf.d/a.toml
 fails 125 as alice skiff env list
-has "$err" '"relative" is no absolute path'
+has "$err" '"relative" is not an absolute path'
 rm /etc/skiff/conf.d/a.toml
 
 # The user's own: the same words, his file.

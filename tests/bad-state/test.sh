@@ -38,8 +38,8 @@ refused $dir/roots 'Permission denied'
 untouched $dir/roots
 refused $dir/file-there $dir/file-there/env
 refused /home/bob/state "/home/bob: belongs to uid $(id -u bob)"
-refused relative/path '"relative/path" is no absolute path'
-refused '' 'is no absolute path'
+refused relative/path '"relative/path" is not an absolute path'
+refused '' 'is not an absolute path'
 mkdir $dir/readonly && mount -t tmpfs -o ro none $dir/readonly
 refused $dir/readonly 'Read-only file system'
 umount $dir/readonly

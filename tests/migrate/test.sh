@@ -154,7 +154,7 @@ has "$err" 'name the machines'
 # What is dead and not yet buried is Slurm's.
 eventually 20 on n2 sh -c '! pgrep -u alice -r R,S,D,T'
 
-# By the agents of the machines, which know a user by munge alone. What is no credential, or one used twice, starts nothing.
+# By the agents of the machines, which know a user by munge alone. What is not a credential, or one used twice, starts nothing.
 trap 'end_agents; images_cleanup' EXIT
 agents n2
 mv .ssh ssh

@@ -134,7 +134,7 @@ impl Drop for PublishedApp {
     fn drop(&mut self) {
         self.dir
             .remove_file(&self.name)
-            .ignore_error("a record that nobody has locked is removed by the next list");
+            .ignore_error("the next `skiff app list` removes a record that nobody has locked");
     }
 }
 

@@ -39,7 +39,7 @@ impl SavedInterface {
         Ok(Some(Self { kind: port.kind, claim: network::keep(context, name, port.address)? }))
     }
 
-    /// The same while the instance still has the address: on the way to another node only a claim of the last minutes counts.
+    /// The same while the instance still has the address: on the way to another node only a reservation of the last minutes counts.
     pub fn renewed(&self, context: &UserContext, started: &Started) -> Result<Self> {
         let now = now();
         let claim = match &started.net {

@@ -1,4 +1,4 @@
-//! What may have been meant by a word that is no command.
+//! What may have been meant by a word that is not a command.
 
 /// The commands that a word may stand for, below the command it was typed after, or else anywhere: those a slip or two
 /// away, and those below another command that are called so.

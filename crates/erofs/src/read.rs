@@ -182,12 +182,12 @@ impl<S: ReadAt> Reader<S> {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// As [`Reader::read_at`]; and if it is no path.
+    /// As [`Reader::read_at`]; and if it is not a path.
     pub fn target(&self, inode: &StoredInode) -> Result<Vec<u8>> {
         let mut target = vec![0; inode.size.min(TARGET_MAX as u64) as usize];
         self.read_at(inode, &mut target, 0)?;
         if target.is_empty() || target.contains(&0) {
-            return Err(self.bad(inode.number, "has a target that is no path"));
+            return Err(self.bad(inode.number, "has a target that is not a path"));
         }
         Ok(target)
     }

@@ -128,7 +128,7 @@ fn check(attributes: &Attributes) -> Result<(), String> {
 
 fn check_target(target: &[u8]) -> Result<(), String> {
     if target.is_empty() || target.contains(&0) {
-        return Err(format!("its target '{}' is no path", target.escape_ascii()));
+        return Err(format!("its target '{}' is not a path", target.escape_ascii()));
     }
     if target.len() > TARGET_MAX {
         return Err(format!("its target has {} bytes, and {TARGET_MAX} are possible", target.len()));

@@ -44,7 +44,7 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
 /// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, or was `told` before, it becomes the
 /// command.
 pub fn start(caller: &Caller, pid: u32, request: &[u8], told: bool, socket: &OwnedFd) -> Result<()> {
-    let request = ExecRequest::decode(request).ok_or_else(|| Error::new("join: that is no command"))?;
+    let request = ExecRequest::decode(request).ok_or_else(|| Error::new("join: not a command"))?;
     let Spaces { mount, others } = Spaces::open(caller, pid)?;
     for (kind, space) in &others {
         move_into_link_name_space(space.as_fd(), Some(*kind)).context(|| entering(pid))?;

@@ -16,7 +16,7 @@ pub fn forget(fds: &[OwnedFd]) -> Result<()> {
     let [dir] = fds else { return Err(Error::new("refresh takes one descriptor")) };
     let stat = rustix::fs::fstatfs(dir).context(|| "view")?;
     if stat.f_type as u64 != OVERLAY_MAGIC {
-        return Err(Error::new("refresh: that is no view of the host's root"));
+        return Err(Error::new("refresh: not a view of the host's root"));
     }
     // To lose its cache again and again would make an overlay that all use slow for all (`/` of a node without a disk is one).
     if is_hosts(dir).context(|| "view")? {

@@ -47,7 +47,7 @@ impl MemoryLayout {
             let behind = parts.last().is_none_or(|last| last.pid != pid || last.range.1 <= start);
             if !behind || start >= end || (start | end) % PAGE != 0 {
                 return Err(Fault::new(format!(
-                    "memory of process {pid}: {start:#x} to {end:#x} is no part of it"
+                    "memory of process {pid}: {start:#x} to {end:#x} is not a part of it"
                 )));
             }
             if end - start <= MOST - size {
@@ -125,7 +125,7 @@ mod tests {
         {
             let refused =
                 MemoryLayout::new(&MemoryRanges::from([(2, ranges.clone())])).expect_err("no memory");
-            assert!(refused.message.ends_with("is no part of it"), "{ranges:?}: {refused}");
+            assert!(refused.message.ends_with("is not a part of it"), "{ranges:?}: {refused}");
         }
         let layout = MemoryLayout::new(&MemoryRanges::from([(
             2,

@@ -204,7 +204,7 @@ pub fn sweep(remove: bool) -> Result<Vec<Left>> {
 /// That its name is no text.
 pub fn node() -> Result<String> {
     let name = rustix::system::uname();
-    let name = name.nodename().to_str().map_err(|_| Fault::new("this host's name is no text"))?;
+    let name = name.nodename().to_str().map_err(|_| Fault::new("this host's name is not valid UTF-8"))?;
     Ok(name.split('.').next().unwrap_or(name).to_owned())
 }
 

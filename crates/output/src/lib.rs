@@ -31,7 +31,7 @@ fn say(text: &str) {
         .ignore_error("if stderr is gone there is nobody to tell; the exit code still says it");
 }
 
-/// Draws a bar: on standard error as it is, with what moves the cursor.
+/// Writes progress to standard error, unchanged: lines, or bars with the escape sequences that redraw them.
 pub fn draw(text: &str) {
     say(text);
 }
@@ -106,7 +106,7 @@ pub fn failed(why: Failed) -> i32 {
             let e = io::Error::from_raw_os_error(errno);
             complain(&Error::new(format!("{}: {e}", name.display())).hint(match e.kind() {
                 io::ErrorKind::NotFound if name.as_bytes().contains(&b'/') => {
-                    "there is no such file inside, or what it names in its first line is missing"
+                    "there is no such file inside, or the interpreter in its first line is missing"
                 }
                 io::ErrorKind::NotFound => "it is not in the environment's PATH",
                 io::ErrorKind::PermissionDenied => "is it executable, and for whom?",

@@ -99,7 +99,7 @@ fn names_lead_to_images_for_a_platform() {
     chart["layers"][0]["mediaType"] = "application/vnd.cncf.helm.chart.content.v1.tar+gzip".into();
     push_manifest(server, "team/tool", "chart", &chart);
     let (text, _) = message(client.resolve(&name(server, "team/tool:chart"), &amd64()));
-    assert!(text.contains("it is no image"), "{text}");
+    assert!(text.contains("it is not an image"), "{text}");
 }
 
 #[test]

@@ -115,7 +115,7 @@ impl InstanceDir {
     /// What it was started as.
     pub fn started(&self) -> Result<Started> {
         read(&self.dir.join(STARTED))?
-            .ok_or_else(|| Error::new(format!("instance {}: it no longer exists", self.name)))
+            .ok_or_else(|| Error::new(format!("instance {} no longer exists", self.name)))
     }
 
     /// The image below it, with how its programs are run.

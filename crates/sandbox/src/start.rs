@@ -386,7 +386,7 @@ fn directory(plan: &Plan) -> Result<OwnedFd> {
     open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)
 }
 
-/// Likewise where the ids and the layers are the group's, once its maker says that the node has all it needs.
+/// As [`make_root`], for a node of a group: its ids and layers are the group's. Begins when the group says that the node has all it needs.
 fn make_root_in<'a>(
     making: &Making<'a>,
     part: &GroupInputs<'a>,

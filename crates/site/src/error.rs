@@ -74,8 +74,8 @@ impl Error {
                     true if mode & 0o002 != 0 => format!("{who}chmod o-w,g-w {path}"),
                     true => format!("{who}chmod g-w {path}"),
                     false if *owner == 0 => format!(
-                        "every directory of this path must be root's and writable by nobody else; if user {uid} does not \
-                         use it, administrator: remove {path}, then install -d -m 755 {path}"
+                        "every directory of this path must belong to root, and nobody else may write to it; if user {uid} does not \
+                         use {path}, administrator: remove {path}, then install -d -m 755 {path}"
                     ),
                     false => format!(
                         "every directory of this path must be root's or yours (uid {owner}): choose another; or, if user \

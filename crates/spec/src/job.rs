@@ -136,12 +136,12 @@ impl JobSpec {
             }
             Self::Container(container) => {
                 if let Some(dir) = container.workdir.as_ref().filter(|dir| !dir.starts_with('/')) {
-                    return Err(format!("working directory {dir:?} is no absolute path"));
+                    return Err(format!("working directory {dir:?} is not an absolute path"));
                 }
             }
         }
         let depot = self.depot();
-        if depot.starts_with('/') { Ok(()) } else { Err(format!("depot {depot:?} is no absolute path")) }
+        if depot.starts_with('/') { Ok(()) } else { Err(format!("depot {depot:?} is not an absolute path")) }
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
             ("dev", "../x", "environment name \"../x\": holds a slash"),
             ("a1", "A1", "is no digest"),
             ("a1a1", "/../", "is no digest"),
-            ("/d", "d", "depot \"d\" is no absolute path"),
+            ("/d", "d", "depot \"d\" is not an absolute path"),
             ("\"depot\"", "\"x\":1,\"depot\"", "unknown field `x`"),
         ] {
             let refused = JobSpec::from_line(&good.replacen(from, to, 1)).expect_err(to);
@@ -192,8 +192,8 @@ mod tests {
         assert_eq!(JobSpec::from_line(&line), Ok(JobSpec::Container(container)));
         for (from, to, reason) in [
             ("\"kept\"", "\"../x\"", "environment name \"../x\": holds a slash"),
-            ("\"/w\"", "\"w\"", "working directory \"w\" is no absolute path"),
-            ("\"/d\"", "\"d\"", "depot \"d\" is no absolute path"),
+            ("\"/w\"", "\"w\"", "working directory \"w\" is not an absolute path"),
+            ("\"/d\"", "\"d\"", "depot \"d\" is not an absolute path"),
             ("0707", "07/7", "no image id"),
             ("root", "x", "unknown field `x`"),
         ] {

@@ -1,4 +1,4 @@
-//! Which Linux this is, and what its host is called.
+//! The version of the kernel, and the name of the host.
 
 /// Whether this is Linux `major.minor` or newer.
 #[must_use]

@@ -163,7 +163,7 @@ fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path);
     }
-    Err(Error::new(format!("{origin}: {:?} is no absolute path", path.display().to_string()))
+    Err(Error::new(format!("{origin}: {:?} is not an absolute path", path.display().to_string()))
         .hint("it must begin with /"))
 }
 

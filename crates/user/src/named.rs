@@ -19,7 +19,7 @@ pub fn all<N: FromStr + Display + Ord>(dir: &Path, mark: &str) -> Result<Vec<N>>
     Ok(all)
 }
 
-/// That there is none of this name; the hint says which there are, and what makes one.
+/// The error for a name that does not exist. Its hint lists those that do, and the command that creates one.
 pub fn no_such<N: Display>(
     what: &str,
     name: &N,

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Does what the node is there for; returns only if that fails, or is done.
 pub fn run(what: &DaemonCommand) -> Result<i32> {
     if !is_inside() {
-        return Err(Error::new("cluster daemon: not a cluster node"));
+        return Err(Error::new("cluster daemon: this host is not a cluster node"));
     }
     match what {
         DaemonCommand::Controller { alone } => controller(*alone),

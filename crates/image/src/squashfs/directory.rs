@@ -33,7 +33,7 @@ pub(super) fn entries(blocks: &MetadataBlocks, place: &DirLocation) -> Result<Ve
             let name = cursor.bytes(len, LONGEST_NAME, "a name")?;
             left = left.checked_sub(ENTRY + len as u32).ok_or_else(too_long)?;
             if matches!(&*name, b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-                return Err(Bad::new(format!("{:?} is no name of a file", name.escape_ascii().to_string())));
+                return Err(Bad::new(format!("{:?} is not a file name", name.escape_ascii().to_string())));
             }
             entries.push((name, u64::from(block) << 16 | u64::from(offset)));
         }

@@ -227,7 +227,7 @@ impl Foreign for Squashfs {
         let root = self.found(self.root)?;
         match root.file.kind {
             inode::InodeType::Directory(_) => Ok(root),
-            _ => Err(self.bad("its root is no directory")),
+            _ => Err(self.bad("its root is not a directory")),
         }
     }
 
@@ -250,7 +250,7 @@ impl Foreign for Squashfs {
 
 fn check(part: &FilePart, superblock: &[u8; SUPERBLOCK]) -> Result<()> {
     if u32_at(superblock, 0) != MAGIC {
-        return Err(refused(part, "it is no squashfs file", None));
+        return Err(refused(part, "it is not a squashfs file", None));
     }
     let (major, minor) = (u16_at(superblock, 28), u16_at(superblock, 30));
     if (major, minor) != (4, 0) {

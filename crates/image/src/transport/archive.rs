@@ -113,7 +113,7 @@ fn entries(part: &FilePart) -> Result<HashMap<String, ArchiveEntry>> {
     let mut reader = TarReader::new(Seeking { part, at: 0, buffer: vec![0; BUFFER], ready: 0..0 });
     let mut entries = HashMap::new();
     let name_error = |error| match error {
-        tar::Error::Bad(why) => bad(part, format!("it is no tar file, or a damaged one: {why}")),
+        tar::Error::Bad(why) => bad(part, format!("it is not a tar file, or a damaged one: {why}")),
         tar::Error::Stream(error) => error,
     };
     while let Some(entry) = reader.next_entry().map_err(name_error)? {
@@ -133,7 +133,7 @@ fn entries(part: &FilePart) -> Result<HashMap<String, ArchiveEntry>> {
             return Err(bad(part, format!("{lossy:?} is twice in it")));
         }
         if entries.len() > MOST_ENTRIES {
-            return Err(bad(part, format!("it has more than {MOST_ENTRIES} entries: it is no image's")));
+            return Err(bad(part, format!("it has more than {MOST_ENTRIES} entries: it is not an image")));
         }
     }
     Ok(entries)

@@ -53,7 +53,7 @@ impl FilePart {
     fn of(file: Arc<File>, name: String) -> Result<FilePart> {
         let stat = fstat(&*file).on("look at", &name)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Error::Foreign { object: name, why: "it is no regular file".into(), hint: None });
+            return Err(Error::Foreign { object: name, why: "it is not a regular file".into(), hint: None });
         }
         Ok(FilePart { file, name, offset: 0, size: stat.st_size as u64 })
     }

@@ -14,7 +14,7 @@ const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.im
 pub(super) fn open(files: &dyn ImageFiles, tag: Option<&str>, platform: &Platform) -> Result<OpenedImage> {
     let bytes = need(files, "index.json")?.document()?;
     let Document::Index(index) = manifest::parse(files.name(), &bytes, None)? else {
-        return Err(not_sound(files, "its index.json is no index"));
+        return Err(not_sound(files, "its index.json is not an index"));
     };
     let chosen = choose(files, &index, tag, platform)?;
     let blob = |digest: &Digest| format!("blobs/{}/{}", digest.algorithm(), digest.hex());

@@ -39,7 +39,7 @@ impl Opening {
     /// Asks munged; nothing if too many others ask it at this moment.
     ///
     /// # Errors
-    /// What is no credential, and that there is no munged.
+    /// What is not a credential, and that there is no munged.
     pub fn begin(credential: &[u8]) -> Result<Option<Self>> {
         let is_one = credential.starts_with(b"MUNGE:") && credential.iter().all(u8::is_ascii_graphic);
         if !is_one {

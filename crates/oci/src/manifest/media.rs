@@ -65,7 +65,7 @@ pub(super) fn layer_kind(media_type: &str) -> Result<Compression, String> {
         | "application/vnd.oci.image.layer.nondistributable.v1.tar" => Ok(Compression::Plain),
         encrypted if encrypted.ends_with("+encrypted") => Err("its layers are encrypted".into()),
         other => Err(format!(
-            "it has a layer of media type {other:?}: it is no image, but something else kept in a registry"
+            "it has a layer of media type {other:?}: it is not an image, but something else kept in a registry"
         )),
     }
 }

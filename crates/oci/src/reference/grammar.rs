@@ -53,7 +53,7 @@ fn check_server(server: &str) -> Result<(), BadPart> {
             return refuse("has no ']' after its IPv6 address");
         };
         if host.parse::<std::net::Ipv6Addr>().is_err() {
-            return refuse("is no IPv6 address in [ ]");
+            return refuse("is not an IPv6 address in [ ]");
         }
         (None, port)
     } else {

@@ -121,7 +121,7 @@ impl AuthFile {
             let (user, password) = (entry.username.clone(), Secret(entry.password.clone()));
             return Ok((!user.is_empty()).then_some(Credential::Basic { user, password }));
         }
-        let damaged = || bad(&self.path, format!("the entry of {key} is no base64 of USER:PASSWORD"));
+        let damaged = || bad(&self.path, format!("the entry of {key} is not the base64 of USER:PASSWORD"));
         let bytes = BASE64_STANDARD.decode(entry.auth.trim()).map_err(|_| damaged())?;
         let text = String::from_utf8(bytes).map_err(|_| damaged())?;
         let (user, password) = text.split_once(':').ok_or_else(damaged)?;
@@ -180,9 +180,9 @@ pub(super) fn save(path: &Path, key: &str, user: &str, password: &Secret) -> Res
         return Ok(format!("docker-credential-{name}"));
     }
     let auth = BASE64_STANDARD.encode(format!("{user}:{}", password.0));
-    let root = content.as_object_mut().ok_or_else(|| bad(&locked.shown(), "it is no object".into()))?;
+    let root = content.as_object_mut().ok_or_else(|| bad(&locked.shown(), "it is not an object".into()))?;
     let auths = root.entry("auths").or_insert_with(|| Value::Object(Map::new()));
-    let auths = auths.as_object_mut().ok_or_else(|| bad(&locked.shown(), "auths is no object".into()))?;
+    let auths = auths.as_object_mut().ok_or_else(|| bad(&locked.shown(), "auths is not an object".into()))?;
     auths.retain(|written, _| plain_server(written) != key);
     auths.insert(key.into(), json!({ "auth": auth }));
     locked.write(&content)?;
@@ -225,7 +225,7 @@ impl LockedFile {
         // Who keeps their files elsewhere and links to them wants the link kept.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(bad(&path.to_string_lossy(), "it is no file's name".into()));
+            return Err(bad(&path.to_string_lossy(), "it is not a file name".into()));
         };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         if make {

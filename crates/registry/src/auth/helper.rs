@@ -27,7 +27,7 @@ pub(super) fn get(name: &str, server: &str) -> Result<Option<Credential>> {
         return if says_none(&output) { Ok(None) } else { Err(failed(name, "get", server, &output)) };
     }
     let answer: Answer = serde_json::from_slice(&output.stdout)
-        .map_err(|e| bad(name, format!("its answer for {server} is no credential: {e}")))?;
+        .map_err(|e| bad(name, format!("its answer for {server} is not a credential: {e}")))?;
     let secret = Secret(answer.secret);
     Ok(Some(if answer.username == TOKEN_USER {
         Credential::IdentityToken(secret)

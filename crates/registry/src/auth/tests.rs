@@ -37,8 +37,8 @@ fn the_longest_key_of_the_first_file_is_taken() {
         ("docker.io", "library/debian", "d:hub"),
         ("old.example", "x", "e:p:w"),
         ("token.example", "x", "token t"),
-        ("bad.example", "x", "t: the entry of bad.example is no base64 of USER:PASSWORD"),
-        ("worse.example", "x", "t: the entry of worse.example is no base64 of USER:PASSWORD"),
+        ("bad.example", "x", "t: the entry of bad.example is not the base64 of USER:PASSWORD"),
+        ("worse.example", "x", "t: the entry of worse.example is not the base64 of USER:PASSWORD"),
         ("empty.example", "x", "none"),
         ("other.example", "x", "none"),
     ] {
@@ -158,7 +158,7 @@ fn with_helpers(dir: &std::path::Path) {
     assert_eq!(found(&[file], "kept.example", "x"), "bob:s3");
     assert_eq!(found(&[file], "plain.example", "x"), "a:b");
     assert!(found(&[file], "broken.example", "x").contains("the keyring is locked"));
-    assert!(found(&[file], "nonsense.example", "x").contains("is no credential"));
+    assert!(found(&[file], "nonsense.example", "x").contains("is not a credential"));
     assert!(found(&[file], "absent.example", "x").contains("cannot run it"));
     assert!(found(&[file], "outside.example", "x").contains("slash"));
     let store = r#"{"credsStore": "test", "auths": {"plain.example": {"auth": "YTpi"}}}"#;

@@ -57,7 +57,7 @@ const ARROWS: &[(&str, &str)] = &[
 /// The only crates with `unsafe` in them, and with the bindings that need it.
 const MAY_BE_UNSAFE: &[&str] = &["sys", "spank"];
 
-/// The fuzz targets reach what they read with from above everything, by an allocator that counts, and are no part of what is built.
+/// The fuzz targets. They may use every crate, their allocator needs `unsafe`, and no release contains them.
 const FUZZ: &str = "skiff-fuzz";
 
 /// A table with a line for every crate from outside: | `name` | why |
