@@ -23,7 +23,7 @@ use crate::panics::caught;
 use crate::punch::{clear, unused};
 use crate::space::{BlockRange, BlockSpace};
 use crate::spill::Spill;
-use crate::sum::of_blocks;
+use crate::sum::{of_blocks, of_copies};
 use crate::work_slots::{WorkSlot, WorkSlots};
 use crate::{Error, Result};
 use skiff_sys::{SystemContext, SystemError};
@@ -125,7 +125,7 @@ impl AssemblyProgress {
 pub struct WrittenImage {
     /// Files and blocks that were written.
     pub summary: Summary,
-    /// The sum of its data blocks, for the store's record.
+    /// The sum of all blocks before the metadata, for the store's record.
     pub data_sum: u64,
 }
 
@@ -227,6 +227,7 @@ fn finish(job: &AssemblyJob<'_>, tree: &Tree, Data { spills, used, sum }: &Data)
     let mut tails =
         |layer: u32, offset: u64, buffer: &mut [u8]| spills[layer as usize].read_at(buffer, offset);
     let summary = skiff_erofs::finish(tree, &mut tails, job.image, job.name, end)?;
+    let sum = sum.wrapping_add(of_copies(job.image, job.name, end, &summary)?);
     Ok(WrittenImage { summary, data_sum: sum })
 }
 

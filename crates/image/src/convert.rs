@@ -15,7 +15,7 @@ use skiff_sys::positional::write_all_at;
 use crate::assemble::{ImageLimits, WrittenImage};
 use crate::layer::is_kept;
 use crate::spill::Spill;
-use crate::sum::DataSum;
+use crate::sum::{DataSum, of_copies};
 use crate::{Error, Result};
 use skiff_sys::{SystemContext, SystemError};
 
@@ -110,7 +110,8 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: ConversionJob<'_>) -> Result
     let Converter { spill, next_block, sum, .. } = converter;
     let mut tails = |_: u32, at: u64, buffer: &mut [u8]| spill.read_at(buffer, at);
     let summary = finish(&tree, &mut tails, image, name, next_block)?;
-    Ok(WrittenImage { summary, data_sum: sum.total() })
+    let copies = of_copies(image, name, next_block, &summary)?;
+    Ok(WrittenImage { summary, data_sum: sum.total().wrapping_add(copies) })
 }
 
 struct Converter<'a> {

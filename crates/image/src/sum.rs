@@ -7,6 +7,7 @@
 use std::os::fd::BorrowedFd;
 
 use flate2::Crc;
+use skiff_erofs::Summary;
 use skiff_erofs::tree::BLOCK;
 
 use crate::error::Result;
@@ -51,6 +52,16 @@ impl DataSum {
 
 fn term(block: u64, crc: u32) -> u64 {
     u64::from(crc ^ ZEROS).wrapping_mul(block * 2 + 1)
+}
+
+/// The sum of the blocks that finishing an image has put behind its data: chunks of files with holes, put together anew. They are data, too,
+/// and lie before the metadata, where `store verify` sums up everything.
+///
+/// # Errors
+/// As [`of_blocks`].
+pub(crate) fn of_copies(image: BorrowedFd<'_>, name: &str, data_end: u32, summary: &Summary) -> Result<u64> {
+    let copies = data_end..summary.blocks - summary.metadata_blocks;
+    of_blocks(image, name, &[copies])
 }
 
 /// The sum of these blocks as they are in the file; what lies beyond its end is zero.

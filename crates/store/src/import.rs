@@ -147,7 +147,7 @@ fn unpack(
     let layers = digests.iter().zip(&blobs);
     let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
-        sum: Some(data_sum),
+        data_sum: Some(data_sum),
         layers: layers
             .map(|(digest, blob)| ImageLayer { digest: digest.to_string(), size: blob.size() })
             .collect(),
@@ -248,7 +248,7 @@ fn rewrite(
     check_and_sync(&making, &copy.name)?;
     let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
-        sum: Some(data_sum),
+        data_sum: Some(data_sum),
         layers: vec![ImageLayer { digest: digest.to_string(), size: copy.size }],
         origins: vec![],
         files: summary.inodes,

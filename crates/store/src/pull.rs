@@ -157,7 +157,7 @@ fn make(
     check_and_sync(&making, pull.image)?;
     let record = ImageMetadata {
         size: bytes,
-        sum: Some(data_sum),
+        data_sum: Some(data_sum),
         layers: found
             .manifest
             .layers

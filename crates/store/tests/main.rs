@@ -4,6 +4,7 @@ mod common;
 mod export;
 mod import;
 mod import_filesystems;
+mod odd;
 mod seeds;
 mod shared;
 mod store;

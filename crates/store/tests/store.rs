@@ -22,7 +22,7 @@ const C: ImageId = ImageId([0xcc; 32]);
 fn record() -> ImageMetadata {
     ImageMetadata {
         size: 9,
-        sum: None,
+        data_sum: None,
         layers: vec![],
         origins: vec![],
         files: 1,

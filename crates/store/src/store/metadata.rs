@@ -15,8 +15,9 @@ use crate::error::Result;
 pub struct ImageMetadata {
     /// Length of the image's file in bytes, holes included.
     pub size: u64,
-    /// The sum of its files' data, see `sum.rs`; without it only the metadata can be verified.
-    pub sum: Option<u64>,
+    /// The sum of its files' data, see `sum.rs`; without it only the metadata can be verified. (Older records have `sum`, which lacks the
+    /// chunks of files with holes that were put together anew. By that, sound images looked damaged.)
+    pub data_sum: Option<u64>,
     /// Layers of the image, the lowest first.
     pub layers: Vec<ImageLayer>,
     /// Who may say that another user can have it: see `pull/access_proof.rs`. Told to no user.

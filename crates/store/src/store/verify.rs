@@ -35,7 +35,7 @@ impl Store {
         // Of what the format can hold, block numbers have 32 bits.
         let data = 1..(reader.metadata_start() / BLOCK) as u32;
         let sum = of_blocks(file.as_fd(), &name, &[data])?;
-        if record.sum.is_some_and(|made| made != sum) {
+        if record.data_sum.is_some_and(|made| made != sum) {
             return bad("what is in its files is not what it was when it was made");
         }
         Ok(())
