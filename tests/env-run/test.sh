@@ -64,7 +64,23 @@ at there /usr/share pwd
 at there ../../usr/share pwd
 for dir in /no/such /etc/passwd /root/x $'/\xff'; do at not_there "$dir" true; done
 ok as alice skiff env rm --force place
-# The one he is in may be missing inside: then it is his home.
+# The one that the user is in is shown inside if it is missing there.
+install -d -o alice /tmp/here && echo here >/tmp/here/file
+for identity in --root --me; do
+    ok as alice env -C /tmp/here skiff run $identity -- sh -c 'pwd; cat file; touch made'
+    equal "$out" $'/tmp/here\nhere'
+    rm /tmp/here/made
+done
+# What runs already cannot be shown another. A command does not begin elsewhere than was meant; a shell says where it is.
+ok as alice skiff env create place
+fails 125 as alice env -C /tmp/here skiff env exec place -- touch never
+has "$err" 'working directory /tmp/here: No such file or directory'
+has "$err" 'hint: '
+ok as alice sh -c 'cd /tmp/here && echo pwd | skiff env enter place'
+equal "$out" $home
+equal "$err" "skiff: working directory /tmp/here: No such file or directory (os error 2); starting in $home"
+ok as alice skiff env rm --force place
+rm -r /tmp/here
 mkdir -m 777 /mnt/skiff-test && ok as alice env -C /mnt/skiff-test skiff run -- pwd
 equal "$out" /mnt/skiff-test
 rmdir /mnt/skiff-test

@@ -129,6 +129,38 @@ options=()
 fails 125 as alice skiff run -v /no/such:/x $full
 has "$err" /no/such
 
+# The directory that one is in is shown at its path, where the image has nothing there. Contained, one begins in the home.
+mkdir -p "$root/srv/empty" "$root/srv/own" && echo of-image >"$root/srv/own/file"
+image tools/plain:1
+install -d -o alice /srv/work /srv/work/run /srv/empty /srv/own /tmp/work /home/alice/project
+for dir in /srv/work/run /srv/empty /srv/own /tmp/work /home/alice/project; do echo of-host >$dir/file; done
+begins() { # DIR WANTED OPTIONS...
+    ok as alice env -C "$1" skiff run "${@:3}" $registry/tools/plain:1 sh -c 'pwd; cat file 2>/dev/null || true'
+    equal "$out" "$2" "in $*"
+    equal "$err" ''
+}
+begins /srv/work/run $'/srv/work/run\nof-host'
+begins /srv/work/run $'/srv/work/run\nof-host' --root
+begins /srv/work/run /srv/work -w ..
+begins /srv/empty $'/srv/empty\nof-host'
+begins /srv/own $'/srv/own\nof-image'
+begins /tmp/work $'/tmp/work\nof-host'
+begins /srv/work/run $'/srv/work/run\nmine' -v /home/alice/data:/srv/work/run
+begins /srv/work/run /home/alice --contain
+begins /srv/work/run $'/srv/work/run\nof-host' --contain -v /srv/work
+begins /home/alice/project $'/home/alice/project\nof-host' --no-home
+begins /home/alice / --no-home
+ok as alice env -C /home/alice/project skiff run --no-home $registry/tools/plain:1 ls -A /home/alice
+equal "$out" project 'of a home that is left out, only the directory that one is in'
+ok as alice env -C /srv/work/run skiff run $registry/tools/plain:1 touch written
+[ -e /srv/work/run/written ] || fail 'nothing was written there'
+fails 125 as alice env -C /srv/work/run skiff run -w below $registry/tools/plain:1 touch never
+has "$err" 'working directory /srv/work/run/below: No such file or directory'
+ok as alice env -C /srv/work/run skiff run --dry-run --json $registry/tools/plain:1 cat file
+ok as alice skiff run --plan - <<<"$out"
+equal "$out" of-host 'a plan shows the directory, too'
+rm -r /srv/work /srv/empty /srv/own "$root/srv"
+
 # Exit codes.
 fails 7 as alice skiff run --entrypoint /bin/sh $full -c 'exit 7'
 fails 126 as alice skiff run --entrypoint /etc/passwd $full

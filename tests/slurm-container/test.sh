@@ -42,6 +42,22 @@ equal "$out" $'0\n0'
 fails 1 as alice srun -Q --container-image=$image --container-readonly touch /new
 has "$err" 'Read-only file system'
 
+# Where the image's maker names no directory, tasks begin in the step's, which is shown there. One that cannot be is named once.
+mv "$root/opt" "$root/data" "$images_tmp" && push tools/plain:1 "$root"
+plain=10.77.0.1:5000#tools/plain:1
+install -d -o alice /srv/work /srv/other && echo of-host >/srv/work/file
+ok as alice env -C /srv/work srun -Q -N2 --container-image=$plain sh -c 'pwd; cat file'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 /srv/work 2 of-host'
+ok as alice env -C /srv/work srun -Q -n2 -N1 -D /srv/other --container-image=$plain pwd
+equal "$out" $'/home/alice\n/home/alice'
+equal "$err" 'skiff: working directory /srv/other: No such file or directory (os error 2); starting in /home/alice'
+ok as alice skiff env create here
+install -d -o alice /home/project
+ok as alice sh -c 'cd /home/project && srun -Q -N2 --environment=here pwd && skiff env rm -f here'
+equal "$out" $'/home/project\n/home/project'
+rm -r /srv/work /srv/other /home/project
+mv "$images_tmp/opt" "$images_tmp/data" "$root"
+
 # Mounts: from the node, read-only or not, in a place that the image does not have.
 as alice sh -c 'mkdir -p in sub; echo content >in/file'
 in_image --container-image=$image --container-mounts=/home/alice/in:/some/place:ro,./sub:/sub:rw+rprivate --container-mounts=/etc/hostname:/etc/outside \

@@ -34,8 +34,10 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         }
         EnvCommand::Exec(ExecArgs { inside, name, command }) => {
             let env = Environment::existing(&context, name.clone())?;
-            let command = live::command(&context, &env, inside, command)?;
-            return Ok(exec_in(&context, &env, inside, &command));
+            let mut words = live::command(&context, &env, inside, command)?;
+            // Whoever sees a prompt sees where they are. A command elsewhere than meant may remove what it should not.
+            words.only_there |= !command.is_empty();
+            return Ok(exec_in(&context, &env, inside, &words));
         }
         EnvCommand::List(output) => live::list(&context, output.json)?,
         EnvCommand::Diff { name, output } => contents::diff(&context, name, output.json)?,

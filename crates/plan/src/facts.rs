@@ -30,6 +30,8 @@ pub struct Facts<'a> {
     pub home: &'a Path,
     /// What `/etc/resolv.conf` leads to, if that is in `/run`, which is new inside.
     pub resolv_conf: Option<PathBuf>,
+    /// The host's directory in which the command begins, if it is to begin in one of these.
+    pub working_dir: Option<PathBuf>,
     /// The base.
     pub base: BaseFacts,
 }
@@ -93,6 +95,7 @@ impl<'a> Facts<'a> {
             uid: context.uid,
             home: &context.home,
             resolv_conf: real.filter(|real| real.starts_with("/run")),
+            working_dir: None,
             base,
         })
     }

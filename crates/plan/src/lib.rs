@@ -26,7 +26,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, Upper, inside as places};
 
 pub use facts::{BaseFacts, Facts, refuse_inside};
-use mounts::{bind, bind_path, home, is_sound, memory, own, system_mounts, terminals, volume};
+use mounts::{bind, bind_path, home, is_sound, memory, own, system_mounts, terminals, volume, working_dir};
 pub use mounts::{output, parse_mount};
 pub use options::{RootOptions, RootSource};
 
@@ -156,13 +156,29 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
     if let (BaseFacts::Image { volumes, .. }, false) = (&facts.base, options.asked.writable) {
         mounts.extend(volumes.iter().filter(|v| is_sound(v, facts.home)).map(|v| volume(v)));
     }
+    let place = mounts.len();
     for text in facts.config.mounts.iter().filter(|_| !options.asked.contain) {
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
     for text in &options.asked.mounts {
         mounts.push(parse_mount(text)?);
     }
+    // Below those that were asked for, which may show something else in it.
+    let shown = facts.working_dir.as_deref().filter(|dir| !options.asked.contain && !is_shown(dir, &mounts));
+    if let Some(mount) = shown.and_then(working_dir) {
+        mounts.insert(place, mount);
+    }
     Ok(mounts)
+}
+
+/// Whether these mounts show a directory of the host already, or something else in its place.
+fn is_shown(dir: &Path, mounts: &[Mount]) -> bool {
+    let is_covering = |mount: &Mount| match mount.source {
+        // What is new inside has nothing of the host's below it.
+        Source::Own(_) | Source::Memory { .. } => dir == mount.target,
+        _ => dir.starts_with(&mount.target),
+    };
+    mounts.iter().any(is_covering)
 }
 
 fn services(options: &PlanOptions, facts: &Facts<'_>) -> Vec<Mount> {

@@ -10,6 +10,16 @@ pub fn bind(source: &str, target: &str) -> Mount {
     Mount { source: Source::Bind(source.into()), target: target.into(), read_only: false, optional: true }
 }
 
+/// The directory that the user is in, at the same path; nothing if that can be no mount's. A plan's may be anybody's.
+pub fn working_dir(dir: &Path) -> Option<Mount> {
+    let is_strange = dir.components().any(|c| c == Component::ParentDir);
+    if !dir.is_absolute() || dir.parent().is_none() || is_strange || dir.starts_with(inside::DIR) {
+        return None;
+    }
+    let source = Source::WorkingDir(dir.into());
+    Some(Mount { source, target: dir.into(), read_only: false, optional: true })
+}
+
 /// An empty file system in memory.
 pub fn memory(target: &str, mode: u32) -> Mount {
     Mount { source: Source::Memory { mode }, target: target.into(), read_only: false, optional: false }

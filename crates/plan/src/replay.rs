@@ -1,7 +1,7 @@
 //! Back from a plan to what was asked for. A plan that comes from a file is carried out only if `skiff run` would make the very same here:
 //! so it gives its user nothing that the command line would not.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source, Upper};
@@ -13,6 +13,14 @@ pub const RUN: &str = "run";
 
 /// What is to be done about a plan that is not made here.
 pub const AGAIN: &str = "print the plan anew: skiff run --dry-run --json ...";
+
+/// The directory that the user was in when the plan was made, as far as it shows that. By words it is said by going there.
+pub fn working_dir(plan: &Plan) -> Option<PathBuf> {
+    plan.mounts.iter().find_map(|mount| match &mount.source {
+        Source::WorkingDir(path) => Some(path.clone()),
+        _ => None,
+    })
+}
 
 /// The options of `skiff run` that give this plan, with changes in `upper`.
 ///

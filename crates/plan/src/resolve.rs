@@ -1,12 +1,14 @@
 //! From what is asked for to what is known: the image is looked up, and pulled if need be, and the command gets its words and variables.
 
+use std::path::{Path, PathBuf};
+
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::Identity;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
-use crate::{Facts, RootOptions, RootSource, base, get, in_image};
+use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mount};
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {
@@ -39,8 +41,9 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
             )
             .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
         }
-        let facts = Facts::of_host(context)?;
+        let mut facts = Facts::of_host(context)?;
         let mut command = inside.command(context, &asked.argv);
+        facts.working_dir = begin_in(asked, context, &mut command, "")?;
         let identity = become_user(asked, None, inside.identity(), &mut command);
         let process = MainProcess { command, identity, stop: None };
         return Ok(RunFacts { facts, process, entry: None });
@@ -50,9 +53,10 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
         false => get::to_run(context, image, asked.pull)?,
     };
     let mut exec = entry.exec()?;
-    let facts = base::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
+    let mut facts = base::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
     let entrypoint = asked.entrypoint.as_deref();
     let mut command = in_image::command(context, (entry.id, &exec), inside, entrypoint, &asked.argv)?;
+    facts.working_dir = begin_in(asked, context, &mut command, &exec.working_dir)?;
     // Whom the image's maker meant counts for one who wants ids as its maker has them; for themselves it is who runs it.
     let makers = Some(&*exec.user).filter(|user| inside.root && !user.is_empty());
     let identity = inside.identity_in_image(context.route());
@@ -66,6 +70,31 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
     let process = MainProcess { command, identity, stop };
     Ok(RunFacts { facts, process, entry: Some(entry) })
+}
+
+/// Settles where the command begins: where its user or the image's maker says, else where its user is. That directory is then shown inside,
+/// as Apptainer does. Contained, there is nothing of the user's, so it begins in the home.
+fn begin_in(
+    asked: &RootOptions,
+    context: &UserContext,
+    command: &mut CommandSpec,
+    makers: &str,
+) -> Result<Option<PathBuf>> {
+    command.only_there = true;
+    let is_named = asked.inside.workdir.is_some();
+    let Ok(here) = std::env::current_dir() else { return Ok(None) };
+    if here == Path::new("/") || !command.cwd.starts_with(&here) || (!is_named && !makers.is_empty()) {
+        return Ok(None);
+    }
+    let without_home = asked.no_home && here == context.home;
+    if !asked.contain && !without_home {
+        return Ok(Some(here));
+    }
+    let mounts = asked.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>>>()?;
+    if !is_named && !mounts.iter().any(|mount| here.starts_with(&mount.target)) {
+        command.cwd = if asked.no_home { "/".into() } else { context.home.clone() };
+    }
+    Ok(None)
 }
 
 /// Has root inside become another user there, if one is wanted.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::thread::CapabilitySet;
-use skiff_sys::{caps, process, seccomp};
+use skiff_sys::{IgnoreError, caps, process, seccomp};
 
 use crate::mounts::{open_dir, resolve};
 use crate::user::Account;
@@ -22,9 +22,9 @@ pub struct CommandSpec {
     pub argv0: Option<OsString>,
     /// All its environment variables.
     pub env: Vec<(OsString, OsString)>,
-    /// Where it starts; the home or `/` if that is not there inside ...
+    /// Where it starts.
     pub cwd: PathBuf,
-    /// ... unless the user has named it themselves.
+    /// Whether it fails if that is not there inside. Otherwise it starts in the home or `/`, and the user is told.
     pub only_there: bool,
     /// Whom root inside becomes first, as `USER[:GROUP]`: someone whom the root itself knows.
     pub user: Option<String>,
@@ -156,11 +156,23 @@ impl CommandSpec {
     fn enter_directory(&self) -> rustix::io::Result<()> {
         use rustix::process::chdir;
         match chdir(&self.cwd) {
-            Err(_) if !self.only_there => {
+            Err(e) if !self.only_there => {
                 let home = self.var("HOME").map_or(Path::new("/"), Path::new);
-                chdir(home).or_else(|_| chdir("/"))
+                let place = chdir(home).map(|()| home).or_else(|_| chdir("/").map(|()| Path::new("/")))?;
+                self.tell_directory(e, place);
+                Ok(())
             }
             entered => entered,
+        }
+    }
+
+    /// Says that it starts elsewhere. One task of a step speaks for all on its node.
+    fn tell_directory(&self, why: rustix::io::Errno, place: &Path) {
+        if self.var("SLURM_LOCALID").is_none_or(|id| id == "0") {
+            let (cwd, place) = (self.cwd.display(), place.display());
+            let text = format!("skiff: working directory {cwd}: {why}; starting in {place}\n");
+            rustix::io::write(rustix::stdio::stderr(), text.as_bytes())
+                .ignore_error("without standard error there is nobody to tell");
         }
     }
 

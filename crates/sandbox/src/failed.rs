@@ -56,7 +56,7 @@ impl Failed {
                 .into(),
             NotStarted::Directory(e) => {
                 Fault::new(format!("working directory {}: {e}", command.cwd.display()))
-                    .hint("-w names a directory inside the environment, open to the one who works there")
+                    .hint("it must exist inside, and be open to the one who works there: -v DIR mounts a directory, -w DIR starts in another")
                     .into()
             }
         }

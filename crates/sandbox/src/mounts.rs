@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, readlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
@@ -112,6 +112,14 @@ pub fn open_dir(at: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<OwnedFd> 
 pub fn is_dir(mount: BorrowedFd<'_>) -> Result<bool> {
     let stat = rustix::fs::fstat(mount).context(|| "mount")?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// Whether this is a directory with nothing in it.
+pub fn is_empty_dir(dir: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = openat(dir, ".", flags, Mode::empty()).and_then(Dir::new);
+    let is_link = |entry: &rustix::fs::DirEntry| matches!(entry.file_name().to_bytes(), b"." | b"..");
+    entries.is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| is_link(&entry))))
 }
 
 /// A descriptor as a path: file system options take paths, and this one cannot be redirected or need escaping.

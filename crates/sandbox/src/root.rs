@@ -17,7 +17,9 @@ use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::accounts;
 use crate::helper::Layers;
-use crate::mounts::{as_mount, attach_to, bind_one, by_number, is_dir, open_dir, resolve, resolve_or_make};
+use crate::mounts::{
+    as_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
+};
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
@@ -39,6 +41,11 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
 pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&OwnedFd>) -> Result<()> {
     for Opened { mount, shown } in &inputs.sources {
         if let Some(shown) = shown {
+            if matches!(mount.source, Source::WorkingDir(_))
+                && !is_vacant(root, &mount.target, inputs.plan.base)
+            {
+                continue;
+            }
             place(root, shown, &mount.target)?;
             if mount.source == Source::Terminals {
                 multiplexer(root, &mount.target)?;
@@ -132,6 +139,15 @@ fn put_shims(shims: &[&Path], layer: BorrowedFd<'_>) -> Result<()> {
         last = Some((parent, dir));
     }
     Ok(())
+}
+
+/// Whether the root has nothing at `target`. An image's empty directory is a place for a mount; over the host's root it is the host's own, and
+/// takes the environment's changes.
+fn is_vacant(root: BorrowedFd<'_>, target: &Path, base: Base) -> bool {
+    match resolve(root, target.strip_prefix("/").unwrap_or(target)) {
+        Err(e) => e == Errno::NOENT,
+        Ok(found) => base != Base::Host && is_empty_dir(found.as_fd()),
+    }
 }
 
 /// Hangs a mount into the root at `target`, making the place if there is none.

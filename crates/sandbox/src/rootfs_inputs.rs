@@ -106,7 +106,7 @@ impl<'a> RootfsInputs<'a> {
                 | Source::Devices
                 | Source::Terminals
                 | Source::Volume => None,
-                Source::Bind(path) => match bind(path) {
+                Source::Bind(path) | Source::WorkingDir(path) => match bind(path) {
                     // Where only the root of one's subordinate ids may look, one may not yet.
                     Err(Errno::ACCESS) => None,
                     opened => match unless_missing(mount, opened)? {
@@ -147,7 +147,9 @@ impl<'a> RootfsInputs<'a> {
         }
         for at in 0..self.sources.len() {
             let mount = self.sources[at].mount;
-            if let (Source::Bind(path), None) = (&mount.source, &self.sources[at].shown) {
+            if let (Source::Bind(path) | Source::WorkingDir(path), None) =
+                (&mount.source, &self.sources[at].shown)
+            {
                 self.sources[at].shown = unless_missing(mount, bind(path))?;
             }
             if let (Source::Sys, None) = (&mount.source, &self.sources[at].shown) {
@@ -290,7 +292,7 @@ fn unless_missing(mount: &Mount, opened: rustix::io::Result<OwnedFd>) -> Result<
 
 fn describe(mount: &Mount) -> String {
     match &mount.source {
-        Source::Bind(path) => format!("mount of {}", path.display()),
+        Source::Bind(path) | Source::WorkingDir(path) => format!("mount of {}", path.display()),
         Source::Own(name) => format!("mount of the environment's {name}"),
         Source::Volume => format!("volume {}", mount.target.display()),
         Source::Memory { .. } | Source::Text(_) | Source::Hosts(_) | Source::Files(_) => {

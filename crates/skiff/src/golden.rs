@@ -143,6 +143,7 @@ impl Machine {
             uid: 1000,
             home: Path::new("/home/alice"),
             resolv_conf: self.resolv_conf.map(PathBuf::from),
+            working_dir: None,
             base: over,
         };
         build(options, facts).expect("a plan")

@@ -16,7 +16,7 @@ use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
-use crate::here::{IMAGE, private_dir, spool};
+use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::SlurmJob;
 
 /// The running container; made if this is the first who needs it.
@@ -42,7 +42,10 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     supervisor::session_at(context, &runtime, lifetime, || {
         let entry = image(context, container, &runtime.dir)?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
-        let facts = base::facts(context, entry.id, entry.exec()?.volumes)?;
+        let exec = entry.exec()?;
+        let mut facts = base::facts(context, entry.id, exec.volumes)?;
+        facts.working_dir =
+            working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
         Ok((plan::build(options(container, upper, spool(context)), facts)?, vec![]))
     })
 }

@@ -6,6 +6,8 @@ use rustix::process::getuid;
 use skiff_env::deploy::node_name;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::SUBMIT_DIR;
+use skiff_sys::path::canonical;
 use skiff_user::context::UserContext;
 
 /// In the directory of the job's supervisor: what the job's root is over, if that is an image.
@@ -22,6 +24,13 @@ pub fn spool(context: &UserContext) -> PathBuf {
     PathBuf::from(
         setting.unwrap_or_else(|| "/var/spool/slurmd".into()).replace("%h", &short).replace("%n", &host),
     )
+}
+
+/// Where the step was submitted from, if this node has that: Slurm starts its tasks there, unless it was told of another directory.
+pub fn working_dir() -> Option<PathBuf> {
+    let named = ["PWD", SUBMIT_DIR].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let mut real = named.filter(|dir| dir.is_absolute()).filter_map(|dir| canonical(&dir).ok());
+    real.find(|dir| dir.is_dir() && dir != Path::new("/"))
 }
 
 /// A directory in the user's part of the job's.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use skiff_cli::HostArgs;
 use skiff_env::deploy::deploy;
-use skiff_plan::{self as plan, PlanOptions, base};
+use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
@@ -18,7 +18,7 @@ use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
 use crate::container;
-use crate::here::{IMAGE, private_dir, spool};
+use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::SlurmJob;
 
 /// In the directory of the job's supervisor: in what this node's base differs from the one the environment was built on.
@@ -48,8 +48,8 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
         if let Some(entry) = &deployed.image {
             entry.write(&runtime.dir.join(IMAGE))?;
         }
-        let facts =
-            base::of_ground(context, &deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image))?;
+        let ground = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
+        let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
         let plan = plan::build(options(snapshot, upper, paths, spool(context)), facts)?;
         Ok((plan, leases))
     })

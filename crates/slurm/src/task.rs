@@ -137,7 +137,7 @@ fn only_inside(command: &CommandSpec) -> Option<PathBuf> {
     if command.cwd != Path::new(REFUGE) {
         return None;
     }
-    let named = ["PWD", "SLURM_SUBMIT_DIR"].into_iter().find_map(|name| command.var(name))?;
+    let named = ["PWD", names::SUBMIT_DIR].into_iter().find_map(|name| command.var(name))?;
     let named = PathBuf::from(named);
     (named.is_absolute() && !named.exists()).then_some(named)
 }

@@ -65,6 +65,8 @@ pub enum Upper {
 pub enum Source {
     /// A file or directory of the host, with what is mounted below it.
     Bind(PathBuf),
+    /// The host's directory that the command begins in, where the root has none at that path.
+    WorkingDir(PathBuf),
     /// A directory or file inside the upper directory's parent (the environment's own `tmp`).
     Own(String),
     /// An empty file system in memory with this mode.

@@ -9,7 +9,7 @@ use rustix::process::getgid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skiff_plan::described::{DescribedProcess, bad_plan};
-use skiff_plan::replay::{AGAIN, asked_for, refuse_missing};
+use skiff_plan::replay::{AGAIN, asked_for, refuse_missing, working_dir};
 use skiff_plan::resolve::{MainProcess, RunFacts};
 use skiff_plan::{Facts, RootOptions, base};
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -93,7 +93,8 @@ impl PlanFile {
             .hint(AGAIN));
         }
         let (upper, _) = scratch::of_a_command(context, true)?;
-        let (facts, entry) = facts(context, plan.base)?;
+        let (mut facts, entry) = facts(context, plan.base)?;
+        facts.working_dir = working_dir(&plan);
         let asked = asked_for(&plan, &facts, &upper)?;
         refuse_missing(&plan)?;
         let process = process.check(plan.untrusted, own)?;

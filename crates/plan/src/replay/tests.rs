@@ -20,7 +20,15 @@ fn facts(config: &Config, base: Base) -> Facts<'_> {
         }
     };
     let (route, home) = (Route::Helper, Path::new("/home/alice"));
-    Facts { config, route, uid: 1000, home, resolv_conf: Some("/run/resolv.conf".into()), base }
+    Facts {
+        config,
+        route,
+        uid: 1000,
+        home,
+        resolv_conf: Some("/run/resolv.conf".into()),
+        working_dir: None,
+        base,
+    }
 }
 
 fn config() -> Config {
@@ -43,7 +51,8 @@ fn plan(asked: &RootOptions, base: Base) -> Plan {
 fn accepted(plan: &Plan) -> Result<RootOptions> {
     let config = config();
     // As a plan says itself what it is over, a false one is looked up.
-    asked_for(plan, &facts(&config, plan.base), &memory())
+    let facts = Facts { working_dir: working_dir(plan), ..facts(&config, plan.base) };
+    asked_for(plan, &facts, &memory())
 }
 
 /// What can be asked for, each in both ways.
@@ -78,6 +87,27 @@ fn what_words_make_is_carried_out() {
             assert_eq!(self::plan(&found, base), plan, "{asked:?}");
         }
     }
+    // The directory that its user was in is shown, unless something else is there, or all is to be contained.
+    let config = config();
+    for (dir, mounts, contain, is_shown) in [
+        ("/scratch/run", &[][..], false, true),
+        ("/scratch/run", &["/data:/scratch/run/in"], false, true),
+        ("/scratch/run", &["/data:/scratch"], false, false),
+        ("/scratch/run", &[], true, false),
+        ("/home/alice/project", &[], false, false),
+        ("/home/bob/open", &[], false, true),
+        ("/tmp", &[], false, false),
+        ("/tmp/x", &[], false, true),
+        ("/var/db/x", &[], false, false),
+        ("/opt/site", &[], false, false),
+    ] {
+        let mounts = mounts.iter().map(ToString::to_string).collect();
+        let asked = RootOptions { mounts, contain, ..RootOptions::default() };
+        let facts = Facts { working_dir: Some(dir.into()), ..facts(&config, Base::Image(IMAGE)) };
+        let plan = build(PlanOptions::new(RUN, memory(), asked), facts).expect("a plan");
+        assert_eq!(working_dir(&plan).is_some(), is_shown, "{dir}");
+        assert!(accepted(&plan).is_ok(), "{dir}");
+    }
     let untrusted = RootOptions { untrusted: true, contain: true, ..RootOptions::default() };
     assert!(accepted(&plan(&untrusted, Base::Image(IMAGE))).is_ok());
 }
@@ -91,6 +121,8 @@ fn mount(source: Source, target: &str) -> Mount {
 fn what_no_words_make_is_refused() {
     let text = || Source::Text("root::0:0::/:/bin/sh\n".into());
     let bind = |path: &str| Source::Bind(path.into());
+    let shown =
+        |dir: &str, target: &str| Mount { optional: true, ..mount(Source::WorkingDir(dir.into()), target) };
     let files = || Source::Files(vec![File { name: "../../x".into(), mode: 0o4755, text: String::new() }]);
     let added = [
         mount(Source::Own("../../../home/alice".into()), "/x"),
@@ -107,6 +139,12 @@ fn what_no_words_make_is_refused() {
         mount(Source::Hosts(vec!["evil".into()]), "/etc/hosts"),
         mount(Source::Proc, "/x"),
         mount(Source::Sys, "/x"),
+        shown("/data", "/x"),
+        shown("/", "/"),
+        shown("data", "data"),
+        shown("/a/../x", "/a/../x"),
+        shown("/run/skiff/x", "/run/skiff/x"),
+        shown("/home/alice", "/home/alice"),
     ];
     for base in [Base::Host, Base::Image(IMAGE)] {
         let good = plan(&RootOptions::default(), base);

@@ -33,6 +33,8 @@ pub const JOB_ID: &str = "SLURM_JOB_ID";
 pub const JOB_UID: &str = "SLURM_JOB_UID";
 /// See [`JOB_ID`].
 pub const JOB_GID: &str = "SLURM_JOB_GID";
+/// Slurm's variable with the directory that a job was submitted from.
+pub const SUBMIT_DIR: &str = "SLURM_SUBMIT_DIR";
 /// Slurm's variable that tells srun in which directory its tasks start.
 pub const WORKING_DIR: &str = "SLURM_WORKING_DIR";
 
