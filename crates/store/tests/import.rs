@@ -290,7 +290,7 @@ fn links_out_of_a_directory_are_not_followed() {
     }
     rustix::fs::mknodat(rustix::fs::CWD, &layer, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .unwrap();
-    assert!(store.refused(&reference).to_string().contains("no regular file"));
+    assert!(store.refused(&reference).to_string().contains("not a regular file"));
     std::fs::remove_file(&layer).unwrap();
     std::os::unix::fs::symlink("../../layer", &layer).unwrap();
     store.import(&reference).unwrap();
@@ -359,7 +359,7 @@ fn what_was_opened_by_another_is_read() {
         for form in [Form::DockerArchive, Form::OciArchive, Form::Archive, Form::Squashfs] {
             let forged = Description { form, files: vec![], ..description.clone() };
             let error = ImageSource::given(forged, vec![directory()]).err().unwrap().to_string();
-            assert!(error.contains("no regular file"), "{error}");
+            assert!(error.contains("not a regular file"), "{error}");
         }
         assert!(ImageSource::given(description, (0..count + 2).map(|_| file()).collect()).is_err());
     }
@@ -399,7 +399,7 @@ fn a_path_without_a_prefix_is_what_it_holds() {
     let path = dir.path().join("archive");
     for (bytes, because) in [
         (archive(&[Tar::file("etc/passwd", b"root")]), "without an image"),
-        (b"text".to_vec(), "no tar file"),
+        (b"text".to_vec(), "not a tar file"),
         (vec![], "without an image"),
     ] {
         std::fs::write(&path, bytes).unwrap();
@@ -420,9 +420,9 @@ fn what_cannot_be_imported_says_why() {
         (format!("oci:{dir}"), "no index.json"),
         (format!("dir:{dir}"), "no manifest.json"),
         (format!("docker-archive:{dir}"), "no manifest.json"),
-        (format!("docker-archive:{file}"), "no tar file"),
+        (format!("docker-archive:{file}"), "not a tar file"),
         (format!("oci-archive:{dir}/none"), "No such file"),
-        ("docker-archive:/dev/null".into(), "no regular file"),
+        ("docker-archive:/dev/null".into(), "not a regular file"),
         ("debian:12".into(), "image in a registry"),
     ] {
         let error = store.refused(&reference);

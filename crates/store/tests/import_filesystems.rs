@@ -135,7 +135,7 @@ fn sif_with_a_squashfs_in_it() {
         (primary + 209, b"04", "linux/arm64"),
         (primary + 17, b"\xff\xff\xff\xff\xff\xff\xff\xff", "does not lie in it"),
         (primary + 25, b"\xff\xff\xff\xff", "does not lie in it"),
-        (32_768, b"hsqx", "no squashfs"),
+        (32_768, b"hsqx", "not a squashfs"),
     ] {
         let forged = sif(&squashfs, |sif| sif[at..at + bytes.len()].copy_from_slice(bytes));
         std::fs::write(&path, forged).unwrap();

@@ -315,7 +315,7 @@ mod tests {
         refused(&archive(&[Tar::file("a", b"1").size(1 << 32)]), "before its file does");
         refused(b"BZh91AY", "bzip2");
         refused(b"\xfd7zXZ\0...", "xz");
-        refused(&[b'x'; 2000], "no tar file");
+        refused(&[b'x'; 2000], "not a tar file");
         let loops = open(&archive(&[Tar::symlink("a", "b"), Tar::symlink("b", "a")])).unwrap();
         assert!(content(&loops, "a").unwrap_err().to_string().contains("leads to itself"));
         let out =
