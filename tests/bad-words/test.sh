@@ -37,14 +37,14 @@ ok as alice skiff env rm --force --dry-run dev
 has "$out" 'end what runs in it, and remove /home/alice/'
 pgrep -u alice -x sleep >sleeping || fail 'a dry run has ended it'
 
-# From inside, as both.
+# From inside where there is nobody outside to ask, as both.
 for identity in --root --me; do
     for words in 'run -- true' 'run --dry-run -- true' 'env exec dev -- true'; do
-        fails 125 as alice skiff env exec $identity dev -- skiff $words
+        fails 125 as alice skiff run $identity -- skiff $words
         has "$err" 'this is the inside of an environment' "$identity: $words"
         has "$err" 'hint: leave it first'
     done
-    ok as alice skiff env exec $identity dev -- skiff config
+    ok as alice skiff run $identity -- skiff config
 done
 ok as alice skiff env rm --force dev
 

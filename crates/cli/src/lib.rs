@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_output as output;
 use skiff_plan::inside::ProcessArgs;
+use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::NetName;
 
@@ -207,7 +208,7 @@ pub enum CliCommand {
     /// Stop a running environment and every process in it
     Stop {
         /// Environment name
-        #[arg(default_value_t = EnvName::default_name())]
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
         name: EnvName,
     },
     /// Run Jupyter or a desktop for the browser on your own computer
@@ -384,7 +385,7 @@ pub enum EnvCommand {
         #[command(flatten)]
         inside: ProcessArgs,
         /// Environment name
-        #[arg(default_value_t = EnvName::default_name())]
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
         name: EnvName,
         /// Print the plan, and change nothing
         #[arg(long)]
@@ -401,7 +402,7 @@ pub enum EnvCommand {
     /// Show files added (A), changed (C) and deleted (D) since the base
     Diff {
         /// Environment name
-        #[arg(default_value_t = EnvName::default_name())]
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
         name: EnvName,
         #[command(flatten)]
         output: OutputArgs,
@@ -409,13 +410,13 @@ pub enum EnvCommand {
     /// Show the host's latest changes in a running environment
     Refresh {
         /// Environment name
-        #[arg(default_value_t = EnvName::default_name())]
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
         name: EnvName,
     },
     /// Take a snapshot, as job submission does
     Snapshot {
         /// Environment name
-        #[arg(default_value_t = EnvName::default_name())]
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
         name: EnvName,
         #[command(flatten)]
         output: OutputArgs,
@@ -423,7 +424,7 @@ pub enum EnvCommand {
     /// Stop a running environment and every process in it
     Stop {
         /// Environment name
-        #[arg(default_value_t = EnvName::default_name())]
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
         name: EnvName,
     },
     /// Remove an environment and all changes made in it

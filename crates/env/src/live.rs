@@ -20,7 +20,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
 use skiff_user::context::UserContext;
 
-use crate::root;
+use crate::{calling, root};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &UserContext, name: &EnvName, inside: &ProcessArgs) -> Result<i32> {
@@ -172,6 +172,10 @@ pub fn listed(context: &UserContext) -> Result<Vec<ListedEnvironment>> {
 /// Ends a running environment with everything in it.
 pub fn stop(context: &UserContext, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
+    if calling::asked(name, "End everything in it?")? == Some(false) {
+        return Err(calling::declined(name));
+    }
+    calling::outlive()?;
     match control::stop_at(&env.dir)? {
         true => Ok(()),
         false => {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use skiff_output as output;
+use skiff_plan::refuse_inside;
 use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::{control, lock, naming};
 use skiff_spec::fault::{Fault as Error, Result};
@@ -10,16 +11,20 @@ use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete};
 
-use crate::latest;
+use crate::{calling, latest};
 
 /// Removes one environment.
 pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
+    // Its name would be gone, and its files could not be deleted.
+    refuse_inside(context)?;
     let env = Environment::existing(context, name.clone())?;
+    let force = force || (!dry_run && may_end(name)?);
     match (force, dry_run) {
         (true, true) => {
             return output::line(&format!("end what runs in it, and remove {}", env.dir.display()));
         }
         (true, false) => {
+            calling::outlive()?;
             control::stop_at(&env.dir)?;
             // Where its start has just failed there is nothing to stop, but a supervisor that is about to end.
             lock::wait(&env.dir)?;
@@ -42,6 +47,14 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
     }
     latest::unset(&context.depot()?, name)?;
     delete(context, aside)
+}
+
+/// Whether the user wants the environment ended that they are in.
+fn may_end(name: &EnvName) -> Result<bool> {
+    match calling::asked(name, "End everything in it, and remove it?")? {
+        Some(false) => Err(calling::declined(name)),
+        said => Ok(said.is_some()),
+    }
 }
 
 /// Deletes what interrupted removals and creations have left.

@@ -214,6 +214,7 @@ pub fn not_running(record: &InstanceDir) -> Error {
 /// Ends one, kindly at first.
 pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
     let record = InstanceDir::existing(context, name)?;
+    env::calling::outlive()?;
     let live = Live::connect(&record.dir, ControlRequest::End)?.ok_or_else(|| not_running(&record))?;
     let limit = Timespec::try_from(Duration::from_secs(seconds))
         .map_err(|_| Error::new(format!("--time {seconds}: too long")))?;
@@ -232,6 +233,7 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool) -> Result<()> 
     let record = InstanceDir::existing(context, name)?;
     let mut lock = record.lock_ended()?;
     if lock.is_none() && force {
+        env::calling::outlive()?;
         control::stop_at(&record.dir)?;
         lock = record.lock_ended()?;
     }

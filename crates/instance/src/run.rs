@@ -13,7 +13,7 @@ use skiff_plan::replay::RUN;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, get, show, stop};
 use skiff_runtime::{enter, network};
-use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_sandbox::exec_request::ExecRequest;
 use skiff_sandbox::first::First;
 use skiff_sandbox::helper::Helper;
@@ -130,7 +130,7 @@ fn show_process(process: &MainProcess) -> Result<()> {
     output::line(&format!("directory    {:?}", command.cwd))?;
     for (name, value) in &command.env {
         // What is passed on may be a secret, and is known.
-        if std::env::var_os(name).as_ref() != Some(value) {
+        if own_variable(name).as_ref() != Some(value) {
             output::line(&format!("variable     {name:?}={value:?}"))?;
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::Identity;
 
@@ -79,7 +79,7 @@ impl DescribedProcess {
         let setting = |(name, value): &(OsString, OsString)| {
             let mut text = name.clone();
             // A value that is passed on may be a secret, and is there anyway.
-            if std::env::var_os(name).as_ref() != Some(value) {
+            if own_variable(name).as_ref() != Some(value) {
                 text.push("=");
                 text.push(value);
             }
@@ -131,7 +131,7 @@ fn setting(text: Text) -> Result<Option<(OsString, OsString)>> {
     let name = OsString::from_vec(bytes[..at.unwrap_or(bytes.len())].to_vec());
     let value = match at {
         Some(at) => Some(OsString::from_vec(bytes[at + 1..].to_vec())),
-        None => std::env::var_os(&name),
+        None => own_variable(&name),
     };
     Ok(value.map(|value| (name, value)))
 }

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
-use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH, own_env};
+use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH, own_env, own_variable};
+use skiff_spec::caller::ONLY_INSIDE;
 use skiff_spec::plan::{Identity, Route};
 use skiff_user::context::UserContext;
 
@@ -61,7 +62,10 @@ impl ProcessArgs {
     /// Likewise, as somebody else than is usual.
     pub fn command_as(&self, context: &UserContext, identity: Identity, argv: &[OsString]) -> CommandSpec {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
-        let mut cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+        // Called in an environment, it may be for that one: there the directory is.
+        let only_inside = std::env::var_os(ONLY_INSIDE).map(PathBuf::from);
+        let here = || std::env::current_dir().unwrap_or_else(|_| context.home.clone());
+        let mut cwd = only_inside.unwrap_or_else(here);
         cwd.extend(&self.workdir);
         let env = environment(context, identity, self.passed_on());
         let only_there = self.workdir.is_some();
@@ -77,7 +81,7 @@ impl ProcessArgs {
     pub fn settings(&self) -> Vec<(OsString, OsString)> {
         // One named without a value has the one that it has here, if any.
         let valued = |(name, value): (OsString, Option<OsString>)| {
-            let value = value.or_else(|| std::env::var_os(&name))?;
+            let value = value.or_else(|| own_variable(&name))?;
             Some((name, value))
         };
         self.env.iter().map(split).filter_map(valued).collect()

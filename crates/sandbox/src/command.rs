@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::thread::CapabilitySet;
+use skiff_spec::caller::{CALLED_FROM, OF_CALLER};
 use skiff_sys::{IgnoreError, caps, process, seccomp};
 
 use crate::mounts::{open_dir, resolve};
@@ -254,10 +255,26 @@ pub fn own_args(n: usize) -> Vec<OsString> {
     std::env::args_os().skip(n).collect()
 }
 
-/// This process's own environment.
+/// The variables of whoever has called this process: its own, or those of the caller inside for whom it runs.
 #[must_use]
 pub fn own_env() -> Vec<(OsString, OsString)> {
-    std::env::vars_os().collect()
+    if std::env::var_os(CALLED_FROM).is_none() {
+        return std::env::vars_os().collect();
+    }
+    let of_caller = |(name, value): (OsString, OsString)| {
+        let name = name.as_bytes().strip_prefix(OF_CALLER.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_owned(), value))
+    };
+    std::env::vars_os().filter_map(of_caller).collect()
+}
+
+/// One of these.
+#[must_use]
+pub fn own_variable(name: &OsStr) -> Option<OsString> {
+    match std::env::var_os(CALLED_FROM) {
+        Some(_) => std::env::var_os([OsStr::new(OF_CALLER), name].into_iter().collect::<OsString>()),
+        None => std::env::var_os(name),
+    }
 }
 
 /// Bytes as a string of the system.

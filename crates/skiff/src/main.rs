@@ -19,7 +19,9 @@ use std::path::Path;
 use clap::CommandFactory;
 use skiff_app as app;
 use skiff_checkpoint as checkpoint;
-use skiff_cli::{self as cli, Cli, CliCommand};
+use skiff_cli::{
+    self as cli, AppCommand, Cli, CliCommand, ClusterCommand, EnvCommand, InstanceCommand, NodesCommand,
+};
 use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
@@ -30,7 +32,7 @@ use skiff_slurm as slurm;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
-use skiff_user::context::UserContext;
+use skiff_user::context::{UserContext, is_inside};
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
@@ -89,7 +91,73 @@ fn show_config(json: bool) -> Result<()> {
     output::line(text.trim_end())
 }
 
+/// What a user asks for means the same inside an environment as outside: there it is done, if there is a supervisor to ask.
+fn call_outside(command: &CliCommand) -> Result<Option<i32>> {
+    match is_inside() && is_for_outside(command) {
+        true => proxy::call_outside(works_at_terminal(command)),
+        false => Ok(None),
+    }
+}
+
+/// Whether a command starts programs that a user may work with at the terminal.
+fn works_at_terminal(command: &CliCommand) -> bool {
+    match command {
+        CliCommand::Run(_) | CliCommand::Shell(_) | CliCommand::Cluster(_) => true,
+        CliCommand::Env(command) => matches!(command, EnvCommand::Enter { .. } | EnvCommand::Exec(_)),
+        CliCommand::Instance(command) => matches!(command, InstanceCommand::Exec { .. }),
+        _ => false,
+    }
+}
+
+/// Whether a command is the user's: not what Skiff starts inside by itself, and what is about no environment.
+fn is_for_outside(command: &CliCommand) -> bool {
+    match command {
+        CliCommand::Run(_)
+        | CliCommand::Shell(_)
+        | CliCommand::Env(_)
+        | CliCommand::Instance(_)
+        | CliCommand::Checkpoint(_)
+        | CliCommand::Migrate(_)
+        | CliCommand::Drain(_)
+        | CliCommand::Ps(_)
+        | CliCommand::Stop { .. }
+        | CliCommand::Net(_)
+        | CliCommand::Pull(_)
+        | CliCommand::Import(_)
+        | CliCommand::Export(_)
+        | CliCommand::Images(_)
+        | CliCommand::Rmi { .. }
+        | CliCommand::Inspect { .. }
+        | CliCommand::Logout { .. }
+        | CliCommand::Store(_)
+        | CliCommand::Doctor(_)
+        | CliCommand::Sweep(_)
+        | CliCommand::Config(_) => true,
+        CliCommand::App(AppCommand::List(_)) => true,
+        // It serves where it is called. What it starts in another environment goes there by itself.
+        CliCommand::App(_) => false,
+        CliCommand::Cluster(
+            ClusterCommand::Agent(_)
+            | ClusterCommand::Notebook(_)
+            | ClusterCommand::Desktop(_)
+            | ClusterCommand::Machines(NodesCommand::Daemon(_)),
+        ) => false,
+        CliCommand::Cluster(_) => true,
+        CliCommand::Login(login) => login.server.is_some(),
+        CliCommand::Job(_)
+        | CliCommand::MigrateReceive
+        | CliCommand::Agent
+        | CliCommand::AgentCall { .. }
+        | CliCommand::Completion { .. }
+        | CliCommand::Man { .. }
+        | CliCommand::Slurm(_) => false,
+    }
+}
+
 fn run(cli: Cli) -> Result<i32> {
+    if let Some(code) = call_outside(&cli.command)? {
+        return Ok(code);
+    }
     match cli.command {
         CliCommand::Run(run) => return instance::run::run(&run),
         CliCommand::Env(command) => return env::run(&command),

@@ -20,7 +20,7 @@ use crate::container_options;
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
 pub fn submit(submit: &SubmitArgs) -> Result<i32> {
     // The helper, which a snapshot needs, is of no use inside.
-    if let Some(code) = proxy::ask_outside()? {
+    if let Some(code) = proxy::call_outside(false)? {
         return Ok(code);
     }
     match asked(submit)? {

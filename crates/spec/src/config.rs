@@ -20,11 +20,12 @@ pub const SITE_DIR: &str = "/etc/skiff/conf.d";
 pub const NO_HELPER: &str = "none";
 
 /// What only the administrator's texts can set (dotted names), and why.
-pub const SITE_ONLY: [(&str, &str); 5] = [
+pub const SITE_ONLY: [(&str, &str); 6] = [
     // `skiff login` runs it on the host for users who are to land in an environment.
     ("helper", "it runs on the host"),
     // The supervisor runs them outside of an environment.
     ("slurm.commands", "they run outside of environments"),
+    ("inside.commands", "they run outside of environments"),
     // What root's prolog uses, and a user's share of a node's disk.
     ("slurm.spool", "root's prolog uses it"),
     ("slurm.cache", "root's prolog uses it"),
@@ -55,10 +56,20 @@ pub struct Config {
     pub base: BaseConfig,
     /// Jobs.
     pub slurm: Slurm,
+    /// Skiff called inside an environment.
+    pub inside: InsideConfig,
     /// Clusters over several hosts.
     pub cluster: Cluster,
     /// Moving instances.
     pub migrate: Migrate,
+}
+
+/// Skiff called inside an environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InsideConfig {
+    /// Skiff's own commands that the environment's supervisor runs outside for those who call them inside.
+    pub commands: Vec<String>,
 }
 
 /// Clusters over several hosts.
@@ -148,9 +159,18 @@ impl Default for Config {
             run: Run::default(),
             base: BaseConfig::default(),
             slurm: Slurm::default(),
+            inside: InsideConfig::default(),
             cluster: Cluster::default(),
             migrate: Migrate::default(),
         }
+    }
+}
+
+impl Default for InsideConfig {
+    fn default() -> Self {
+        let commands = "run shell env instance checkpoint migrate drain ps stop app cluster net pull import export images rmi \
+                        inspect login logout store doctor sweep config";
+        Self { commands: commands.split_whitespace().map(String::from).collect() }
     }
 }
 
@@ -278,7 +298,7 @@ mod tests {
     #[test]
     fn what_decides_about_privilege_is_the_sites() {
         let own = "helper = '/home/mallory/helper'\nmounts = ['/x']\n[slurm]\ncommands = ['sh']\nspool = '/'\ncache='/tmp'\n\
-                   cache_bytes = 1\nfetch_seconds = 7";
+                   cache_bytes = 1\nfetch_seconds = 7\n[inside]\ncommands = ['run']";
         let merged = merge(&texts(&[("helper='/site'", true), (own, false)])).expect("it is ignored");
         let want = Config {
             helper: "/site".into(),
@@ -288,8 +308,15 @@ mod tests {
         };
         assert_eq!(merged.config, want);
         let lines: Vec<_> = merged.ignored.iter().map(|i| (i.key.as_str(), i.line)).collect();
-        let names = ["helper", "slurm.commands", "slurm.spool", "slurm.cache", "slurm.cache_bytes"];
-        assert_eq!(lines, names.into_iter().zip([1, 4, 5, 6, 7]).collect::<Vec<_>>());
+        let names = [
+            "helper",
+            "slurm.commands",
+            "inside.commands",
+            "slurm.spool",
+            "slurm.cache",
+            "slurm.cache_bytes",
+        ];
+        assert_eq!(lines, names.into_iter().zip([1, 4, 10, 5, 6, 7]).collect::<Vec<_>>());
         assert!(
             merged.ignored[0].to_string().starts_with("t1:1: `helper` is ignored: "),
             "{:?}",

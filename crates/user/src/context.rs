@@ -5,6 +5,7 @@ mod files;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::process::getuid;
 use skiff_output as output;
@@ -154,9 +155,11 @@ fn shared_part(text: &str) -> Option<&Path> {
     Some(Path::new(if shared.is_empty() { "/" } else { shared }))
 }
 
-/// Whether we are in an environment already. (On the host only root can put something there.)
+/// Whether this process was started in an environment. (On the host only root can put something there.)
 pub fn is_inside() -> bool {
-    Path::new(inside::PROGRAM).exists()
+    // Every start asks more than once.
+    static INSIDE: OnceLock<bool> = OnceLock::new();
+    *INSIDE.get_or_init(|| Path::new(inside::PROGRAM).exists())
 }
 
 fn absolute(origin: &str, path: PathBuf) -> Result<PathBuf> {

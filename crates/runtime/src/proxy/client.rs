@@ -37,11 +37,11 @@ pub fn run_as(name: &OsStr) -> Result<i32> {
     }
 }
 
-/// Has this very command of ours, with its arguments, done by the supervisor outside; nothing if there is none. Only what the
-/// supervisor knows it does (see `serve`).
-pub fn ask_outside() -> Result<Option<i32>> {
-    // It is no work at a terminal: that of the error messages goes along as any file would.
-    supervisor()?.map(|socket| through(OsStr::new(OURSELVES), &socket, [false; 3])).transpose()
+/// Has this very command of ours, with its arguments, done by the supervisor outside; nothing if there is none. Only what works at a terminal
+/// has one of its own there: that of any other goes along as a file would, so that what is typed ahead stays for the next command.
+pub fn call_outside(works_at_terminal: bool) -> Result<Option<i32>> {
+    let terminals = if works_at_terminal { stdio().map(isatty) } else { [false; 3] };
+    supervisor()?.map(|socket| through(OsStr::new(OURSELVES), &socket, terminals)).transpose()
 }
 
 fn supervisor() -> Result<Option<OwnedFd>> {

@@ -2,9 +2,10 @@
 //! supervisor to run the real one, with the user's own identity, in the same files.
 
 mod client;
+mod own;
 mod server;
 pub mod words;
 
-pub use client::{ask_outside, run_as};
+pub use client::{call_outside, run_as};
 pub use server::serve;
 pub use words::{LATER, PSEC, PSEC_OF_ROOT};

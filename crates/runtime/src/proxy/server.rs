@@ -7,10 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{
-    Resource, Rlimit, Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setrlimit, setsid,
-    waitid,
-};
+use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use skiff_output as output;
 use skiff_sandbox::command::CommandSpec;
@@ -26,9 +23,8 @@ use skiff_sys::process::Child;
 use skiff_sys::signal::{SignalMask, Signals};
 use skiff_user::context::UserContext;
 
-use crate::proxy::words::{
-    CommandRequest, CommandState, LATER, OURSELVES, PSEC, PSEC_OF_ROOT, SHIM_DIRS, SIGNAL,
-};
+use crate::proxy::own;
+use crate::proxy::words::{CommandRequest, CommandState, LATER, OURSELVES, SHIM_DIRS, SIGNAL};
 
 /// Serves one client to its command's end.
 pub fn serve(context: &UserContext, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
@@ -65,40 +61,19 @@ fn run(
         death_signal: Signal::KILL.as_raw(),
     };
     let child = match is_own {
-        true => start_own(context, &request, attr)?,
+        true => own::start(context, environment, &request, attr)?,
         false => start_host_command(context, (environment, base, init), &request, attr)?,
     };
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
         .context(|| "answer to inside")?;
     drop(master);
-    let passed_on = |signal: &Signal| !is_own || ENDING.contains(signal);
+    let passed_on = |signal: &Signal| own::passes(&request, signal);
     Ok(accompany(&child, &signals, connection, passed_on)?)
 }
 
-/// What a client can send to a command of Skiff's own: one that was stopped would keep its locks, and one that dumps core shows its variables.
-const ENDING: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
-
 /// Our own mask is the supervisor's, who blocks everything.
 const NOTHING_BLOCKED: u64 = 0;
-
-/// This very program, whatever has come into the place of its file since.
-const OWN_PROGRAM: &str = "/proc/self/exe";
-
-/// Skiff's own words that are answered: `skiff slurm submit ...`, which tells what a job carries.
-const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
-
-/// Starts a command of Skiff's own. What it writes is Skiff's, and its memory is for nobody inside.
-fn start_own(
-    context: &UserContext,
-    request: &CommandRequest,
-    attr: SpawnAttr,
-) -> std::result::Result<Child, Failed> {
-    let command = own_command(context, request)?;
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
-        .context(|| "limit of core files")?;
-    as_we_are(&command, attr, SignalMask::from_bits(NOTHING_BLOCKED))
-}
 
 /// Starts one of the host's commands: over the host's root inside, where its files are the environment's.
 fn start_host_command(
@@ -122,24 +97,6 @@ fn start_host_command(
     let real = PathBuf::from(&command.argv[0]);
     command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
     as_me(helper, init.pid, &command, attr, mask)
-}
-
-/// The command that does it out here: this very program, with the supervisor's variables, where the client is. Files are named from there;
-/// what is only there inside cannot be read out here, which then shows.
-fn own_command(context: &UserContext, request: &CommandRequest) -> Result<CommandSpec> {
-    if request.argv.len() < SUBMIT.len() || request.argv.iter().zip(SUBMIT).any(|(word, known)| word != known)
-    {
-        return Err(Error::new("request from inside: not one that is answered"));
-    }
-    let words = request.argv[1..].iter().map(|word| OsString::from_vec(word.clone()));
-    let cwd = PathBuf::from(OsString::from_vec(request.cwd.clone()));
-    Ok(CommandSpec {
-        argv: std::iter::once(OWN_PROGRAM.into()).chain(words).collect(),
-        argv0: Some(OURSELVES.into()),
-        env: context.own_variables(),
-        cwd: if cwd.is_dir() { cwd } else { "/".into() },
-        ..CommandSpec::default()
-    })
 }
 
 /// Tells the client; that it is gone shows when it is waited for.
@@ -176,21 +133,13 @@ fn command(context: &UserContext, environment: &str, request: &CommandRequest) -
     let name = os(&request.argv[0]);
     let name = Path::new(&name).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let real = real_command(context, &name)?;
-    let split = |pair: &Vec<u8>| {
-        let at = pair.iter().position(|b| *b == b'=').unwrap_or(pair.len());
-        (
-            OsString::from_vec(pair[..at].to_vec()),
-            OsString::from_vec(pair.get(at + 1..).unwrap_or_default().to_vec()),
-        )
-    };
     let mut command = CommandSpec {
         argv: std::iter::once(real.into_os_string()).chain(request.argv[1..].iter().map(os)).collect(),
         argv0: Some(name.clone().into()),
-        env: request.env.iter().map(split).collect(),
+        env: request.variables(),
         cwd: PathBuf::from(os(&request.cwd)),
         ..CommandSpec::default()
     };
-    leave_root(&mut command);
     let user = context.user();
     command.set("USER", user.clone());
     command.set("LOGNAME", user);
@@ -199,11 +148,6 @@ fn command(context: &UserContext, environment: &str, request: &CommandRequest) -
         command.set(names::ENVIRONMENT, environment);
     }
     Ok(command)
-}
-
-/// What root inside needs and the host's commands, which run as the user, must not get: jobs would inherit it.
-fn leave_root(command: &mut CommandSpec) {
-    command.env.retain(|(name, value)| name != PSEC || value != PSEC_OF_ROOT);
 }
 
 /// Over an image the host's programs find nothing of what they need inside. They run on the host then; what they are given there are

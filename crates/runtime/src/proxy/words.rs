@@ -1,7 +1,9 @@
 //! What client and server of the host's commands say to each other, by a stream: the request as lists of byte strings, then how the command
 //! fares. Meanwhile the client may send signals, each as the letter `k` and its number.
 
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStringExt;
 
 use skiff_ipc::{Codec, Framing, Protocol};
 
@@ -33,7 +35,7 @@ pub struct CommandRequest {
     pub umask: u16,
 }
 
-/// As a command's name: not one of the host's, but Skiff's own `slurm submit`.
+/// As a command's name: not one of the host's, but Skiff itself.
 pub const OURSELVES: &str = "skiff";
 
 /// More than this is no command line.
@@ -113,6 +115,17 @@ impl Protocol for CommandRequest {
 }
 
 impl CommandRequest {
+    /// The client's variables, without what only root inside needs: what runs as the user would pass it on to jobs.
+    pub fn variables(&self) -> Vec<(OsString, OsString)> {
+        let split = |pair: &Vec<u8>| {
+            let at = pair.iter().position(|b| *b == b'=').unwrap_or(pair.len());
+            let value = pair.get(at + 1..).unwrap_or_default();
+            (OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(value.to_vec()))
+        };
+        let is_for_root = |(name, value): &(OsString, OsString)| name == PSEC && value == PSEC_OF_ROOT;
+        self.env.iter().map(split).filter(|pair| !is_for_root(pair)).collect()
+    }
+
     /// Writes it.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let body = self.body()?;

@@ -7,7 +7,7 @@ mod site;
 use serde::Serialize;
 use skiff_output as output;
 use skiff_spec::fault::Result;
-use skiff_user::context::UserContext;
+use skiff_user::context::{UserContext, is_inside};
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,6 +69,16 @@ pub fn doctor(json: bool) -> Result<i32> {
 }
 
 fn all() -> Vec<Check> {
+    if is_inside() {
+        // What is missing here was not given, and nothing can be judged by that.
+        let mend =
+            "call it outside, or in an environment that stays (`skiff env enter`), where it is run outside";
+        return vec![Check::warn(
+            "place",
+            "inside a job or a throw-away environment: nothing is checked",
+            mend,
+        )];
+    }
     let context = match UserContext::load() {
         Ok(context) => context,
         // Nothing else can be judged without it.

@@ -1,0 +1,205 @@
+//! A command of Skiff's own that was called inside. It runs outside as if it had been called there: what steers it is the user's login, and
+//! not what somebody inside has set.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::join::{Failed, SpawnAttr, as_we_are};
+use skiff_spec::caller::{CALLED_FROM, OF_CALLER, ONLY_INSIDE};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::process::Child;
+use skiff_sys::signal::SignalMask;
+use skiff_user::context::UserContext;
+
+use crate::proxy::words::{CommandRequest, OURSELVES};
+
+/// This very program, whatever has come into the place of its file since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Our own mask is the supervisor's, who blocks everything.
+const NOTHING_BLOCKED: u64 = 0;
+
+/// What srun and sbatch need of Skiff, and so is answered wherever these are: what a job carries.
+const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
+
+/// What a client can send to that: one that was stopped would keep its locks.
+const ENDING: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
+
+/// Whether a client has a signal passed on.
+pub fn passes(request: &CommandRequest, signal: &Signal) -> bool {
+    !is_submission(request) || ENDING.contains(signal)
+}
+
+/// Starts it. What it writes has the modes of the supervisor's umask, and its memory, with passwords of registries, becomes no core file.
+pub fn start(
+    context: &UserContext,
+    environment: &str,
+    request: &CommandRequest,
+    attr: SpawnAttr,
+) -> std::result::Result<Child, Failed> {
+    let command = command(context, environment, request)?;
+    let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
+    setrlimit(Resource::Core, limit).context(|| "limit of core files")?;
+    as_we_are(&command, attr, SignalMask::from_bits(NOTHING_BLOCKED))
+}
+
+fn is_submission(request: &CommandRequest) -> bool {
+    request.argv.len() >= SUBMIT.len() && request.argv.iter().zip(SUBMIT).all(|(word, known)| word == known)
+}
+
+fn command(context: &UserContext, environment: &str, request: &CommandRequest) -> Result<CommandSpec> {
+    let words = || request.argv.iter().map(|word| OsString::from_vec(word.clone()));
+    let name = words().nth(1).unwrap_or_default();
+    let env = if is_submission(request) {
+        context.own_variables()
+    } else {
+        refuse_unlisted(context, &name)?;
+        outside_variables(context, environment, request)
+    };
+    let cwd = PathBuf::from(OsString::from_vec(request.cwd.clone()));
+    let there = is_open(&cwd);
+    if let Err(e) = there
+        && NAMING_FILES.iter().any(|known| name == *known)
+    {
+        return Err(Error::new(format!("working directory {}, outside of the environment: {e}", cwd.display()))
+            .hint("skiff runs outside, also when it is called inside: change to a directory that both have, as your home"));
+    }
+    let mut command = CommandSpec {
+        argv: std::iter::once(OWN_PROGRAM.into()).chain(words().skip(1)).collect(),
+        argv0: Some(OURSELVES.into()),
+        env,
+        cwd: if there.is_ok() { cwd.clone() } else { "/".into() },
+        ..CommandSpec::default()
+    };
+    if there.is_err() {
+        command.set(ONLY_INSIDE, cwd);
+    }
+    Ok(command)
+}
+
+/// Whether a directory is there, and open to the user.
+fn is_open(dir: &Path) -> rustix::io::Result<()> {
+    match dir.is_absolute() {
+        true => access(dir.join("."), Access::EXEC_OK),
+        false => Err(Errno::NOENT),
+    }
+}
+
+/// Commands that look for files from where they are called, or begin something there.
+const NAMING_FILES: [&str; 7] = ["run", "shell", "instance", "import", "export", "app", "cluster"];
+
+fn refuse_unlisted(context: &UserContext, name: &OsStr) -> Result<()> {
+    match context.config.inside.commands.iter().any(|listed| name == listed.as_str()) {
+        true => Ok(()),
+        false => Err(Error::new(format!(
+            "skiff {}: not among the commands that can be called inside an environment",
+            name.display()
+        ))
+        .hint("call it outside; the site lists the others as `inside.commands` in its configuration")),
+    }
+}
+
+/// What a command gets to hear of its caller's variables: what the caller's terminal and language are, which job it is in, and how the network
+/// and registries are reached. None of them names a program that the command starts.
+const HEARD: [&str; 38] = [
+    "ALL_PROXY",
+    "COLORTERM",
+    "DOCKER_CONFIG",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "JOB_ID",
+    "LANG",
+    "LANGUAGE",
+    "LSB_DJOB_HOSTFILE",
+    "LSB_HOSTS",
+    "LSB_JOBID",
+    "LSB_MCPU_HOSTS",
+    "NO_COLOR",
+    "NO_PROXY",
+    "PBS_JOBID",
+    "PBS_NODEFILE",
+    "PBS_O_HOST",
+    "PE_HOSTFILE",
+    "REGISTRY_AUTH_FILE",
+    "SGE_O_HOST",
+    "SLURM_CPUS_ON_NODE",
+    "SLURM_JOBID",
+    "SLURM_NNODES",
+    "SLURM_NODELIST",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_STEP_ID",
+    "SLURM_SUBMIT_DIR",
+    "SLURM_SUBMIT_HOST",
+    "SLURM_TASKS_PER_NODE",
+    "SSH_AUTH_SOCK",
+    "TERM",
+    "TZ",
+    "all_proxy",
+    "ftp_proxy",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// How the names of further ones begin.
+const HEARD_GROUPS: [&[u8]; 2] = [b"LC_", b"SLURM_JOB_"];
+
+/// What sshd has told the supervisor of the session that it was started in.
+const OF_LOGIN: [&str; 4] = ["SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND", "SSH_TTY"];
+
+fn is_heard(name: &OsStr) -> bool {
+    HEARD.iter().any(|heard| name == *heard)
+        || HEARD_GROUPS.iter().any(|begin| name.as_bytes().starts_with(begin))
+}
+
+/// The variables of a command that is called inside: the supervisor's, but for what is heard of the caller. All of the caller's go along
+/// under other names, for what the command starts.
+fn outside_variables(
+    context: &UserContext,
+    environment: &str,
+    request: &CommandRequest,
+) -> Vec<(OsString, OsString)> {
+    let is_login = |name: &OsStr| OF_LOGIN.iter().any(|known| name == *known);
+    let is_callers = |name: &OsStr| name.as_bytes().starts_with(OF_CALLER.as_bytes());
+    let ours = context
+        .own_variables()
+        .into_iter()
+        .filter(|(name, _)| !is_heard(name) && !is_login(name) && !is_callers(name));
+    let theirs = request.variables();
+    let heard = theirs.clone().into_iter().filter(|(name, _)| is_heard(name));
+    let mut command = CommandSpec { env: ours.chain(heard).collect(), ..CommandSpec::default() };
+    let user = context.user();
+    let of_user = [("USER", user.clone()), ("LOGNAME", user), ("HOME", context.home.display().to_string())];
+    let as_user = of_user.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let is_users = |name: &OsStr| of_user.iter().any(|(known, _)| name == *known);
+    let kept = theirs.into_iter().filter(|(name, _)| !is_users(name) && !name.is_empty());
+    for (name, value) in kept.chain(as_user) {
+        command.env.push(([OsStr::new(OF_CALLER), &name].into_iter().collect(), value));
+    }
+    command.set(CALLED_FROM, environment);
+    command.env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_programs_outside_is_not_heard_of_a_caller() {
+        let steering = "PATH HOME USER SHELL TMPDIR LD_PRELOAD LD_LIBRARY_PATH BASH_ENV ENV EDITOR SLURM_CONF SLURM_EPILOG SLURM_PROLOG \
+                        SSH_ASKPASS SKIFF_HELPER SKIFF_STATE SKIFF_CALLED_FROM SLURM_SKIFF_X XDG_CONFIG_HOME XDG_RUNTIME_DIR PYTHONPATH \
+                        CONTAINERS_REGISTRIES_CONF GCONV_PATH IFS SSL_CERT_FILE";
+        for name in steering.split_whitespace() {
+            assert!(!is_heard(OsStr::new(name)), "{name}");
+        }
+        for name in ["TERM", "LC_ALL", "SLURM_JOB_ID", "HTTPS_PROXY", "https_proxy"] {
+            assert!(is_heard(OsStr::new(name)), "{name}");
+        }
+    }
+}

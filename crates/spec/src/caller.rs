@@ -1,0 +1,10 @@
+//! How a command of Skiff's that was called inside an environment, and is run outside, knows of who has called it.
+
+/// The variable that names the environment it was called in.
+pub const CALLED_FROM: &str = "SKIFF_CALLED_FROM";
+
+/// The variable with the directory it was called in, if there is none of that name outside.
+pub const ONLY_INSIDE: &str = "SKIFF_ONLY_INSIDE";
+
+/// What stands before the names of the caller's variables. They are for what the command starts, and not for the command.
+pub const OF_CALLER: &str = "SKIFF_CALLER_";

@@ -1,0 +1,92 @@
+"""Skiff at a terminal inside an environment: keys, sizes, stops, and the question before one saws off the branch one sits on."""
+
+import time
+
+import terminal
+
+AS = ["setpriv", "--reuid", "alice", "--regid", "alice", "--init-groups", "env", "-i", "-C", "/home/alice", "HOME=/home/alice", "USER=alice",
+      "LOGNAME=alice", "SHELL=/bin/bash", "TERM=dumb", "PATH=/usr/local/bin:/usr/bin:/bin"]
+
+
+def shell(t):
+    t.line("PS1='READ''Y> '; stty -echo; bind 'set enable-bracketed-paste off'")
+    t.prompt()
+    t.line("echo set")
+    t.expect("set\r$")
+    t.prompt()
+
+
+t = terminal.Terminal(AS + ["skiff", "env", "enter", "dev"])
+shell(t)
+# A shell in another environment, from this one: size, keys, job control.
+t.line("skiff env enter other")
+shell(t)
+t.line("stty size; echo from $debian_chroot")
+t.expect(r"^33 111\r\nfrom other\r$")
+t.prompt()
+t.resize(50, 160)
+time.sleep(0.3)
+t.line("stty size")
+t.expect(r"^50 160\r$")
+t.prompt()
+for key, said in [("\x03", None), ("\x1a", "Stopped")]:
+    t.line("sleep 100")
+    time.sleep(0.3)
+    t.send(key)
+    if said:
+        t.expect(said)
+    t.prompt()
+t.line("kill %1; cat")
+t.line("a line")
+t.expect("^a line")
+t.send("\x04")
+t.prompt()
+t.line("exit 3")
+t.prompt()
+t.line("echo code $?")
+t.expect("code 3")
+t.prompt()
+# A key for the command alone, in the foreground of the shell inside; then stopped and gone on with by that shell.
+t.line("skiff run -- sleep 100")
+time.sleep(0.5)
+t.send("\x03")
+t.prompt()
+t.line("echo code $?")
+t.expect("code 130")
+t.prompt()
+t.line("skiff run -- sleep 100")
+time.sleep(0.5)
+t.send("\x1a")
+t.expect("Stopped")
+t.prompt()
+t.line("fg")
+t.expect("skiff run -- sleep 100")
+time.sleep(0.3)
+t.send("\x03")
+t.prompt()
+t.line("skiff pull registry.invalid/x; echo code $?")
+t.expect("code 125")
+t.prompt()
+# A pipe at the terminal.
+t.line("skiff env list | wc -l")
+t.expect(r"^3\r$")
+t.prompt()
+# The question: no, and the environment is as it was. (Yes ends this terminal, too.)
+for command in ["skiff env rm dev", "skiff env stop"]:
+    t.line(command)
+    t.expect(r"You are in environment dev\..*\[y/N\] ")
+    t.line("n")
+    t.expect("left as it is")
+    t.prompt()
+# What is typed ahead is for what comes next, and not eaten by a command that asks nothing.
+t.line("skiff env create gone; skiff env enter gone")
+shell(t)
+t.line("skiff env rm gone")
+t.expect(r"\[y/N\] ")
+t.line("y")
+t.prompt()
+t.line("until skiff env list >list; ! grep -q gone list; do sleep 0.1; done; echo is away")
+t.expect("^is away")
+t.prompt()
+t.line("exit")
+assert t.finish() == 0

@@ -1,0 +1,116 @@
+# Skiff typed inside an environment means what it means outside, where its supervisor runs it.
+# takes: 20
+. "$(dirname "$0")/../lib.sh"
+home=/home/alice
+
+ok as alice skiff env create dev
+ok as alice skiff env create other
+
+# Without how long it took.
+unmeasured() { sed -E 's/[0-9.]+ (ms|s)\b//g' <<<"$1"; }
+
+# Lists, changes, errors and exit codes: the same bytes from inside as from outside.
+as alice skiff env exec dev -- true
+for words in 'images --json' 'net list' 'instance list' 'config' 'env diff other' 'inspect nosuch' 'env rm nosuch' 'checkpoint list' \
+    'cluster list' 'app list' 'store usage' 'env nosuch' 'pull registry.invalid/x' 'migrate nosuch n1' 'doctor'; do
+    try as alice skiff $words
+    outside="$code $out $err"
+    try as alice skiff env exec dev -- skiff $words
+    equal "$(unmeasured "$code $out $err")" "$(unmeasured "$outside")" "skiff $words"
+done
+ok as alice skiff env exec dev -- skiff ps
+has "$out" '1 session'
+inside alice dev 'skiff env create third; skiff env exec third -- sh -c "echo made >/opt/made"; skiff env exec third -- cat /opt/made; skiff env rm -f third'
+equal "$out" made
+lacks "$(as alice skiff env list --json)" third
+
+# Without a name it is the environment that one is in.
+inside alice dev 'echo x >/opt/of-dev; skiff env diff; cd /; skiff env exec other -- skiff env diff'
+equal "$out" 'A /opt/of-dev'
+inside alice dev 'skiff env snapshot >/dev/null; echo ls /opt/of-dev | skiff env enter'
+equal "$out" /opt/of-dev
+
+# A command in another environment, with standard input, output, variables, exit code and a signal.
+inside alice dev 'export OWN=mine PATH=$PATH:/opt/mine; seq 3 | skiff run -e COLOUR=red -e OWN -- sh -c "cat; echo \$COLOUR \$OWN \${PATH##*:}; id -u; echo err >&2; env" 2>err >out; cat err; grep -v = out'
+equal "$out" $'err\n1\n2\n3\nred mine /opt/mine\n0'
+equal "$(grep ^SKIFF $home/out || true)" '' 'variables that steer Skiff reach no command'
+fails 7 as alice skiff env exec dev -- skiff run -- sh -c 'exit 7'
+fails 143 as alice skiff env exec dev -- sh -c 'skiff run -- sleep 60 & sleep 1; kill $!; wait $!'
+! pgrep -u alice -x sleep || fail 'what was killed inside runs on'
+# Whoever called it is killed: so is it, outside.
+start alice skiff env exec dev -- sh -c 'skiff run -- sleep 4444 & echo $! >pid; wait'
+eventually 5 pgrep -u alice -f 'sleep 4444'
+inside alice dev 'kill -9 $(cat pid)'
+eventually 5 sh -c '! pgrep -u alice -f "sleep 4444"'
+# As root inside and as oneself; from an environment of one's choice into the one that one comes from.
+equal "$(as alice skiff env exec --me dev -- skiff run --me -- id -un)" alice
+equal "$(as alice skiff env exec other -- skiff env exec dev -- cat /opt/of-dev)" x
+# An instance outlives the environment it was started in.
+inside alice dev 'skiff instance start other sim -- sh -c "echo out; exec sleep 5555"; skiff instance exec sim -- pgrep -x sleep'
+ok as alice skiff env stop dev
+equal "$(as alice skiff instance logs sim)" out
+inside alice dev 'skiff instance rm --force sim; skiff instance list --json'
+equal "$out" '[]'
+# From inside it ends itself.
+ok as alice skiff instance start other sim -- sh -c 'skiff instance rm --force sim; sleep 60'
+eventually 10 sh -c '[ "$(su alice -c "skiff instance list --json")" = "[]" ]'
+
+# The directory: one that is there outside; the same environment's; none.
+inside alice dev 'mkdir -p /opt/w sub; cd sub; skiff run -- pwd; cd /opt/w; skiff env exec dev -- pwd; skiff env list >/dev/null'
+equal "$out" "$home/sub"$'\n/opt/w'
+fails 125 as alice skiff env exec -w /opt/w dev -- skiff run -- pwd
+has "$err" 'working directory /opt/w, outside of the environment: No such file'
+has "$err" 'hint: '
+
+PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
+
+# The environment that one is in: it is whole, or gone, whoever is ended with it.
+fails 125 as alice skiff env exec dev -- skiff env rm dev
+has "$err" 'environment dev is running'
+ok as alice skiff env exec dev -- test -e /opt/of-dev
+try as alice skiff env exec other -- sh -c 'skiff env rm -f other; sleep 30'
+eventually 10 sh -c '! [ -e /home/alice/.local/share/skiff/env/other ]'
+try as alice skiff env exec dev -- sh -c 'skiff env stop; sleep 30'
+ok as alice skiff env exec dev -- test -e /opt/of-dev
+
+# Where there is no way out it is said, and nothing is done by half.
+for words in 'run -- true' 'env exec dev -- true' 'instance start host x -- true' 'env rm -f dev'; do
+    for how in '' --me --containall; do
+        fails 125 as alice skiff run $how -- skiff $words
+        [ "$how" = --containall ] || has "$err" 'from where no other can be used'
+    done
+done
+ok as alice skiff run -- skiff doctor
+lacks "$out" FAIL
+ok as alice skiff env exec dev -- test -e /opt/of-dev
+
+# A program inside that wishes its user ill; and a neighbour.
+mkdir $home/evil
+for name in ssh srun getent criu sh docker-credential-x skiff skiff-helper; do
+    printf '#!/bin/sh\necho ran %s >>/home/alice/evil/ran\nexec /usr/bin/false\n' $name >$home/evil/$name
+done
+printf '{"credsStore": "x"}' >$home/evil/config.json
+chmod 755 $home/evil/*
+chown -R alice: $home/evil
+ok as alice skiff env exec dev -- /usr/bin/python3 - <"$here/attack.py"
+[ ! -e $home/evil/ran ] || fail "outside ran what the inside put there: $(cat $home/evil/ran)"
+ok as alice skiff env exec dev -- test -e /opt/of-dev
+fails 1 as mallory /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("/home/alice/.local/share/skiff/env/dev/host.sock")'
+has "$err" 'Permission denied'
+# What has no way out for srun has none for Skiff.
+ok as alice skiff instance start --containall host closed -- sleep 100
+fails 1 as alice skiff instance exec closed -- test -e /run/skiff/host.sock
+ok as alice skiff instance rm --force closed
+
+# A site says what may be called from inside; a user's own configuration does not widen it.
+mkdir -p /etc/skiff/conf.d
+printf '[inside]\ncommands = ["images"]\n' >/etc/skiff/conf.d/inside.toml
+ok as alice skiff env stop dev
+mkdir -p $home/.config/skiff
+printf '[inside]\ncommands = ["images", "run"]\n' >$home/.config/skiff/config.toml
+chown -R alice: $home/.config
+inside alice dev 'skiff images'
+fails 125 as alice skiff env exec dev -- skiff run -- true
+has "$err" 'skiff run: not among the commands'
+inside alice dev 'srun -n1 true'
+rm /etc/skiff/conf.d/inside.toml
