@@ -18,9 +18,16 @@ pub fn login(login: &LoginArgs) -> Result<i32> {
     env::enter_default(&context, &login.environment, asked())
 }
 
+/// What only a shell understands. There is one inside, where `skiff` finds its way out by itself.
+const OF_SHELL: [char; 16] =
+    ['|', '&', ';', '<', '>', '(', ')', '$', '`', '*', '?', '[', '{', '~', '#', '\n'];
+
 /// `ssh host skiff env rm default` must work however broken that environment is: Skiff's own commands run outside.
 fn outside() -> Option<Vec<String>> {
     let command = std::env::var("SSH_ORIGINAL_COMMAND").ok()?;
+    if command.contains(OF_SHELL) {
+        return None;
+    }
     // As a shell would split it; but no shell, so that nothing else can be run outside.
     let words = shlex::split(&command)?;
     (words.first()? == "skiff" && !words.iter().any(|w| w == "login")).then(|| words[1..].to_vec())
