@@ -12,11 +12,13 @@ wrong() { # MOUNT MESSAGE
     has "$err" "$2" "environment with mount $1"
     [ ! -e $home/.local/share/skiff/env/dev ] || fail "an environment with mount $1 was made"
 }
-wrong dir 'a path is not absolute'
+wrong ./dir/../../x 'holds `..`'
+wrong "type=volume,source=data,target=/x" 'type volume does not exist here'
+wrong "type=bind,target=/x" 'no source'
 wrong "$home/dir:data" 'a path is not absolute'
 wrong "$home/dir:/x/../etc" 'holds `..`'
 wrong "$home/../bob:/x" 'holds `..`'
-wrong "$home/dir:/x:rx" 'only ro and rw'
+wrong "$home/dir:/x:rx" 'the option "rx" is not known'
 wrong "$home/dir:/x:ro:z" 'too many colons'
 wrong '' 'a path is not absolute'
 wrong "$home/dir:/" "the environment's own"
@@ -31,6 +33,7 @@ absent() { # MOUNT MESSAGE
     has "$err" 'hint: ' "mount $1"
 }
 absent "$home/nosuch:/x" 'No such file or directory'
+absent dirr:/x 'No such file or directory'
 absent "$home/dangling:/x" 'No such file or directory'
 absent "$home/loop:/x" 'loop'
 absent "$home/to-bob:/x" 'Permission denied'
@@ -40,6 +43,29 @@ absent "$home/dir/file:/etc" '/etc'
 # What she cannot read she cannot read where it is mounted either.
 ok as alice skiff run -v /etc/shadow:/etc/motd -v /home/bob:/x -- sh -c 'if cat /etc/motd || ls /x; then exit 9; fi 2>/dev/null; id -u'
 equal "$out" 0
+
+# As users of Docker, Podman and Apptainer write mounts: as seen from where they are, several, with their options, or with keys.
+ok as alice sh -c 'mkdir -p sub/deep; echo two >sub/file; cd sub; skiff run -v .:/a:ro,z -v ../dir:/b,./deep:/c --mount type=bind,source=file,target=/d,readonly \
+    -- sh -c "cat /a/file /b/file /d; touch /c/new; for f in /a/x /d; do touch \$f 2>&- || echo refused; done"'
+equal "$out" $'two\none\ntwo\nrefused\nrefused'
+[ -f $home/sub/deep/new ] || fail 'a mount of a list takes no writes'
+ok as alice sh -c 'cd sub; skiff run -v deep -- ls $HOME/sub/deep'
+equal "$out" new
+ok as alice env SKIFF_BIND=./dir:/a,/etc:/b:ro skiff run -v sub:/a -- sh -c 'cat /a/file; ls /b/passwd'
+equal "$out" $'two\n/b/passwd' 'SKIFF_BIND, and the command line above it'
+ok as alice skiff env create there -v dir:/data
+ok as alice sh -c 'cd /; skiff exec there cat /data/file'
+equal "$out" one
+ok as alice skiff rm -f there
+# Memory, and its limits.
+ok as alice skiff run --tmpfs /x:size=64k,mode=700 --shm-size 1M -- sh -c 'stat -c %a /x; head -c 100k /dev/zero >/x/f 2>&- || echo full; stat -fc "%T %b %S" /dev/shm'
+equal "$out" $'700\nfull\ntmpfs 256 4096'
+fails 125 as alice skiff run --tmpfs /x:size=lots -- true
+has "$err" 'hint: '
+ok as alice skiff run --contain --device /dev/fuse --device /dev/null:/dev/hole:r -- sh -c 'ls /dev/fuse; wc -c </dev/hole'
+equal "$out" $'/dev/fuse\n0'
+fails 125 as alice skiff run --device nvidia.com/gpu=all -- true
+has "$err" 'hint: without --contain, all devices'
 
 # Links of hers as sources mean what they mean to her.
 ok as alice skiff run -v $home/to-dir:/x -- cat /x/file

@@ -6,7 +6,19 @@ meant() { # HINT WORD...
     equal "$out" '' "stdout of skiff ${*:2}"
 }
 meant '`skiff env`?' evn
-meant '`skiff cluster exec` or `skiff env exec` or `skiff instance exec`?' exec dev -- ls
+meant '`skiff cluster exec` or `skiff env exec` or `skiff exec`?' exce dev -- ls
+meant 'there are none yet' exec dev -- ls
+meant 'there are none yet' stop web
+# The words of others: the nearest of ours is named, for commands and for options.
+meant '`skiff export IMAGE oci-archive:FILE`, then `skopeo copy' push site/tool:1
+meant '`podman build`, then `podman save' build .
+meant '`skiff logs -f NAME`' attach web
+for option in --hostname=x '--ulimit nofile=9' '--overlay dir' '-p 80:80' --privileged --nv '--gpus all' '-W /tmp/x' '--memory 4g' '--restart always'; do
+    fails 125 as alice skiff run $option -- true
+    has "$err" 'Skiff has no such option' "$option"
+    has "$err" 'hint: ' "$option"
+    equal "$(wc -l <<<"$err")" 2 "lines about $option"
+done
 meant '`skiff cluster enter` or `skiff env enter`?' enter
 meant '`skiff env list`?' env lst
 meant '`skiff net list`?' net lst
@@ -48,12 +60,19 @@ for identity in --root --me; do
 done
 ok as alice skiff env rm --force dev
 
-for words in '' run env 'env create' 'env enter' 'env exec' 'env list' 'env diff' 'env refresh' 'env snapshot' 'env stop' 'env rm' ps stop login doctor \
-    sweep config completion; do
+# That all fit is a test of the parser's; here a terminal's width is heeded. `help` is the same.
+for words in '' run env 'env create' ps; do
     ok as alice env COLUMNS=80 skiff $words --help
     has "$out" Usage: "$words"
     equal "$(grep -E '.{81}' <<<"$out" || true)" '' "lines of skiff $words --help that are too long"
+    long=$out
+    ok as alice env COLUMNS=80 skiff help $words
+    equal "$out" "$long" "skiff help $words"
+    lacks "$out" $'\e' 'colours without a terminal'
 done
+fails 125 as alice skiff help nosuch
+ok as alice skiff version
+equal "$out" "$(as alice skiff --version)"
 # What is refused is said at once, by Skiff and by its helper: of several tasks of a job srun mixes what is said in pieces, and a piece without
 # the others says nothing.
 cat >/shared/pieces.py <<'P'

@@ -31,7 +31,7 @@ refused '--nodes 3: there are only 2' -- run --nodes 3 -- echo ran
 refused "base \"nonsense\": not known" -- run --base nonsense -- echo ran
 refused 'base dir:/none: No such file' -- run --base dir:/none -- echo ran
 refused '--net private' 'hint: ' -- run --net private -- echo ran
-refused 'a path is not absolute' 'hint: ' -- run -v ../x:/y -- echo ran
+refused 'a path is not absolute' 'hint: ' -- run -v /x:y -- echo ran
 
 # ---- On the hosts
 refused 'host n' 'mount of /none' -- run -v /none -- echo ran

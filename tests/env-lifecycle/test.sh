@@ -108,3 +108,37 @@ ok as alice skiff env enter --dry-run
 has "$out" 'mount        /home/alice <- /home/alice'
 ok as alice skiff env enter --dry-run --json
 equal "$(json "$out" 'd["name"], d["base"], [m["target"] for m in d["mounts"]].count("/shared")')" "('default', 'host', 1)"
+
+# What an environment is made of, a copy of it, and another name: with what was deleted, linked, given away and left in /tmp.
+ok as alice skiff env create first -v /srv:/mnt:ro
+inside alice first 'echo new >/usr/new; ln /usr/new /usr/linked; chown daemon /usr/new; rm /etc/issue; rm -r /etc/skel; mkdir /etc/skel; echo kept >/var/tmp/kept'
+fails 125 as alice skiff env clone first second
+has "$err" 'hint: `skiff env stop first` first'
+fails 125 as alice skiff env rename first second
+has "$err" 'environment first is running'
+ok as alice skiff env show first
+has "$out" 'mount        /srv:/mnt:ro'
+ok as alice skiff stop first
+ok as alice skiff env diff first
+before=$out
+ok as alice skiff env clone first second
+ok as alice skiff env diff second
+equal "$out" "$before" 'what was changed in a copy'
+ok as alice skiff exec second sh -c 'stat -c "%U %h" /usr/new; cat /var/tmp/kept; ls -A /etc/issue /etc/skel 2>&1; echo more >>/usr/new'
+equal "$out" $'daemon 2\nkept\nls: cannot access \'/etc/issue\': No such file or directory\n/etc/skel:'
+ok as alice skiff exec first cat /usr/new
+equal "$out" new 'the first one after a change of its copy'
+ok as alice skiff env stop first
+fails 125 as alice skiff env rename first second
+has "$err" 'it is there already'
+ok as alice skiff env rename first third
+ok as alice skiff exec third cat /usr/linked
+equal "$out" new
+ok as alice skiff env show --json third
+equal "$(json "$out" 'd["name"], d["mounts"], d["running"]')" "('third', ['/srv:/mnt:ro'], True)"
+fails 125 as alice skiff env show first
+has "$err" 'hint: there are:'
+ok as alice skiff env list -q
+has "$out" third
+lacks "$out" first
+ok as alice skiff rm -f second third

@@ -27,6 +27,7 @@ const ALL: &[Examples] = &[
                 "Run an image's own command, with a directory of the host:",
                 "skiff run -v /project/data:/data:ro site/tool:1",
             ),
+            ("Run a service in the background:", "skiff run -d --name cache --net private redis:7"),
             (
                 "Run as yourself, in an empty home and without your variables:",
                 "skiff run --me --containall debian:12 id",
@@ -66,6 +67,15 @@ const ALL: &[Examples] = &[
             ("Run as yourself:", "skiff env exec --me dev -- make"),
         ],
     ),
+    (
+        "env show",
+        &[
+            ("Its base, mounts and network:", "skiff env show dev"),
+            ("For scripts:", "skiff env show --json dev"),
+        ],
+    ),
+    ("env clone", &[("Try something in a copy:", "skiff env clone dev trial")]),
+    ("env rename", &[("Another name for it:", "skiff env rename trial dev2")]),
     ("env list", &[("For scripts:", "skiff env list --json")]),
     (
         "env diff",
@@ -136,8 +146,40 @@ const ALL: &[Examples] = &[
     ),
     ("drain", &[("Empty a node before maintenance:", "skiff drain --to n2,n3 n1")]),
     ("agent", &[("As systemd starts it:", "skiff agent")]),
-    ("ps", &[("What of yours is running here:", "skiff ps")]),
-    ("stop", &[("End your default environment's processes:", "skiff stop")]),
+    (
+        "ps",
+        &[
+            ("What of yours is running here:", "skiff ps"),
+            ("The names of all, for scripts:", "skiff ps -a --format '{{.Name}}'"),
+        ],
+    ),
+    (
+        "exec",
+        &[
+            ("A shell beside an instance's command:", "skiff exec -it sim bash"),
+            ("A command in an environment:", "skiff exec dev make"),
+        ],
+    ),
+    ("logs", &[("Follow the output of an instance:", "skiff logs -f sim")]),
+    (
+        "stop",
+        &[
+            ("End your default environment's processes:", "skiff stop"),
+            ("Stop an instance:", "skiff stop sim"),
+        ],
+    ),
+    ("kill", &[("End an instance at once:", "skiff kill sim")]),
+    (
+        "rm",
+        &[
+            ("Remove an instance that has ended:", "skiff rm sim"),
+            ("Stop and remove an environment:", "skiff rm -f dev"),
+        ],
+    ),
+    ("tag", &[("A shorter name:", "skiff tag quay.io/team/tool:1.2 tool:stable")]),
+    ("history", &[("How it was built:", "skiff history debian:12")]),
+    ("version", &[("For a report:", "skiff version")]),
+    ("help", &[("All options of a command:", "skiff help env create")]),
     (
         "app notebook",
         &[

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use skiff_plan::progress::ProgressKind;
 use skiff_spec::name::EnvName;
 
-use crate::{DryRunArgs, OutputArgs, RootArgs};
+use crate::{DryRunArgs, HabitArgs, OutputArgs, RootArgs};
 
 #[derive(Args)]
 pub struct PullArgs {
@@ -60,6 +60,8 @@ pub struct ShellArgs {
     pub untrusted: bool,
     #[command(flatten)]
     pub show: DryRunArgs,
+    #[command(flatten)]
+    pub habit: HabitArgs,
     /// Image name, digest or file
     pub image: String,
 }

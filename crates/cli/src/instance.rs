@@ -6,15 +6,15 @@ use clap::{Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::name::EnvName;
 
-use crate::{DryRunArgs, OutputArgs, RootArgs};
+use crate::{DryRunArgs, ListArgs, RootArgs};
 
 #[derive(Subcommand)]
 pub enum InstanceCommand {
     /// Start a container in the background
-    Start(StartArgs),
+    Start(Box<StartArgs>),
     /// List instances, running and ended
     #[command(visible_alias = "ls")]
-    List(OutputArgs),
+    List(ListArgs),
     /// Run a command in an instance
     Exec {
         #[command(flatten)]

@@ -17,9 +17,11 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::NetName;
 
 mod app;
+pub mod called_as;
 mod checkpoint;
 mod cluster;
 mod container;
+mod elsewhere;
 mod examples;
 mod image;
 mod instance;
@@ -30,6 +32,7 @@ mod migrate;
 mod options;
 mod retention;
 mod root;
+mod short;
 mod suggest;
 
 pub use app::{AppCommand, AppRunArgs};
@@ -43,7 +46,8 @@ pub use job::{JobCommand, OnSignalArgs};
 pub use machines::{DaemonCommand, NodesCommand, UpArgs};
 pub use migrate::{Compress, DrainArgs, MigrateArgs, Mode};
 pub use retention::Retention;
-pub use root::{DryRunArgs, HostArgs, RootArgs};
+pub use root::{DryRunArgs, HabitArgs, HostArgs, RootArgs};
+pub use short::{KillArgs, ListArgs, NamedExecArgs, NamedRmArgs, StopArgs};
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -75,6 +79,10 @@ impl Cli {
 
     fn described(words: &[OsString]) -> Self {
         Self::of(words).unwrap_or_else(|e| {
+            if let Some(why) = suggest::foreign(&e) {
+                output::complain(&why);
+                std::process::exit(output::FAILURE)
+            }
             // If nobody reads it, the exit code still says it: ours, as 2 might be that of the command that was to run.
             let (Ok(()) | Err(_)) = e.print();
             if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
@@ -204,13 +212,29 @@ pub enum CliCommand {
         port: u16,
     },
     /// Show running environments, instances and clusters
-    Ps(OutputArgs),
-    /// Stop a running environment and every process in it
-    Stop {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+    Ps {
+        /// Also those that are not running
+        #[arg(short, long)]
+        all: bool,
+        #[command(flatten)]
+        list: ListArgs,
     },
+    /// Run a command in an instance, an environment or a cluster
+    Exec(NamedExecArgs),
+    /// Print the output of an instance's command
+    Logs {
+        /// Follow the output until the command ends
+        #[arg(short, long)]
+        follow: bool,
+        /// Instance name
+        instance: EnvName,
+    },
+    /// Stop an instance or an environment and every process in it
+    Stop(StopArgs),
+    /// End instances or environments at once, or send a signal to an instance's command
+    Kill(KillArgs),
+    /// Remove ended instances, or environments and all changes made in them
+    Rm(NamedRmArgs),
     /// Run Jupyter or a desktop for the browser on your own computer
     #[command(subcommand)]
     App(AppCommand),
@@ -229,7 +253,21 @@ pub enum CliCommand {
     #[command(after_help = EXPORTED)]
     Export(ExportArgs),
     /// List your images
-    Images(OutputArgs),
+    Images(ListArgs),
+    /// Give an image one more name
+    Tag {
+        /// Image name or digest
+        image: String,
+        /// New name: [SERVER/]NAME[:TAG]
+        name: String,
+    },
+    /// Show the steps that an image was built by
+    History {
+        /// Image name or digest
+        image: String,
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Remove images from your list; delete unused data
     Rmi {
         /// Image names or digests
@@ -245,6 +283,9 @@ pub enum CliCommand {
         /// List the files in the image instead
         #[arg(long)]
         files: bool,
+        /// Print by a template: '{{.Config.config.Cmd}}' ...
+        #[arg(long, value_name = "TEMPLATE", conflicts_with = "files")]
+        format: Option<String>,
         /// Accepted for habit: it is JSON in any case
         #[arg(long, hide = true)]
         json: bool,
@@ -268,6 +309,13 @@ pub enum CliCommand {
     Sweep(SweepArgs),
     /// Show the configuration in force
     Config(OutputArgs),
+    /// Print the version
+    Version,
+    /// Show the help of a command
+    Help {
+        /// Command
+        command: Vec<String>,
+    },
     /// Print completions for a shell
     Completion {
         /// Shell to complete in
@@ -286,9 +334,9 @@ pub enum CliCommand {
 
 /// A plan says all of this itself.
 #[rustfmt::skip]
-const BESIDE_PLAN: [&str; 18] = [
-    "root", "me", "env", "cleanenv", "workdir", "writable", "user", "pull", "mounts", "net", "contain", "containall", "no_home",
-    "base", "entrypoint", "untrusted", "checkpoint", "command",
+const BESIDE_PLAN: [&str; 24] = [
+    "root", "me", "env", "env_files", "cleanenv", "workdir", "writable", "tmpfs", "shm_size", "device", "user", "pull", "mounts", "net",
+    "contain", "containall", "no_home", "base", "entrypoint", "untrusted", "checkpoint", "detach", "name", "command",
 ];
 
 #[derive(Args, Debug, Default)]
@@ -316,15 +364,14 @@ pub struct RunArgs {
     /// Run what `skiff run --dry-run --json` printed to this file, or to standard input (-)
     #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE_PLAN)]
     pub plan: Option<PathBuf>,
-    /// Accepted for habit: the environment always goes with its command
-    #[arg(long = "rm", hide = true)]
-    pub remove: bool,
-    /// Accepted for habit: the terminal is always passed on
-    #[arg(short = 't', long = "tty", hide = true)]
-    pub tty: bool,
-    /// Accepted for habit: standard input is always passed on
-    #[arg(short = 'i', long = "interactive", hide = true)]
-    pub interactive: bool,
+    /// Run in the background, as an instance; print its name
+    #[arg(short, long, conflicts_with = "untrusted")]
+    pub detach: bool,
+    /// Name of the instance, with --detach [default: after the image]
+    #[arg(long, value_name = "INSTANCE", conflicts_with = "checkpoint")]
+    pub name: Option<EnvName>,
+    #[command(flatten)]
+    pub habit: HabitArgs,
     /// Whether `--` stands before the first word, so that it is no image.
     #[arg(skip)]
     pub over_host: bool,
@@ -398,7 +445,31 @@ pub enum EnvCommand {
     Exec(ExecArgs),
     /// List your environments
     #[command(visible_alias = "ls")]
-    List(OutputArgs),
+    List(ListArgs),
+    /// Show the settings of an environment: base, mounts, network, and whether it is running
+    Show {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Copy an environment with all changes made in it
+    #[command(visible_alias = "copy")]
+    Clone {
+        /// Environment to copy; it must not be running
+        name: EnvName,
+        /// Name of the copy
+        new: EnvName,
+    },
+    /// Give an environment another name
+    #[command(visible_alias = "mv")]
+    Rename {
+        /// Environment name; it must not be running
+        name: EnvName,
+        /// New name
+        new: EnvName,
+    },
     /// Show files added (A), changed (C) and deleted (D) since the base
     Diff {
         /// Environment name
@@ -495,13 +566,38 @@ mod tests {
     fn a_plan_stands_alone() {
         let run = RunArgs::augment_args(clap::Command::new("run"));
         // Whether it is shown, and what is accepted for habit.
-        let others = ["dry_run", "json", "plan", "remove", "tty", "interactive"];
+        let others =
+            ["dry_run", "json", "plan", "remove", "tty", "interactive", "init", "read_only", "platform"];
         let ids = run.get_arguments().map(|arg| arg.get_id().as_str());
         let mut rest: Vec<_> = ids.filter(|id| !others.contains(id)).collect();
         let mut excluded = BESIDE_PLAN.to_vec();
         rest.sort_unstable();
         excluded.sort_unstable();
         assert_eq!(rest, excluded);
+    }
+
+    /// Each command with its help as `--help` prints it on a terminal of 80 columns.
+    fn helps(command: clap::Command, path: &str, found: &mut Vec<(String, String)>) {
+        let mut command = command.term_width(80);
+        found.push((path.into(), command.render_help().to_string()));
+        for sub in command.get_subcommands() {
+            helps(sub.clone(), &format!("{path} {}", sub.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn help_fits_80_columns() {
+        let mut found = vec![];
+        let mut whole = with_examples(Cli::command(), "");
+        whole.build();
+        helps(whole, "skiff", &mut found);
+        assert!(found.len() > 60);
+        for (path, text) in found {
+            for line in text.lines() {
+                let fits = line.chars().count() <= 80;
+                assert!(fits, "{path} --help: {line}");
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use skiff_plan::inside::ProcessArgs;
-use skiff_plan::{RootOptions, RootSource};
+use skiff_plan::{DEVICE, RootOptions, RootSource, SHARED_MEMORY, TMPFS};
 use skiff_spec::fault::{Fault, Result};
 
 use super::root::{ContainArgs, HostArgs, RootArgs};
@@ -24,18 +24,29 @@ impl RunArgs {
             show: _,
             plan: _,
             checkpoint: _,
-            remove: _,
-            tty: _,
-            interactive: _,
+            detach: _,
+            name: _,
+            habit,
         } = self;
         let (source, argv) = match (base, &command[..]) {
             (Some(base), words) => (RootSource::of_base(base)?, words),
             (None, [image, words @ ..]) if !over_host => match image.to_str() {
-                Some(image) => (RootSource::Image(image.into()), words),
+                // The dashes that Apptainer's users and Charliecloud's put in front of the command.
+                Some(image) => {
+                    let words =
+                        if words.first().is_some_and(|word| word == "--") { &words[1..] } else { words };
+                    (RootSource::Image(image.into()), words)
+                }
                 None => return Err(Fault::new(format!("image {image:?}: not a name"))),
             },
             (None, words) => (RootSource::Host, words),
         };
+        if habit.read_only && source == RootSource::Host {
+            return Err(Fault::new(
+                "--read-only: the host's root takes changes, and they go with the command",
+            )
+            .hint("a mount may be read-only: -v DIR:DIR:ro"));
+        }
         let asked =
             RootOptions { source, argv: argv.into(), entrypoint: entrypoint.clone(), ..root.clone().into() };
         Ok(if *untrusted { asked.untrusted() } else { asked })
@@ -45,7 +56,7 @@ impl RunArgs {
 impl ShellArgs {
     /// What `skiff shell` asks for: the image's best shell.
     pub fn options(&self) -> RootOptions {
-        let Self { root, untrusted, show: _, image } = self;
+        let Self { root, untrusted, show: _, habit: _, image } = self;
         let words = ["-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
         let asked = RootOptions {
             source: RootSource::Image(image.clone()),
@@ -74,15 +85,20 @@ impl StartArgs {
 
 impl From<RootArgs> for RootOptions {
     fn from(args: RootArgs) -> Self {
-        let RootArgs { inside, writable, user, pull, host, contain } = args;
+        let RootArgs { inside, writable, tmpfs, shm_size, device, user, pull, host, contain } = args;
         let ContainArgs { contain, containall, no_home } = contain;
+        let host = Self::from(host);
+        let shared = shm_size.map(|size| format!("{TMPFS}{SHARED_MEMORY}:size={size}"));
+        let mut mounts = host.mounts;
+        mounts.extend(device.into_iter().map(|device| format!("{DEVICE}{device}")));
+        mounts.extend(tmpfs.into_iter().map(|dir| format!("{TMPFS}{dir}")).chain(shared));
         Self {
             inside: ProcessArgs { cleanenv: inside.cleanenv || containall, ..inside },
             user,
             pull,
             contain: contain || containall,
             no_home,
-            ..Self { writable, ..host.into() }
+            ..Self { writable, mounts, ..host }
         }
     }
 }

@@ -2,7 +2,9 @@
 //! has the group that it is in.
 
 use clap::Args;
-use skiff_plan::get::PullWhen;
+use clap::builder::{StringValueParser, TypedValueParser};
+use skiff_plan::absolute;
+use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::network::Net;
 
@@ -12,8 +14,17 @@ pub struct RootArgs {
     #[command(flatten)]
     pub inside: ProcessArgs,
     /// Make the image writable; changes are discarded
-    #[arg(long)]
+    #[arg(long, visible_alias = "writable-tmpfs")]
     pub writable: bool,
+    /// Mount an empty directory in memory: DIR[:size=64M,mode=755,ro]
+    #[arg(long, value_name = "DIR")]
+    pub tmpfs: Vec<String>,
+    /// Size of /dev/shm, where POSIX shared memory is: 2G, 512M ...
+    #[arg(long, value_name = "SIZE")]
+    pub shm_size: Option<String>,
+    /// Mount a device: PATH[:TARGET[:rwm]]; without --contain all devices are there
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Vec<String>,
     /// Run as this user of the image, by name or number, mapped to your subordinate ids [default with --root: the image's user, or root]
     #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
     pub user: Option<String>,
@@ -29,12 +40,45 @@ pub struct RootArgs {
 /// What of the host an environment is connected to.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostArgs {
-    /// Mount a host directory or file: SOURCE[:TARGET[:ro]]
-    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT")]
+    /// Mount a host directory or file: SOURCE[:TARGET[:ro]], or type=bind,source=DIR,target=DIR
+    #[arg(short = 'v', long = "mount", visible_aliases = ["bind", "volume"], short_alias = 'B', value_name = "MOUNT",
+        value_parser = mount())]
     pub mounts: Vec<String>,
     /// Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host]
     #[arg(long, visible_alias = "network", value_name = "NET")]
     pub net: Option<Net>,
+}
+
+/// A mount, or several, with the source as an absolute path: what is written down is read elsewhere.
+fn mount() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().map(|text| absolute(&text, std::env::current_dir))
+}
+
+/// What is accepted for habit and is so in any case, and what would change something that cannot be changed.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct HabitArgs {
+    /// The environment goes with its command
+    #[arg(long = "rm", hide = true)]
+    pub remove: bool,
+    /// The terminal is always passed on
+    #[arg(short = 't', long = "tty", hide = true)]
+    pub tty: bool,
+    /// Standard input is always passed on
+    #[arg(short = 'i', long = "interactive", hide = true)]
+    pub interactive: bool,
+    /// Process 1 reaps what its children leave
+    #[arg(long, hide = true)]
+    pub init: bool,
+    /// An image is read-only
+    #[arg(long, hide = true, conflicts_with = "writable")]
+    pub read_only: bool,
+    /// This host's
+    #[arg(long, hide = true, value_name = "PLATFORM", value_parser = host_platform())]
+    pub platform: Option<String>,
+}
+
+fn host_platform() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().try_map(|text| get::check_platform(&text).map(|()| text))
 }
 
 /// What of the host is left out; the words and their meaning are Apptainer's.

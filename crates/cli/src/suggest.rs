@@ -1,5 +1,29 @@
 //! What may have been meant by a word that is not a command.
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use skiff_spec::fault::Fault;
+
+use crate::elsewhere;
+
+/// What to do in the place of an option or a command that others have, and Skiff has not.
+pub fn foreign(e: &clap::Error) -> Option<Fault> {
+    let said = |kind| match e.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match e.kind() {
+        ErrorKind::UnknownArgument => {
+            let word = said(ContextKind::InvalidArg)?;
+            Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(word)?))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = said(ContextKind::InvalidSubcommand)?;
+            Some(Fault::new(format!("{word}: Skiff has no such command")).hint(elsewhere::command(word)?))
+        }
+        _ => None,
+    }
+}
+
 /// The commands that a word may stand for, below the command it was typed after, or else anywhere: those a slip or two
 /// away, and those below another command that are called so.
 pub fn commands(after: &str, word: &str, whole: &clap::Command) -> Vec<String> {
@@ -79,7 +103,7 @@ mod tests {
         let whole = crate::Cli::command();
         for (after, word, meant) in [
             ("evn", "evn", &["skiff env"][..]),
-            ("exec", "exec", &["skiff cluster exec", "skiff env exec", "skiff instance exec"]),
+            ("exce", "exce", &["skiff cluster exec", "skiff env exec", "skiff exec"]),
             ("enter", "enter", &["skiff cluster enter", "skiff env enter"]),
             ("env", "lst", &["skiff env list"]),
             ("net", "lst", &["skiff net list"]),

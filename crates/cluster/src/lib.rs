@@ -27,7 +27,7 @@ use skiff_app as app;
 use skiff_cli::ClusterCommand;
 use skiff_spec::fault::Result;
 
-pub use local::{ListedCluster, delete_leftovers, leftovers, running};
+pub use local::{ListedCluster, delete_leftovers, leftovers, listed, running};
 
 /// Carries a command out; the exit code.
 pub fn run(command: &ClusterCommand) -> Result<i32> {

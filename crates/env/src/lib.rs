@@ -8,6 +8,7 @@ pub mod latest;
 pub mod live;
 mod remove;
 pub mod root;
+mod settings;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
@@ -40,7 +41,10 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             words.only_there |= !command.is_empty();
             return Ok(exec_in(&context, &env, inside, &words));
         }
-        EnvCommand::List(output) => live::list(&context, output.json)?,
+        EnvCommand::List(list) => live::list(&context, &list.format())?,
+        EnvCommand::Show { name, output } => settings::show(&context, name, output.json)?,
+        EnvCommand::Clone { name, new } => settings::copy(&context, name, new)?,
+        EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
         EnvCommand::Diff { name, output } => contents::diff(&context, name, output.json)?,
         EnvCommand::Refresh { name } => live::refresh(&context, name)?,
         EnvCommand::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
@@ -61,7 +65,7 @@ fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dr
         RootSource::Image(image) => EnvironmentBase::Image(skiff_store::find(context, &image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
-    mounts.iter().try_for_each(|m| plan::parse_mount(m).map(drop))?;
+    mounts.iter().try_for_each(|m| plan::parse_mounts(m).map(drop))?;
     if let Some(Net::Named(network)) = net {
         skiff_runtime::network::read(network)?;
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 
 use serde::Serialize;
-use skiff_output as output;
+use skiff_output::{self as output, ListFormat};
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
 use skiff_runtime::control::{self, ControlRequest, Live};
@@ -116,8 +116,10 @@ fn session(
 /// One, for people and programs.
 #[derive(Serialize)]
 pub struct ListedEnvironment {
-    name: String,
-    base: String,
+    /// Name of the environment.
+    pub name: String,
+    /// What lies below, as its user named that.
+    pub base: String,
     created: u64,
     /// Whether it runs.
     pub running: bool,
@@ -129,15 +131,15 @@ pub struct ListedEnvironment {
 }
 
 /// Prints the user's environments.
-pub fn list(context: &UserContext, json: bool) -> Result<()> {
-    print(&listed(context)?, json)
-}
-
-fn print(all: &[ListedEnvironment], json: bool) -> Result<()> {
-    if json {
-        return output::json(&all);
-    }
-    output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &all.iter().map(row).collect::<Vec<_>>())
+pub fn list(context: &UserContext, format: &ListFormat<'_>) -> Result<()> {
+    let all = listed(context)?;
+    let rows = all.iter().map(row).collect::<Vec<_>>();
+    output::list(
+        format,
+        &all,
+        |l| l.name.clone(),
+        || output::table(&["NAME", "BASE", "CREATED", "RUNNING", "PID"], &rows),
+    )
 }
 
 /// A row of the table of them.
@@ -153,10 +155,15 @@ pub fn row(l: &ListedEnvironment) -> Vec<String> {
 
 /// All of the user's.
 pub fn listed(context: &UserContext) -> Result<Vec<ListedEnvironment>> {
-    let one = |env: Environment| -> Result<ListedEnvironment> {
+    environments::list(context)?.iter().map(ListedEnvironment::of).collect()
+}
+
+impl ListedEnvironment {
+    /// An environment as it fares now.
+    pub fn of(env: &Environment) -> Result<Self> {
         let settings = env.settings()?;
         let live = Live::connect(&env.dir, ControlRequest::Status)?;
-        Ok(ListedEnvironment {
+        Ok(Self {
             name: env.name.to_string(),
             base: settings.base.clone(),
             created: settings.created,
@@ -165,8 +172,7 @@ pub fn listed(context: &UserContext) -> Result<Vec<ListedEnvironment>> {
             sessions: live.as_ref().map(|l| l.sessions),
             path: env.dir.display().to_string(),
         })
-    };
-    environments::list(context)?.into_iter().map(one).collect()
+    }
 }
 
 /// Ends a running environment with everything in it.

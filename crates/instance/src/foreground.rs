@@ -21,10 +21,43 @@ use crate::start;
 
 /// How long its command may take to end when it is asked to, in seconds.
 const PATIENCE: u64 = 10;
+/// How many instances are named after one image.
+const MOST_OF_A_NAME: u32 = 999;
 /// What asks us to end, and with us the instance.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 /// What is between the terminal and us.
 const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTOU, Signal::WINCH];
+
+/// `skiff run --detach`: starts an instance, and prints its name; the exit code.
+pub fn detach(run: &RunArgs) -> Result<i32> {
+    let name = match run.checkpoint.as_ref().or(run.name.as_ref()) {
+        Some(name) => name.clone(),
+        None => free_name(&UserContext::load()?, run)?,
+    };
+    if run.habit.remove {
+        output::note(&format!(
+            "--rm: the output of {name} is kept until `skiff instance rm {name}`, or the next of this name"
+        ));
+    }
+    match start::start(&of_run(run, &name)?)? {
+        0 if !run.show.dry_run => output::line(name.as_str()).map(|()| 0),
+        code => Ok(code),
+    }
+}
+
+/// A name after the image that no instance has.
+fn free_name(context: &UserContext, run: &RunArgs) -> Result<EnvName> {
+    let image = match run.options()?.source {
+        RootSource::Image(image) => image,
+        RootSource::Host => "host".into(),
+    };
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let stem: String = last.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+    let taken: Vec<String> = InstanceDir::all(context)?.iter().map(|one| one.name.to_string()).collect();
+    let names = std::iter::once(stem.clone()).chain((2..=MOST_OF_A_NAME).map(|n| format!("{stem}-{n}")));
+    let mut free = names.filter(|name| !taken.contains(name)).filter_map(|name| name.parse().ok());
+    free.next().ok_or_else(|| Error::new("--detach: no name is free").hint("--name NAME gives one"))
+}
 
 /// `skiff run --checkpoint`: starts one of this name, and waits for its end; the exit code.
 pub fn run(run: &RunArgs, instance: &EnvName) -> Result<i32> {
@@ -38,7 +71,7 @@ pub fn run(run: &RunArgs, instance: &EnvName) -> Result<i32> {
     }
 }
 
-/// The words of `skiff instance start` that `skiff run --checkpoint` stands for.
+/// The words of `skiff instance start` that `skiff run --checkpoint` or `--detach` stands for.
 pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
     let RunArgs {
         root,
@@ -49,24 +82,24 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
         command: _,
         over_host: _,
         untrusted: _,
-        checkpoint: _,
+        checkpoint,
         plan: _,
-        remove: _,
-        tty: _,
-        interactive: _,
+        detach: _,
+        name: _,
+        habit: _,
     } = run;
     let RootOptions { source, argv, .. } = run.options()?;
     let of = match source {
         RootSource::Image(image) => format!("{}{image}", skiff_store::PREFIX),
         RootSource::Host if argv.is_empty() => {
-            return Err(Error::new("--checkpoint: a shell on a terminal cannot be saved")
-                .hint("say what is to be run: skiff run --checkpoint NAME -- COMMAND"));
+            return Err(Error::new("an instance of the host's root has no shell on a terminal")
+                .hint("name the command: skiff run --checkpoint NAME -- COMMAND"));
         }
         RootSource::Host => "host".into(),
     };
     Ok(StartArgs {
         root: root.clone(),
-        checkpoint: Some(None),
+        checkpoint: checkpoint.as_ref().map(|_| None),
         entrypoint: entrypoint.clone(),
         show: show.clone(),
         of,

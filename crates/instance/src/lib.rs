@@ -13,7 +13,8 @@ use skiff_cli::InstanceCommand;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
-pub use look::{ListedInstance, running};
+pub use logs::show as show_logs;
+pub use look::{ListedInstance, listed, running};
 
 /// Does what was asked; the exit code.
 pub fn run(command: &InstanceCommand) -> Result<i32> {
@@ -23,7 +24,7 @@ pub fn run(command: &InstanceCommand) -> Result<i32> {
     let context = UserContext::load()?;
     match command {
         InstanceCommand::Start(_) => {}
-        InstanceCommand::List(output) => look::list(&context, output.json)?,
+        InstanceCommand::List(list) => look::list(&context, &list.format())?,
         InstanceCommand::Exec { inside, instance, command } => {
             return look::exec(&context, instance, inside, command);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use skiff_env as env;
-use skiff_output as output;
+use skiff_output::{self as output, ListFormat};
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
 use skiff_runtime::control::{self, ControlRequest, Live};
@@ -105,11 +105,16 @@ impl ListedInstance {
     pub fn row(&self) -> Vec<String> {
         let pid = self.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
         let (name, of) = (self.name.clone(), self.of.clone());
-        vec![name, of, output::time(self.started), "instance".into(), pid]
+        let state = match self.state {
+            "running" => "instance".into(),
+            _ => self.shown_state(),
+        };
+        vec![name, of, output::time(self.started), state, pid]
     }
 }
 
-fn listed(context: &UserContext) -> Result<Vec<ListedInstance>> {
+/// Lists all instances, running and ended.
+pub fn listed(context: &UserContext) -> Result<Vec<ListedInstance>> {
     let all = InstanceDir::all(context)?;
     let looked = all.iter().map(|record| (record, ListedInstance::of(record)));
     // One that has gone meanwhile is none.
@@ -117,20 +122,20 @@ fn listed(context: &UserContext) -> Result<Vec<ListedInstance>> {
 }
 
 /// Prints all.
-pub fn list(context: &UserContext, json: bool) -> Result<()> {
+pub fn list(context: &UserContext, format: &ListFormat<'_>) -> Result<()> {
     let all = listed(context)?;
-    if json {
-        return output::json(&all);
-    }
-    let rows: Vec<Vec<String>> = all
-        .iter()
-        .map(|l| {
-            let pid = l.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
-            let (name, of) = (l.name.clone(), l.of.clone());
-            vec![name, of, output::time(l.started), l.shown_state(), pid, l.command.join(" ")]
-        })
-        .collect();
-    output::table(&["NAME", "OF", "STARTED", "STATE", "PID", "COMMAND"], &rows)
+    let row = |l: &ListedInstance| {
+        let pid = l.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
+        let (name, of) = (l.name.clone(), l.of.clone());
+        vec![name, of, output::time(l.started), l.shown_state(), pid, l.command.join(" ")]
+    };
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    output::list(
+        format,
+        &all,
+        |l| l.name.clone(),
+        || output::table(&["NAME", "OF", "STARTED", "STATE", "PID", "COMMAND"], &rows),
+    )
 }
 
 /// Lists the instances that run.
@@ -226,6 +231,15 @@ pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
         lock::wait(&record.dir)?;
     }
     Ok(())
+}
+
+/// Ends one at once.
+pub fn kill(context: &UserContext, name: &EnvName) -> Result<()> {
+    let record = InstanceDir::existing(context, name)?;
+    match control::stop_at(&record.dir)? {
+        true => Ok(()),
+        false => Err(not_running(&record)),
+    }
 }
 
 /// Removes what is kept of one.

@@ -37,7 +37,13 @@ struct Resolved {
 
 /// Runs the command; its exit code.
 pub fn run(run: &RunArgs) -> Result<i32> {
+    if let (Some(name), false) = (&run.name, run.detach) {
+        output::note(&format!(
+            "--name {name}: only what runs in the background has a name; -d lets it run there"
+        ));
+    }
     match (&run.checkpoint, &run.plan) {
+        _ if run.detach => crate::foreground::detach(run),
         (Some(name), _) => crate::foreground::run(run, name),
         (None, Some(file)) => unless_attached(|context| replay(context, file, &run.show)),
         (None, None) => start(run.options()?, &run.show),
@@ -50,6 +56,7 @@ pub fn shell(shell: &ShellArgs) -> Result<i32> {
 }
 
 fn start(asked: RootOptions, show: &DryRunArgs) -> Result<i32> {
+    let asked = asked.with_bind_variable();
     unless_attached(|context| {
         let started = helper_ahead(&asked, show.dry_run, context)?;
         let found = resolve(&asked, context, show.dry_run)?;

@@ -205,7 +205,7 @@ impl Of {
 }
 
 fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &InstanceDir) -> Result<Wanted> {
-    let asked = start.options();
+    let asked = start.options().with_bind_variable();
     let upper = if asked.dumpable {
         // On the disk, where it can be saved.
         Upper::Directory(record.dir.clone())

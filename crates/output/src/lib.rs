@@ -1,5 +1,7 @@
 //! What the user gets to see: data on stdout, everything else on stderr; errors with a hint; exit codes.
 
+mod template;
+
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
@@ -8,6 +10,8 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
+
+pub use template::formatted;
 
 /// Our own failure, as opposed to that of the command we run.
 pub const FAILURE: i32 = 125;
@@ -49,6 +53,34 @@ pub fn hint_at(commands: &[String]) {
 pub fn json<T: Serialize>(data: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(data).map_err(|e| Error::new(format!("JSON: {e}")))?;
     line(&text)
+}
+
+/// What a list is to look like.
+pub struct ListFormat<'a> {
+    /// Whether it is JSON.
+    pub json: bool,
+    /// A template, if one was given.
+    pub template: Option<&'a str>,
+    /// Whether only names are printed.
+    pub quiet: bool,
+}
+
+/// Prints a list: as JSON, by a template, as names, or as a table.
+pub fn list<T: Serialize>(
+    format: &ListFormat<'_>,
+    entries: &[T],
+    name: impl Fn(&T) -> String,
+    as_table: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    match (format.json, format.template) {
+        (true, _) => json(&entries),
+        (false, Some(template)) => {
+            let values = entries.iter().map(serde_json::to_value).collect::<std::result::Result<Vec<_>, _>>();
+            formatted(template, &values.map_err(|e| Error::new(format!("JSON: {e}")))?)
+        }
+        (false, None) if format.quiet => entries.iter().try_for_each(|entry| line(&name(entry))),
+        (false, None) => as_table(),
+    }
 }
 
 /// Prints one line of data.

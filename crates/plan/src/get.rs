@@ -63,6 +63,15 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
     })
 }
 
+/// Refuses a platform that is not this host's, for a program that is to run on it.
+pub fn check_platform(text: &str) -> std::result::Result<(), String> {
+    match Platform::from_str(text) {
+        Ok(platform) if platform == Platform::host() => Ok(()),
+        Ok(_) => Err(format!("this host runs programs for {}", Platform::host())),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 /// Which image a job that is being submitted is to run in: the one that the user has pulled; else what the name means now, so that all
 /// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself.
 pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {

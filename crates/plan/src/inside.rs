@@ -16,7 +16,7 @@ use skiff_user::context::UserContext;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessArgs {
     /// Run as root inside (the default over the host's root)
-    #[arg(long, conflicts_with = "me")]
+    #[arg(long, visible_alias = "fakeroot", conflicts_with = "me")]
     pub root: bool,
     /// Run as yourself, unprivileged (the default over an image)
     #[arg(long)]
@@ -24,6 +24,9 @@ pub struct ProcessArgs {
     /// Set a variable, or pass on your own: NAME[=VALUE]
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE", value_parser = setting())]
     pub env: Vec<OsString>,
+    /// Set the variables of a file: lines of NAME=VALUE or NAME; a # begins a comment
+    #[arg(long = "env-file", value_name = "FILE", value_parser = env_file())]
+    pub env_files: Vec<EnvFile>,
     /// Pass on no variables except TERM, the proxy variables and those named by --env
     #[arg(long)]
     pub cleanenv: bool,
@@ -33,6 +36,34 @@ pub struct ProcessArgs {
     /// Working directory inside [default: the image's if it has one, else the current one]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
+}
+
+/// The variables of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EnvFile(Vec<OsString>);
+
+impl EnvFile {
+    /// Docker's format: a line is a variable as it stands, without quotes or escapes.
+    fn parse(text: &[u8]) -> Result<Self, String> {
+        let mut found = vec![];
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line).trim_ascii_start();
+            let name = line.split(|byte| *byte == b'=').next().unwrap_or_default();
+            let is_name = !name.is_empty() && !name.contains(&0) && !name.iter().any(u8::is_ascii_whitespace);
+            match line.first() {
+                None | Some(b'#') => {}
+                Some(_) if is_name && !line.contains(&0) => found.push(OsString::from_vec(line.to_vec())),
+                Some(_) => return Err(format!("line {}: not NAME=VALUE", number + 1)),
+            }
+        }
+        Ok(Self(found))
+    }
+}
+
+/// Reads the file at once: what is wrong with it shows before anything is done.
+fn env_file() -> impl TypedValueParser<Value = EnvFile> {
+    OsStringValueParser::new()
+        .try_map(|file| EnvFile::parse(&std::fs::read(file).map_err(|e| e.to_string())?))
 }
 
 /// Reads `NAME[=VALUE]`: any bytes, but a name there must be.
@@ -84,7 +115,8 @@ impl ProcessArgs {
             let value = value.or_else(|| own_variable(&name))?;
             Some((name, value))
         };
-        self.env.iter().map(split).filter_map(valued).collect()
+        let of_files = self.env_files.iter().flat_map(|file| &file.0);
+        of_files.chain(&self.env).map(split).filter_map(valued).collect()
     }
 
     /// Which of the user's variables are passed on; nothing if all are.
@@ -161,4 +193,23 @@ fn environment(
         }
     }
     command.env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_variables_are_dockers() {
+        let read = |text: &str| {
+            EnvFile::parse(text.as_bytes()).map(|file| {
+                file.0.iter().map(|line| line.to_string_lossy().into_owned()).collect::<Vec<_>>().join("|")
+            })
+        };
+        assert_eq!(read("A=1\n# no\n\nB=x y # z\r\n  C\nD=\"q\"").as_deref(), Ok("A=1|B=x y # z|C|D=\"q\""));
+        assert_eq!(read("").as_deref(), Ok(""));
+        for (text, line) in [("=1", 1), ("A=1\nexport B=2", 2), ("A\0=1", 1), ("A=\0", 1)] {
+            assert_eq!(read(text), Err(format!("line {line}: not NAME=VALUE")), "{text:?}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ pub mod get;
 pub mod import;
 pub mod in_image;
 pub mod inside;
+mod mount_words;
 mod mounts;
 mod options;
 pub mod progress;
@@ -26,9 +27,10 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, Upper, inside as places};
 
 pub use facts::{BaseFacts, Facts, refuse_inside};
+pub use mount_words::{DEVICE, TMPFS, absolute, parse_mount, parse_mounts};
+pub use mounts::output;
 use mounts::{bind, bind_path, home, is_sound, memory, own, system_mounts, terminals, volume, working_dir};
-pub use mounts::{output, parse_mount};
-pub use options::{RootOptions, RootSource};
+pub use options::{BIND, RootOptions, RootSource};
 
 /// What a frontend asks for, beyond the configuration.
 pub struct PlanOptions {
@@ -75,6 +77,9 @@ impl PlanOptions {
     }
 }
 
+/// Where POSIX shared memory is.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+
 /// Files of the host that tell the network's names and the time: an image's own would be its maker's.
 const FILES: [&str; 3] = ["/etc/resolv.conf", HOSTS, "/etc/localtime"];
 
@@ -87,6 +92,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     refuse_network(&net, facts.route)?;
     let mut mounts = system_mounts(options.asked.contain);
     mounts.extend(mounts_of_base(&options, &facts)?);
+    only_last_shared_memory(&mut mounts);
     mounts.retain(|mount| !options.replaced.iter().any(|target| mount.target == Path::new(target)));
     let PlanOptions { name, upper, layers, asked, .. } = options;
     let RootOptions { contain, untrusted, dumpable, writable, .. } = asked;
@@ -161,7 +167,7 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
     for text in &options.asked.mounts {
-        mounts.push(parse_mount(text)?);
+        mounts.extend(parse_mounts(text)?);
     }
     // Below those that were asked for, which may show something else in it.
     let shown = facts.working_dir.as_deref().filter(|dir| !options.asked.contain && !is_shown(dir, &mounts));
@@ -190,6 +196,17 @@ fn services(options: &PlanOptions, facts: &Facts<'_>) -> Vec<Mount> {
     }
     mounts.extend(facts.resolv_conf.iter().map(|real| bind_path(real)));
     mounts
+}
+
+/// Keeps of several file systems in memory for POSIX shared memory the last one, whose size the user has asked for.
+fn only_last_shared_memory(mounts: &mut Vec<Mount>) {
+    let is_one = |mount: &Mount| {
+        mount.target == Path::new(SHARED_MEMORY) && matches!(mount.source, Source::Memory { .. })
+    };
+    if let Some(last) = mounts.iter().rposition(is_one) {
+        let mut at = 0..;
+        mounts.retain(|mount| at.next() == Some(last) || !is_one(mount));
+    }
 }
 
 /// The user's account with another shell.

@@ -1,8 +1,7 @@
-//! Single mounts of a plan, and those that users write.
+//! Single mounts of a plan.
 
 use std::path::{Component, Path, PathBuf};
 
-use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::{Mount, Source, inside};
 
 /// What the host has there, if anything.
@@ -22,7 +21,12 @@ pub fn working_dir(dir: &Path) -> Option<Mount> {
 
 /// An empty file system in memory.
 pub fn memory(target: &str, mode: u32) -> Mount {
-    Mount { source: Source::Memory { mode }, target: target.into(), read_only: false, optional: false }
+    Mount {
+        source: Source::Memory { mode, size: None },
+        target: target.into(),
+        read_only: false,
+        optional: false,
+    }
 }
 
 /// A directory of the environment's own.
@@ -53,7 +57,7 @@ pub fn system_mounts(contain: bool) -> Vec<Mount> {
     } else {
         mounts.push(Mount { optional: false, ..bind("/dev", "/dev") });
     }
-    mounts.push(memory("/dev/shm", 0o1777));
+    mounts.push(memory(crate::SHARED_MEMORY, 0o1777));
     mounts.push(Mount {
         source: Source::Mqueue,
         target: "/dev/mqueue".into(),
@@ -72,7 +76,7 @@ pub fn bind_path(path: &Path) -> Mount {
 /// The user's home where it always is, and nobody else's; contained, an empty directory.
 pub fn home(home: &Path, no_home: bool, contain: bool) -> Vec<Mount> {
     let empty = |target: &Path, mode| Mount {
-        source: Source::Memory { mode },
+        source: Source::Memory { mode, size: None },
         target: target.into(),
         read_only: false,
         optional: false,
@@ -86,37 +90,6 @@ pub fn home(home: &Path, no_home: bool, contain: bool) -> Vec<Mount> {
         (false, false) => mounts.push(bind_path(home)),
     }
     mounts
-}
-
-/// `SOURCE[:TARGET[:ro|rw]]`.
-pub fn parse_mount(text: &str) -> Result<Mount> {
-    let bad = |why: &str| {
-        Error::new(format!("mount {text:?}: {why}"))
-            .hint("it is written SOURCE[:TARGET[:ro]], both absolute paths")
-    };
-    let mut parts = text.split(':');
-    let source = parts.next().unwrap_or_default();
-    let target = parts.next().filter(|t| !t.is_empty()).unwrap_or(source);
-    let read_only = match parts.next() {
-        None | Some("rw") => false,
-        Some("ro") => true,
-        Some(_) => return Err(bad("only ro and rw can follow the target")),
-    };
-    if parts.next().is_some() {
-        return Err(bad("too many colons"));
-    }
-    for path in [source, target] {
-        if !path.starts_with('/') {
-            return Err(bad("a path is not absolute"));
-        }
-        if Path::new(path).components().any(|c| c == Component::ParentDir) {
-            return Err(bad("a path holds `..`"));
-        }
-    }
-    if target.trim_end_matches('/').is_empty() || Path::new(target).starts_with(inside::DIR) {
-        return Err(bad("that target is the environment's own"));
-    }
-    Ok(Mount { source: Source::Bind(source.into()), target: target.into(), read_only, optional: false })
 }
 
 /// A directory for data that an image names may be no part of what makes the environment work.
@@ -149,7 +122,7 @@ mod tests {
         let of = |home: &str, no_home, contain| {
             let shown = |mount: &Mount| match &mount.source {
                 Source::Bind(path) => format!("{}={}", mount.target.display(), path.display()),
-                Source::Memory { mode } => format!("{}={mode:o}", mount.target.display()),
+                Source::Memory { mode, .. } => format!("{}={mode:o}", mount.target.display()),
                 other => format!("{other:?}"),
             };
             super::home(Path::new(home), no_home, contain).iter().map(shown).collect::<Vec<_>>().join(" ")
@@ -163,33 +136,6 @@ mod tests {
             ("/a", true, false, "/a=755"),
         ] {
             assert_eq!(of(home, no_home, contain), want, "{home} {no_home} {contain}");
-        }
-    }
-
-    #[test]
-    fn mounts_as_written() {
-        let m = |source: &str, target: &str, read_only| Mount {
-            source: Source::Bind(source.into()),
-            target: target.into(),
-            read_only,
-            optional: false,
-        };
-        for (text, want) in [
-            ("/a", m("/a", "/a", false)),
-            ("/a:/b", m("/a", "/b", false)),
-            ("/a:/b:ro", m("/a", "/b", true)),
-            ("/a::ro", m("/a", "/a", true)),
-        ] {
-            assert_eq!(parse_mount(text), Ok(want), "{text}");
-        }
-    }
-
-    #[test]
-    fn mounts_refused() {
-        for text in
-            ["", "a", "/a:b", "/a:/b:xx", "/a:/b:ro:x", "/a/../b", "/a:/..", "/a:/", "/a:/run/skiff/host"]
-        {
-            assert!(parse_mount(text).is_err(), "{text}");
         }
     }
 }

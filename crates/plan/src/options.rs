@@ -1,19 +1,24 @@
 //! What is asked of an environment's root and of the command in it: one type, whether flags, a job or an environment's settings ask. All
 //! conversions to it are here, and each names every field of what it converts, so that a new flag does not compile until it is carried on.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::job::JobContainer;
 use skiff_spec::network::Net;
 use skiff_spec::settings::Settings;
 
+use super::absolute;
 use super::get::PullWhen;
 use super::inside::ProcessArgs;
 
 /// In front of an image's name, where other bases could be named.
 const IMAGE: &str = "image:";
+
+/// The variable with mounts for every command that makes an environment, several with commas between.
+pub const BIND: &str = "SKIFF_BIND";
 
 /// What is asked of an environment's root and of the command in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +35,8 @@ pub struct RootOptions {
     pub user: Option<String>,
     /// When the image is pulled.
     pub pull: PullWhen,
-    /// `SOURCE[:TARGET[:ro]]`, the later the stronger.
+    /// `SOURCE[:TARGET[:ro]]` with absolute paths, lists of them, or with [`TMPFS`](crate::TMPFS) or [`DEVICE`](crate::DEVICE) in front; the
+    /// later the stronger.
     pub mounts: Vec<String>,
     /// The network, if one was named.
     pub net: Option<Net>,
@@ -80,6 +86,15 @@ impl RootOptions {
             ..self.inside
         };
         Self { inside, untrusted: true, contain: true, ..self }
+    }
+
+    /// With the mounts of the variable `SKIFF_BIND`, which are weaker than those of the command line.
+    #[must_use]
+    pub fn with_bind_variable(self) -> Self {
+        let said = own_variable(OsStr::new(BIND)).and_then(|text| text.into_string().ok());
+        let Some(text) = said.filter(|text| !text.is_empty()) else { return self };
+        let mounts = [vec![absolute(&text, std::env::current_dir)], self.mounts].concat();
+        Self { mounts, ..self }
     }
 
     /// The network. One that was named counts, whatever is untrusted.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source, Upper};
 
+use crate::mount_words::TMPFS;
 use crate::{Facts, PlanOptions, RootOptions, build, parse_mount};
 
 /// What a plan of `skiff run` is called.
@@ -69,9 +70,19 @@ fn with_home(plan: &Plan, facts: &Facts<'_>, upper: &Upper, no_home: bool) -> Re
 
 /// How users write a mount, if they can.
 fn words_for(mount: &Mount) -> Option<String> {
-    let Source::Bind(source) = &mount.source else { return None };
-    let mode = if mount.read_only { ":ro" } else { "" };
-    let text = format!("{}:{}{mode}", source.to_str()?, mount.target.to_str()?);
+    let target = mount.target.to_str()?;
+    let text = match &mount.source {
+        Source::Bind(source) => {
+            let mode = if mount.read_only { ":ro" } else { "" };
+            format!("{}:{target}{mode}", source.to_str()?)
+        }
+        Source::Memory { mode, size } => {
+            let size = size.map(|size| format!(",size={size}")).unwrap_or_default();
+            let read_only = if mount.read_only { ",ro" } else { "" };
+            format!("{TMPFS}{target}:mode={mode:o}{size}{read_only}")
+        }
+        _ => return None,
+    };
     parse_mount(&text).ok().filter(|read| read == mount).map(|_| text)
 }
 

@@ -8,7 +8,7 @@ use skiff_spec::plan::Identity;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
-use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mount};
+use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mounts};
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {
@@ -90,9 +90,11 @@ fn begin_in(
     if !asked.contain && !without_home {
         return Ok(Some(here));
     }
-    let mounts = asked.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>>>()?;
+    let mounts = asked.mounts.iter().map(|text| parse_mounts(text)).collect::<Result<Vec<_>>>()?.concat();
     if !is_named && !mounts.iter().any(|mount| here.starts_with(&mount.target)) {
-        command.cwd = if asked.no_home { "/".into() } else { context.home.clone() };
+        // An empty home is the user's own: nobody else of an image is let in.
+        let is_at_home = !asked.no_home && asked.user.is_none();
+        command.cwd = if is_at_home { context.home.clone() } else { "/".into() };
     }
     Ok(None)
 }

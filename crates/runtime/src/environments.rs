@@ -107,23 +107,45 @@ impl Environment {
 
     /// Makes it. Nothing half-made is ever seen under its name.
     pub fn create(&self, base: &EnvironmentBase, mounts: Vec<String>, net: Net) -> Result<()> {
-        let all = self.dir.parent().unwrap_or(Path::new("/"));
-        with_umask(|| self.create_in(all, base, mounts, net))
+        self.create_with(base, mounts, net, |_| Ok(()))
     }
 
-    fn create_in(&self, all: &Path, base: &EnvironmentBase, mounts: Vec<String>, net: Net) -> Result<()> {
-        let all = make_ready(all)?;
-        sweep(&all);
-        if self.exists() {
-            return Err(Error::new(format!("environment {}: it is there already", self.name))
-                .hint(format!("`skiff env rm {}` removes it", self.name)));
+    /// Makes it with the settings of another one, and with what `fill` puts into its directory.
+    pub fn create_like(&self, other: &Self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        let settings = other.settings()?;
+        self.create_with(&other.ground()?, settings.mounts.clone(), settings.net.clone(), fill)
+    }
+
+    fn create_with(
+        &self,
+        base: &EnvironmentBase,
+        mounts: Vec<String>,
+        net: Net,
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let all = self.dir.parent().unwrap_or(Path::new("/"));
+        with_umask(|| {
+            let all = make_ready(all)?;
+            sweep(&all);
+            self.refuse_taken()?;
+            let new = new_name(&self.name);
+            let made = self.fill(&all, &new, base, mounts, net).and_then(|()| fill(&all.path_of(&new)));
+            self.put_in_place(&all, &new, made)
+        })
+    }
+
+    fn refuse_taken(&self) -> Result<()> {
+        match self.exists() {
+            true => Err(Error::new(format!("environment {}: it is there already", self.name))
+                .hint(format!("`skiff env rm {}` removes it", self.name))),
+            false => Ok(()),
         }
-        let new = new_name(&self.name);
-        let made = self
-            .fill(&all, &new, base, mounts, net)
-            .and_then(|()| Ok(all.rename(&new, &all, self.name.as_str())?));
+    }
+
+    fn put_in_place(&self, all: &TrustedDir, new: &str, made: Result<()>) -> Result<()> {
+        let made = made.and_then(|()| Ok(all.rename(new, all, self.name.as_str())?));
         if made.is_err() {
-            all.remove_tree(&new)
+            all.remove_tree(new)
                 .ignore_error("the first error is the one to tell; what stays is swept by the next `create`");
         }
         made.map_err(|e| if e.hint.is_empty() { e.hint(HINT) } else { e })
@@ -168,6 +190,17 @@ impl Environment {
         }
         let settings = read_settings(&dirs::open(&self.dir)?)?;
         Ok(self.known.get_or_init(|| settings))
+    }
+
+    /// Gives it another name, which must be free. The name in the settings is only for whoever reads them.
+    pub fn rename(&self, new: &Self) -> Result<()> {
+        new.refuse_taken()?;
+        let settings = Settings { name: new.name.clone(), ..self.settings()?.clone() };
+        let text = settings.to_toml().map_err(|e| Error::new(format!("{}: {e}", settings::FILE)))?;
+        let dir = dirs::open(&self.dir)?;
+        let all = dirs::open(self.dir.parent().unwrap_or(Path::new("/")))?;
+        with_umask(|| dir.write(settings::FILE, text.as_bytes(), 0o644))?;
+        Ok(all.rename(self.name.as_str(), &all, new.name.as_str())?)
     }
 
     /// Takes it away from under its name at once; gives what is left to delete.

@@ -80,7 +80,8 @@ impl InstanceDir {
         Ok(named::all(&dir, STARTED)?.into_iter().map(record).collect())
     }
 
-    pub(crate) fn is_there(&self) -> bool {
+    /// Whether it is there, whole.
+    pub fn is_there(&self) -> bool {
         dirs::is_whole(&self.dir, STARTED)
     }
 

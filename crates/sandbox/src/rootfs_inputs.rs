@@ -166,7 +166,12 @@ impl<'a> RootfsInputs<'a> {
             let mount = self.sources[at].mount;
             let dir = match &mount.source {
                 Source::Own(name) => self.own(name, 0o1777)?,
-                Source::Memory { mode } => self.dir(&format!("memory.{at}"), *mode)?,
+                Source::Memory { mode, size: None } => self.dir(&format!("memory.{at}"), *mode)?,
+                Source::Memory { mode, size: Some(size) } => {
+                    let own = memory(*mode, Some(&size.to_string())).context(|| describe(mount))?;
+                    self.sources[at].shown = Some(own);
+                    continue;
+                }
                 Source::Text(text) => self.text(&format!("text.{at}"), text)?,
                 Source::Hosts(_) => match self.hosts {
                     Some(text) => self.text(&format!("text.{at}"), text)?,

@@ -34,6 +34,10 @@ fn spellings(arg: &Arg) -> Vec<Vec<String>> {
 fn value(id: &str) -> &'static str {
     match id {
         "env" => "A=1",
+        "env_files" => concat!(env!("CARGO_MANIFEST_DIR"), "/tests/variables"),
+        "tmpfs" => "/scratch",
+        "shm_size" => "64M",
+        "device" => "/dev/fuse",
         "workdir" => "/srv",
         "user" => "www-data",
         "pull" => "always",

@@ -32,12 +32,17 @@ use skiff_spec::settings::Settings;
 use skiff_sys::IgnoreError;
 
 /// A file's name, the machine that it is for, and the words.
-const CASES: [(&str, Machine, &str); 46] = [
+const CASES: [(&str, Machine, &str); 48] = [
     ("run-host", HELPER, "run -- true"),
     ("run-host-me", HELPER, "run --me -- true"),
     ("run-host-rootless", ROOTLESS, "run -- true"),
     ("run-host-one-disk", ONE_DISK, "run -- true"),
     ("run-host-mounts", HELPER, "run -v /data -v /data/in:/in:ro -- true"),
+    (
+        "run-host-shm-size",
+        HELPER,
+        "run --shm-size 64M --mount type=bind,source=/data,target=/in,readonly -- true",
+    ),
     ("run-host-contain", HELPER, "run --contain -- true"),
     ("run-host-no-home", HELPER, "run --no-home -- true"),
     ("run-host-net-none", HELPER, "run --net none -- true"),
@@ -50,6 +55,11 @@ const CASES: [(&str, Machine, &str); 46] = [
     ("run-image-rootless", ROOTLESS, "run debian:12"),
     ("run-image-writable", HELPER, "run --writable debian:12 true"),
     ("run-image-base", HELPER, "run --base image:debian:12 --root -u www-data -w /srv -e A=1 -- true"),
+    (
+        "run-image-tmpfs",
+        HELPER,
+        "run --contain --tmpfs /scratch:size=1M,mode=700 --device /dev/fuse -v /data:/a:ro,z,/data/in:/b debian:12 -- true",
+    ),
     ("run-image-containall", HELPER, "run -C debian:12"),
     ("run-image-no-home", HELPER, "run --no-home -v /data debian:12"),
     ("run-image-untrusted", HELPER, "run --untrusted -v /data:/data:ro debian:12"),

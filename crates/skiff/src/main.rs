@@ -7,14 +7,17 @@ mod every_flag;
 mod golden;
 mod images;
 mod login;
+mod named;
 mod net;
 #[cfg(test)]
 mod protocols;
 mod ps;
 mod sweep;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 use clap::CommandFactory;
 use skiff_app as app;
@@ -27,6 +30,7 @@ use skiff_env as env;
 use skiff_instance as instance;
 use skiff_migrate as migrate;
 use skiff_output as output;
+use skiff_plan::BIND;
 use skiff_runtime::{network, proxy};
 use skiff_slurm as slurm;
 use skiff_spec::config;
@@ -39,8 +43,12 @@ static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
 
 fn main() {
     std::process::exit(match other_name() {
-        // A host's command typed inside an environment is a link to us.
-        Some(name) => finish(proxy::run_as(&name)),
+        Some(name) => match cli::called_as::translate(&name, &all_words()) {
+            Some(translated) => finish(translated.and_then(|commands| become_ourselves(&name, commands))),
+            // A host's command typed inside an environment is a link to us.
+            None if is_inside() => finish(proxy::run_as(&name)),
+            None => finish(ourselves()),
+        },
         None if slurm::is_task() => slurm::run_task(),
         None if is_started_as(STORE_WRITER) => {
             finish(skiff_store::writer::run(&words()).map(|()| 0).map_err(skiff_store::ours))
@@ -48,7 +56,7 @@ fn main() {
         None if is_started_as(STORE_FETCHER) => {
             finish(skiff_store::fetcher::process::run(&words()).map(|()| 0).map_err(skiff_store::ours))
         }
-        None => finish(network::words().and_then(|words| run(Cli::read(words)))),
+        None => finish(ourselves()),
     })
 }
 
@@ -68,13 +76,48 @@ fn words() -> Vec<String> {
     std::env::args_os().skip(2).map(|w| w.to_string_lossy().into_owned()).collect()
 }
 
+fn all_words() -> Vec<OsString> {
+    std::env::args_os().skip(1).collect()
+}
+
+fn ourselves() -> Result<i32> {
+    network::words().and_then(|words| run(Cli::read(words)))
+}
+
 /// The name we are called by, if it is not our own.
 fn other_name() -> Option<OsString> {
     let name = std::env::args_os().next()?;
     let name = Path::new(&name).file_name()?.to_owned();
-    (!name.to_string_lossy().starts_with("skiff")
-        && std::path::Path::new(skiff_spec::plan::inside::PROGRAM).exists())
-    .then_some(name)
+    (!name.to_string_lossy().starts_with("skiff")).then_some(name)
+}
+
+/// Runs commands of our own, as which another program's call has been understood: the last one in this process's place, since a program that
+/// is started again by the helper reads its words anew.
+fn become_ourselves(name: &OsStr, commands: cli::called_as::Commands) -> Result<i32> {
+    let about = || "starting Skiff by its own name";
+    let program = std::env::current_exe().context(about)?;
+    let mut commands = commands.into_iter().peekable();
+    while let Some(words) = commands.next() {
+        let mut command = Command::new(&program);
+        command.arg0("skiff").args(words);
+        let bound = cli::called_as::bind_variables(name).iter().find_map(std::env::var_os);
+        command.envs(bound.map(|mounts| (BIND, mounts)));
+        if commands.peek().is_none() {
+            return Err(command.exec()).context(about);
+        }
+        let status = command.status().context(about)?;
+        if !status.success() {
+            return Ok(status.code().unwrap_or(output::FAILURE));
+        }
+    }
+    Ok(0)
+}
+
+/// As `--help` behind the command prints it, or says that there is no such command.
+fn show_help(command: &[String]) -> i32 {
+    let words = ["skiff".into()].into_iter().chain(command.iter().cloned()).chain(["--help".into()]);
+    Cli::read(&words.map(OsString::from).collect::<Vec<_>>());
+    0
 }
 
 fn show_config(json: bool) -> Result<()> {
@@ -102,7 +145,7 @@ fn call_outside(command: &CliCommand) -> Result<Option<i32>> {
 /// Whether a command starts programs that a user may work with at the terminal.
 fn works_at_terminal(command: &CliCommand) -> bool {
     match command {
-        CliCommand::Run(_) | CliCommand::Shell(_) | CliCommand::Cluster(_) => true,
+        CliCommand::Run(_) | CliCommand::Shell(_) | CliCommand::Cluster(_) | CliCommand::Exec(_) => true,
         CliCommand::Env(command) => matches!(command, EnvCommand::Enter { .. } | EnvCommand::Exec(_)),
         CliCommand::Instance(command) => matches!(command, InstanceCommand::Exec { .. }),
         _ => false,
@@ -119,8 +162,14 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Checkpoint(_)
         | CliCommand::Migrate(_)
         | CliCommand::Drain(_)
-        | CliCommand::Ps(_)
-        | CliCommand::Stop { .. }
+        | CliCommand::Ps { .. }
+        | CliCommand::Exec(_)
+        | CliCommand::Logs { .. }
+        | CliCommand::Stop(_)
+        | CliCommand::Kill(_)
+        | CliCommand::Rm(_)
+        | CliCommand::Tag { .. }
+        | CliCommand::History { .. }
         | CliCommand::Net(_)
         | CliCommand::Pull(_)
         | CliCommand::Import(_)
@@ -148,6 +197,8 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::MigrateReceive
         | CliCommand::Agent
         | CliCommand::AgentCall { .. }
+        | CliCommand::Version
+        | CliCommand::Help { .. }
         | CliCommand::Completion { .. }
         | CliCommand::Man { .. }
         | CliCommand::Slurm(_) => false,
@@ -176,9 +227,13 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Shell(shell) => return instance::run::shell(&shell),
         CliCommand::Import(import) => images::commands::import(&import)?,
         CliCommand::Export(export) => images::commands::export(&export)?,
-        CliCommand::Images(output) => images::commands::list(output.json)?,
+        CliCommand::Images(list) => images::commands::list(&list.format())?,
+        CliCommand::Tag { image, name } => images::names::tag(&image, &name)?,
+        CliCommand::History { image, list } => images::names::history(&image, &list.format())?,
         CliCommand::Rmi { images, output } => images::commands::remove(&images, output.json)?,
-        CliCommand::Inspect { image, files, .. } => images::commands::inspect(&image, files)?,
+        CliCommand::Inspect { image, files, format, .. } => {
+            images::commands::inspect(&image, files, format.as_deref())?
+        }
         CliCommand::Login(ref login) => match &login.server {
             Some(server) => images::login::login(server, login)?,
             None => return login::login(login),
@@ -186,8 +241,14 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Logout { server, output } => images::login::logout(&server, output.json)?,
         CliCommand::Store(command) => return images::commands::store(&command),
         CliCommand::Slurm(command) => return slurm::run(&command),
-        CliCommand::Ps(output) => ps::show(&UserContext::load()?, output.json)?,
-        CliCommand::Stop { name } => env::stop(&UserContext::load()?, &name)?,
+        CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
+        CliCommand::Exec(exec) => return named::exec(exec),
+        CliCommand::Logs { follow, instance } => named::logs(&instance, follow)?,
+        CliCommand::Stop(stop) => named::stop(&stop)?,
+        CliCommand::Kill(kill) => return named::kill(&kill),
+        CliCommand::Rm(rm) => return named::remove(rm),
+        CliCommand::Version => output::line(concat!("skiff ", env!("CARGO_PKG_VERSION")))?,
+        CliCommand::Help { command } => return Ok(show_help(&command)),
         CliCommand::Doctor(output) => return doctor::doctor(output.json),
         CliCommand::Sweep(sweep) => sweep::sweep(&sweep)?,
         CliCommand::Config(output) => show_config(output.json)?,

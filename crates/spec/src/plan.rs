@@ -73,6 +73,9 @@ pub enum Source {
     Memory {
         /// Permissions of its root.
         mode: u32,
+        /// Limit in bytes, of a file system that is not to share the one of the environment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size: Option<u64>,
     },
     /// What the root itself has there, which takes changes even if the root takes none: a volume of an image.
     Volume,

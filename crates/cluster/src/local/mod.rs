@@ -19,7 +19,7 @@ use skiff_cli::NodesCommand;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
-pub use nodes::{ListedCluster, running};
+pub use nodes::{ListedCluster, listed, running};
 pub use record::{delete_leftovers, leftovers};
 
 /// Carries a command out; the exit code.

@@ -210,7 +210,8 @@ pub fn running(context: &UserContext) -> Result<Vec<ListedCluster>> {
     Ok(listed(context)?.into_iter().filter(|cluster| cluster.state == "up").collect())
 }
 
-fn listed(context: &UserContext) -> Result<Vec<ListedCluster>> {
+/// Lists all clusters.
+pub fn listed(context: &UserContext) -> Result<Vec<ListedCluster>> {
     let one = |record: &ClusterDir| -> Result<ListedCluster> {
         let settings = record.settings()?;
         let nodes = match ask(&record.dir, &SupervisorRequest::Status)? {

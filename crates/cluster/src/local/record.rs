@@ -97,7 +97,8 @@ impl ClusterDir {
         Err(named::no_such("cluster", name, all.iter().map(|record| &record.name), Some(&making)))
     }
 
-    fn is_there(&self) -> bool {
+    /// Whether it is there, whole.
+    pub fn is_there(&self) -> bool {
         is_whole(&self.dir, SETTINGS)
     }
 

@@ -134,7 +134,7 @@ fn what_no_words_make_is_refused() {
         mount(bind("/../data"), "/x"),
         mount(bind("data"), "/x"),
         mount(bind("/a:b"), "/x"),
-        mount(Source::Memory { mode: 0o4777 }, "/x"),
+        mount(Source::Memory { mode: 0o4777, size: None }, "/x"),
         mount(Source::Volume, "/usr"),
         mount(Source::Hosts(vec!["evil".into()]), "/etc/hosts"),
         mount(Source::Proc, "/x"),

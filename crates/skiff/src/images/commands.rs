@@ -7,7 +7,7 @@ use skiff_cli::{ExportArgs, ImportArgs, PullArgs, StoreCommand};
 use skiff_image::export::{Exported, Target, export as write};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
-use skiff_output as output;
+use skiff_output::{self as output, ListFormat};
 use skiff_plan::progress::PullProgress;
 use skiff_plan::{get, import};
 use skiff_runtime::naming;
@@ -130,30 +130,27 @@ impl ListedImage {
     }
 }
 
+impl ListedImage {
+    fn row(&self) -> Vec<String> {
+        let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+        let created = self.created.as_ref().map(|time| time.chars().take(10).collect());
+        let digits = self.id.to_string().chars().take(SHOWN_DIGITS).collect();
+        let size = output::size(self.size);
+        vec![self.repository.clone(), dash(&self.tag), digits, dash(&created), size, dash(&self.server)]
+    }
+}
+
 /// `skiff images`.
-pub fn list(json: bool) -> Result<()> {
+pub fn list(format: &ListFormat<'_>) -> Result<()> {
     let context = UserContext::load()?;
     let all: Vec<ListedImage> = Names::of(&context)?.all()?.iter().map(ListedImage::of).collect();
-    if json {
-        return output::json(&all);
-    }
-    let dash = || "-".to_owned();
-    let rows: Vec<Vec<String>> = all
-        .into_iter()
-        .map(|l| {
-            let created = l.created.map_or_else(dash, |c| c.chars().take(10).collect());
-            let digits = l.id.to_string().chars().take(SHOWN_DIGITS).collect();
-            vec![
-                l.repository,
-                l.tag.unwrap_or_else(dash),
-                digits,
-                created,
-                output::size(l.size),
-                l.server.unwrap_or_else(dash),
-            ]
-        })
-        .collect();
-    output::table(&["REPOSITORY", "TAG", "DIGEST", "CREATED", "SIZE", "SERVER"], &rows)
+    let rows: Vec<Vec<String>> = all.iter().map(ListedImage::row).collect();
+    output::list(
+        format,
+        &all,
+        |l| l.digest.clone(),
+        || output::table(&["REPOSITORY", "TAG", "DIGEST", "CREATED", "SIZE", "SERVER"], &rows),
+    )
 }
 
 /// What became of a name.
@@ -194,7 +191,7 @@ struct Inspected {
 }
 
 /// `skiff inspect`: prints what is known of an image, as JSON; or its files.
-pub fn inspect(image: &str, files: bool) -> Result<()> {
+pub fn inspect(image: &str, files: bool, template: Option<&str>) -> Result<()> {
     let context = UserContext::load()?;
     let entry = find(&context, image)?;
     if files {
@@ -211,13 +208,20 @@ pub fn inspect(image: &str, files: bool) -> Result<()> {
     let StoreReply::Found(record) = client::ask(&context, StoreRequest::Find(entry.id), &mut |_| ())? else {
         return Err(Error::new(format!("image {image}: the store's writer answered something else")));
     };
-    output::json(&Inspected {
+    let inspected = Inspected {
         listed: ListedImage::of(&entry),
         here: record.is_some(),
         files: record.as_ref().map(|r| r.files),
         layers: record.map(|r| r.layers).unwrap_or_default(),
         config: entry.config,
-    })
+    };
+    match template {
+        None => output::json(&inspected),
+        Some(_) => {
+            let format = ListFormat { json: false, template, quiet: false };
+            output::list(&format, &[inspected], |_| String::new(), || Ok(()))
+        }
+    }
 }
 
 /// `skiff store ...`.

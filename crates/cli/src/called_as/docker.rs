@@ -1,0 +1,188 @@
+//! The calls of Docker and Podman. A container of theirs shows nothing of the host but its mounts, and its program is root: so that is asked for.
+
+use std::ffi::OsString;
+
+use skiff_spec::fault::Result;
+
+use super::options::{AS_EVER, Becomes, Rule, translate as options};
+use super::{Commands, own, untranslated};
+use crate::elsewhere;
+
+/// Of `run` and `create`.
+#[rustfmt::skip]
+const RUN: [Rule; 23] = [
+    (&["--detach", "-d"], Becomes::Words(&["--detach"])),
+    (&["--rm"], Becomes::Words(&["--rm"])),
+    (&["--interactive", "-i"], AS_EVER),
+    (&["--tty", "-t"], AS_EVER),
+    (&["--init"], AS_EVER),
+    (&["--quiet", "-q"], AS_EVER),
+    (&["--replace"], AS_EVER),
+    (&["--sig-proxy"], AS_EVER),
+    (&["--read-only"], AS_EVER),
+    (&["--env", "-e"], Becomes::Value("--env")),
+    (&["--env-file"], Becomes::Value("--env-file")),
+    (&["--volume", "-v"], Becomes::Made(volume)),
+    (&["--mount"], Becomes::Value("--mount")),
+    (&["--tmpfs"], Becomes::Value("--tmpfs")),
+    (&["--shm-size"], Becomes::Value("--shm-size")),
+    (&["--device"], Becomes::Value("--device")),
+    (&["--name"], Becomes::Value("--name")),
+    (&["--workdir", "-w"], Becomes::Value("--workdir")),
+    (&["--user", "-u"], Becomes::Value("--user")),
+    (&["--entrypoint"], Becomes::Value("--entrypoint")),
+    (&["--network", "--net"], Becomes::Made(network)),
+    (&["--platform"], Becomes::Value("--platform")),
+    (&["--pull"], Becomes::Made(pull)),
+];
+
+const EXEC: [Rule; 5] = [
+    (&["--interactive", "-i"], AS_EVER),
+    (&["--tty", "-t"], AS_EVER),
+    (&["--env", "-e"], Becomes::Value("--env")),
+    (&["--workdir", "-w"], Becomes::Value("--workdir")),
+    (&["--user", "-u"], Becomes::Made(root)),
+];
+
+const LISTS: [Rule; 5] = [
+    (&["--all", "-a"], Becomes::Words(&["--all"])),
+    (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
+    (&["--format"], Becomes::Value("--format")),
+    (&["--no-trunc"], AS_EVER),
+    (&["--noheading"], AS_EVER),
+];
+
+const OTHERS: [Rule; 9] = [
+    (&["--force", "-f"], Becomes::Words(&["--force"])),
+    (&["--follow"], Becomes::Words(&["--follow"])),
+    (&["--time", "-t"], Becomes::Value("--time")),
+    (&["--signal", "-s"], Becomes::Value("--signal")),
+    (&["--username", "-u"], Becomes::Value("--username")),
+    (&["--password-stdin"], Becomes::Words(&["--password-stdin"])),
+    (&["--platform"], Becomes::Value("--platform")),
+    (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
+    (&["--format"], Becomes::Value("--format")),
+];
+
+/// A mount. A bare word names a volume there, which nothing here keeps.
+fn volume(value: &str) -> Option<Vec<String>> {
+    value.starts_with(['/', '.', '~']).then(|| vec![format!("--volume={value}")])
+}
+
+fn network(value: &str) -> Option<Vec<String>> {
+    match value {
+        "host" | "none" => Some(vec![format!("--net={value}")]),
+        "bridge" | "default" | "slirp4netns" | "pasta" => Some(vec!["--net=private".into()]),
+        _ => None,
+    }
+}
+
+fn pull(value: &str) -> Option<Vec<String>> {
+    matches!(value, "always" | "missing" | "never").then(|| vec![format!("--pull={value}")])
+}
+
+fn root(value: &str) -> Option<Vec<String>> {
+    matches!(value, "root" | "0" | "0:0" | "root:root").then(|| vec!["--root".into()])
+}
+
+/// One command.
+pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
+    let words = match words {
+        // The long forms: `docker container ls`, `docker image rm`.
+        [group, rest @ ..] if group == "container" || group == "image" => {
+            return grouped(program, group == "image", rest);
+        }
+        words => words,
+    };
+    let (command, rest) = words.split_first().map_or((None, words), |(first, rest)| (first.to_str(), rest));
+    one(program, command.unwrap_or("help"), rest).map(|words| vec![words])
+}
+
+fn grouped(program: &str, is_image: bool, words: &[OsString]) -> Result<Commands> {
+    let (command, rest) =
+        words.split_first().map_or(("help", words), |(first, rest)| (first.to_str().unwrap_or("?"), rest));
+    let command = match (command, is_image) {
+        ("ls" | "list", true) => "images",
+        ("rm" | "remove", true) => "rmi",
+        ("ls" | "list", false) => "ps",
+        (other, _) => other,
+    };
+    one(program, command, rest).map(|words| vec![words])
+}
+
+fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>> {
+    let ours = |begin: &[&str], tables: &[&[Rule]]| {
+        let read = options(program, tables, words)?;
+        Ok([own(begin), read.options, read.rest.to_vec()].concat())
+    };
+    match command {
+        "run" => run(program, words),
+        "exec" => ours(&["exec"], &[&EXEC]),
+        "ps" => ours(&["ps"], &[&LISTS]),
+        "images" => {
+            // All of ours are shown in any case.
+            let mut words = ours(&["images"], &[&LISTS])?;
+            words.retain(|word| word != "--all");
+            Ok(words)
+        }
+        "rmi" => {
+            // One that is in use stays in any case, and its name goes.
+            let mut words = ours(&["rmi"], &[&OTHERS])?;
+            words.retain(|word| word != "--force");
+            Ok(words)
+        }
+        // There `-f` follows, and it is no force.
+        "logs" => ours(&["logs"], &[&[(&["--follow", "-f"], Becomes::Words(&["--follow"]))]]),
+        "pull" | "rm" | "stop" | "kill" | "tag" | "history" | "inspect" | "login" | "logout" => {
+            ours(&[command], &[&OTHERS])
+        }
+        "load" => file(program, words, |file, _| vec!["import".into(), file]),
+        "save" => file(program, words, |file, rest| {
+            let target = [OsString::from("docker-archive:"), file].into_iter().collect::<OsString>();
+            [own(&["export"]), rest.to_vec(), vec![target]].concat()
+        }),
+        "version" | "--version" => Ok(own(&["version"])),
+        "help" | "--help" | "-h" => Ok(own(&["help"])),
+        other => Err(untranslated(program, other, elsewhere::command(other))),
+    }
+}
+
+/// As root in an image that takes changes, and with nothing of the host.
+fn run(program: &str, words: &[OsString]) -> Result<Vec<OsString>> {
+    let read = options(program, &[&RUN], words)?;
+    if read.rest.is_empty() {
+        return Err(untranslated(program, "run without an image", None));
+    }
+    let mut ours = own(&["run", "--containall"]);
+    if !read.has("--user") {
+        ours.push("--root".into());
+    }
+    if !read.has("--read-only") {
+        ours.push("--writable".into());
+    }
+    Ok([ours, read.options, read.rest.to_vec()].concat())
+}
+
+/// `load -i FILE` and `save -o FILE IMAGE`; what comes by a pipe has no name here.
+fn file(
+    program: &str,
+    words: &[OsString],
+    make: fn(OsString, &[OsString]) -> Vec<OsString>,
+) -> Result<Vec<OsString>> {
+    let rules: [Rule; 3] = [
+        (&["--input", "-i"], Becomes::Value("FILE")),
+        (&["--output", "-o"], Becomes::Value("FILE")),
+        (&["--quiet", "-q"], AS_EVER),
+    ];
+    let read = options(program, &[&rules], words)?;
+    let named =
+        read.options.first().and_then(|word| word.to_str()).and_then(|word| word.strip_prefix("FILE="));
+    let file = named.ok_or_else(|| {
+        untranslated(
+            program,
+            "an archive from standard input or to standard output",
+            Some("name the file: load -i FILE, save -o FILE IMAGE"),
+        )
+    })?;
+    Ok(make(file.into(), read.rest))
+}

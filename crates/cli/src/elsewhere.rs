@@ -1,0 +1,89 @@
+//! Options and commands of Docker, Podman, Apptainer and others that Skiff has not: for each the nearest word.
+
+/// Options as they are typed, and what to do instead.
+#[rustfmt::skip]
+const OPTIONS: [(&[&str], &str); 22] = [
+    (&["--hostname", "-h"], "the host's name stays, as Slurm, MPI and licences go by it; nodes with names of their own: `skiff cluster up`"),
+    (&["--ulimit"], "a program has your shell's limits: `ulimit -n 4096` (or -l, -s, -u) before skiff"),
+    (&["--overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
+    (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR"),
+    (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
+    (&["--privileged", "--cap-add", "--add-caps", "--allow-setuid", "--keep-privs"], "nothing inside has more rights than you outside; --root is root over your own files"),
+    (&["--cap-drop", "--drop-caps", "--security-opt", "--security", "--no-privs"], "as yourself there is no capability; --untrusted also takes network, files and system calls away"),
+    (&["--gpus", "--nv", "--nvccli", "--rocm"], "the host's devices are there as they are open to you; mount the driver's libraries: -v DIR:DIR:ro"),
+    (&["--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--cpu-shares", "--pids-limit", "--blkio-weight"], "limits are the job manager's: srun --mem=4G --cpus-per-task=2 skiff run ..."),
+    (&["--restart"], "an instance is started once; a job is restarted by the job manager: sbatch --requeue"),
+    (&["--userns", "--uidmap", "--gidmap", "--subuidname"], "--me runs as yourself, --root as root inside, --user NAME as a user of the image"),
+    (&["--ipc", "--pid", "--uts", "--cgroupns", "--cgroup-parent", "--cgroups"], "each run has processes and shared memory of its own; `skiff exec NAME COMMAND` enters an instance's"),
+    (&["--dns", "--dns-search", "--add-host", "--hostfile-entry"], "/etc/hosts and /etc/resolv.conf are the host's; -v FILE:/etc/hosts:ro gives another"),
+    (&["--label", "-l", "--annotation", "--cidfile", "--log-driver", "--log-opt", "--pidfile"], "an instance is found by its name: --name NAME, `skiff ps --json`"),
+    (&["--volumes-from"], "name the directories: -v DIR:DIR"),
+    (&["--home", "-H"], "-v DIR:/home/YOU gives another home, --no-home none"),
+    (&["--compat"], "--containall, with --writable for changes that are discarded, is the nearest"),
+    (&["--sandbox", "-s"], "an environment takes changes: `skiff env create NAME --base image:IMAGE`"),
+    (&["--app"], "name the program: `skiff run IMAGE /scif/apps/NAME/scif/runscript`"),
+    (&["--health-cmd", "--no-healthcheck", "--health-interval"], "nothing checks an instance's health; `skiff ps` shows whether it is running"),
+    (&["--runtime", "--isolation", "--oci"], "there is one runtime; `skiff doctor` shows what it can do on this host"),
+    (&["--env-host"], "all variables are passed on, but for --cleanenv"),
+];
+
+/// Commands as they are typed, and what to do instead.
+#[rustfmt::skip]
+const COMMANDS: [(&[&str], &str); 15] = [
+    (&["push"], "`skiff export IMAGE oci-archive:FILE`, then `skopeo copy oci-archive:FILE docker://REGISTRY/NAME`"),
+    (&["build", "buildx", "bake"], "`podman build`, then `podman save -o FILE` and `skiff import FILE`; or install by hand: `skiff env create NAME --base image:IMAGE`"),
+    (&["cp"], "your home is the same inside: `skiff exec NAME cp FILE ~/`"),
+    (&["commit"], "an environment keeps its changes by itself; a job's container: `srun --container-save=FILE`, then `skiff import FILE`"),
+    (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
+    (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
+    (&["pause", "unpause"], "`skiff checkpoint save NAME`, and later `skiff checkpoint restore NAME`"),
+    (&["volume", "volumes"], "a directory is a volume: -v DIR:DIR"),
+    (&["network", "networks"], "`skiff net list`"),
+    (&["top", "stats"], "`skiff ps` shows what is running; `skiff exec NAME ps aux` its processes"),
+    (&["search"], "`skiff pull NAME` tries the registries that the site has listed"),
+    (&["compose", "pod", "swarm", "service", "stack"], "`skiff cluster up NAME --nodes N` has several nodes; `skiff run -d` each service"),
+    (&["key", "sign", "verify"], "`skiff store verify` checks the files; whose images are accepted says policy.json (docs/registries.md)"),
+    (&["sif", "overlay", "cache"], "`skiff inspect IMAGE`, `skiff store du` and `skiff store gc`"),
+    (&["machine", "system", "info"], "`skiff doctor` checks this host, `skiff config` shows its settings"),
+];
+
+/// What to do in the place of an option, as the parser quotes it: `--name`, or a letter of several.
+pub fn option(word: &str) -> Option<&'static str> {
+    nearest(&OPTIONS, word.split('=').next().unwrap_or(word))
+}
+
+/// What to do in the place of a command.
+pub fn command(word: &str) -> Option<&'static str> {
+    nearest(&COMMANDS, word)
+}
+
+fn nearest(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
+    table.iter().find(|(words, _)| words.contains(&word)).map(|(_, nearest)| *nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn each_word_is_there_once_and_is_not_one_of_ours() {
+        let whole = crate::Cli::command();
+        let run = whole.find_subcommand("run").expect("run");
+        let mut seen = std::collections::BTreeSet::new();
+        for (words, nearest) in OPTIONS.iter().chain(&COMMANDS) {
+            assert!(words.iter().all(|word| seen.insert(*word)), "{words:?}: twice");
+            assert!(nearest.contains(['`', '-', ':']) || nearest.len() > 20, "{words:?}");
+        }
+        for word in COMMANDS.iter().flat_map(|(words, _)| *words) {
+            assert!(whole.find_subcommand(word).is_none(), "{word}: there is such a command");
+        }
+        let longs: Vec<_> = run.get_arguments().filter_map(clap::Arg::get_long).collect();
+        for word in OPTIONS.iter().flat_map(|(words, _)| *words) {
+            assert!(!longs.contains(&word.trim_start_matches('-')), "{word}: `skiff run` has it");
+        }
+        assert!(option("--ulimit=nofile=1").is_some() && option("--nosuch").is_none());
+        assert!(command("push").is_some() && command("").is_none());
+    }
+}

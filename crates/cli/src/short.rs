@@ -1,0 +1,78 @@
+//! The short forms that users of Docker, Podman and Apptainer type: commands for whatever has a name.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use skiff_output::ListFormat;
+use skiff_plan::inside::ProcessArgs;
+use skiff_spec::caller::CALLED_FROM;
+use skiff_spec::name::EnvName;
+
+#[derive(Args)]
+pub struct NamedExecArgs {
+    #[command(flatten)]
+    pub inside: ProcessArgs,
+    /// Accepted for habit: the terminal is always passed on
+    #[arg(short = 't', long = "tty", hide = true)]
+    pub tty: bool,
+    /// Accepted for habit: standard input is always passed on
+    #[arg(short = 'i', long = "interactive", hide = true)]
+    pub interactive: bool,
+    /// Instance, environment or cluster
+    pub name: EnvName,
+    /// Command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub struct NamedRmArgs {
+    /// Ended instances, or environments with all changes made in them
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<EnvName>,
+    /// Stop them first if they are running
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct KillArgs {
+    /// Signal for the command of an instance [default: KILL, which ends every process]
+    #[arg(short, long, value_name = "SIGNAL")]
+    pub signal: Option<String>,
+    /// Instances or environments
+    #[arg(required = true, value_name = "NAME")]
+    pub names: Vec<EnvName>,
+}
+
+#[derive(Args)]
+pub struct StopArgs {
+    /// How long an instance may take before it is killed
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
+    pub time: u64,
+    /// Environment or instance
+    #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+    pub name: EnvName,
+}
+
+/// How a list is printed.
+#[derive(Args, Default)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long, conflicts_with_all = ["format", "quiet"])]
+    pub json: bool,
+    /// Print each entry by a template: json, '{{.Name}}', 'table {{.Name}}\t{{.State}}' ...
+    #[arg(long, value_name = "TEMPLATE", conflicts_with = "quiet")]
+    pub format: Option<String>,
+    /// Print names only; of images, their digests
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+impl ListArgs {
+    /// For whoever prints the list.
+    pub fn format(&self) -> ListFormat<'_> {
+        let Self { json, format, quiet } = self;
+        ListFormat { json: *json, template: format.as_deref(), quiet: *quiet }
+    }
+}

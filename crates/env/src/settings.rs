@@ -1,0 +1,95 @@
+//! What an environment is called and made of: shown, copied, and given another name.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+use skiff_output as output;
+use skiff_runtime::environments::Environment;
+use skiff_runtime::lock;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
+use skiff_spec::name::EnvName;
+use skiff_spec::network::Net;
+use skiff_spec::plan::Base;
+use skiff_user::context::UserContext;
+
+use crate::latest;
+use crate::live::{self, ListedEnvironment};
+
+/// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
+const KEPT: [&str; 3] = ["upper", "tmp", "vartmp"];
+
+/// An environment with what it was made with.
+#[derive(Serialize)]
+struct ShownEnvironment<'a> {
+    #[serde(flatten)]
+    listed: ListedEnvironment,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<ImageId>,
+    mounts: &'a [String],
+    net: &'a Net,
+}
+
+/// Prints what an environment was made with, and whether it is running.
+pub fn show(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let settings = env.settings()?;
+    let listed = ListedEnvironment::of(&env)?;
+    if json {
+        let (image, mounts, net) = (settings.image, &settings.mounts[..], &settings.net);
+        return output::json(&ShownEnvironment { listed, image, mounts, net });
+    }
+    let [_, _, created, state, _] = &live::row(&listed)[..] else { return Ok(()) };
+    output::line(&format!("environment  {name}"))?;
+    output::line(&format!("base         {}", settings.base))?;
+    settings.image.iter().try_for_each(|id| output::line(&format!("image        sha256:{id}")))?;
+    output::line(&format!("created      {created}"))?;
+    output::line(&format!("running      {state}"))?;
+    output::line(&format!("network      {}", settings.net))?;
+    settings.mounts.iter().try_for_each(|mount| output::line(&format!("mount        {mount}")))?;
+    output::line(&format!("directory    {}", env.dir.display()))
+}
+
+/// Copies an environment that is not running, with all changes made in it.
+pub fn copy(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let _held = lock_ended(&env)?;
+    Environment::named(context, new.clone())?.create_like(&env, |dir| {
+        as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+            KEPT.iter().try_for_each(|part| copy_files(&env.dir.join(part), &dir.join(part)))
+        })
+    })
+}
+
+/// Copies what is in a directory: holes, hard links, owners, attributes and the marks of what was deleted included.
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    let about = || format!("copying {}", from.display());
+    let mut command = Command::new("/bin/cp");
+    command.args(["--archive", "--reflink=auto", "--"]).arg(from.join(".")).arg(to);
+    let status = command.env_clear().stdin(Stdio::null()).status().context(about)?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::new(format!("{}: cp has failed: {status}", about()))
+            .hint("its messages are above; check that there is room")),
+    }
+}
+
+/// Gives an environment that is not running another name.
+pub fn rename(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let held = lock_ended(&env)?;
+    env.rename(&Environment::named(context, new.clone())?)?;
+    drop(held);
+    // The next submission notes it under the new name.
+    latest::unset(&context.depot()?, name)
+}
+
+fn lock_ended(env: &Environment) -> Result<OwnedFd> {
+    let name = &env.name;
+    lock::try_lock(&env.dir)?.ok_or_else(|| {
+        Error::new(format!("environment {name} is running")).hint(format!("`skiff env stop {name}` first"))
+    })
+}

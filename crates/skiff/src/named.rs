@@ -1,0 +1,149 @@
+//! `skiff exec`, `stop`, `kill`, `rm` of whatever has a name: an environment, an instance or a cluster.
+
+use skiff_cli::{
+    ClusterCommand, EnvCommand, ExecArgs, InstanceCommand, KillArgs, NamedExecArgs, NamedRmArgs,
+    NodesCommand, StopArgs,
+};
+use skiff_cluster as cluster;
+use skiff_env as env;
+use skiff_instance as instance;
+use skiff_runtime::environments::{self, Environment};
+use skiff_runtime::record::InstanceDir;
+use skiff_spec::fault::{Fault, Result};
+use skiff_spec::members::Member;
+use skiff_spec::name::EnvName;
+use skiff_user::context::UserContext;
+use skiff_user::named::there_are;
+
+/// What a name is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    Environment,
+    Instance,
+    Cluster,
+}
+
+impl Named {
+    /// The command group of its kind.
+    fn group(self) -> &'static str {
+        match self {
+            Self::Environment => "env",
+            Self::Instance => "instance",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// All that have this name.
+    fn all(context: &UserContext, name: &EnvName) -> Result<Vec<Self>> {
+        let is_environment = Environment::named(context, name.clone())?.exists();
+        let is_instance = InstanceDir::named(context, name)?.is_there();
+        let is_cluster = cluster::local::record::ClusterDir::named(context, name)?.is_there();
+        let found =
+            [(is_environment, Self::Environment), (is_instance, Self::Instance), (is_cluster, Self::Cluster)];
+        Ok(found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect())
+    }
+
+    /// The only one of this name. `verb` is the command that is to be done.
+    fn only(context: &UserContext, name: &EnvName, verb: &str) -> Result<Self> {
+        match Self::all(context, name)?[..] {
+            [one] => Ok(one),
+            [] => Err(none(context, name)?),
+            ref several => {
+                let long = several.iter().map(|one| format!("`skiff {} {verb} {name}`", one.group()));
+                Err(Fault::new(format!("{name}: several have this name"))
+                    .hint(format!("name one: {}", long.collect::<Vec<_>>().join(" or "))))
+            }
+        }
+    }
+}
+
+fn none(context: &UserContext, name: &EnvName) -> Result<Fault> {
+    let instances = InstanceDir::all(context)?;
+    let environments = environments::list(context)?;
+    let names = instances.iter().map(|one| &one.name).chain(environments.iter().map(|one| &one.name));
+    Ok(Fault::new(format!("{name}: there is no instance, environment or cluster of this name"))
+        .hint(there_are(names)))
+}
+
+/// `skiff exec`; the exit code.
+pub fn exec(args: NamedExecArgs) -> Result<i32> {
+    let NamedExecArgs { inside, tty: _, interactive: _, name, command } = args;
+    match Named::only(&UserContext::load()?, &name, "exec")? {
+        Named::Environment => env::run(&EnvCommand::Exec(ExecArgs { inside, name, command })),
+        Named::Instance => instance::run(&InstanceCommand::Exec { inside, instance: name, command }),
+        Named::Cluster => {
+            let exec = NodesCommand::Exec { inside, node: Member::Controller, name, command };
+            cluster::run(&ClusterCommand::Machines(exec))
+        }
+    }
+}
+
+/// `skiff stop`: an environment of this name goes first, as it always has.
+pub fn stop(args: &StopArgs) -> Result<()> {
+    let context = UserContext::load()?;
+    let StopArgs { time, name } = args;
+    match Named::all(&context, name)?.first() {
+        Some(Named::Environment) => env::stop(&context, name),
+        Some(Named::Instance) => instance::look::stop(&context, name, *time),
+        Some(Named::Cluster) => Err(is_cluster(name)),
+        None => Err(none(&context, name)?),
+    }
+}
+
+/// `skiff logs`.
+pub fn logs(name: &EnvName, follow: bool) -> Result<()> {
+    let context = UserContext::load()?;
+    match Named::all(&context, name)?[..] {
+        [Named::Environment] => {
+            Err(Fault::new(format!("environment {name}: nothing keeps the output of its commands"))
+                .hint("an instance's output is kept: `skiff run -d`, `skiff instance start`"))
+        }
+        [Named::Cluster] => {
+            Err(Fault::new(format!("cluster {name}: nothing keeps the output of its commands"))
+                .hint(format!("`skiff cluster exec {name} -- cat FILE` shows what a job has written")))
+        }
+        _ => instance::show_logs(&context, name, follow),
+    }
+}
+
+/// `skiff kill`; the exit code.
+pub fn kill(args: &KillArgs) -> Result<i32> {
+    let context = UserContext::load()?;
+    let signal = args.signal.as_deref().map(|signal| signal.trim_start_matches("SIG"));
+    for name in &args.names {
+        match (Named::only(&context, name, "stop")?, signal) {
+            (Named::Cluster, _) => return Err(is_cluster(name)),
+            (Named::Environment, None | Some("KILL" | "9")) => env::stop(&context, name)?,
+            (Named::Instance, None | Some("KILL" | "9")) => instance::look::kill(&context, name)?,
+            (Named::Instance, Some("TERM" | "15")) => instance::look::stop(&context, name, 10)?,
+            (_, Some(signal)) => {
+                return Err(Fault::new(format!(
+                    "--signal {signal}: only KILL and TERM are sent from outside"
+                ))
+                .hint(format!("from inside: skiff exec {name} kill -{signal} PID")));
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// `skiff rm`; the exit code.
+pub fn remove(args: NamedRmArgs) -> Result<i32> {
+    let context = UserContext::load()?;
+    let NamedRmArgs { names, force } = args;
+    for name in names {
+        match Named::only(&context, &name, "rm")? {
+            Named::Environment => {
+                env::run(&EnvCommand::Rm { names: vec![name], force, dry_run: false })?;
+            }
+            Named::Instance => instance::look::remove(&context, &name, force)?,
+            Named::Cluster => return Err(is_cluster(&name)),
+        }
+    }
+    Ok(0)
+}
+
+fn is_cluster(name: &EnvName) -> Fault {
+    Fault::new(format!("{name} is a cluster"))
+        .hint(format!("`skiff cluster down {name}` stops and removes it"))
+}

@@ -1,0 +1,77 @@
+# takes: 12
+# docs/coming-from.md: each line of it does what the page says, as alice, and by the other programs' names where Skiff has these.
+. "$(dirname "$0")/../lib.sh"
+# Where the nodes reach it too.
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+# As udev leaves it, for networks of her own.
+mode=$(stat -c %a /dev/net/tun)
+trap 'chmod "$mode" /dev/net/tun; images_cleanup' EXIT
+chmod 666 /dev/net/tun
+page=/usr/share/doc/skiff/coming-from.md
+root=$images_tmp/root
+skeleton "$root"
+ln -sf busybox "$root/bin/true"
+mkdir "$root/usr/share" && echo 'Debian, as it seems' >"$root/etc/issue"
+start_registry
+make_store
+node_stores
+push library/debian:12 "$root" --config '{"Cmd":["sh"],"Env":["PATH=/usr/bin:/bin"]}'
+printf '[[registry]]\nlocation = "docker.io"\n[[registry.mirror]]\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
+as alice sh -c 'mkdir data bin; echo here >data/file; echo B=2 >variables'
+for name in docker podman apptainer singularity ch-run; do as alice ln -s /usr/bin/skiff bin/$name; done
+
+column() { # SECTION NUMBER: the lines of a column of the section's table
+    awk -v section="## $1" -v column="$2" -F ' [|] |^[|] | [|]$' '$0 == section { on = 1; next } /^## / { on = 0 }
+        on && /^[|] `/ { print $(column + 1) }' "$page"
+}
+typed() { # LINE: as alice types it in her home, at no terminal
+    as alice env PATH=/home/alice/bin:/usr/local/bin:/usr/bin:/bin sh -c "$1" </dev/null
+}
+plain() { # LINE: without the marks of code
+    local line=${1#\`}
+    echo "${line%\`}"
+}
+
+known='^([A-Z_]+=[^ ]* )?(docker|podman|apptainer|singularity|ch-run) '
+lines=0
+for section in 'Docker and Podman' 'Apptainer and Singularity' Charliecloud 'Enroot and Pyxis' Sarus; do
+    for number in 2 1; do
+        mapfile -t rows < <(column "$section" $number)
+        [ ${#rows[@]} -gt 5 ] || fail "$section: only ${#rows[@]} lines"
+        for row in "${rows[@]}"; do
+            line=$(plain "$row")
+            # Of other programs only those that Skiff can be called as.
+            [ $number = 2 ] || [[ $line =~ $known ]] || continue
+            try typed "$line"
+            [ "$code" = 0 ] || fail "exit code $code: $line$(said)"
+            case $line in
+            *issue) equal "$out" 'Debian, as it seems' "$line" ;;
+            *'ls /data' | *'ls /in' | *'ls /mnt') equal "$out" file "$line" ;;
+            *'ls /a /b') has "$out" passwd "$line" && has "$out" file "$line" ;;
+            *' pwd') [[ $out = /usr || $out = /tmp ]] || fail "$line: $out" ;;
+            *' A=1 '*) has "$out" A=1 "$line" ;;
+            *'/dev/fuse') equal "$out" /dev/fuse "$line" ;;
+            *'{{.Image}}'*) has "$out" 'web image:debian:12' "$line" ;;
+            esac
+            lines=$((lines + 1))
+        done
+    done
+done
+[ $lines -gt 100 ] || fail "only $lines lines were run"
+# As docker it is docker's way: root, nothing of the host.
+ok typed 'docker run debian:12 sh -c "id -u; ls ~; [ -e \$HOME/data ] || echo none"'
+equal "$out" $'0\nnone'
+ok typed 'A=1 apptainer exec docker://debian:12 sh -c "id -un; cat ~/data/file; echo \$A"'
+equal "$out" $'alice\nhere\n1'
+fails 3 typed 'podman run debian:12 sh -c "exit 3"'
+
+mapfile -t rows < <(column 'Not here' 1)
+mapfile -t nearest < <(column 'Not here' 2)
+[ ${#rows[@]} -gt 20 ] || fail "only ${#rows[@]} lines are not here"
+for i in "${!rows[@]}"; do
+    line=$(plain "${rows[i]}") part=$(plain "${nearest[i]}")
+    fails 125 typed "$line"
+    has "$err" 'hint: ' "$line"
+    has "$err" "$part" "$line"
+done
