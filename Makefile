@@ -35,7 +35,7 @@ build:
 # Whoever installs, as root, need not be the one who has Rust.
 man:
 	@if command -v cargo >/dev/null; then \
-	    packaging/build && cargo --locked xtask man --skiff $(OUT)/release/skiff --out $(OUT)/generated; \
+	    packaging/build && $${SKIFF_XTASK:-cargo --locked xtask} man --skiff $(OUT)/release/skiff --out $(OUT)/generated; \
 	elif [ ! -e $(OUT)/generated/man/skiff.1 ]; then \
 	    echo 'make man: no cargo in PATH' >&2; echo 'hint: make man as the user who has Rust, then make install' >&2; exit 1; \
 	fi

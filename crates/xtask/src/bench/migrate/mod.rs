@@ -38,8 +38,8 @@ pub struct Args {
     /// Which ways
     #[arg(long, value_delimiter = ',', value_parser = WAYS.map(|way| way.key), default_values_t = WAYS.map(|way| way.key.to_owned()))]
     ways: Vec<String>,
-    /// HPL with so many unknowns, each of which needs 8 bytes for each
-    #[arg(long, value_name = "UNKNOWNS", value_delimiter = ',', default_values_t = [4096, 8192])]
+    /// HPL with so many unknowns, each of which needs 8 bytes for each; without a number, no HPL
+    #[arg(long, value_name = "UNKNOWNS", num_args = 0.., value_delimiter = ',', default_values_t = [4096, 8192])]
     hpl: Vec<u64>,
 }
 
