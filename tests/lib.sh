@@ -171,7 +171,8 @@ manifest() {
 ended() { # JOB...: waits for their ends (sbatch --wait looks every few seconds only); prints of each its state and exit code
     local job
     for job; do
-        eventually 20 sh -c "scontrol show job $job | grep -qE 'JobState=(COMPLETED|FAIL|CANC|TIME|NODE|OUT)'"
+        # Of an array, each.
+        eventually 20 sh -c "! scontrol show job $job | grep JobState= | grep -qvE 'JobState=(COMPLETED|FAIL|CANC|TIME|NODE|OUT)'"
         scontrol show job "$job" | sed -nE 's/.*(JobState|ExitCode)=([^ ]*).*/\2/p' | xargs
     done
 }

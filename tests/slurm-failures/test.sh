@@ -40,7 +40,7 @@ done
 fails 125 as alice env SKIFF_DEPOT=/proc/no srun -n1 --environment=dev touch ran
 has "$err" /proc/no
 fails 125 as alice env SKIFF_DEPOT=relative srun -n1 --environment=dev touch ran
-has "$err" 'no absolute path'
+has "$err" 'is not an absolute path'
 mkdir small
 mount -t tmpfs -o size=1m,mode=1777 none small
 fails 125 as alice env SKIFF_DEPOT=/home/alice/small/depot srun -n1 --environment=dev touch ran
