@@ -1,4 +1,4 @@
-# `skiff agent` where systemd runs the machine, set up as docs/migration.md says: it starts at boot, what it starts for a user is in a session of
+# `skiff agent` where systemd runs the host, set up as docs/migration.md says: it starts at boot, what it starts for a user is in a session of
 # PAM's with the limits of the site's for that user, and PAM has the last word. Debian's own systemd is process 1 of a container of its own.
 . "$(dirname "$0")/../lib.sh"
 [ -x /lib/systemd/systemd ] || skip 'systemd is not installed'
@@ -42,7 +42,7 @@ else
     mount -t cgroup -o pids cgroup /sys/fs/cgroup/pids
     mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified
 fi
-# Nothing of this machine's own starts, and nothing stays of it.
+# Nothing of this host's own starts, and nothing stays of it.
 for dir in /run /tmp /etc/systemd/system/multi-user.target.wants /etc/systemd/system/timers.target.wants /etc/rc?.d; do mkdir -p $dir; mount -t tmpfs -o mode=755 tmpfs $dir; done
 [ ! -d /var/log/journal ] || mount -t tmpfs tmpfs /var/log/journal
 ln -s /lib/systemd/system/munge.service /etc/systemd/system/multi-user.target.wants

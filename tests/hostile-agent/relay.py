@@ -1,4 +1,4 @@
-"""Holds the port of an agent, passes on what is said there to the agent of another machine, and adds to its answer: relay.py ADDRESS PORT"""
+"""Holds the port of an agent, passes on what is said there to the agent of another host, and adds to its answer: relay.py ADDRESS PORT"""
 import socket, sys
 
 server = socket.create_server(("", int(sys.argv[2])))

@@ -1,4 +1,4 @@
-# The agent, with mallory at its door: whatever she connects and says, from the same machine as bob, he moves his instance as fast; and it starts
+# The agent, with mallory at its door: whatever she connects and says, from the same host as bob, he moves his instance as fast; and it starts
 # nothing for accounts that are closed, and nothing without the limits that PAM sets.
 . "$(dirname "$0")/../lib.sh"
 [ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
@@ -69,7 +69,7 @@ refused 'account mallory: it is locked' usermod -p '!$6$salt$hash' mallory
 refused 'account mallory: it has expired' usermod -e 1970-01-02 mallory
 refused 'account mallory: its password must be changed' chage -d 0 mallory
 refused 'account mallory: nobody can log in while /etc/nologin exists' touch /etc/nologin
-has "$(setpriv --reuid 54321 --regid 54321 --clear-groups munge -s $'to n2 10.77.0.12\n' -u 0 | talk_to)" 'uid 54321: no account on this machine'
+has "$(setpriv --reuid 54321 --regid 54321 --clear-groups munge -s $'to n2 10.77.0.12\n' -u 0 | talk_to)" 'uid 54321: no account on this host'
 # PAM has the last word: this one was not used for too long after its password had become too old.
 inactive() { usermod -p '$6$salt$hash' mallory; chage -d 1 -M 1 -I 1 mallory; }
 refused expired inactive

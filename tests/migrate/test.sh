@@ -58,7 +58,7 @@ ok at n1 bob skiff instance start --checkpoint host cut "${endless[@]}"
 eventually 10 cut_lines cut 5
 on n1 tc qdisc replace dev e-n1 root tbf rate 100mbit burst 64k latency 50ms
 # By a slow link what can be packed is, and by others nothing. How fast a link is, is measured: both its ends have the processor before
-# all else that this machine does, and are measured three times at most.
+# all else that this host does, and are measured three times at most.
 receiver() { on n1 sh -c 'chrt "$@" $(cat /run/sshd.pid)' - "$@"; }
 receiver -f -p 10
 for times in 1 2 3; do
@@ -150,11 +150,11 @@ has "$(cat stayed)" 'instance plain stays on n2: it was not started with --check
 fails 125 at n1 alice skiff drain --to n1 n1
 has "$err" 'the one to be drained'
 fails 125 at n1 alice skiff drain n1
-has "$err" 'name the machines'
+has "$err" 'name the hosts'
 # What is dead and not yet buried is Slurm's.
 eventually 20 on n2 sh -c '! pgrep -u alice -r R,S,D,T'
 
-# By the agents of the machines, which know a user by munge alone. What is not a credential, or one used twice, starts nothing.
+# By the agents of the hosts, which know a user by munge alone. What is not a credential, or one used twice, starts nothing.
 trap 'end_agents; images_cleanup' EXIT
 agents n2
 mv .ssh ssh
@@ -195,7 +195,7 @@ refused() { # WORDS CMD...
 }
 refused 'no such instance' bob skiff migrate stays n2
 refused 'could not be started there: ssh:' alice skiff migrate stays 192.0.2.1
-refused 'that is this machine' alice skiff migrate stays n1
+refused 'that is this host' alice skiff migrate stays n1
 refused 'the kernel gives that to the host'"'"'s root alone' alice skiff migrate --mode lazy stays n2
 refused 'not a valid host name' alice skiff migrate stays -- -oProxyCommand=x
 refused 'no such instance' alice skiff migrate nothing n2
@@ -280,7 +280,7 @@ moving() { timeout -k 1 100 on n1 "${login[@]}" skiff migrate tough n2 2>err >ou
 # What shows that the other side is started, that the processes are stopped, that they are being made there, that they are given away.
 phases=('n2 pgrep -u alice -f migrate-receive' 'n1 ps -u alice -o stat=,comm= | grep -q ^t.*python3'
     'n2 pgrep -u alice -f "skiff-instance tough"' 'n1 test -e /tmp/skiff-alice/instance/tough/leaving')
-killed_in() { # SIDE PHASE: begins a move, and kills a side of it when the phase shows; on a busy machine that may be missed at first
+killed_in() { # SIDE PHASE: begins a move, and kills a side of it when the phase shows; on a busy host that may be missed at first
     local times
     for times in 1 2 3 4 5; do
         moving

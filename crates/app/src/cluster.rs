@@ -23,7 +23,7 @@ pub fn in_allocation(kind: AppType, wanted: &AppRunArgs) -> Result<i32> {
         return serve(kind, wanted);
     }
     Err(Error::new("not in a job").hint(format!(
-        "in one: salloc skiff cluster {0}, or sbatch --wrap 'skiff cluster {0}'; on this machine: skiff app {0}",
+        "in one: salloc skiff cluster {0}, or sbatch --wrap 'skiff cluster {0}'; on this host: skiff app {0}",
         kind.name()
     )))
 }

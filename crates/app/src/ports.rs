@@ -1,4 +1,4 @@
-//! Who listens on a port of this machine's own addresses, as the kernel says.
+//! Who listens on a port of this host's own addresses, as the kernel says.
 
 use std::io::ErrorKind;
 

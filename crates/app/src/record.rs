@@ -1,4 +1,4 @@
-//! What is noted of a running one in the user's home, so that they find it again from any machine: how to reach it, its token included.
+//! What is noted of a running one in the user's home, so that they find it again from any host: how to reach it, its token included.
 
 use std::fs;
 use std::io::Write;
@@ -18,8 +18,8 @@ use skiff_user::dirs::{find, make_private};
 use crate::listener::Listener;
 use crate::variable;
 
-/// By which a node of a cluster is told its name, and how one gets to the machine that it is on, as [`reached_as`] says it; nothing of the
-/// latter if the node is in no machine's network.
+/// By which a node of a cluster is told its name, and how one gets to the host that it is on, as [`reached_as`] says it; nothing of the
+/// latter if the node is in no host's network.
 pub const REACHED_AS: &str = "SKIFF_REACHED_AS";
 
 /// One of them.
@@ -27,14 +27,14 @@ pub const REACHED_AS: &str = "SKIFF_REACHED_AS";
 pub struct RunningApp {
     /// `notebook` or `desktop`.
     pub kind: String,
-    /// The machine that it runs on.
+    /// The host that it runs on.
     pub host: String,
     /// The port of 127.0.0.1 where the browser is, that is forwarded to it.
     pub port: u16,
     /// The Unix socket that it listens on; without one, it listens on the same port of 127.0.0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// What forwards it, to be typed on the machine that has the browser.
+    /// What forwards it, to be typed on the host that has the browser.
     pub forward: String,
     /// Where the browser finds it then.
     pub url: String,
@@ -70,7 +70,7 @@ impl RunningApp {
         output::line(&format!("    {}", self.url))
     }
 
-    /// Whether nobody of this machine holds its file any more. (Of another's, only that one knows; and a process's number would mean
+    /// Whether nobody of this host holds its file any more. (Of another's, only that one knows; and a process's number would mean
     /// something else in here than where it was noted.)
     fn is_gone(&self, file: &fs::File) -> bool {
         self.host == host_name() && flock(file, FlockOperation::NonBlockingLockShared).is_ok()
@@ -86,11 +86,11 @@ pub fn reached(context: &UserContext) -> Result<String> {
         Some(_) => Err(Error::new(format!("node {node}: it is not known here how your browser gets there"))
             .hint(format!("start it by `skiff cluster exec --node {node} NAME -- ...`"))),
         None => Err(Error::new(format!("node {node}: its network is none that your browser gets into"))
-            .hint("a cluster made with --net host is in its machines' network")),
+            .hint("a cluster made with --net host is in its hosts' network")),
     }
 }
 
-/// How one gets to a host: `USER@HOST`, and behind a space by whose way if there is one. Compute nodes are usually reached by way of the machine that the job was
+/// How one gets to a host: `USER@HOST`, and behind a space by whose way if there is one. Compute nodes are usually reached by way of the host that the job was
 /// submitted from.
 pub fn reached_as(user: &str, host: &str) -> String {
     let login =

@@ -48,7 +48,7 @@ pub fn options(net: NetSpace) -> Options {
 /// An error of CRIU's, with how to mend it here.
 pub fn fault(error: skiff_criu::Error) -> Fault {
     let hint = match error {
-        skiff_criu::Error::UnknownCommand(_) => "CRIU must be of the same version on both machines",
+        skiff_criu::Error::UnknownCommand(_) => "CRIU must be of the same version on both hosts",
         skiff_criu::Error::Io { what: "open" | "run", .. } => "make its folder anew: packaging/get-criu",
         _ => "",
     };

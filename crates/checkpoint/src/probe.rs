@@ -1,4 +1,4 @@
-//! What this machine and its CRIU can do, found out by trying: versions say little, as kernels are configured and patched.
+//! What this host and its CRIU can do, found out by trying: versions say little, as kernels are configured and patched.
 
 use std::os::fd::AsFd;
 use std::path::Path;

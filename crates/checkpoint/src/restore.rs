@@ -130,7 +130,7 @@ pub fn fits(context: &UserContext, checkpoint: &Checkpoint) -> Result<()> {
     checkpoint.made_with.fit()?;
     if checkpoint.instance.plan.route == Route::Helper && context.helper.is_none() {
         return Err(Error::new("its root was made with Skiff's helper, and here there is none")
-            .hint("restore it on a machine where `skiff doctor` finds the helper"));
+            .hint("restore it on a host where `skiff doctor` finds the helper"));
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ impl Versions {
         if here.machine != self.machine {
             let (there, here) = (&self.machine, &here.machine);
             return Err(Fault::new(format!(
-                "it was made on a machine of type {there}, and this is one of type {here}"
+                "it was made on a host of machine type {there}, and this one is of type {here}"
             )));
         }
         let missing: Vec<&str> =
@@ -58,10 +58,10 @@ impl Versions {
             return Ok(());
         }
         Err(Fault::new(format!(
-            "this machine's processor lacks what the programs have seen: {}",
+            "this host's processor lacks what the programs have seen: {}",
             missing.join(" ")
         ))
-        .hint("restore it on a machine like the one it was saved on"))
+        .hint("restore it on a host like the one it was saved on"))
     }
 
     /// Whether this CRIU understands what that one wrote.
@@ -109,7 +109,7 @@ mod tests {
         other.processor.push("time-travel".into());
         assert!(other.fit().expect_err("no such processor").message.contains("time-travel"));
         other.machine = "vax".into();
-        assert!(other.fit().expect_err("no such machine").message.contains("vax"));
+        assert!(other.fit().expect_err("another machine type").message.contains("vax"));
         assert_eq!(processor("processor : 0\nflags\t\t: fpu sse\nflags : x\n"), ["fpu", "sse"]);
     }
 }

@@ -1,5 +1,5 @@
-//! `skiff agent`, root's on each machine: starts receivers for users who prove by a credential of munge's who they are, where there is
-//! neither ssh nor a job between the machines. It reads that credential and nothing else: what is in it goes to the receiver, a process of
+//! `skiff agent`, root's on each host: starts receivers for users who prove by a credential of munge's who they are, where there is
+//! neither ssh nor a job between the hosts. It reads that credential and nothing else: what is in it goes to the receiver, a process of
 //! the user's, in a session of PAM's as a login has one.
 
 mod account;
@@ -63,9 +63,8 @@ pub fn serve(context: &UserContext) -> Result<i32> {
     }
     let port = context.config.migrate.port;
     if port == 0 {
-        return Err(Error::new("the configuration names no port for agents").hint(
-            "put [migrate] and port = 7790 in /etc/skiff/conf.d/agent.toml, the same on all machines",
-        ));
+        return Err(Error::new("the configuration names no port for agents")
+            .hint("put [migrate] and port = 7790 in /etc/skiff/conf.d/agent.toml, the same on all hosts"));
     }
     if is_systemd() && !SERVICES.iter().any(|path| Path::new(path).exists()) {
         return Err(Error::new(format!("{}: not there, so PAM would refuse everybody", SERVICES[0]))
@@ -222,7 +221,7 @@ fn place(uid: u32) -> Result<OwnedFd> {
     let dir = fs::File::open(PLACES).context(|| PLACES)?;
     let place = lock::try_one_of(dir.as_fd(), &uid.to_string(), MOST_EACH).context(|| PLACES)?;
     place.ok_or_else(|| {
-        Error::new(format!("{MOST_EACH} instances of yours are on their way to this machine already"))
+        Error::new(format!("{MOST_EACH} instances of yours are on their way to this host already"))
             .hint("wait until one has come")
     })
 }

@@ -49,7 +49,7 @@ pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<boo
             return Ok(true);
         }
         if lock::try_lock(&record.dir)?.is_some() {
-            // It did run, and this machine has lost it.
+            // It did run, and this host has lost it.
             return Ok(false);
         }
         std::thread::sleep(Duration::from_millis(10));

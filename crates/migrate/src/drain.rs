@@ -1,4 +1,4 @@
-//! `skiff drain`: all instances that can be moved leave a machine for others, one after the other.
+//! `skiff drain`: all instances that can be moved leave a host for others, one after the other.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -122,7 +122,7 @@ fn there(words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
 
 fn say(words: &DrainArgs, all: &[Left]) -> Result<()> {
     if words.output.json {
-        // In one line: whoever has started us on another machine waits for its end.
+        // In one line: whoever has started us on another host waits for its end.
         let text = serde_json::to_string(all).map_err(|e| Error::new(format!("JSON: {e}")))?;
         return output::line(&text);
     }

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InDoubtRecord {
-    /// The other machine.
+    /// The other host.
     pub node: String,
     /// By which the move is known there.
     pub token: String,
@@ -40,7 +40,7 @@ impl InDoubtRecord {
         let (_, started) = look(number).ok_or_else(|| Error::new("CRIU has ended"))?;
         let leaving = Self { node: node.into(), token, criu: number, started };
         leaving.write(&path(record))?;
-        leaving.hold(criu).inspect_err(|_| leaving.stay(record).ignore_error("the next command asks the other machine, which has not taken the instance, and removes the note"))?;
+        leaving.hold(criu).inspect_err(|_| leaving.stay(record).ignore_error("the next command asks the other host, which has not taken the instance, and removes the note"))?;
         Ok(leaving)
     }
 

@@ -1,4 +1,4 @@
-//! `skiff migrate`: a running instance goes to another machine. Two programs do it, both the user's own and with their rights: the *sender*,
+//! `skiff migrate`: a running instance goes to another host. Two programs do it, both the user's own and with their rights: the *sender*,
 //! which they have started here, and the *receiver*, which that starts there and which calls back.
 //!
 //! At most one of the two sides ever runs the processes. They stand still on both when the sender gives them away: CRIU, which holds
@@ -44,7 +44,7 @@ pub fn run(words: &MigrateArgs) -> Result<()> {
     sender::migrate(&UserContext::load()?, words)
 }
 
-/// Has all instances that can leave a machine; the exit code.
+/// Has all instances that can leave a host; the exit code.
 pub fn drain(words: &DrainArgs) -> Result<i32> {
     drain::drain(&UserContext::load()?, words)
 }
@@ -61,12 +61,12 @@ pub fn agent() -> Result<i32> {
     agent::serve(&UserContext::load()?)
 }
 
-/// Asks the agent of another machine to start a receiver; the exit code.
+/// Asks the agent of another host to start a receiver; the exit code.
 pub fn call_agent(node: &str, port: u16) -> Result<i32> {
     agent::call(node, port)
 }
 
-/// On the other machine; the exit code.
+/// On the other host; the exit code.
 pub fn receive() -> Result<i32> {
     receive::receive(&UserContext::load()?)
 }

@@ -1,4 +1,4 @@
-//! Pages that come from another machine into the images that CRIU makes the processes of, with the files for them made before the processes
+//! Pages that come from another host into the images that CRIU makes the processes of, with the files for them made before the processes
 //! stop. (Most do not come this way: see [`crate::direct`].)
 
 use std::collections::HashMap;

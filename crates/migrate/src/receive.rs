@@ -142,7 +142,7 @@ fn take(
 fn consider(context: &UserContext, offer: &Offer) -> Result<InstanceDir> {
     if offer.version != VERSION {
         return Err(Error::new(format!("skiff here is version {VERSION}, the sender's {}", offer.version))
-            .hint("have the same version installed on both machines"));
+            .hint("have the same version installed on both hosts"));
     }
     plan::refuse_inside(context)?;
     let record = InstanceDir::named(context, &offer.checkpoint.instance.name)?;
@@ -161,11 +161,11 @@ fn consider(context: &UserContext, offer: &Offer) -> Result<InstanceDir> {
     Ok(record)
 }
 
-/// That the sender's directory is this machine's, too.
+/// That the sender's directory is this host's, too.
 fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
     let there = Checkpoint::read(dir).map_err(|e| {
         Error::new(format!("the instance's memory cannot be read here: {e}"))
-            .hint("--mode disk needs a home that both machines see; --mode diskless does not")
+            .hint("--mode disk needs a home that both hosts see; --mode diskless does not")
     })?;
     if there != *checkpoint {
         return Err(Error::new(format!("{}: it is not what the sender has written", dir.display())));

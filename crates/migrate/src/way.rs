@@ -1,4 +1,4 @@
-//! How the receiver gets started on another machine, and calls back: by srun where that is a node of the job that we are in, else by the
+//! How the receiver gets started on another host, and calls back: by srun where that is a node of the job that we are in, else by the
 //! agent there if the site has agents, else by ssh.
 //! Who starts it there is the user, so it has no rights but theirs.
 
@@ -18,7 +18,7 @@ use skiff_user::context::UserContext;
 use crate::peer::ControlChannel;
 use crate::talk::{CONTROL, GOODS};
 
-/// How long the other machine may take to start the receiver, and that to call.
+/// How long the other host may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A receiver that has called.
@@ -41,27 +41,27 @@ pub fn launch(context: &UserContext, node: &str) -> Result<Launch> {
     Ok(Launch { way: ConnectMethod::CallBack, ..launch })
 }
 
-/// What starts a program on another machine: the manager of the job that we are in, if it is a node of that; else `otherwise`, or ssh.
+/// What starts a program on another host: the manager of the job that we are in, if it is a node of that; else `otherwise`, or ssh.
 pub fn launch_words(node: &str, words: &[OsString], otherwise: Option<Launch>) -> Result<Launch> {
     let launch = manager::launch_on(&Surroundings::of_this_process(), node, words, otherwise);
     launch.map_err(|e| match e {
         skiff_launch::Error::InvalidName(_) => Error::new(format!("{node:?}: not a valid host name")),
         skiff_launch::Error::OwnHost(_) => {
-            Error::new(format!("{node}: that is this machine")).hint("name the one that it is to go to")
+            Error::new(format!("{node}: that is this host")).hint("name the one that it is to go to")
         }
         e => Error::from(e).about(node),
     })
 }
 
-/// The other machines of the job that we are in.
+/// The other hosts of the job that we are in.
 pub fn others(node: &str) -> Result<Vec<String>> {
     let (_, list) = manager::find(&Surroundings::of_this_process(), None)
-        .map_err(|e| Error::from(e).hint("name the machines that they are to go to: --to"))?;
+        .map_err(|e| Error::from(e).hint("name the hosts that they are to go to: --to"))?;
     let others: Vec<String> =
         list.into_iter().map(|host| host.name).filter(|name| !hosts::same(name, node)).collect();
     match others.is_empty() {
         true => Err(Error::new(format!("{node}: the job has no other node"))
-            .hint("name the machines that they are to go to: --to")),
+            .hint("name the hosts that they are to go to: --to")),
         false => Ok(others),
     }
 }
@@ -95,6 +95,6 @@ fn called(node: &str, launcher: &mut Launcher, listener: &mut CallbackListener) 
     })?;
     called.ok_or_else(|| {
         Error::new(format!("{node}: it has not called back within {} s", PATIENCE.as_secs()))
-            .hint("a firewall? it must be able to connect to this machine")
+            .hint("a firewall? it must be able to connect to this host")
     })
 }

@@ -9,7 +9,7 @@ use skiff_spec::account::User;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_sys::clock::now;
 
-/// Files that close a machine to all but root (pam_nologin).
+/// Files that close a host to all but root (pam_nologin).
 const NOLOGIN: [&str; 2] = ["/run/nologin", "/etc/nologin"];
 
 /// A user, as the name services know them.
@@ -25,7 +25,7 @@ impl TargetAccount {
     pub fn fit(uid: u32) -> Result<Self> {
         let passwd = entry("passwd", &uid.to_string())?;
         let account = passwd.as_deref().and_then(|line| Self::parse(line, uid));
-        let account = account.ok_or_else(|| Error::new(format!("uid {uid}: no account on this machine")))?;
+        let account = account.ok_or_else(|| Error::new(format!("uid {uid}: no account on this host")))?;
         account.refuse_closed_machine()?;
         account.refuse_shell()?;
         if let Some(shadow) = entry("shadow", &account.name)? {
@@ -48,7 +48,7 @@ impl TargetAccount {
     }
 
     fn refused(&self, why: impl std::fmt::Display) -> Error {
-        Error::new(format!("account {}: {why}", self.name)).hint("ask the administrator of that machine")
+        Error::new(format!("account {}: {why}", self.name)).hint("ask the administrator of that host")
     }
 
     fn refuse_closed_machine(&self) -> Result<()> {

@@ -1,6 +1,6 @@
-//! `skiff agent-call`: a launcher, as ssh and srun are. What is said to it goes to the agent of another machine, sealed by munge so that only
-//! root can open it, and only on that machine; what that says comes out again, marked as said there. Whoever holds the agent's port on that
-//! machine may say anything.
+//! `skiff agent-call`: a launcher, as ssh and srun are. What is said to it goes to the agent of another host, sealed by munge so that only
+//! root can open it, and only on that host; what that says comes out again, marked as said there. Whoever holds the agent's port on that
+//! host may say anything.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
@@ -12,7 +12,7 @@ use skiff_sys::IgnoreError;
 
 use crate::agent::{BUSY, request};
 
-/// How long the agent of another machine may take to be reached.
+/// How long the agent of another host may take to be reached.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For how long whom it has no room for comes back, and how often.
 const PERSISTENCE: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub fn call(node: &str, port: u16) -> Result<i32> {
     }
 }
 
-/// A call, sealed for the machine that it goes to. Beforehand: of those who have nothing to say, an agent has least patience with.
+/// A call, sealed for the host that it goes to. Beforehand: of those who have nothing to say, an agent has least patience with.
 struct Sealed<'a> {
     node: &'a str,
     call: Vec<u8>,

@@ -20,7 +20,7 @@ const DECODED: u8 = 5;
 const HEADER: usize = 11;
 /// No answer is longer. Its bytes go through a pipe at once, and what is in a credential may have been compressed.
 const LONGEST: usize = 16 << 10;
-const HINT: &str = "the machines need munge's one key and clocks that agree";
+const HINT: &str = "the hosts need munge's one key and clocks that agree";
 
 /// Who has shown a credential, and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! What is in a credential: on which machine its user wants a receiver, and how that is to call back. Without the first, whoever holds the port
-//! of an agent on some machine could pass a credential on to the agent of another, which would start a receiver where nobody wanted one.
+//! What is in a credential: on which host its user wants a receiver, and how that is to call back. Without the first, whoever holds the port
+//! of an agent on some host could pass a credential on to the agent of another, which would start a receiver where nobody wanted one.
 
 use std::net::IpAddr;
 
@@ -12,9 +12,9 @@ const LONGEST: usize = 16 << 10;
 
 /// What a credential holds: `to NODE ADDRESS`, and behind that line the call.
 pub struct BoundCall {
-    /// The machine, as its user has named it.
+    /// The host, as its user has named it.
     node: String,
-    /// Address that the connection to the machine has.
+    /// Address that the connection to the host has.
     address: IpAddr,
     /// How its receiver is to call back: a line of JSON, which only that reads.
     call: Vec<u8>,
@@ -47,20 +47,20 @@ impl Protocol for BoundCall {
     );
 }
 
-/// Seals a call for one machine: as its user has named it, and by the address that the connection to it has. Nothing if it is too long.
+/// Seals a call for one host: as its user has named it, and by the address that the connection to it has. Nothing if it is too long.
 pub fn bind(node: &str, address: IpAddr, call: &[u8]) -> Option<Vec<u8>> {
     BoundCall { node: node.into(), address: address.to_canonical(), call: call.into() }.to_bytes()
 }
 
-/// The call, if it is for this machine: by the address at which the agent was reached, or by the machine's name where addresses are
+/// The call, if it is for this host: by the address at which the agent was reached, or by the host's name where addresses are
 /// translated on the way.
 ///
 /// # Errors
-/// For which machine it is.
+/// For which host it is.
 pub fn call_for(payload: &[u8], here: &str, reached_at: IpAddr) -> Result<Vec<u8>> {
     let BoundCall { node, address, call } = BoundCall::from_bytes(payload).ok_or_else(|| {
-        Error::new("the request does not say for which machine it is")
-            .hint("have the same version installed on both machines")
+        Error::new("the request does not say for which host it is")
+            .hint("have the same version installed on both hosts")
     })?;
     let by_address = is_of_one_machine(address) && address == reached_at.to_canonical();
     let by_name = node != "localhost" && hosts::same(&node, here);
@@ -68,12 +68,12 @@ pub fn call_for(payload: &[u8], here: &str, reached_at: IpAddr) -> Result<Vec<u8
         true => Ok(call),
         false => Err(Error::new(format!("the request is for {node} ({address}), and this is {here}"))
             .hint(format!(
-                "if {here} is the machine you meant, call it {here}; if not, connections to {node} are diverted: tell the administrator"
+                "if {here} is the host you meant, call it {here}; if not, connections to {node} are diverted: tell the administrator"
             ))),
     }
 }
 
-/// Whether no two machines have this address: each has its own loopback and link-local ones.
+/// Whether no two hosts have this address: each has its own loopback and link-local ones.
 fn is_of_one_machine(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -97,7 +97,7 @@ mod tests {
             // Translated on the way.
             ("n2", "192.0.2.9", "n2", "10.0.0.2", true),
             ("n2.example", "192.0.2.9", "n2", "10.0.0.2", true),
-            // Passed on by another machine.
+            // Passed on by another host.
             ("n9", "10.0.0.9", "n2", "10.0.0.2", false),
             ("n9", "127.0.0.1", "n2", "127.0.0.1", false),
             ("localhost", "127.0.0.1", "localhost", "127.0.0.1", false),
@@ -108,7 +108,7 @@ mod tests {
             let sealed = bind(node, at(address), b"{}\n").expect("a short call");
             let found = call_for(&sealed, here, at(reached_at));
             assert_eq!(found.as_deref().ok(), want.then_some(&b"{}\n"[..]), "{node} {address} {here}");
-            // Whoever is led to another machine is not told to name that one.
+            // Whoever is led to another host is not told to name that one.
             let diverted = format!("if not, connections to {node} are diverted");
             assert!(found.map_or_else(|e| e.hint.contains(&diverted), |_| true), "{node} {address} {here}");
         }
@@ -126,8 +126,8 @@ mod tests {
             "to \x1b[2J 10.0.0.2\n",
             " n2 10.0.0.2\n",
         ] {
-            let refused = call_for(sealed.as_bytes(), "n2", at).expect_err("no machine");
-            let says = "the request does not say for which machine it is";
+            let refused = call_for(sealed.as_bytes(), "n2", at).expect_err("another host");
+            let says = "the request does not say for which host it is";
             assert_eq!(refused.message, says, "{sealed:?}");
         }
     }
