@@ -97,6 +97,13 @@ ok as alice skiff env exec dev -- /usr/bin/python3 - <"$here/attack.py"
 ok as alice skiff env exec dev -- test -e /opt/of-dev
 fails 1 as mallory /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("/home/alice/.local/share/skiff/env/dev/host.sock")'
 has "$err" 'Permission denied'
+# What another user inside has put in the place of the agent's socket is not touched, nor does it keep the command from running.
+inside alice dev 'setpriv --reuid 1000 --regid 1000 --clear-groups sh -c "mkdir -m 777 /tmp/planted; ln -s /home/alice /tmp/link; mkdir -m 700 /tmp/theirs"'
+for place in planted link theirs; do
+    ok as alice env SSH_AUTH_SOCK=/tmp/$place/agent skiff env exec dev -- true
+    has "$err" 'no way to the ssh agent' $place
+done
+[ ! -e $home/agent ] || fail 'a socket was made where a link of another user leads'
 # What has no way out for srun has none for Skiff.
 ok as alice skiff instance start --containall host closed -- sleep 100
 fails 1 as alice skiff instance exec closed -- test -e /run/skiff/host.sock

@@ -9,6 +9,7 @@ pub mod live;
 mod remove;
 pub mod root;
 mod settings;
+mod ssh_agent;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;

@@ -20,7 +20,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, inside};
 use skiff_user::context::UserContext;
 
-use crate::{calling, root};
+use crate::{calling, root, ssh_agent};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &UserContext, name: &EnvName, inside: &ProcessArgs) -> Result<i32> {
@@ -92,7 +92,7 @@ fn set_prompt(command: &mut CommandSpec, name: &EnvName) {
 pub fn exec_in(context: &UserContext, env: &Environment, inside: &ProcessArgs, command: &CommandSpec) -> i32 {
     let mut command = command.clone();
     command.set(names::ENVIRONMENT, env.name.as_str());
-    match session(context, env, inside.identity(), &command) {
+    match session(context, env, inside.identity(), command) {
         Ok(ended) => output::exit_as(ended),
         Err(why) => output::failed(why),
     }
@@ -102,13 +102,15 @@ fn session(
     context: &UserContext,
     env: &Environment,
     identity: Identity,
-    command: &CommandSpec,
+    mut command: CommandSpec,
 ) -> std::result::Result<CommandExit, Failed> {
     let live = root::session(context, env)?;
+    let agent = ssh_agent::forward(context, env, &mut command);
     let session = Session::begin()?;
     let target = (&live.init, live.pid, enter::net_space(&env.settings()?.net, false));
-    let child = enter::spawn(context, target, identity, command, &session)?;
+    let child = enter::spawn(context, target, identity, &command, &session)?;
     let ended = session.wait(&child)?;
+    drop(agent);
     live.leave();
     Ok(ended)
 }
