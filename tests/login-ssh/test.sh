@@ -65,6 +65,95 @@ ok rsync -a --itemize-changes -e "ssh -F $config" tree/ alice@ctl:/opt/by-ssh/tr
 equal "$out" '' 'rsync a second time'
 [ ! -e /opt/by-ssh ] || fail 'files came to the host'
 
+# Skiff in a shell's text: that is the shell's inside, where `skiff` is answered outside.
+ok remote alice@ctl 'skiff env list | wc -l; skiff env diff | grep -c "by-ssh$"; skiff run -- false || echo no'
+equal "$out" $'2\n1\nno'
+
+# git, both ways; a jump through this login to another user's.
+export GIT_SSH_COMMAND="ssh -F $config" GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+ok remote alice@ctl 'git init -q --bare /opt/by-ssh/repo.git'
+git -c init.defaultBranch=main init -q work
+git -C work -c user.name=a -c user.email=a@b commit -q --allow-empty -m 'made outside'
+ok git -C work push -q alice@ctl:/opt/by-ssh/repo.git main
+ok git clone -q -b main alice@ctl:/opt/by-ssh/repo.git clone
+equal "$(git -C clone log --format=%s)" 'made outside'
+ok remote -J alice@ctl bob@localhost 'id -u; stat -c %u ~/here'
+equal "$out" $'0\n0'
+
+# As editors on another computer do it (VS Code, JetBrains): a long script on a shell's standard input installs a server and leaves it running.
+# A second connection forwards a port to it; a third ends it.
+{
+    cat <<'END'
+set -e; mkdir -p ~/.editor; cd ~/.editor
+cat >server.py <<'SERVER'
+import http.server
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+open("port.new", "w").write(str(server.server_port))
+server.serve_forever()
+SERVER
+cat >long <<'LONG'
+END
+    seq -f 'line %g of what is longer than any buffer' 20000
+    cat <<'END'
+LONG
+wc -l <long
+nohup python3 server.py >log 2>&1 </dev/null &
+echo $! >pid
+until [ -s port.new ]; do sleep 0.05; done
+echo served >page
+echo "listeningOn==$(cat port.new)=="
+END
+} >install.sh
+ok timeout 25 ssh -F "$config" -T alice@ctl bash <install.sh
+has "$out" 20000
+port=$(sed -n 's/.*listeningOn==\(.*\)==/\1/p' <<<"$out")
+ssh -F "$config" -N -o ExitOnForwardFailure=yes -L "4711:127.0.0.1:$port" alice@ctl 3>&- &
+forwarding=$!
+eventually 10 curl -fsS http://127.0.0.1:4711/page
+equal "$(curl -fsS http://127.0.0.1:4711/page)" served
+kill $forwarding
+ok remote alice@ctl 'kill $(cat ~/.editor/pid); rm -r ~/.editor'
+
+# The client's agent, for as long as the session: as root and as oneself, from two sessions at once, and from an environment within.
+eval "$(ssh-agent -a "$PWD/agent")" >agent.log
+SSH_AUTH_SOCK=$PWD/agent ssh-add -q "$(sed -n 's/ *IdentityFile //p' "$config")"
+with_agent() { SSH_AUTH_SOCK=$PWD/agent remote -A "$@"; }
+key=$(SSH_AUTH_SOCK=$PWD/agent ssh-add -l)
+ok with_agent alice@ctl 'ssh-add -l; skiff env exec --me default -- ssh-add -l; ls -d /tmp/ssh-*'
+equal "$(head -2 <<<"$out")" "$key"$'\n'"$key" 'the agent'
+place=$(tail -1 <<<"$out")
+ok remote alice@ctl "ls -d $place || echo gone; ssh-add -l 2>&1 || true"
+equal "$(head -1 <<<"$out")" gone
+lacks "$out" "$key"
+ok with_agent alice@ctl 'skiff env create second; skiff env exec second -- ssh-add -l; skiff env rm second; ssh-add -l'
+equal "$out" "$key"$'\n'"$key"
+# With it from here to another login, by its key alone.
+ok with_agent alice@ctl 'ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR bob@localhost whoami'
+equal "$out" root
+# Many at once; and nobody else inside has it.
+ok with_agent alice@ctl 'for i in $(seq 40); do ssh-add -l & done | sort | uniq -c | sed "s/^ *//"; setpriv --reuid 1000 --regid 1000 --clear-groups ssh-add -l 2>&1 || echo none'
+equal "$(head -1 <<<"$out")" "40 $key"
+equal "$(tail -1 <<<"$out")" none
+ssh-agent -k >/dev/null 2>&1 || kill "$SSH_AGENT_PID"
+unset SSH_AUTH_SOCK SSH_AGENT_PID
+
+# X11, to a server of the client's with a key of its own.
+export XAUTHORITY=$PWD/xauthority
+touch "$XAUTHORITY"
+xauth -q add :77 . "$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')"
+Xvnc :77 -geometry 1234x567 -auth "$XAUTHORITY" -rfbport 5977 -localhost -SecurityTypes None >xvnc.log 2>&1 3>&- &
+server=$!
+eventually 10 env DISPLAY=:77 xdpyinfo
+ok env DISPLAY=:77 timeout 25 ssh -F "$config" -Y alice@ctl 'echo $DISPLAY; xdpyinfo | grep dimensions'
+has "$out" 'localhost:1'
+has "$out" '1234x567 pixels'
+kill $server
+
+# tmux: what runs in it stays when its session ends.
+ok remote alice@ctl 'tmux -L t new-session -d -x 80 -y 24 "tty; id -u; exec cat"'
+ok remote alice@ctl 'tmux -L t send-keys typed Enter; sleep 0.3; tmux -L t capture-pane -p | grep .; tmux -L t kill-server'
+equal "$(sed 1d <<<"$out")" $'0\ntyped\ntyped'
+
 # At a terminal, and when the connection breaks.
 SSH_CONFIG=$config PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
 

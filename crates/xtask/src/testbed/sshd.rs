@@ -44,7 +44,7 @@ fn server_config(bed: &Bed) -> String {
     format!(
         "Port 22\nHostKey {dir}/host_key\nAuthorizedKeysFile {AUTHORIZED_KEYS}\nAllowUsers {users}\n\
          KbdInteractiveAuthentication no\nPasswordAuthentication no\nUsePAM yes\nPrintMotd no\nUseDNS no\n\
-         LogLevel VERBOSE\nAcceptEnv LANG LC_*\nSubsystem sftp /usr/lib/openssh/sftp-server\nPidFile /run/sshd.pid\n\
+         LogLevel VERBOSE\nX11Forwarding yes\nAcceptEnv LANG LC_*\nSubsystem sftp /usr/lib/openssh/sftp-server\nPidFile /run/sshd.pid\n\
          Include {dir}/sshd_config.d/*.conf\n",
         users = USERS.join(" "),
     )
