@@ -1,4 +1,4 @@
-# takes: 12
+# takes: 15
 # docs/coming-from.md: each line of it does what the page says, as alice, and by the other programs' names where Skiff has these.
 . "$(dirname "$0")/../lib.sh"
 # Where the nodes reach it too.
@@ -75,3 +75,34 @@ for i in "${!rows[@]}"; do
     has "$err" 'hint: ' "$line"
     has "$err" "$part" "$line"
 done
+
+# What is here counts before what a registry may have: an environment, an instance, a path, a program. None is asked.
+asked_before=$(wc -l <"$registry_log")
+ok as alice skiff env create tools
+ok as alice skiff run -d --name busy debian:12 sleep 600
+for case in 'tools|skiff env exec tools' 'busy|skiff exec busy' 'data|skiff run ./data' 'id|skiff run -- id'; do
+    fails 125 as alice skiff run "${case%|*}" true
+    has "$err" "hint: ${case#*|}" "skiff run ${case%|*}"
+    has "$err" "skiff pull ${case%|*}"
+done
+equal "$(wc -l <"$registry_log")" "$asked_before" 'requests to the registry'
+ok as alice skiff rm -f tools busy
+
+# Without a name service it is said within a second that there is none: one that is silent, and one that is not there.
+rm /home/alice/.config/containers/registries.conf
+cp --preserve /etc/resolv.conf "$images_tmp/resolv.conf"
+trap 'cat "$images_tmp/resolv.conf" >/etc/resolv.conf; chmod "$mode" /dev/net/tun; images_cleanup' EXIT
+echo nameserver 127.0.0.1 >/etc/resolv.conf
+unresolved() {
+    local since=${EPOCHREALTIME/./}
+    fails 125 as alice skiff run nosuch:1 true
+    has "$err" 'hint: look at the server'"'"'s name and at the name service'
+    took=$(((${EPOCHREALTIME/./} - since) / 1000))
+    [ $took -lt $((1000 * slowness)) ]
+}
+unresolved || unresolved || fail "without a name service: $took ms"
+/usr/bin/python3 -c 'import socket, time; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(("127.0.0.1", 53)); time.sleep(60)' 3>&- &
+silent=$!
+eventually 5 grep -q ':0035 ' /proc/net/udp
+unresolved || unresolved || fail "with a silent name service: $took ms"
+kill $silent

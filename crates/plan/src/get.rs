@@ -1,15 +1,19 @@
 //! An image for whoever is about to use it: one that they have, else pulled from where its name says.
 
+use std::path::Path;
 use std::str::FromStr;
 
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_output as output;
+use skiff_runtime::environments::Environment;
 use skiff_runtime::naming;
+use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::JobImage;
+use skiff_spec::name::EnvName;
 use skiff_store::ImageMetadata;
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
@@ -47,7 +51,10 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
         // By digits or short it was named, and by a full name it is asked for.
         (PullWhen::Always, Some(entry)) => entry.reference,
         (_, None) if is_id(text) => return Err(StoreError::NotPulled(text.into()).into()),
-        (_, None) => text.to_owned(),
+        (_, None) => match meant(context, text)? {
+            Some(guess) => return Err(guess),
+            None => text.to_owned(),
+        },
     };
     if !matches!(parse(&entry)?, ImageReference::Registry(_) | ImageReference::Short(_)) {
         return Err(StoreError::NotPulled(text.into()).into());
@@ -60,6 +67,56 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
             Error { hint: hint.trim_start_matches("; ").into(), ..e }
         }
         _ => e,
+    })
+}
+
+/// What else may have been meant by a word that no image here is called by: something that is here counts for more than what a registry may
+/// have under that name.
+fn meant(context: &UserContext, text: &str) -> Result<Option<Error>> {
+    let Some(what) = what_is_called(context, text)? else { return Ok(None) };
+    let hub = format!("if an image is meant: skiff pull {text}");
+    let (what, line) = match what {
+        Called::Environment => {
+            (format!("an environment is called {text}"), format!("skiff env exec {text} -- COMMAND"))
+        }
+        Called::Instance => (format!("an instance is called {text}"), format!("skiff exec {text} COMMAND")),
+        Called::Path => {
+            (format!("{text} is a path here"), format!("skiff run ./{text}, or skiff run -- ./{text}"))
+        }
+        Called::Program => (format!("{text} is a program of the host"), format!("skiff run -- {text}")),
+    };
+    Ok(Some(Error::new(format!("image {text}: not pulled, and {what}")).hint(format!("{line}; {hub}"))))
+}
+
+/// What has a name that could be an image's.
+enum Called {
+    Environment,
+    Instance,
+    Path,
+    Program,
+}
+
+fn what_is_called(context: &UserContext, text: &str) -> Result<Option<Called>> {
+    // With a tag or a digest it can only be an image.
+    if text.contains([':', '@']) {
+        return Ok(None);
+    }
+    if let Ok(name) = text.parse::<EnvName>() {
+        if Environment::named(context, name.clone())?.exists() {
+            return Ok(Some(Called::Environment));
+        }
+        if InstanceDir::named(context, &name)?.is_there() {
+            return Ok(Some(Called::Instance));
+        }
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut programs = std::env::split_paths(&path).map(|dir| dir.join(text));
+    Ok(if Path::new(text).exists() {
+        Some(Called::Path)
+    } else if !text.contains('/') && programs.any(|program| program.is_file()) {
+        Some(Called::Program)
+    } else {
+        None
     })
 }
 

@@ -152,7 +152,10 @@ impl Error {
             Error::Told(told) => told.is_refusal,
             Error::Registry(e) => !matches!(
                 e.failure,
-                Failure::Connection(_) | Failure::Cancelled | Failure::Status { status: 429 | 500.., .. }
+                Failure::Connection(_)
+                    | Failure::Unresolved(_)
+                    | Failure::Cancelled
+                    | Failure::Status { status: 429 | 500.., .. }
             ),
             _ => false,
         }

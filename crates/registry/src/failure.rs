@@ -18,9 +18,12 @@ pub enum Failure {
     /// The credentials are missing or not taken.
     #[error("{0}")]
     Unauthorized(String),
-    /// No connection came about, or it broke: refused, reset, not resolved, silent.
+    /// No connection came about, or it broke: refused, reset, silent.
     #[error("{0}")]
     Connection(String),
+    /// The host's name led to no address.
+    #[error("{0}")]
+    Unresolved(String),
     /// The answer ended before it was complete.
     #[error("the answer ended after {got} of {expected} bytes")]
     Short {
@@ -51,7 +54,10 @@ impl Failure {
     pub fn is_transient(&self) -> bool {
         match self {
             Failure::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=504 | 509 | 520..=530),
-            Failure::Connection(_) | Failure::Short { .. } | Failure::WrongDigest { .. } => true,
+            Failure::Connection(_)
+            | Failure::Unresolved(_)
+            | Failure::Short { .. }
+            | Failure::WrongDigest { .. } => true,
             Failure::Unauthorized(_)
             | Failure::Nonsense(_)
             | Failure::Certificate(_)
@@ -90,6 +96,10 @@ impl Failure {
             Failure::Connection(_) | Failure::Short { .. } => Some(
                 "look at the server's name, the network and the proxy (HTTPS_PROXY, NO_PROXY); \
                  what was fetched is kept, and the same command goes on from there"
+                    .into(),
+            ),
+            Failure::Unresolved(_) => Some(
+                "look at the server's name and at the name service (/etc/resolv.conf); an image that is here runs without it"
                     .into(),
             ),
             Failure::WrongDigest { .. } => Some(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use skiff_sys::IgnoreError;
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
@@ -150,6 +150,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
+            .timeout_resolve(Some(RESOLVE))
             .timeout_connect(Some(*connect))
             .timeout_per_read(Some(*stall))
             .timeout_per_write(Some(*stall))
@@ -169,6 +170,12 @@ impl Http {
     }
 }
 
+/// How the standard library's message begins where a name leads to no address; the error has no kind of its own.
+const LOOKUP: &str = "failed to lookup address information";
+
+/// How long a name may take. Somebody waits for the first answer; and what goes on in the background is tried again.
+const RESOLVE: Duration = Duration::from_millis(700);
+
 /// Host and port.
 pub(super) fn authority(uri: &Uri) -> &str {
     uri.authority().map_or("", |authority| authority.as_str())
@@ -181,10 +188,13 @@ fn connection_failure(error: ureq::Error, uri: &Uri) -> Failure {
             e @ (rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented),
         ) => Failure::Certificate(format!("the certificate of {server} is not to be trusted: {e}")),
         ureq::Error::Io(e) => io_failure(e, server),
+        ureq::Error::Timeout(ureq::Timeout::Resolve) => {
+            Failure::Unresolved(format!("the name service does not say soon where {server} is"))
+        }
         ureq::Error::Timeout(reason) => {
             Failure::Connection(format!("no answer from {server} in time ({reason})"))
         }
-        ureq::Error::HostNotFound => Failure::Connection(format!("the host {server} is not known")),
+        ureq::Error::HostNotFound => Failure::Unresolved(format!("the host {server} is not known")),
         ureq::Error::ConnectProxyFailed(why) => {
             Failure::Connection(format!("the proxy refuses {server}: {why}"))
         }
@@ -199,6 +209,7 @@ pub(super) fn io_failure(error: std::io::Error, server: &str) -> Failure {
         return Failure::Certificate(format!("the certificate of {server} is not to be trusted: {e}"));
     }
     match error.kind() {
+        _ if error.to_string().starts_with(LOOKUP) => Failure::Unresolved(format!("{server}: {error}")),
         std::io::ErrorKind::TimedOut => Failure::Connection(format!("{server} has gone silent")),
         _ => Failure::Connection(format!("{server}: {error}")),
     }

@@ -37,7 +37,7 @@ mod user_dirs;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
@@ -64,6 +64,8 @@ use repository::{Repository, Wish};
 pub const MAX_INDEXES: usize = 3;
 /// A mirror that fails is not insisted on.
 const MIRROR_TRIES: u32 = 2;
+/// For how long a server is looked for whose name leads nowhere.
+const UNRESOLVED: Duration = Duration::from_millis(600);
 
 /// How to deal with servers.
 #[derive(Debug, Clone)]
@@ -413,14 +415,18 @@ impl Client {
         tries: u32,
         mut ask: impl FnMut() -> Result<T, Failure>,
     ) -> Result<T> {
-        let mut failures = 0;
+        let (mut failures, begun) = (0, Instant::now());
         loop {
             let failure = match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             failures += 1;
-            match retry::pause(&failure, failures, tries) {
+            // Somebody waits, and a name service that is not there does not come soon.
+            let is_soon = |pause: &Duration| {
+                !matches!(failure, Failure::Unresolved(_)) || begun.elapsed() + *pause < UNRESOLVED
+            };
+            match retry::pause(&failure, failures, tries).filter(is_soon) {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(RegistryError::new(&repository.server, object, failures, failure).into()),
             }
