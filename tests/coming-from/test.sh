@@ -86,6 +86,22 @@ for case in 'tools|skiff env exec tools' 'busy|skiff exec busy' 'data|skiff run 
     has "$err" "skiff pull ${case%|*}"
 done
 equal "$(wc -l <"$registry_log")" "$asked_before" 'requests to the registry'
+# Completion knows them, in the script that bash loads.
+completed() { # WORD...: what the tab key offers for the last one
+    ok as alice bash -c '. /usr/share/bash-completion/completions/skiff; COMP_WORDS=(skiff "$@"); COMP_CWORD=$#; COMP_LINE="skiff $*"; COMP_POINT=${#COMP_LINE}
+        _skiff_or_names skiff "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf "%s\n" "${COMPREPLY[@]}" | sort -u | xargs' - "$@"
+}
+completed env exec to && equal "$out" tools
+completed exec -it bu && equal "$out" busy
+completed run deb && equal "$out" debian:12
+completed run debian:1 && equal "$out" 12 'what comes behind a colon'
+completed run --net pri && equal "$out" private
+completed stop '' && has "$out" 'busy' && has "$out" tools
+completed images '' && lacks "$out" debian
+# What a shell would run is never offered.
+ok as alice sh -c 'cp debian.sqsh "\$(touch x).sqsh"; skiff import "./\$(touch x).sqsh"; skiff images --format "{{.Reference}}"'
+has "$out" 'touch x'
+completed run '' && lacks "$out" touch
 ok as alice skiff rm -f tools busy
 
 # Without a name service it is said within a second that there is none: one that is silent, and one that is not there.

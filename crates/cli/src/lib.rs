@@ -20,6 +20,7 @@ mod app;
 pub mod called_as;
 mod checkpoint;
 mod cluster;
+pub mod complete;
 mod container;
 mod elsewhere;
 mod examples;
@@ -320,6 +321,13 @@ pub enum CliCommand {
     Completion {
         /// Shell to complete in
         shell: clap_complete::Shell,
+    },
+    /// Print the names that may follow these words, for completion
+    #[command(hide = true)]
+    Complete {
+        /// Words behind `skiff`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
     },
     /// Write the manual pages into a directory
     #[command(hide = true)]

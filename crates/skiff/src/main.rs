@@ -1,5 +1,6 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
+mod complete;
 mod doctor;
 #[cfg(test)]
 mod every_flag;
@@ -170,6 +171,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Rm(_)
         | CliCommand::Tag { .. }
         | CliCommand::History { .. }
+        | CliCommand::Complete { .. }
         | CliCommand::Net(_)
         | CliCommand::Pull(_)
         | CliCommand::Import(_)
@@ -252,11 +254,8 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Doctor(output) => return doctor::doctor(output.json),
         CliCommand::Sweep(sweep) => sweep::sweep(&sweep)?,
         CliCommand::Config(output) => show_config(output.json)?,
-        CliCommand::Completion { shell } => {
-            let mut script = vec![];
-            clap_complete::generate(shell, &mut Cli::command(), "skiff", &mut script);
-            output::bytes(&script)?;
-        }
+        CliCommand::Completion { shell } => output::bytes(cli::complete::script(shell).as_bytes())?,
+        CliCommand::Complete { words } => complete::complete(&words)?,
         CliCommand::Man { dir } => {
             cli::manual::write(Cli::command(), &dir).context(|| dir.display().to_string())?;
         }

@@ -193,7 +193,8 @@ pub struct ListedCluster {
     made: u64,
     /// `up` or `lost`.
     state: &'static str,
-    nodes: usize,
+    /// How many nodes it has, without the controller.
+    pub nodes: usize,
     path: String,
 }
 
