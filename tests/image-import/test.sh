@@ -78,7 +78,7 @@ for route in helper none; do
     ok as alice skiff export tools/saved:1 docker-archive:out.tar
     exported=$out
     equal "$(tar -xOf /home/alice/out.tar manifest.json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["RepoTags"])')" \
-        "['docker.io/tools/saved:1']"
+        "['localhost/tools/saved:1']"
     ok as alice skopeo inspect --format '{{.Digest}}' docker-archive:out.tar
     ok as alice skiff import out.tar tools/again:1
     equal "$out" "$exported"
@@ -89,7 +89,39 @@ for route in helper none; do
     equal "$(tar -tf /home/alice/files.tar | grep -c '^etc/mark')" 2
     ok as alice skiff export tools/saved:1 x.erofs
     equal "$(stat -c %U /home/alice/x.erofs)" alice
-    ok as alice skiff run x.erofs cat /etc/mark
+    # With all that the image says of itself, in the forms of file systems, too.
+    for file in x.erofs x.sqsh; do
+        ok as alice skiff export tools/saved:1 $file
+        ok as alice skiff run ./$file
+        equal "$out" of-the-image "the command of $file"
+        ok as alice skiff run ./$file sh -c 'echo $FROM_IMAGE'
+        equal "$out" yes "a variable of $file"
+    done
+    ok as alice skiff store verify
+    # No registry is asked for what was imported under a name without a server.
+    ok as alice skiff images --json
+    has "$out" '"localhost/tools/saved:1"'
+    ok as alice skiff run localhost/tools/saved:1
+    fails 125 as alice skiff run --pull always tools/saved:1
+    has "$err" 'localhost/tools/saved:1: not in a registry'
+    for words in 'pull localhost/tools/none' 'run localhost/tools/none'; do
+        fails 125 as alice skiff $words
+        has "$err" 'you have not imported an image of this name'
+    done
+    # The files of a root alone: as a tar file, out to a directory, and that again. What has changed in it counts.
+    tar -C "$root" -czf "$files/root.tgz" . && chown alice: "$files/root.tgz"
+    ok as alice skiff import images/root.tgz files-alone
+    ok as alice skiff run --root files-alone cat /etc/mark-again /etc/for-root
+    equal "$out" $'of-the-image\nhidden'
+    ok as alice skiff export files-alone unpacked/
+    [ -O /home/alice/unpacked ] || equal "$(stat -c %U /home/alice/unpacked/etc/for-root)" alice
+    as alice sh -c 'echo changed >unpacked/etc/mark'
+    for times in first again; do
+        ok as alice skiff run --root ./unpacked sh -c 'cat /etc/mark-again /etc/for-root; stat -c %u /etc/mark'
+        equal "$out" "changed"$'\nhidden\n0' $times
+        as alice sh -c 'echo changed >unpacked/etc/other'
+    done
+    as alice rm -r unpacked
     fails 125 as alice skiff export tools/saved:1 /no/such/x.tar
     has "$err" 'No such file'
     fails 125 as alice skiff export tools/saved:1 x.zip

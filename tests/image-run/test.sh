@@ -41,6 +41,11 @@ run 'echo "$FROM_IMAGE $PATH"'
 equal "$out" 'mine /bin' 'what the user says is stronger'
 before=() options=()
 
+# As builders write them: no entry point, and a directory from the root on.
+image tools/odd:1 --config '{"Entrypoint":[""],"Cmd":["/bin/pwd"],"WorkingDir":"usr/share"}'
+ok as alice skiff run $registry/tools/odd:1
+equal "$out" /usr/share
+
 # Images by whichever of their names.
 for name in "docker://$full" "$digits" "sha256:$digits" "${digits:0:12}" "image:"; do
     case $name in

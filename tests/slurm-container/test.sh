@@ -58,6 +58,26 @@ equal "$out" $'/home/project\n/home/project'
 rm -r /srv/work /srv/other /home/project
 mv "$images_tmp/opt" "$images_tmp/data" "$root"
 
+# An image that was imported runs on all nodes. No registry has it, and none is asked.
+ok as alice skiff pull --quiet $registry/tools/env:1
+ok as alice skiff export $registry/tools/env:1 docker-archive:mine.tar
+ok as alice skiff import mine.tar mine
+rm mine.tar
+: >"$registry_log"
+for times in first second; do
+    in_image -N2 --container-image=mine sh -c 'tool; echo $FROM_IMAGE; pwd; hostname'
+    equal "$(sort <<<"$out" | uniq -c | xargs)" '2 /data 1 n1 1 n2 2 tool of the image 2 yes' $times
+done
+ok as alice skiff env create of-mine --base image:mine
+inside alice of-mine 'echo changed >/opt/new'
+in_image -N2 --environment=of-mine sh -c 'tool; cat /opt/new'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 changed 2 tool of the image'
+equal "$(cat "$registry_log")" '' 'what the registry was asked'
+ls .local/share/skiff/depot/images/*.erofs >/dev/null
+ok as alice skiff env rm --force of-mine
+ok as alice skiff rmi mine $registry/tools/env:1
+equal "$(ls .local/share/skiff/depot/images)" ''
+
 # Mounts: from the node, read-only or not, in a place that the image does not have.
 as alice sh -c 'mkdir -p in sub; echo content >in/file'
 in_image --container-image=$image --container-mounts=/home/alice/in:/some/place:ro,./sub:/sub:rw+rprivate --container-mounts=/etc/hostname:/etc/outside \
@@ -123,7 +143,7 @@ in_image -N2 -n3 --container-image=$image --container-mounts=/home/alice/in:/in 
     sh -c 'hostname >/of-node; [ $SLURM_PROCID = 0 ] || { sleep 0.5; echo late >/late; }; rm -f /etc/version; : >/opt/$SLURM_PROCID; ln /opt/$SLURM_PROCID /opt/link.$SLURM_PROCID; mkfifo /opt/pipe; : >/in/touched'
 equal "$(stat -c %U kept.sqsh)" alice
 in_image --container-image=./kept.sqsh sh -c 'cat /of-node /late; ls /etc/version /in/touched 2>/dev/null; [ -p /opt/pipe ] && echo pipe; stat -c %h /opt/0 /opt/link.1; echo [$FROM_IMAGE]'
-equal "$out" $'n1\nlate\npipe\n2\n2\n[]'
+equal "$out" $'n1\nlate\npipe\n2\n2\n[yes]'
 ok unsquashfs -ll kept.sqsh
 has "$out" squashfs-root/opt/tool
 lacks "$out" run/skiff
@@ -200,6 +220,8 @@ refused 'exclude each other' --environment=dev --container-image=$image
 refused 'cannot be used with' --container-readonly --container-writable --container-image=$image
 refused 'the flag "rx" is not known' --container-mounts=/a:/b:rx --container-image=$image
 refused "NAME" --container-env=A=B --container-image=$image
+refused 'you have not imported an image of this name' --container-image=localhost/none
+refused '404' --container-image=$registry/tools/none:1
 push tools/forbidden:1 "$root"
 as alice sh -c 'cat >.config/containers/policy.json' <<'X'
 {"default": [{"type": "insecureAcceptAnything"}], "transports": {"docker": {"10.77.0.1:5000/tools/forbidden": [{"type": "reject"}]}}}

@@ -49,7 +49,9 @@ impl ResolvedBase {
     pub fn on_node(context: &UserContext, root: &Root) -> Result<Self> {
         Ok(match root {
             Root::Host => Self::Host,
-            Root::Image { id, reference } => Self::Image(Box::new(get::on_node(context, *id, reference)?)),
+            Root::Image { id, reference } => {
+                Self::Image(Box::new(get::on_node(context, &context.depot()?, *id, reference)?))
+            }
             Root::Directory(path) => {
                 path.metadata().context(|| format!("base dir:{}", path.display()))?;
                 Self::Directory(path.clone())

@@ -17,6 +17,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
+use skiff_store::copies;
 use skiff_user::context::UserContext;
 
 use crate::{base_fingerprint, latest, root};
@@ -97,7 +98,10 @@ pub fn take_snapshot(context: &UserContext, env: &Environment) -> Result<Snapsho
     // Out here: in the user namespace root's directories could not be told from those of others.
     let depot = Depot::open(&depot_dir).map_err(ours)?;
     let fingerprint: BTreeMap<String, String> = match ground.image() {
-        Some(entry) => base_fingerprint::of_image(entry.id, &entry.reference),
+        Some(entry) => {
+            copies::put(context, &depot_dir, entry)?;
+            base_fingerprint::of_image(entry.id, &entry.reference)
+        }
         None => base_fingerprint::here(&kept)?.record(&depot_dir)?,
     };
     let base = ground.base();

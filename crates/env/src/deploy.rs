@@ -78,7 +78,7 @@ fn fetch(context: &UserContext, job: &Snapshot) -> Result<Fetched> {
     let cache = open_cache(context, &cache_dir(context))?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
     let image = base_fingerprint::image_of(&manifest.base)?
-        .map(|(id, name)| get::on_node(context, id, name).map_err(about_node))
+        .map(|(id, name)| get::on_node(context, Path::new(&job.depot), id, name).map_err(about_node))
         .transpose()?;
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };

@@ -25,6 +25,7 @@ mod space;
 pub mod spill;
 pub mod squashfs;
 pub mod sum;
+pub mod trailer;
 pub mod transport;
 pub mod unpack;
 mod work_slots;

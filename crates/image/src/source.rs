@@ -5,8 +5,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
 use serde::{Deserialize, Serialize};
 use skiff_erofs::Reader;
 use skiff_oci::platform::Platform;
@@ -15,7 +16,9 @@ use skiff_oci::reference::ImageReference;
 use crate::assemble::WrittenImage;
 use crate::convert::{ConversionJob, convert, erofs};
 use crate::error::{Error, Result};
+use crate::export::root::of_directory;
 use crate::sif;
+use crate::spill::nameless;
 use crate::squashfs::Squashfs;
 use crate::transport::{self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting};
 use skiff_sys::SystemContext;
@@ -30,8 +33,10 @@ pub enum Form {
     OciArchive,
     /// What `docker save` writes.
     DockerArchive,
-    /// One of these two: what is in it decides.
+    /// One of these two, or the files of a root: what is in it decides.
     Archive,
+    /// A tar file of a root's files.
+    RootTar,
     /// What skopeo's `dir:` writes.
     Dir,
     /// A squashfs file.
@@ -49,7 +54,7 @@ impl Form {
         match self {
             Form::Oci => "oci",
             Form::OciArchive => "oci-archive",
-            Form::DockerArchive | Form::Archive => "docker-archive",
+            Form::DockerArchive | Form::Archive | Form::RootTar => "docker-archive",
             Form::Dir => "dir",
             Form::Squashfs => "squashfs",
             Form::Sif => "sif",
@@ -92,8 +97,8 @@ impl Form {
             Form::Sif => convert(&Squashfs::open(sif::open(file)?.squashfs)?, job),
             Form::Erofs => {
                 let not_understood = |error| erofs::not_understood(&file.name, error);
-                let copy = file.file.try_clone().on("open", &file.name)?;
-                let reader = Reader::open(copy, file.name.clone()).map_err(|e| not_understood(e.into()))?;
+                let reader =
+                    Reader::open(file.clone(), file.name.clone()).map_err(|e| not_understood(e.into()))?;
                 convert(&reader, job).map_err(not_understood)
             }
             _ => convert(&Squashfs::open(file.clone())?, job),
@@ -161,7 +166,10 @@ impl ImageSource {
     pub fn open_path(path: &Path) -> Result<ImageSource> {
         let file = open_file(path)?;
         let form = if is_directory(&file, path)? {
-            form_of_directory(&Directory::new(copy_of(&file, path)?.into(), shown(path)))?
+            match form_of_directory(&Directory::new(copy_of(&file, path)?.into(), shown(path))) {
+                Err(_) if is_root(&file) => return packed(&file, path),
+                form => form?,
+            }
         } else {
             let part = FilePart::whole(copy_of(&file, path)?, shown(path))?;
             Form::of_file_system(&part).unwrap_or(Form::Archive)
@@ -212,7 +220,11 @@ impl ImageSource {
             transport::open(&noting, &self.layout(&noting)?.1, platform)?;
             for (path, part) in noting.into_found() {
                 files.push(path);
-                open.push(part.file.try_clone().on("open", part.name)?.into());
+                // Of hundreds of layers, two descriptors each would be more than a process may have.
+                open.push(match Arc::try_unwrap(part.file) {
+                    Ok(file) => file.into(),
+                    Err(shared) => shared.try_clone().on("open", part.name)?.into(),
+                });
             }
         }
         let first = match self.held {
@@ -253,6 +265,7 @@ impl ImageSource {
             match form {
                 Form::Oci | Form::OciArchive => ImageLayout::Oci(tag),
                 Form::Dir => ImageLayout::Dir,
+                Form::RootTar => ImageLayout::RootTar,
                 _ => ImageLayout::Docker(tag),
             },
         ))
@@ -317,6 +330,23 @@ pub fn path_of(file: BorrowedFd<'_>) -> Option<PathBuf> {
     ((named.dev(), named.ino()) == (open.st_dev, open.st_ino)).then_some(path)
 }
 
+/// Whether a directory holds the files of a root.
+fn is_root(dir: &File) -> bool {
+    ["bin", "usr"].iter().any(|name| statat(dir, *name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
+}
+
+/// The files of a root below a directory, as an image file that has no name. It goes where big temporary files go, as Podman's.
+fn packed(dir: &File, path: &Path) -> Result<ImageSource> {
+    let room_path = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let room_name = shown(&room_path);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let room = open(&room_path, flags, Mode::empty()).on("open", &*room_name)?;
+    let image = File::from(nameless(room.as_fd()).on("make a temporary file in", &*room_name)?);
+    of_directory((dir.as_fd(), &shown(path)), image.as_fd(), (room.as_fd(), &room_name))?;
+    let lies = Some(path_of(dir.as_fd()));
+    Ok(ImageSource { form: Form::Erofs, path: path.into(), tag: None, held: Held::Open(image), lies })
+}
+
 fn place(reference: &ImageReference) -> Result<(Form, &Path, Option<&str>)> {
     Ok(match reference {
         ImageReference::Oci { dir, tag } => (Form::Oci, dir, tag.as_deref()),
@@ -361,7 +391,7 @@ fn form_of_directory(files: &dyn ImageFiles) -> Result<Form> {
         (None, Some(_)) => Ok(Form::Dir),
         (None, None) => Err(Error::Foreign {
             object: files.name().into(),
-            why: "there is no image in this directory: neither index.json nor manifest.json".into(),
+            why: "there is no image in this directory: neither index.json nor manifest.json, nor programs in bin or usr".into(),
             hint: Some("`umoci`, `skopeo copy` and `buildah` make images of directories"),
         }),
     }
@@ -372,11 +402,12 @@ fn form_of_archive(files: &dyn ImageFiles) -> Result<Form> {
     match (files.find("manifest.json")?, files.find("index.json")?) {
         (Some(_), _) => Ok(Form::DockerArchive),
         (None, Some(_)) => Ok(Form::OciArchive),
+        (None, None) if files.root().is_some() => Ok(Form::RootTar),
         (None, None) => Err(Error::Foreign {
             object: files.name().into(),
-            why: "it is a tar file without an image in it: neither manifest.json nor index.json".into(),
+            why: "it is a tar file without an image in it: neither manifest.json nor index.json, nor programs in bin or usr".into(),
             hint: Some(
-                "what `docker save`, `podman save` and `skopeo copy` write is taken, a mere root file system is not",
+                "what `docker save`, `docker export`, `podman save` and `skopeo copy` write is taken, and tar files of a root's files",
             ),
         }),
     }

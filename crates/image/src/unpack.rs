@@ -19,12 +19,12 @@ use skiff_sys::{SystemContext, SystemError};
 /// Read and written at once, in bytes.
 const PIECE: usize = 1 << 20;
 
-/// What could not be.
+/// What could not be. Files whose owner could not be set lack their setuid and setgid bits: those meant the other owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Devices.
     pub devices: u64,
-    /// Files whose owner has no id here; they belong to root inside.
+    /// Files whose owner has no id here, or whom this process may not give them; they belong to whoever unpacks.
     pub owners: u64,
     /// Extended attributes.
     pub xattrs: u64,
@@ -60,7 +60,7 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
     fn file(&mut self, FileEntry { path, inode }: &FileEntry) -> Result<()> {
         if path.is_empty() {
             self.times.push((vec![], *inode));
-            return self.own(path, inode);
+            return self.own(path, inode).map(drop);
         }
         if inode.links > 1 && inode.kind != InodeKind::Directory {
             if let Some(first) = self.links.get(&inode.number) {
@@ -74,7 +74,7 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
             InodeKind::Directory => {
                 mkdirat(&dir, name, Mode::from_raw_mode(0o700)).on("make", shown(path))?;
                 self.times.push((path.clone(), *inode));
-                return self.own(path, inode);
+                return self.own(path, inode).map(drop);
             }
             InodeKind::File => self.content(&dir, name, path, inode)?,
             InodeKind::Symlink => {
@@ -91,8 +91,11 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
                 return Ok(());
             }
         }
-        self.own(path, inode)?;
-        self.seal(path, inode)
+        let mut inode = *inode;
+        if !self.own(path, &inode)? && inode.kind == InodeKind::File {
+            inode.mode &= !0o6000;
+        }
+        self.seal(path, &inode)
     }
 
     /// The directory that a path's last part is in. Only directories that were made here are gone through.
@@ -130,7 +133,8 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
         Ok(())
     }
 
-    fn own(&mut self, path: &[u8], inode: &StoredInode) -> Result<()> {
+    /// Gives a file its owner; whether that could be.
+    fn own(&mut self, path: &[u8], inode: &StoredInode) -> Result<bool> {
         let (uid, gid) = (Some(Uid::from_raw(inode.uid)), Some(Gid::from_raw(inode.gid)));
         let set = match path {
             [] => chownat(self.target, ".", uid, gid, AtFlags::SYMLINK_NOFOLLOW),
@@ -143,9 +147,9 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
             // No such id in this namespace.
             Err(Errno::INVAL | Errno::PERM) => {
                 self.left_out.owners += 1;
-                Ok(())
+                Ok(false)
             }
-            other => Ok(other.on("change the owner of", shown(path))?),
+            other => Ok(other.on("change the owner of", shown(path)).map(|()| true)?),
         }
     }
 

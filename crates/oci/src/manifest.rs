@@ -200,7 +200,7 @@ impl Index {
     /// # Errors
     /// Lists what there is instead.
     pub fn choose(&self, object: &str, wanted: &Platform) -> Result<&Descriptor> {
-        let suits = |entry: &IndexEntry| entry.platform.as_ref().and_then(|offered| wanted.distance(offered));
+        let suits = |entry: &IndexEntry| entry.platform.as_ref().and_then(|offered| wanted.suits(offered));
         let best = self.entries.iter().filter_map(|entry| suits(entry).map(|distance| (distance, entry)));
         if let Some((_, entry)) = best.min_by_key(|(distance, _)| *distance) {
             return Ok(&entry.manifest);

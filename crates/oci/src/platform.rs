@@ -67,13 +67,24 @@ impl Platform {
         self.level().checked_sub(offered.level())
     }
 
+    /// The same, where this may be the machine that asks: without a variant, amd64 stands for all levels of x86-64 that the processor has. The
+    /// closest to the first one is the best: it runs on the most nodes of a cluster.
+    #[must_use]
+    pub fn suits(&self, offered: &Platform) -> Option<u32> {
+        let is_own = self.architecture == "amd64" && self.variant.is_none();
+        self.distance(offered).or_else(|| {
+            let is_one = self.os == offered.os && self.architecture == offered.architecture;
+            (is_own && is_one && offered.level() <= own_x86_level()).then(|| offered.level())
+        })
+    }
+
     /// Checks that an image suits, if it says what platform it is for. `object` names it.
     ///
     /// # Errors
     /// [`Error::NoPlatform`].
     pub fn check(&self, object: impl Into<String>, offered: Option<&Platform>) -> Result<(), Error> {
         match offered {
-            Some(offered) if self.distance(offered).is_none() => Err(Error::NoPlatform {
+            Some(offered) if self.suits(offered).is_none() => Err(Error::NoPlatform {
                 object: object.into(),
                 wanted: self.to_string(),
                 offered: offered.to_string(),
@@ -100,6 +111,23 @@ impl Platform {
         let number = |v: &String| v.trim_start_matches('v').parse().ok();
         self.variant.as_ref().map_or(Some(first), number).unwrap_or(u32::MAX)
     }
+}
+
+/// The level of x86-64 that this processor has, as the psABI defines them: <https://gitlab.com/x86-psABIs/x86-64-ABI>.
+#[cfg(target_arch = "x86_64")]
+fn own_x86_level() -> u32 {
+    macro_rules! has {
+        ($($feature:tt)*) => { true $(&& std::arch::is_x86_feature_detected!($feature))* };
+    }
+    let second = has!("cmpxchg16b" "popcnt" "sse3" "ssse3" "sse4.1" "sse4.2");
+    let third = second && has!("avx" "avx2" "bmi1" "bmi2" "f16c" "fma" "lzcnt" "movbe");
+    let fourth = third && has!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl");
+    1 + u32::from(second) + u32::from(third) + u32::from(fourth)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn own_x86_level() -> u32 {
+    0
 }
 
 /// OCI's name for what `uname -m`, Debian or Rust call otherwise, and the variant that such a name implies.
@@ -188,6 +216,21 @@ mod tests {
             assert_eq!(bad.parse::<Platform>(), Err(PlatformError { text: bad.into() }));
         }
         assert_eq!(Platform::host().os, "linux");
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_level_that_the_processor_has_will_do() {
+        let own = platform("amd64");
+        assert!((1..=4).contains(&own_x86_level()));
+        for level in 1..=5 {
+            let offered = Platform::linux("amd64", Some(&format!("v{level}")));
+            assert_eq!(own.suits(&offered).is_some(), level <= own_x86_level(), "{offered}");
+            assert_eq!(own.check("x", Some(&offered)).is_ok(), level <= own_x86_level(), "{offered}");
+        }
+        assert!(own.suits(&platform("amd64")) < own.suits(&platform("amd64/v2")));
+        assert_eq!(platform("amd64/v2").suits(&platform("amd64/v3")), None, "asked for by name");
+        assert_eq!(platform("arm64").suits(&platform("amd64")), None);
     }
 
     #[test]

@@ -15,6 +15,8 @@ use grammar::{BadPart, MAX_REPOSITORY, check_name, check_tag, normal, split_serv
 
 /// The server meant where Docker's users name none.
 pub const DEFAULT_SERVER: &str = "docker.io";
+/// In the place of a server's name: images that are in no registry.
+const LOCAL: &str = "localhost";
 /// The tag meant where none is named.
 pub const DEFAULT_TAG: &str = "latest";
 /// No reference is longer; more is not even looked at.
@@ -169,6 +171,12 @@ impl Named {
         &self.server
     }
 
+    /// Whether it names an image that is in no registry: `localhost/tool:1`, as Podman calls those. (`localhost:5000` is a registry.)
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.server == LOCAL
+    }
+
     /// The path at the server: `library/debian`.
     #[must_use]
     pub fn repository(&self) -> &str {
@@ -231,6 +239,13 @@ impl ShortName {
     #[must_use]
     pub fn at_docker_hub(&self) -> Named {
         let (server, repository) = normal(DEFAULT_SERVER, &self.repository);
+        Named { server, repository, tag: self.tag.clone(), digest: self.digest }
+    }
+
+    /// As an image that is in no registry: see [`Named::is_local`].
+    #[must_use]
+    pub fn local(&self) -> Named {
+        let (server, repository) = (LOCAL.into(), self.repository.clone());
         Named { server, repository, tag: self.tag.clone(), digest: self.digest }
     }
 

@@ -15,6 +15,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::job::JobImage;
 use skiff_spec::name::EnvName;
 use skiff_store::ImageMetadata;
+use skiff_store::copies::{self, ImageCopy};
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{ImageFile, parse};
 use skiff_store::index::ImageName;
@@ -48,6 +49,9 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
         (PullWhen::Missing, Some(entry)) if client::has(context, entry.id) => return Ok(entry),
         // The same one as before, whatever its name means by now.
         (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
+        (PullWhen::Always, Some(entry)) if entry.origin.is_some() => {
+            return Err(StoreError::NotInRegistry(entry.reference).into());
+        }
         // By digits or short it was named, and by a full name it is asked for.
         (PullWhen::Always, Some(entry)) => entry.reference,
         (_, None) if is_id(text) => return Err(StoreError::NotPulled(text.into()).into()),
@@ -129,14 +133,16 @@ pub fn check_platform(text: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Which image a job that is being submitted is to run in: the one that the user has pulled; else what the name means now, so that all
-/// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself.
+/// Which image a job that is being submitted is to run in: the one that the user has pulled or imported; else what the name means now, so that all
+/// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself. What is in no registry
+/// waits for the nodes in the user's depot.
 pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
     let of = |ImageName { id, reference, .. }| JobImage { id, reference };
     if ImageFile::of(text).is_some() {
         return import::find_or_import(context, text).map(of);
     }
     if let Some(entry) = known(context, text)? {
+        copies::put(context, &context.depot()?, &entry)?;
         return Ok(of(entry));
     }
     if is_id(text) {
@@ -160,27 +166,60 @@ pub fn again(context: &UserContext, entry: ImageName) -> Result<ImageName> {
 /// An image that the user has pulled, on a node that may not have it.
 fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
     if entry.origin.is_some() {
-        return Err(not_here(entry.id, &entry.reference));
+        let copy = from_depot(context, &context.depot()?, entry.id, &entry.reference)?;
+        return copy.ok_or_else(|| not_here(entry.id, &entry.reference));
     }
     output::note(&format!("image {}: pulling it, as this machine does not have it", entry.reference));
     fetch_exactly(context, entry.id, &entry.reference, &mut PullProgress::new(None, false))?;
     Ok(entry)
 }
 
-/// The image of this id as this node's store has it, which gets it if need be. Its name stays what it is to the user.
-pub fn on_node(context: &UserContext, id: ImageId, reference: &str) -> Result<ImageName> {
+/// An image that is in no registry, by its copy in a depot: it has another id then, which follows from that file.
+fn from_depot(
+    context: &UserContext,
+    depot: &Path,
+    id: ImageId,
+    reference: &str,
+) -> Result<Option<ImageName>> {
+    let Some(ImageCopy { path, id }) = copies::find(depot, id)? else { return Ok(None) };
+    let entry = match in_store(context, id, reference)? {
+        Some(entry) => entry,
+        None => import::exactly(context, &ImageFile::meant(&path.display().to_string())?, id)?,
+    };
+    Ok(Some(ImageName { reference: reference.into(), ..entry }))
+}
+
+/// The image of this id as this machine's store has it.
+fn in_store(context: &UserContext, id: ImageId, reference: &str) -> Result<Option<ImageName>> {
     let StoreReply::Found(record) = client::ask(context, StoreRequest::Find(id), &mut |_| ())? else {
         return Err(strange(reference));
     };
-    match record {
-        Some(record) => {
-            let ImageMetadata { size, config, .. } = *record;
-            Ok(ImageName { reference: reference.into(), id, pulled: 0, size, config, origin: None })
+    let named = |ImageMetadata { size, config, .. }| ImageName {
+        reference: reference.into(),
+        id,
+        pulled: 0,
+        size,
+        config,
+        origin: None,
+    };
+    Ok(record.map(|record| named(*record)))
+}
+
+/// The image of this id as this node's store has it, which gets it if need be: from its file, a copy in the depot, or a registry. Its name
+/// stays what it is to the user.
+pub fn on_node(context: &UserContext, depot: &Path, id: ImageId, reference: &str) -> Result<ImageName> {
+    if let Some(entry) = in_store(context, id, reference)? {
+        return Ok(entry);
+    }
+    if let Some(file) = ImageFile::of(reference) {
+        return import::exactly(context, &file, id);
+    }
+    match from_depot(context, depot, id, reference)? {
+        Some(entry) => Ok(entry),
+        None if Named::from_str(reference).is_ok_and(|named| named.is_local()) => {
+            Err(not_here(id, reference))
         }
-        None => match ImageFile::of(reference) {
-            Some(file) => import::exactly(context, &file, id),
-            None => fetch_exactly(context, id, reference, &mut PullProgress::new(None, true)),
-        },
+        None => fetch_exactly(context, id, reference, &mut PullProgress::new(None, true)),
     }
 }
 

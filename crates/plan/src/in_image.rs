@@ -2,11 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use skiff_oci::manifest::ExecConfig;
 use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH};
-use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
@@ -43,11 +43,8 @@ pub fn command(
     let mut command =
         with_variables(context, (id, exec), inside, inside.identity_in_image(context.route()), &argv);
     if inside.workdir.is_none() && !exec.working_dir.is_empty() {
-        command.cwd = PathBuf::from(&exec.working_dir);
-    }
-    if !command.cwd.is_absolute() {
-        return Err(Error::new(format!("working directory {:?}: not an absolute path", command.cwd))
-            .hint("-w DIR gives another than the image's"));
+        // Docker begins a relative one at the root.
+        command.cwd = Path::new("/").join(&exec.working_dir);
     }
     Ok(command)
 }

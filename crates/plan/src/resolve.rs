@@ -109,6 +109,8 @@ fn become_user(
     let Some(user) = asked.user.as_deref().or(makers) else { return identity };
     if !["root", "0", "root:root", "0:0", "root:0", "0:root"].contains(&user) {
         in_image::run_as(command, user, &asked.inside);
+        // Another user may not be let into the directory of this one, which they have not asked for.
+        command.only_there = asked.inside.workdir.is_some();
     }
     Identity::Root
 }

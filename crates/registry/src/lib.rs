@@ -165,7 +165,7 @@ impl Client {
         Client { http: Http::new(settings), conf, credentials: Arc::new(credentials) }
     }
 
-    /// Completes a name without a server: the first of registries.conf's repositories that has it.
+    /// Completes a name without a server: the first of registries.conf's repositories that has it. Blocked ones are passed over.
     ///
     /// # Errors
     /// None has it, or one failed otherwise.
@@ -176,6 +176,8 @@ impl Client {
             match self.digest(&candidate) {
                 Ok(_) => return Ok(candidate),
                 Err(Error::Registry(e)) if e.failure.is_missing() || is_denied(&e.failure) => {}
+                // That one is not to be used says nothing of the others.
+                Err(Error::Blocked { .. }) => {}
                 Err(other) => return Err(other),
             }
         }

@@ -71,7 +71,7 @@ fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<
         .hint("containers last as long as their job; --container-image=IMAGE makes one"));
     };
     let (end, limit) = time_limit(context);
-    let got = until(end, || get::on_node(context, wanted.id, &wanted.reference))
+    let got = until(end, || get::on_node(context, Path::new(&container.depot), wanted.id, &wanted.reference))
         .map_err(|e| e.about(&format!("node {node}")))?;
     let entry = got.ok_or_else(|| {
         Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))

@@ -57,7 +57,7 @@ fn parse(text: &str) -> Result<Target> {
 /// As far as can be known before anything has run: at the end it would be all for nothing.
 fn can_be_written(target: &Target) -> Result<()> {
     let (path, is_file) = match target {
-        Target::Oci { dir, .. } => (dir, false),
+        Target::Oci { dir, .. } | Target::Directory(dir) => (dir, false),
         Target::DockerArchive { file, .. } | Target::OciArchive { file, .. } => (file, true),
         Target::Erofs(file) | Target::Squashfs(file) | Target::Tar(file) => (file, true),
     };

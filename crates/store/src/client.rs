@@ -229,6 +229,7 @@ pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<St
     let mut conf = RegistriesConf::default();
     registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
     let names: Vec<Named> = match parse(reference)? {
+        ImageReference::Registry(named) if named.is_local() => return Err(Error::NoImport(reference.into())),
         ImageReference::Registry(named) => vec![named],
         ImageReference::Short(short) => conf.candidates(&short)?,
         _ => {
@@ -238,7 +239,12 @@ pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<St
     let credentials = Credentials::load()?;
     let (mut logins, mut servers) = (vec![], BTreeSet::new());
     for name in &names {
-        for endpoint in conf.endpoints(name)? {
+        let endpoints = match conf.endpoints(name) {
+            // The next of several may be used all the same.
+            Err(skiff_registry::Error::Blocked { .. }) if names.len() > 1 => continue,
+            endpoints => endpoints?,
+        };
+        for endpoint in endpoints {
             let place = format!("{}/{}", endpoint.server, endpoint.repository);
             logins.extend(match credentials.find(&endpoint.server, &endpoint.repository)? {
                 Some(Credential::Basic { user, password }) => {

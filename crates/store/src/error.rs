@@ -48,6 +48,9 @@ pub enum Error {
     /// The user has no image of this file.
     #[error("image {0}: you have not imported it")]
     NotImported(String),
+    /// The user has imported no image under this name, and no registry is asked for it.
+    #[error("image {0}: you have not imported an image of this name")]
+    NoImport(String),
     /// Several of the user's images have an id that begins with these digits.
     #[error("image {0}: several begin so")]
     Ambiguous(String),
@@ -173,6 +176,9 @@ impl Error {
             Error::Reference(error) => Some(error.hint()),
             Error::Fault(fault) => Some(&*fault.hint).filter(|hint| !hint.is_empty()),
             Error::Ambiguous(_) => Some("more digits tell them apart"),
+            Error::NoImport(_) => Some(
+                "skiff import FILE NAME gives one; names under localhost/ are never looked up in a registry",
+            ),
             Error::NotInRegistry(_) => Some("`skiff import` takes files"),
             Error::NamesFile(_) => Some("skiff import FILE NAME[:TAG] gives the image in FILE that name"),
             Error::HasDigest(_) => Some("give it a NAME[:TAG]"),

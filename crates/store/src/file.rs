@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use skiff_image::source::ImageSource;
 use skiff_oci::reference::ImageReference;
 use skiff_spec::fault::Context as _;
+use skiff_sys::clock::now;
 
 use crate::error::{Error, Result};
 
@@ -90,6 +91,11 @@ impl ImageFile {
         let meta =
             lists.iter().find_map(|list| list.metadata().ok()).map_or_else(|| self.path.metadata(), Ok);
         let meta = meta.context(|| format!("file {}", self.path.display()))?;
+        if meta.is_dir() {
+            // Of a root's files any may have changed: each stamp is another one.
+            let now = (now().cast_signed(), i64::from(std::process::id()));
+            return Ok(FileStamp { inode: meta.ino(), size: 0, modified: now, changed: now });
+        }
         Ok(FileStamp {
             inode: meta.ino(),
             size: meta.size(),
@@ -109,11 +115,11 @@ pub fn parse(text: &str) -> Result<ImageReference> {
     Ok(ImageReference::from_str(text)?)
 }
 
-/// The name in full of an image that is to be called so.
+/// The name in full of an image that is imported and to be called so. Without a server it is one that no registry is ever asked for.
 pub fn name_for(text: &str) -> Result<String> {
     let named = match parse(text)? {
         ImageReference::Registry(named) => named,
-        ImageReference::Short(short) => short.at_docker_hub(),
+        ImageReference::Short(short) => short.local(),
         _ => {
             return Err(Error::NamesFile(text.into()));
         }
@@ -153,7 +159,8 @@ mod tests {
 
     #[test]
     fn names_that_may_be_given() {
-        assert_eq!(name_for("tool").ok().as_deref(), Some("docker.io/library/tool:latest"));
+        assert_eq!(name_for("tool").ok().as_deref(), Some("localhost/tool:latest"));
+        assert_eq!(name_for("localhost/tool").ok().as_deref(), Some("localhost/tool:latest"));
         assert_eq!(name_for("site.example/a/b:1").ok().as_deref(), Some("site.example/a/b:1"));
         let digest = format!("tool@sha256:{}", "0".repeat(64));
         for text in ["x.sqsh", "oci:dir"] {

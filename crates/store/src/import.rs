@@ -16,9 +16,11 @@ use skiff_image::blob::{Blob, FileBlob};
 use skiff_image::convert;
 use skiff_image::source::{Form, ImageSource};
 use skiff_image::spill::new_file;
+use skiff_image::trailer;
 use skiff_image::transport::{self, FilePart, OpenedImage};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
+use skiff_oci::manifest::ImageConfig;
 use skiff_oci::platform::Platform;
 use skiff_registry::policy::Policies;
 use skiff_spec::image::ImageId;
@@ -106,7 +108,7 @@ fn layered(import: &ImportJob<'_>, opened: &OpenedImage, watch: &mut dyn PullWat
     Ok(Pulled { id, digest: opened.digest, record, there })
 }
 
-fn id_of(digest: &Digest) -> Result<ImageId> {
+pub(crate) fn id_of(digest: &Digest) -> Result<ImageId> {
     match digest {
         Digest::Sha256(bytes) => Ok(ImageId(*bytes)),
         other => Err(Error::unsound(other.to_string(), "it is not a SHA-256 digest")),
@@ -214,7 +216,13 @@ fn form_of(import: &ImportJob<'_>, copy: &FilePart) -> Result<Form> {
         let why = "it has changed meanwhile".into();
         return Err(Foreign { object: copy.name.clone(), why, hint: Some("try again") }.into());
     }
-    import.platform.check(import.source.name(), form.platform(copy)?.as_ref())?;
+    let said = match trailer::split(copy)?.1 {
+        Some(config) => {
+            ImageConfig::parse(&copy.name, config.to_string().as_bytes()).map_err(Error::from)?.platform
+        }
+        None => form.platform(copy)?,
+    };
+    import.platform.check(import.source.name(), said.as_ref())?;
     Ok(form)
 }
 
@@ -242,7 +250,8 @@ fn rewrite(
         limits: ImageLimits::of(on_disk),
         watch: &mut tick,
     };
-    let image = form.convert(copy, job);
+    let (file_system, config) = trailer::split(copy)?;
+    let image = form.convert(&file_system, job);
     let WrittenImage { summary, data_sum } = watch.verdict(image.map_err(Error::from))?;
     Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;
@@ -252,9 +261,11 @@ fn rewrite(
         layers: vec![ImageLayer { digest: digest.to_string(), size: copy.size }],
         origins: vec![],
         files: summary.inodes,
-        config: json!({
-            "architecture": import.platform.architecture, "os": import.platform.os, "config": {},
-            "rootfs": {"type": "layers", "diff_ids": []}
+        config: config.unwrap_or_else(|| {
+            json!({
+                "architecture": import.platform.architecture, "os": import.platform.os, "config": {},
+                "rootfs": {"type": "layers", "diff_ids": []}
+            })
         }),
     };
     import.store.permit(import.uid, making.id())?;

@@ -3,6 +3,7 @@
 //! The store has a writer, and users' programs a way to it; which names a user has for images is the user's own.
 
 pub mod client;
+pub mod copies;
 mod error;
 pub mod fetcher;
 pub mod file;

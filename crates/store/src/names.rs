@@ -52,11 +52,13 @@ fn by_digits(names: &Names, text: &str) -> Result<Option<ImageName>> {
     }
 }
 
-/// Under which names an image may have been pulled, the likeliest first.
+/// Under which names an image may have been imported or pulled. What the user has imported themselves they mean first.
 fn full_names(reference: &ImageReference, text: &str) -> Vec<String> {
     match reference {
         ImageReference::Registry(named) => vec![named.clone().with_default_tag().to_string()],
-        ImageReference::Short(short) => vec![short.at_docker_hub().with_default_tag().to_string()],
+        ImageReference::Short(short) => {
+            [short.local(), short.at_docker_hub()].map(|name| name.with_default_tag().to_string()).into()
+        }
         _ => vec![text.to_owned()],
     }
 }

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use skiff_image::source::Description;
 use skiff_ipc::{Framing, Message, Protocol};
+use skiff_oci::manifest::MAX_LAYERS;
 use skiff_registry::Certificates;
 use skiff_spec::fault::Fault;
 use skiff_spec::image::ImageId;
@@ -135,7 +136,7 @@ impl Message for StoreRequest {
     // A configuration of 4 MiB with all around it fits.
     const LONGEST: usize = 16 << 20;
     // An image consists of no more files: layers, and the documents that lead to them.
-    const DESCRIPTORS: usize = 200;
+    const DESCRIPTORS: usize = MAX_LAYERS + 8;
 }
 
 impl StoreReply {

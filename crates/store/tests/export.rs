@@ -27,9 +27,17 @@ fn everything(store: &TestStore) -> Pulled {
 }
 
 fn export_to(store: &TestStore, image: &Pulled, target: &str) -> skiff_image::Result<Exported> {
+    export_with(store, image, image.record.config.clone(), target)
+}
+
+fn export_with(
+    store: &TestStore,
+    image: &Pulled,
+    config: Value,
+    target: &str,
+) -> skiff_image::Result<Exported> {
     let file = store.store.open_image(image.id).unwrap();
-    let image = OpenImage { name: image.id.to_string(), config: image.record.config.clone(), file };
-    export(&image, &target.parse::<Target>().unwrap())
+    export(&OpenImage { name: image.id.to_string(), config, file }, &target.parse::<Target>().unwrap())
 }
 
 /// No tar archive has sockets.
@@ -60,9 +68,41 @@ fn what_is_exported_comes_back() {
         assert_eq!(history.iter().filter(|step| step["empty_layer"] != json!(true)).count(), 1);
         assert_eq!(export_to(&store, &image, &target).unwrap(), exported, "the same again");
     }
-    let target = at("image.erofs");
-    export_to(&store, &image, &target).unwrap();
-    assert_same(&TestStore::new().imported(&target), &store.seen(&image));
+    let config = json!({
+        "architecture": "amd64", "os": "linux", "config": {"Env": ["A=1"], "Entrypoint": ["/x"], "WorkingDir": "/w"},
+        "rootfs": {"type": "layers", "diff_ids": []}
+    });
+    let expected = store.seen(&image);
+    for name in ["image.erofs", "image.sqsh"] {
+        let target = at(name);
+        export_with(&store, &image, config.clone(), &target).unwrap();
+        let again = TestStore::new();
+        let imported = again.import(&target).unwrap();
+        assert_eq!(imported.record.config, config, "{name}");
+        again.store.verify(imported.id).unwrap();
+        if name == "image.erofs" {
+            assert_same(&again.seen(&imported), &expected);
+        }
+        let exported = std::fs::read(&target).unwrap();
+        assert_eq!(exported.len() % 4096, 0, "{name}");
+        // What is cut off, is no configuration, or is for another machine is refused.
+        let end = exported.len() - 16;
+        for (change, because) in [
+            (&|bytes: &mut Vec<u8>| bytes[end..end + 8].fill(0xff), "longer than the file"),
+            (&|bytes: &mut Vec<u8>| bytes[end..end + 8].copy_from_slice(&3u64.to_le_bytes()), "EOF"),
+            (&|bytes: &mut Vec<u8>| drop(bytes.splice(..bytes.len() - 4096, [])), ""),
+        ] as [(&dyn Fn(&mut Vec<u8>), &str); 3]
+        {
+            let mut bytes = exported.clone();
+            change(&mut bytes);
+            std::fs::write(&target, bytes).unwrap();
+            let error = TestStore::new().refused(&target).to_string();
+            assert!(error.contains(because), "{name}: {error}");
+        }
+        let other = json!({"architecture": "s390x", "os": "linux", "rootfs": {"type": "layers"}});
+        export_with(&store, &image, other, &target).unwrap();
+        assert!(TestStore::new().refused(&target).to_string().contains("linux/s390x"), "{name}");
+    }
 }
 
 /// What a squashfs can hold of it.

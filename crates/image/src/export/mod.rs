@@ -9,21 +9,25 @@ mod layer;
 mod replace;
 pub mod root;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde_json::Value;
 use skiff_erofs::Reader;
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::sha256;
 use skiff_oci::reference::{ImageReference, Named};
-use skiff_sys::SystemContext;
+use skiff_sys::{IgnoreError, SystemContext, SystemError};
 
 use crate::error::{Error, Result};
 use crate::squashfs;
+use crate::trailer;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
+use crate::unpack::{LeftOut, unpack};
 use replace::Replacement;
 
 const BUFFER: usize = 1 << 20;
@@ -58,6 +62,8 @@ pub enum Target {
     Squashfs(PathBuf),
     /// `*.tar`: its files, without a configuration.
     Tar(PathBuf),
+    /// `DIR/`: the same, in a new or empty directory.
+    Directory(PathBuf),
 }
 
 impl std::str::FromStr for Target {
@@ -68,7 +74,7 @@ impl std::str::FromStr for Target {
             object: text.into(),
             why: why.into(),
             hint: Some(
-                "export to docker-archive:FILE[:REF], oci-archive:FILE[:TAG], oci:DIR[:TAG], *.erofs, *.sqsh or *.tar",
+                "export to docker-archive:FILE[:REF], oci-archive:FILE[:TAG], oci:DIR[:TAG], *.erofs, *.sqsh, *.tar or DIRECTORY/",
             ),
         };
         // A path that ends so is no name of an image in a registry: those have been asked for by `import`.
@@ -76,6 +82,9 @@ impl std::str::FromStr for Target {
             && !["docker-archive:", "oci-archive:", "oci:"].iter().any(|t| text.starts_with(t))
         {
             return Ok(Target::Tar(text.into()));
+        }
+        if text.ends_with('/') && !["dir:", "oci:"].iter().any(|t| text.starts_with(t)) {
+            return Ok(Target::Directory(text.into()));
         }
         match text.parse()? {
             ImageReference::DockerArchive { file, tag } => {
@@ -92,12 +101,14 @@ impl std::str::FromStr for Target {
 }
 
 /// What was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exported {
     /// The digest of the manifest, where there is one.
     pub digest: Option<Digest>,
     /// Sockets, which no tar archive can hold: they were left out.
     pub sockets: u64,
+    /// Files that belong to somebody else in the image than where they were written to.
+    pub owners: u64,
 }
 
 /// An image whose file is open.
@@ -124,6 +135,7 @@ pub fn export(image: &OpenImage, target: &Target) -> Result<Exported> {
             image.copy(file, |copy, name| squashfs::hybrid::add(&image.reader()?, copy.as_fd(), name))
         }
         Target::Tar(file) => image.tar(file),
+        Target::Directory(dir) => image.unpack(dir),
     }
 }
 
@@ -134,7 +146,7 @@ impl OpenImage {
         Ok(Reader::open(file, name)?)
     }
 
-    /// Copies the image's file, with what is `added` to it.
+    /// Copies the image's file, with what is `added` to it, and the configuration.
     fn copy(&self, path: &Path, added: impl FnOnce(&File, &str) -> Result<()>) -> Result<Exported> {
         let mut new = Replacement::new(path)?;
         let name = path.display().to_string();
@@ -143,8 +155,9 @@ impl OpenImage {
         let copied = std::io::copy(&mut &self.file, &mut new.file);
         copied.on("write to", &name)?;
         added(&new.file, &name)?;
+        trailer::append(&new.file, &name, &self.config)?;
         new.publish()?;
-        Ok(Exported { digest: None, sockets: 0 })
+        Ok(Exported::default())
     }
 
     fn tar(&self, path: &Path) -> Result<Exported> {
@@ -154,7 +167,30 @@ impl OpenImage {
         out.flush().on("write to", path.display().to_string())?;
         drop(out);
         new.publish()?;
-        Ok(Exported { digest: None, sockets: written.sockets })
+        Ok(Exported { sockets: written.sockets, ..Exported::default() })
+    }
+
+    /// Into a directory beside it, which then takes its place.
+    fn unpack(&self, path: &Path) -> Result<Exported> {
+        let shown = path.display().to_string();
+        let name = path.file_name().ok_or_else(|| SystemError::new("write", &*shown, Errno::ISDIR))?;
+        let mut aside = OsString::from(".");
+        aside.push(name);
+        aside.push(format!(".{}", std::process::id()));
+        let aside = path.with_file_name(aside);
+        std::fs::create_dir(&aside).on("make", aside.display().to_string())?;
+        let unpacked = File::open(&aside).on("open", &shown).map_err(Error::from).and_then(|dir| {
+            let left_out = unpack(&self.reader()?, dir.as_fd())?;
+            std::fs::rename(&aside, path).on("write", &shown)?;
+            Ok(left_out)
+        });
+        match unpacked {
+            Ok(LeftOut { devices, owners, .. }) => Ok(Exported { digest: None, sockets: devices, owners }),
+            Err(error) => {
+                std::fs::remove_dir_all(&aside).ignore_error("the error that led here is the one to be told");
+                Err(error)
+            }
+        }
     }
 
     /// The configuration and the manifest of an image with this layer only.

@@ -12,6 +12,7 @@ use rustix::fs::{
     minor, openat2, readlinkat, seek, statat,
 };
 use rustix::io::Errno;
+use rustix::process::{getgid, getuid};
 use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 use skiff_sys::positional::read_at;
 
@@ -39,17 +40,33 @@ pub fn of_root(
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
-    let root = Root { root, name, leave_out, numbers: RefCell::default() };
-    let job = ConversionJob {
-        image,
-        name: room_name,
-        source: name,
-        scratch: room,
-        scratch_name: room_name,
-        limits: ImageLimits::default(),
-        watch: &mut |_| true,
-    };
-    convert(&root, job).map(drop)
+    let root = Root { root, name, leave_out, numbers: RefCell::default(), own: None };
+    convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
+}
+
+/// The same for a user's own directory with the files of a root. What belongs to the user there belongs to root in the image, as whoever unpacked
+/// it could make nobody else its owner.
+///
+/// # Errors
+/// As [`of_root`].
+pub fn of_directory(
+    (root, name): (BorrowedFd<'_>, &str),
+    image: BorrowedFd<'_>,
+    (room, room_name): (BorrowedFd<'_>, &str),
+) -> Result<()> {
+    let own = Some((getuid().as_raw(), getgid().as_raw()));
+    let root = Root { root, name, leave_out: &|_, _| false, numbers: RefCell::default(), own };
+    convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
+}
+
+fn job<'a>(
+    source: &'a str,
+    image: BorrowedFd<'a>,
+    (scratch, scratch_name): (BorrowedFd<'a>, &'a str),
+    watch: &'a mut dyn FnMut(u64) -> bool,
+) -> ConversionJob<'a> {
+    let limits = ImageLimits::default();
+    ConversionJob { image, name: scratch_name, source, scratch, scratch_name, limits, watch }
 }
 
 struct Root<'a> {
@@ -58,6 +75,8 @@ struct Root<'a> {
     leave_out: LeaveOut<'a>,
     /// Files by device and number there: an overlay's lie on several.
     numbers: RefCell<HashMap<(u64, u64), u64>>,
+    /// The user and group who are root in the image.
+    own: Option<(u32, u32)>,
 }
 
 /// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
@@ -87,8 +106,8 @@ impl Root<'_> {
         let next = numbers.len() as u64 + 1;
         let attributes = Attributes {
             mode: (stat.st_mode & 0o7777) as u16,
-            uid: stat.st_uid,
-            gid: stat.st_gid,
+            uid: if self.own.is_some_and(|(uid, _)| uid == stat.st_uid) { 0 } else { stat.st_uid },
+            gid: if self.own.is_some_and(|(_, gid)| gid == stat.st_gid) { 0 } else { stat.st_gid },
             mtime: stat.st_mtime,
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs: XattrsId(0),

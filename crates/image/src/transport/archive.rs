@@ -31,6 +31,7 @@ const MOST_INFLATED: u64 = 1 << 40;
 pub struct Archive {
     part: FilePart,
     entries: HashMap<String, ArchiveEntry>,
+    is_root: bool,
 }
 
 enum ArchiveEntry {
@@ -57,8 +58,8 @@ impl Archive {
             LayerCompression::Plain => refuse_other_compressions(head, part)?,
             _ => inflated(&part, room, room_name)?,
         };
-        let entries = entries(&part)?;
-        Ok(Archive { part, entries })
+        let (entries, is_root) = entries(&part)?;
+        Ok(Archive { part, entries, is_root })
     }
 
     fn follow(&self, path: &str) -> Result<Option<(u64, u64)>> {
@@ -92,6 +93,15 @@ impl ImageFiles for Archive {
         };
         Ok(self.follow(path)?.map(part))
     }
+
+    fn root(&self) -> Option<FilePart> {
+        self.is_root.then(|| self.part.clone())
+    }
+}
+
+/// Whether an entry belongs to a root's files: without programs there is nothing to run. No archive of an image has such an entry.
+fn is_of_root(path: &str) -> bool {
+    matches!(path.split('/').next(), Some("bin" | "sbin" | "usr"))
 }
 
 fn bad(part: &FilePart, why: String) -> Error {
@@ -109,9 +119,12 @@ fn refuse_other_compressions(head: &[u8], part: FilePart) -> Result<FilePart> {
     Err(Error::Foreign { object: part.name, why, hint: Some(hint) })
 }
 
-fn entries(part: &FilePart) -> Result<HashMap<String, ArchiveEntry>> {
+/// The entries, and whether they are the files of a root. Of those, layers may hold what archives of images may not: so the search for lists of
+/// images ends with the first of that, if none has been found.
+fn entries(part: &FilePart) -> Result<(HashMap<String, ArchiveEntry>, bool)> {
     let mut reader = TarReader::new(Seeking { part, at: 0, buffer: vec![0; BUFFER], ready: 0..0 });
     let mut entries = HashMap::new();
+    let mut is_root = false;
     let name_error = |error| match error {
         tar::Error::Bad(why) => bad(part, format!("it is not a tar file, or a damaged one: {why}")),
         tar::Error::Stream(error) => error,
@@ -121,6 +134,7 @@ fn entries(part: &FilePart) -> Result<HashMap<String, ArchiveEntry>> {
         let Some(path) = cleaned("", &lossy) else {
             return Err(bad(part, format!("{lossy:?} in it would lie outside of it")));
         };
+        is_root |= is_of_root(&path);
         let found = match entry.kind {
             EntryKind::Directory => continue,
             EntryKind::File(size) => ArchiveEntry::File { offset: reader.at(), size },
@@ -129,14 +143,19 @@ fn entries(part: &FilePart) -> Result<HashMap<String, ArchiveEntry>> {
             EntryKind::Sparse { .. } => ArchiveEntry::Other("a sparse file"),
             _ => ArchiveEntry::Other("a device or pipe"),
         };
-        if entries.insert(path, found).is_some() {
+        let is_twice = entries.insert(path, found).is_some();
+        let has_list = || ["manifest.json", "index.json"].iter().any(|list| entries.contains_key(*list));
+        if (is_twice || entries.len() > MOST_ENTRIES) && is_root && !has_list() {
+            break;
+        }
+        if is_twice {
             return Err(bad(part, format!("{lossy:?} is twice in it")));
         }
         if entries.len() > MOST_ENTRIES {
             return Err(bad(part, format!("it has more than {MOST_ENTRIES} entries: it is not an image")));
         }
     }
-    Ok(entries)
+    Ok((entries, is_root))
 }
 
 fn link(base: &str, target: &[u8]) -> ArchiveEntry {

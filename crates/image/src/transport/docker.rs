@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use serde::{Deserialize, Deserializer};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::{Hasher, sha256};
-use skiff_oci::manifest::{ImageConfig, MAX_LAYERS, check_digest};
+use skiff_oci::manifest::{ImageConfig, MAX_LAYERS};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_sys::positional::read_exact_at;
@@ -49,11 +49,8 @@ pub(super) fn open(files: &dyn ImageFiles, tag: Option<&str>, platform: &Platfor
     let items: Vec<SavedImage> = serde_json::from_slice(&list.document()?)
         .map_err(|e| not_sound(files, format!("manifest.json: {e}")))?;
     let item = choose(files, &items, tag)?;
-    let part = need(files, &item.config)?;
-    let config_bytes = part.document()?;
-    if let Some(digest) = named_digest(&item.config) {
-        check_digest(&part.name, &digest, &config_bytes)?;
-    }
+    // Its name is often its digest, but need not be: Docker and Podman do not look at that either. The image's own digest follows from its bytes.
+    let config_bytes = need(files, &item.config)?.document()?;
     let config = ImageConfig::parse(files.name(), &config_bytes)?;
     check(files, item, &config, platform)?;
     let layer = |(path, diff_id): (&String, &Digest)| layer(need(files, path)?, *diff_id);
@@ -101,12 +98,6 @@ fn check(files: &dyn ImageFiles, item: &SavedImage, config: &ImageConfig, platfo
     Ok(platform.check(files.name(), config.platform.as_ref())?)
 }
 
-/// The digest that a configuration's name says it has: `DIGITS.json`, or `blobs/sha256/DIGITS`.
-fn named_digest(path: &str) -> Option<Digest> {
-    let name = path.rsplit('/').next()?;
-    format!("sha256:{}", name.strip_suffix(".json").unwrap_or(name)).parse().ok()
-}
-
 /// Docker saves layers as plain tar streams, whose digest the configuration has; some tools, and its newer store, leave them
 /// compressed. Then their digest is what they have.
 fn layer(part: FilePart, diff_id: Digest) -> Result<(FileBlob, OciDescriptor<'static>)> {
@@ -122,7 +113,7 @@ fn layer(part: FilePart, diff_id: Digest) -> Result<(FileBlob, OciDescriptor<'st
     Ok((part.blob(digest), OciDescriptor { media_type, digest, size }))
 }
 
-fn digest_of(part: &FilePart) -> Result<Digest> {
+pub(super) fn digest_of(part: &FilePart) -> Result<Digest> {
     let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;

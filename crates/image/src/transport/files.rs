@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno;
+use skiff_erofs::ReadAt;
 use skiff_oci::digest::Digest;
 use skiff_oci::manifest::MAX_DOCUMENT;
 use skiff_sys::positional::read_exact_at;
@@ -29,6 +30,18 @@ pub struct FilePart {
     pub size: u64,
 }
 
+impl ReadAt for FilePart {
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.size)
+    }
+
+    fn read(&self, buffer: &mut [u8], at: u64) -> std::io::Result<()> {
+        let end = at.checked_add(buffer.len() as u64).filter(|end| *end <= self.size);
+        end.ok_or(Errno::NODATA)?;
+        Ok(read_exact_at(self.file.as_fd(), buffer, self.offset + at)?)
+    }
+}
+
 /// Files by their paths, which are relative and have slashes between names.
 pub trait ImageFiles {
     /// What holds them, for messages.
@@ -39,6 +52,11 @@ pub trait ImageFiles {
     /// # Errors
     /// It is no regular file, or cannot be opened.
     fn find(&self, path: &str) -> Result<Option<FilePart>>;
+
+    /// All of them as one tar stream, if that is what they are and it holds the files of a root.
+    fn root(&self) -> Option<FilePart> {
+        None
+    }
 }
 
 impl FilePart {

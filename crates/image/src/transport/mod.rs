@@ -9,6 +9,7 @@ mod dir;
 mod docker;
 mod files;
 mod oci;
+mod root_tar;
 
 use serde::Serialize;
 use skiff_oci::digest::Digest;
@@ -33,6 +34,8 @@ pub enum ImageLayout<'a> {
     Oci(Option<&'a str>),
     /// Layout of `docker save`: `manifest.json`, and files that it names; which of its images.
     Docker(Option<&'a str>),
+    /// No layout: a tar file of a root's files, which is the only layer.
+    RootTar,
     /// Layout of skopeo's `dir:`: a manifest and blobs side by side.
     Dir,
 }
@@ -58,6 +61,7 @@ pub fn open(files: &dyn ImageFiles, layout: &ImageLayout<'_>, platform: &Platfor
         ImageLayout::Oci(tag) => oci::open(files, *tag, platform),
         ImageLayout::Docker(tag) => docker::open(files, *tag, platform),
         ImageLayout::Dir => dir::open(files, platform),
+        ImageLayout::RootTar => root_tar::open(files, platform),
     }
 }
 

@@ -31,8 +31,8 @@ pub struct ExecConfig {
     /// `NAME=VALUE`.
     #[serde(deserialize_with = "or_default")]
     pub env: Vec<String>,
-    /// What is always run.
-    #[serde(deserialize_with = "or_default")]
+    /// What is always run. `[""]`, which builders write to take away the one of an image below, is none.
+    #[serde(deserialize_with = "program")]
     pub entrypoint: Vec<String>,
     /// Arguments of the entrypoint, or the command, where the user gives none.
     #[serde(deserialize_with = "or_default")]
@@ -115,6 +115,12 @@ impl ImageConfig {
         let Raw { created, config: exec, history, rootfs: RootFs { diff_ids, .. }, .. } = raw;
         Ok(ImageConfig { platform, created, exec, diff_ids, history })
     }
+}
+
+/// Words of a program, of which the first must be one.
+fn program<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let words: Vec<String> = or_default(from)?;
+    Ok(if words.first().is_some_and(String::is_empty) { vec![] } else { words })
 }
 
 /// Go's way to write a set: an object with empty values.

@@ -53,9 +53,9 @@ fn layers_are_known_by_their_media_types() {
         assert_eq!(manifest.bytes(), 5);
     }
     for (media_type, word) in [
-        ("application/vnd.cncf.helm.chart.content.v1.tar+gzip", "no image"),
+        ("application/vnd.cncf.helm.chart.content.v1.tar+gzip", "not an image"),
         ("x+encrypted", "encrypted"),
-        ("", "no image"),
+        ("", "not an image"),
     ] {
         let error = refusal(&manifest_json(media_type), None);
         assert!(error.contains(word), "{error}");

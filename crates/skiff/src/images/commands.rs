@@ -16,6 +16,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::size;
 use skiff_store::UserUsage;
 use skiff_store::client::{self, room};
+use skiff_store::copies;
 use skiff_store::file::{ImageFile, name_for};
 use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
@@ -65,16 +66,21 @@ pub fn export(export: &ExportArgs) -> Result<()> {
         *name = Named::from_str(&entry.reference).ok().filter(|named| named.digest().is_none());
     }
     let image = client::open_image(&context, &entry)?;
-    let Exported { digest, sockets } = write(&image, &target).map_err(ours)?;
+    let Exported { digest, sockets, owners } = write(&image, &target).map_err(ours)?;
     let digest = digest.map(|digest| digest.to_string());
     if sockets > 0 {
         output::note(&format!("{sockets} sockets are left out: tar archives have none"));
+    }
+    if owners > 0 {
+        output::note(&format!(
+            "{owners} files that belong to others in the image are yours, without setuid and setgid bits"
+        ));
     }
     match (export.output.json, digest) {
         (true, digest) => {
             let ExportArgs { image, target, .. } = export;
             output::json(
-                &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets}),
+                &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets, "owners_changed": owners}),
             )
         }
         (false, Some(digest)) => output::line(&digest),
@@ -171,6 +177,9 @@ pub fn remove(images: &[String], json: bool) -> Result<()> {
         let entry = find(&context, image)?;
         names.remove(&entry)?;
         let kept_by = naming::give_up(&context, entry.id)?;
+        if kept_by.is_none() && !names.all()?.iter().any(|other| other.id == entry.id) {
+            copies::remove(&context.depot()?, entry.id)?;
+        }
         if let Some(over) = &kept_by {
             output::note(&format!("{}: the image stays, as {over} is over it", entry.reference));
         }

@@ -1,0 +1,105 @@
+//! Images that no registry has, on their way to the nodes of jobs: copies of their files in the user's depot, which all nodes share. A store of
+//! a node's own imports them from there.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use rustix::process::getuid;
+use skiff_image::export::{Target, export};
+use skiff_oci::digest::Digest;
+use skiff_oci::hash::Hasher;
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault};
+use skiff_spec::image::ImageId;
+use skiff_user::context::UserContext;
+
+use crate::client;
+use crate::error::Result;
+use crate::index::ImageName;
+
+/// In the depot: `ID-DIGEST.erofs`, the image and the digest of the copy, which is the image's id where that is imported.
+const IMAGES: &str = "images";
+const SUFFIX: &str = ".erofs";
+
+/// A copy of an image.
+pub struct ImageCopy {
+    /// The file.
+    pub path: PathBuf,
+    /// What the image is called that is imported from it.
+    pub id: ImageId,
+}
+
+/// Puts a copy of an imported image into a depot, unless there is one.
+///
+/// # Errors
+/// The image is not in this machine's store, or there is no room.
+pub fn put(context: &UserContext, depot: &Path, entry: &ImageName) -> Result<()> {
+    if entry.origin.is_none() || find(depot, entry.id)?.is_some() {
+        return Ok(());
+    }
+    let dir = TrustedDir::make(&depot.join(IMAGES), getuid().as_raw(), 0o700).map_err(Fault::from)?;
+    let image = client::open_image(context, entry)?;
+    let new = format!(".{}.{}", entry.id, std::process::id());
+    let path = dir.path_of(&new);
+    export(&image, &Target::Erofs(path.clone()))?;
+    let named = digest_of(&path).map(|id| format!("{}-{id}{SUFFIX}", entry.id));
+    let named = named.and_then(|name| Ok(dir.rename(&new, &dir, name).map_err(Fault::from)?));
+    if named.is_err() {
+        dir.remove_file(&new).map_err(Fault::from)?;
+    }
+    named
+}
+
+/// The copy of an image in a depot.
+///
+/// # Errors
+/// The depot's directory cannot be read, or is somebody else's.
+pub fn find(depot: &Path, id: ImageId) -> Result<Option<ImageCopy>> {
+    let Some(dir) = existing(depot)? else { return Ok(None) };
+    let copy = names_of(&dir, id)?.into_iter().find_map(|name| {
+        let digits = name.strip_suffix(SUFFIX)?.split_once('-')?.1;
+        Some(ImageCopy { path: dir.path_of(&name), id: digits.parse().ok()? })
+    });
+    Ok(copy)
+}
+
+/// Removes the copies of an image.
+///
+/// # Errors
+/// As [`find`].
+pub fn remove(depot: &Path, id: ImageId) -> Result<()> {
+    let Some(dir) = existing(depot)? else { return Ok(()) };
+    for name in names_of(&dir, id)? {
+        dir.remove_file(name).map_err(Fault::from)?;
+    }
+    Ok(())
+}
+
+fn existing(depot: &Path) -> Result<Option<TrustedDir>> {
+    Ok(TrustedDir::find(&depot.join(IMAGES), getuid().as_raw()).map_err(Fault::from)?)
+}
+
+fn names_of(dir: &TrustedDir, id: ImageId) -> Result<Vec<String>> {
+    let begin = format!("{id}-");
+    let names = dir.names().map_err(Fault::from)?;
+    Ok(names
+        .into_iter()
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with(&begin))
+        .collect())
+}
+
+fn digest_of(path: &Path) -> Result<ImageId> {
+    let about = || path.display().to_string();
+    let mut file = File::open(path).context(about)?;
+    let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).context(about)? {
+            0 => break,
+            count => hasher.update(&buffer[..count]),
+        }
+    }
+    crate::import::id_of(&hasher.finish())
+}
