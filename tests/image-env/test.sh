@@ -32,6 +32,10 @@ has "$out" "base         image $digest"
 # What runs in it has the image's variables and not its entry point; changes stay; as root by default.
 ok as alice env PYTHONPATH=/x skiff env exec dev -- sh -c 'tool; echo "$FROM_IMAGE [$PYTHONPATH]"; id -u; pwd'
 equal "$out" $'tool of the image\nyes []\n0\n/home/alice'
+# Skiff inside is Skiff outside, also where an image has none.
+ok as alice skiff env exec dev -- sh -c 'skiff env list --json; skiff env diff'
+has "$out" "image:$image"
+lacks "$out" bin/skiff
 ok as alice skiff env exec --me dev -- whoami
 equal "$out" alice
 ok as alice sh -c 'echo "cat /etc/version; tool" | skiff env enter dev'

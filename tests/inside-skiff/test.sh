@@ -62,6 +62,14 @@ fails 125 as alice skiff env exec -w /opt/w dev -- skiff run -- pwd
 has "$err" 'working directory /opt/w, outside of the environment: No such file'
 has "$err" 'hint: '
 
+# A file that only the environment has.
+fails 125 as alice skiff env exec dev -- skiff import /opt/nosuch.tar
+has "$err" 'hint: skiff runs outside'
+for words in 'import /tmp/x.tar' 'export nosuch oci-archive:/var/tmp/x'; do
+    fails 125 as alice skiff env exec dev -- skiff $words
+    has "$err" 'the environment has a /tmp of its own'
+done
+
 PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
 
 # The environment that one is in: it is whole, or gone, whoever is ended with it.

@@ -67,6 +67,9 @@ pub struct Opened<'a> {
     pub shown: Option<OwnedFd>,
 }
 
+/// Where users of an image find Skiff.
+const OURSELVES: &str = "/usr/bin/skiff";
+
 /// The commands that shims stand for.
 pub enum Shims<'a> {
     /// The shims of the default configuration, as far as the host has them: the helper keeps a layer of these. (To make it for each
@@ -77,11 +80,13 @@ pub enum Shims<'a> {
 }
 
 impl<'a> Shims<'a> {
-    fn of(plan: &'a Plan) -> Self {
+    /// `is_answered`: whether a supervisor answers commands from inside, Skiff's own among them. An image has no Skiff of its own.
+    fn of(plan: &'a Plan, is_answered: bool) -> Self {
         if plan.base == Base::Host && plan.route == Route::Helper && plan.shims == Slurm::default().shims() {
             return Self::Usual;
         }
-        Self::These(plan.shims.iter().map(AsRef::as_ref).filter(|shim| exists(shim)).collect())
+        let own = (is_answered && plan.base != Base::Host).then_some(Path::new(OURSELVES));
+        Self::These(plan.shims.iter().map(AsRef::as_ref).filter(|shim| exists(shim)).chain(own).collect())
     }
 }
 
@@ -124,7 +129,7 @@ impl<'a> RootfsInputs<'a> {
         Ok(Self {
             plan,
             sources,
-            shims: Shims::of(plan),
+            shims: Shims::of(plan, extras.socket.is_some()),
             program,
             socket: extras.socket.map(bind).transpose().context(|| "the supervisor's socket")?,
             hosts: extras.hosts,

@@ -34,6 +34,7 @@ use skiff_output as output;
 use skiff_plan::BIND;
 use skiff_runtime::{network, proxy};
 use skiff_slurm as slurm;
+use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
@@ -62,7 +63,12 @@ fn main() {
 }
 
 fn finish(code: Result<i32>) -> i32 {
-    code.unwrap_or_else(|e| {
+    code.unwrap_or_else(|mut e| {
+        // Whoever is inside looks for it there.
+        let is_missing = e.message.contains("No such file") && e.hint.is_empty();
+        if is_missing && std::env::var_os(CALLED_FROM).is_some() {
+            e.hint = "skiff runs outside, also when it is called inside: files that only the environment has are not there".into();
+        }
         output::complain(&e);
         output::FAILURE
     })

@@ -21,6 +21,11 @@ const FLOOR_MS: f64 = 1.1;
 const RUN_MS: f64 = 2.5;
 const ENTER_MS: f64 = 1.5;
 
+/// What it may cost that Skiff is called inside, where the environment's supervisor runs it outside.
+const INSIDE_MS: f64 = 5.0;
+const LIST: &str = "skiff env list";
+const LIST_INSIDE: &str = "skiff env list, called inside";
+
 /// How many at once, and how often, in one measurement.
 const AT_ONCE: usize = 8;
 const BATCHES: usize = 5;
@@ -121,10 +126,14 @@ fn peers<'a>(setting: &'a Setting, count: usize, floor: &Floor) -> Vec<Candidate
 fn ours<'a>(setting: &'a Setting, count: usize, live: &RunningEnvironment) -> Vec<Candidate<'a>> {
     let run = format!("{} run -- /bin/true", setting.skiff);
     let enter = format!("{} /bin/true", live.exec_words());
+    let list = in_a_row(count, &format!("{} env list >/dev/null", setting.skiff));
+    let list_inside = format!("{} bash -c '{list}'", live.exec_words());
     let eight = BATCHES * AT_ONCE;
     [
         ("skiff run", in_a_row(count, &run), count),
         ("skiff env exec, into a live one", in_a_row(count, &enter), count),
+        (LIST, list, count),
+        (LIST_INSIDE, list_inside, count),
         ("skiff run, 8 in a row", in_a_row(eight, &run), eight),
         ("skiff run, 8 at once", at_once(&run), eight),
     ]
@@ -154,7 +163,14 @@ fn evaluate(machine: HostInfo, args: &Args, candidates: &[Candidate<'_>]) -> (Be
         let candidate = candidates.iter().find(|c| c.name == of)?;
         Some(LimitCheck::new(name, "ms", &candidate.samples, limit))
     };
+    let samples = |name: &str| candidates.iter().find(|c| c.name == name).map(|c| &c.samples);
+    let through_socket = || {
+        let pairs = samples(LIST_INSIDE)?.iter().zip(samples(LIST)?);
+        let more: Vec<f64> = pairs.map(|(inside, outside)| inside - outside).collect();
+        Some(LimitCheck::new("called inside - called outside", "ms", &more, INSIDE_MS))
+    };
     let claims = [
+        through_socket(),
         absolute("skiff run", "skiff run", RUN_MS),
         absolute("entering", "skiff env exec, into a live one", ENTER_MS),
         ratio("skiff run / floor", "skiff run", "floor:", RUN_MS / FLOOR_MS),
