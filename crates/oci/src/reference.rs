@@ -82,6 +82,8 @@ pub struct ShortName {
 pub enum ReferencePart {
     /// All of it.
     Whole,
+    /// What is in front of `://`.
+    Transport,
     /// Host and port.
     Server,
     /// The path at the server.
@@ -118,6 +120,9 @@ impl ReferenceError {
                 "files are named *.sqsh, *.squashfs, *.erofs, *.sif, or begin with docker-archive:, oci-archive:, oci:, dir:"
                     .into()
             }
+            ReferencePart::Transport => {
+                "an image of a registry is written docker://NAME or NAME; what is elsewhere has to be had as a file first".into()
+            }
             ReferencePart::Whole | ReferencePart::Server | ReferencePart::Repository => {
                 "it is written [SERVER[:PORT]/]NAME[:TAG][@sha256:DIGEST]".into()
             }
@@ -138,6 +143,7 @@ impl fmt::Display for ReferencePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ReferencePart::Whole => "it",
+            ReferencePart::Transport => "the transport",
             ReferencePart::Server => "the server",
             ReferencePart::Repository => "the repository",
             ReferencePart::Tag => "the tag",
@@ -311,6 +317,9 @@ fn parse(text: &str) -> Result<ImageReference, BadPart> {
             file_and_tag(rest).map(|(file, tag)| ImageReference::DockerArchive { file, tag })
         }
         Some(("dir", rest)) if !is_port(rest) => some_path(rest).map(ImageReference::Dir),
+        Some((_, rest)) if rest.starts_with("//") => {
+            Err((ReferencePart::Transport, "is not one that images are got by"))
+        }
         _ => match image_file(text) {
             Some(file) => Ok(file),
             None if looks_like_a_path(text) => {
