@@ -1,5 +1,5 @@
 # bed: --ssh-force-command "/usr/bin/skiff login"
-# takes: 28
+# takes: 35
 # Logging in with OpenSSH's ForceCommand: shells and commands, terminal, exit status, files both ways, the end of sessions.
 . "$(dirname "$0")/../lib.sh"
 config=$SKIFF_TESTBED_SSH_CONFIG
