@@ -64,6 +64,20 @@ for tag in index list; do
     has "$err" 'hint: '
 done
 
+# A file that the registry keeps as an artifact, as Apptainer pushes its images.
+mksquashfs "$root" "$images_tmp/file.sqsh" -quiet -no-progress
+push_file tools/file:1 "$images_tmp/file.sqsh"
+ok as alice skiff pull --quiet oras://$registry/tools/file:1
+equal "$out" "sha256:$(sha256sum <"$images_tmp/file.sqsh" | cut -d' ' -f1)"
+ok as alice skiff run --pull never oras://$registry/tools/file:1 whoami
+equal "$out" alice
+ok as bob skiff run oras://$registry/tools/file:1 whoami
+equal "$out" bob
+fails 125 as alice skiff pull oras://$at:oci
+has "$err" 'no layer of media type'
+fails 125 as alice skiff pull oras://$registry/tools/none:1
+has "$err" '404'
+
 # What it says of itself, in either kind of manifest.
 for tag in oci docker; do
     ok as alice skiff inspect $at:$tag

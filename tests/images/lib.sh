@@ -94,6 +94,26 @@ push() { # NAME:TAG LAYER... [--config JSON]
     pushed=$(python3 "$here/../images/registry.py" push "$registry/$1" "${@:2}")
 }
 
+push_file() { # NAME:TAG FILE: as `apptainer push FILE oras://...` does
+    local at=http://$registry/v2/${1%:*} empty digest size
+    empty=$(mktemp) && printf '{}' >"$empty"
+    digest() { echo "sha256:$(sha256sum <"$1" | cut -d' ' -f1)"; }
+    local blob
+    for blob in "$empty" "$2"; do
+        curl -sSf -X POST -D- -o/dev/null "$at/blobs/uploads/" | tr -d '\r' | sed -n 's/^[Ll]ocation: *//p' >"$empty.to"
+        local to=$(cat "$empty.to")
+        [[ $to == http* ]] || to=http://$registry$to
+        curl -sSf -X PUT --data-binary @"$blob" -H 'Content-Type: application/octet-stream' "$to$([[ $to == *\?* ]] && echo '&' || echo '?')digest=$(digest "$blob")"
+    done
+    cat >"$empty.json" <<X
+{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+ "config":{"mediaType":"application/vnd.sylabs.sif.config.v1+json","digest":"$(digest "$empty")","size":2},
+ "layers":[{"mediaType":"application/vnd.sylabs.sif.layer.v1.sif","digest":"$(digest "$2")","size":$(stat -c %s "$2")}]}
+X
+    curl -sSf -X PUT --data-binary @"$empty.json" -H 'Content-Type: application/vnd.oci.image.manifest.v1+json' "$at/manifests/${1#*:}"
+    rm "$empty" "$empty.to" "$empty.json"
+}
+
 skeleton() { # DIR
     local command
     mkdir -p "$1"/{bin,etc,proc,sys,dev,tmp,usr/bin,home,run,var/tmp}

@@ -177,6 +177,21 @@ impl ImageSource {
         Ok(ImageSource { form, path: path.into(), tag: None, held: Held::Open(file), lies: None })
     }
 
+    /// A file system in a file that was fetched, and is called so.
+    ///
+    /// # Errors
+    /// There is no image in it.
+    pub fn fetched(file: File, name: &str) -> Result<ImageSource> {
+        let path = PathBuf::from(name);
+        let part = FilePart::whole(copy_of(&file, &path)?, name.into())?;
+        let form = Form::of_file_system(&part).ok_or_else(|| Error::Foreign {
+            object: name.into(),
+            why: "it is neither SIF nor squashfs nor EROFS".into(),
+            hint: None,
+        })?;
+        Ok(ImageSource { form, path, tag: None, held: Held::Open(file), lies: None })
+    }
+
     /// What another process opened, who says that it is this.
     ///
     /// # Errors
@@ -335,13 +350,22 @@ fn is_root(dir: &File) -> bool {
     ["bin", "usr"].iter().any(|name| statat(dir, *name, AtFlags::SYMLINK_NOFOLLOW).is_ok())
 }
 
-/// The files of a root below a directory, as an image file that has no name. It goes where big temporary files go, as Podman's.
+/// A new file without a name, the directory that it lies in, and that one's name: where big temporary files go, as Podman's.
+///
+/// # Errors
+/// It cannot be made.
+pub fn temporary() -> Result<(File, OwnedFd, String)> {
+    let path = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let name = shown(&path);
+    let room = open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let room = room.on("open", &*name)?;
+    let file = nameless(room.as_fd()).on("make a temporary file in", &*name)?;
+    Ok((file.into(), room, name))
+}
+
+/// The files of a root below a directory, as an image file that has no name.
 fn packed(dir: &File, path: &Path) -> Result<ImageSource> {
-    let room_path = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    let room_name = shown(&room_path);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let room = open(&room_path, flags, Mode::empty()).on("open", &*room_name)?;
-    let image = File::from(nameless(room.as_fd()).on("make a temporary file in", &*room_name)?);
+    let (image, room, room_name) = temporary()?;
     of_directory((dir.as_fd(), &shown(path)), image.as_fd(), (room.as_fd(), &room_name))?;
     let lies = Some(path_of(dir.as_fd()));
     Ok(ImageSource { form: Form::Erofs, path: path.into(), tag: None, held: Held::Open(image), lies })
@@ -356,7 +380,7 @@ fn place(reference: &ImageReference) -> Result<(Form, &Path, Option<&str>)> {
         ImageReference::Squashfs(path) => (Form::Squashfs, path, None),
         ImageReference::Sif(path) => (Form::Sif, path, None),
         ImageReference::Erofs(path) => (Form::Erofs, path, None),
-        ImageReference::Registry(_) | ImageReference::Short(_) => {
+        ImageReference::Registry(_) | ImageReference::Short(_) | ImageReference::Artifact(_) => {
             return Err(Error::Foreign {
                 object: reference.to_string(),
                 why: "it is an image in a registry".into(),

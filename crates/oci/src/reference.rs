@@ -29,6 +29,8 @@ pub enum ImageReference {
     Registry(Named),
     /// In a registry that was not named: Docker Hub, unless registries.conf says otherwise.
     Short(ShortName),
+    /// A file that a registry keeps as an artifact, as Apptainer pushes its images: `oras://NAME`.
+    Artifact(Named),
     /// A directory in OCI's layout: `oci:DIR[:TAG]`.
     Oci {
         /// The directory.
@@ -307,6 +309,11 @@ fn parse(text: &str) -> Result<ImageReference, BadPart> {
             ImageReference::Short(short) => Ok(ImageReference::Registry(short.at_docker_hub())),
             full => Ok(full),
         },
+        Some(("oras", rest)) if rest.starts_with("//") => match registry(&rest[2..])? {
+            ImageReference::Short(short) => Ok(ImageReference::Artifact(short.at_docker_hub())),
+            ImageReference::Registry(named) => Ok(ImageReference::Artifact(named)),
+            _ => Err((ReferencePart::Whole, "does not name an artifact of a registry")),
+        },
         Some(("oci", rest)) if !is_port(rest) => {
             file_and_tag(rest).map(|(dir, tag)| ImageReference::Oci { dir, tag })
         }
@@ -434,6 +441,7 @@ impl fmt::Display for ImageReference {
                 if is_plain { named.fmt(f) } else { write!(f, "docker://{named}") }
             }
             ImageReference::Short(short) => short.fmt(f),
+            ImageReference::Artifact(named) => write!(f, "oras://{named}"),
             ImageReference::Oci { dir, tag } => write(f, "oci", dir, tag),
             ImageReference::OciArchive { file, tag } => write(f, "oci-archive", file, tag),
             ImageReference::DockerArchive { file, tag } => write(f, "docker-archive", file, tag),

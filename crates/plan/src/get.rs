@@ -17,7 +17,7 @@ use skiff_spec::name::EnvName;
 use skiff_store::ImageMetadata;
 use skiff_store::copies::{self, ImageCopy};
 use skiff_store::fetcher::process as fetcher;
-use skiff_store::file::{ImageFile, parse};
+use skiff_store::file::{FileStamp, ImageFile, parse};
 use skiff_store::index::ImageName;
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
@@ -49,7 +49,7 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
         (PullWhen::Missing, Some(entry)) if client::has(context, entry.id) => return Ok(entry),
         // The same one as before, whatever its name means by now.
         (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
-        (PullWhen::Always, Some(entry)) if entry.origin.is_some() => {
+        (PullWhen::Always, Some(entry)) if entry.origin.is_some() && !is_artifact(&entry.reference) => {
             return Err(StoreError::NotInRegistry(entry.reference).into());
         }
         // By digits or short it was named, and by a full name it is asked for.
@@ -60,7 +60,11 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
             None => text.to_owned(),
         },
     };
-    if !matches!(parse(&entry)?, ImageReference::Registry(_) | ImageReference::Short(_)) {
+    let is_far = |reference| {
+        use ImageReference::{Artifact, Registry, Short};
+        matches!(reference, Registry(_) | Short(_) | Artifact(_))
+    };
+    if !is_far(parse(&entry)?) {
         return Err(StoreError::NotPulled(text.into()).into());
     }
     output::note(&format!("image {entry}: pulling it"));
@@ -148,9 +152,20 @@ pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
     if is_id(text) {
         return Err(StoreError::NotPulled(text.into()).into());
     }
+    if is_artifact(text) {
+        // Which image is in it shows only when it is here.
+        let entry = pull(context, text, &Platform::host(), &mut PullProgress::new(None, false))?;
+        copies::put(context, &context.depot()?, &entry)?;
+        return Ok(of(entry));
+    }
     let ask = client::pull(context, text, &Platform::host().to_string())?;
     let (id, reference) = fetcher::resolve(&ask)?;
     Ok(JobImage { id, reference })
+}
+
+/// Whether it names a file that a registry keeps: `oras://...`.
+fn is_artifact(text: &str) -> bool {
+    matches!(parse(text), Ok(ImageReference::Artifact(_)))
 }
 
 /// Digits alone say nothing of where an image could be had.
@@ -249,7 +264,14 @@ pub fn pull(
     platform: &Platform,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
-    let entry = fetch(context, image, platform, progress)?;
+    let entry = match parse(image)? {
+        ImageReference::Artifact(named) => {
+            let reference = ImageReference::Artifact(named.with_default_tag()).to_string();
+            let source = client::artifact(&reference, &platform.to_string(), context)?;
+            import::read(context, source, (reference, FileStamp::default()), platform, progress)?
+        }
+        _ => fetch(context, image, platform, progress)?,
+    };
     naming::note(context, &entry)?;
     Ok(entry)
 }

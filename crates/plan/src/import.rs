@@ -4,7 +4,8 @@ use skiff_oci::platform::Platform;
 use skiff_runtime::naming;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_store::file::ImageFile;
+use skiff_store::ImageSource;
+use skiff_store::file::{FileStamp, ImageFile};
 use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
@@ -21,14 +22,14 @@ pub fn import_to(
     platform: &Platform,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
-    let entry = read(context, file, name, platform, progress)?;
+    let entry = read_file(context, file, name, platform, progress)?;
     naming::note(context, &entry)?;
     Ok(entry)
 }
 
 /// The image that a file is known to hold, for a machine that does not have it.
 pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<ImageName> {
-    let entry = read(context, file, None, &Platform::host(), &mut PullProgress::new(None, true))?;
+    let entry = read_file(context, file, None, &Platform::host(), &mut PullProgress::new(None, true))?;
     if entry.id != id {
         return Err(Error::new(format!("image {}: the file holds another image by now", file.name))
             .hint("it has changed since the job was submitted: submit it again"));
@@ -36,7 +37,7 @@ pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<I
     Ok(entry)
 }
 
-fn read(
+fn read_file(
     context: &UserContext,
     file: &ImageFile,
     name: Option<String>,
@@ -44,17 +45,30 @@ fn read(
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
     // What changes while it is read has another stamp next time.
-    let origin = Some(file.stamp()?);
-    let said = client::import(context, file.open()?, platform, &mut |word| match word {
+    let stamp = file.stamp()?;
+    let reference = name.unwrap_or_else(|| file.name.clone());
+    read(context, file.open()?, (reference, stamp), platform, progress)
+}
+
+/// Imports what is open, under a name.
+pub(crate) fn read(
+    context: &UserContext,
+    source: ImageSource,
+    (reference, stamp): (String, FileStamp),
+    platform: &Platform,
+    progress: &mut PullProgress,
+) -> Result<ImageName> {
+    let shown = source.name();
+    let said = client::import(context, source, platform, &mut |word| match word {
         StoreReply::Waiting => progress.waiting(),
         StoreReply::Layers(layers) => progress.layers(&layers),
         _ => {}
     });
     progress.end();
     let StoreReply::Pulled { id, record, .. } = said? else {
-        return Err(Error::new(format!("image {}: the store's writer answered something else", file.name)));
+        return Err(Error::new(format!("image {shown}: the store's writer answered something else")));
     };
-    let reference = name.unwrap_or_else(|| file.name.clone());
+    let origin = Some(stamp);
     Ok(ImageName { reference, id, pulled: now(), size: record.size, config: record.config, origin })
 }
 

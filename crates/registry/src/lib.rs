@@ -11,6 +11,7 @@
 //!
 //! Blocking: its only threads are those of a [`Fetch`].
 
+mod artifact;
 pub mod auth;
 mod challenge;
 mod chunks;
@@ -151,6 +152,9 @@ pub struct Resolved {
     /// Where to fetch its layers.
     pub source: Repositories,
 }
+
+/// Bytes, media type as the server says it, and digest of a manifest.
+type SentManifest = (Vec<u8>, Option<String>, Digest);
 
 struct Received {
     digest: Digest,
@@ -307,11 +311,20 @@ impl Client {
         }
     }
 
-    fn document(&self, image: &Named) -> Result<(Repositories, Received)> {
-        let object = format!("the manifest of {image}");
+    /// The manifest of whatever an image's name means.
+    fn manifest_bytes(&self, image: &Named) -> Result<(Repositories, Vec<u8>)> {
+        self.manifest_as_sent(image).map(|(source, (bytes, ..))| (source, bytes))
+    }
+
+    fn manifest_as_sent(&self, image: &Named) -> Result<(Repositories, SentManifest)> {
         let wanted = image.wanted();
-        let (source, (bytes, content_type, digest)) = self
-            .first_that_has(image, &object, |repository| self.receive(repository, &wanted, image.digest()))?;
+        self.first_that_has(image, &format!("the manifest of {image}"), |repository| {
+            self.receive(repository, &wanted, image.digest())
+        })
+    }
+
+    fn document(&self, image: &Named) -> Result<(Repositories, Received)> {
+        let (source, (bytes, content_type, digest)) = self.manifest_as_sent(image)?;
         let document = manifest::parse(&format!("manifest of {image}"), &bytes, content_type.as_deref())?;
         Ok((source, Received { digest, bytes, content_type, document }))
     }
@@ -333,7 +346,7 @@ impl Client {
         repository: &Repository,
         wanted: &str,
         pinned: Option<&Digest>,
-    ) -> Result<(Vec<u8>, Option<String>, Digest), Failure> {
+    ) -> Result<SentManifest, Failure> {
         let path = format!("manifests/{wanted}");
         let wish = Wish { method: &Method::GET, path: &path, accept: Some(manifest::ACCEPTED), range: None };
         let (response, from) = repository.ask(&self.http, wish)?;

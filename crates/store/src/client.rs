@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use skiff_image::export::OpenImage;
-use skiff_image::source::ImageSource;
+use skiff_image::source::{ImageSource, temporary};
 use skiff_ipc as ipc;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
@@ -26,11 +26,15 @@ use skiff_sys::lock;
 use skiff_user::context::UserContext;
 
 use crate::error::{Error, Result, talk};
+use crate::fetcher;
 use crate::file::parse;
 use crate::index::ImageName;
 use crate::protocol::{RegistryLogin, StoreReply, StoreRequest};
 use crate::store::Quota;
 use crate::writer;
+
+/// What Apptainer calls its images in registries.
+const SIF_LAYER: &str = "application/vnd.sylabs.sif.layer.v1.sif";
 
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
 const BUSY: Duration = Duration::from_secs(60);
@@ -230,7 +234,7 @@ pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<St
     registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
     let names: Vec<Named> = match parse(reference)? {
         ImageReference::Registry(named) if named.is_local() => return Err(Error::NoImport(reference.into())),
-        ImageReference::Registry(named) => vec![named],
+        ImageReference::Registry(named) | ImageReference::Artifact(named) => vec![named],
         ImageReference::Short(short) => conf.candidates(&short)?,
         _ => {
             return Err(Error::NotInRegistry(reference.into()));
@@ -268,6 +272,14 @@ pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<St
         logins,
         certificates,
     })
+}
+
+/// The image file that a registry keeps as an artifact, fetched by this process with the user's own rights.
+pub fn artifact(reference: &str, platform: &str, context: &UserContext) -> Result<ImageSource> {
+    let (client, image, _) = fetcher::process::asked(&pull(context, reference, platform)?)?;
+    let (file, ..) = temporary()?;
+    client.artifact(&image, SIF_LAYER, &file)?;
+    Ok(ImageSource::fetched(file, reference)?)
 }
 
 /// The room that the store takes.

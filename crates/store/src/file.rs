@@ -22,7 +22,7 @@ pub struct ImageFile {
 }
 
 /// What tells a file that has changed from one that has not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStamp {
     inode: u64,
     size: u64,
@@ -35,7 +35,7 @@ impl ImageFile {
     /// The file that the text names; nothing if it is the name of an image in a registry, or of nothing at all.
     pub fn of(text: &str) -> Option<Self> {
         match ImageReference::from_str(text) {
-            Ok(ImageReference::Registry(_) | ImageReference::Short(_)) => None,
+            Ok(ImageReference::Registry(_) | ImageReference::Short(_) | ImageReference::Artifact(_)) => None,
             Ok(reference) => Some(Self::referred(reference)),
             Err(_) if text.starts_with(['/', '.']) => Some(Self::at(Path::new(text))),
             Err(_) => None,
@@ -72,7 +72,9 @@ impl ImageFile {
                 *path = in_full(path);
                 path.clone()
             }
-            ImageReference::Registry(_) | ImageReference::Short(_) => PathBuf::new(),
+            ImageReference::Registry(_) | ImageReference::Short(_) | ImageReference::Artifact(_) => {
+                PathBuf::new()
+            }
         };
         Self { name: reference.to_string(), path, reference: Some(reference) }
     }

@@ -21,6 +21,7 @@ pub mod writer;
 
 pub use error::{Error, Result, ours};
 pub use names::{PREFIX, find, known};
+pub use skiff_image::source::ImageSource;
 pub use store::{
     Begun, Collected, ImageLayer, ImageMetadata, Patience, Quota, Store, UnfinishedImage, Usage, UserUsage,
 };

@@ -56,6 +56,9 @@ fn by_digits(names: &Names, text: &str) -> Result<Option<ImageName>> {
 fn full_names(reference: &ImageReference, text: &str) -> Vec<String> {
     match reference {
         ImageReference::Registry(named) => vec![named.clone().with_default_tag().to_string()],
+        ImageReference::Artifact(named) => {
+            vec![ImageReference::Artifact(named.clone().with_default_tag()).to_string()]
+        }
         ImageReference::Short(short) => {
             [short.local(), short.at_docker_hub()].map(|name| name.with_default_tag().to_string()).into()
         }

@@ -119,6 +119,15 @@ fn transports_are_told_apart() {
         assert_eq!(text.parse().as_ref(), Ok(&meant), "{text}");
         assert_eq!(meant.to_string(), text);
     }
+    for (text, name) in [
+        ("oras://ghcr.io/team/tool:1.sif", "oras://ghcr.io/team/tool:1.sif"),
+        ("oras://localhost:5000/a/b", "oras://localhost:5000/a/b"),
+        ("oras://tool", "oras://docker.io/library/tool"),
+    ] {
+        let artifact = text.parse::<ImageReference>().expect(text);
+        assert!(matches!(artifact, ImageReference::Artifact(_)), "{text}");
+        assert_eq!(artifact.to_string(), name);
+    }
     let hub = "docker://debian".parse::<ImageReference>().map(|r| r.to_string());
     assert_eq!(hub, Ok("docker.io/library/debian".into()));
     assert!(matches!("debian".parse(), Ok(ImageReference::Short(_))));

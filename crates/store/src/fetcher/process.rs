@@ -126,7 +126,7 @@ fn client(
 
 fn name(client: &Client, reference: &str) -> Result<Named> {
     match parse(reference)? {
-        ImageReference::Registry(named) => Ok(named.with_default_tag()),
+        ImageReference::Registry(named) | ImageReference::Artifact(named) => Ok(named.with_default_tag()),
         ImageReference::Short(short) => Ok(client.complete(&short)?.with_default_tag()),
         _ => Err(Error::NotInRegistry(reference.into())),
     }
