@@ -49,6 +49,9 @@ for words in [
     ("sh", "-c", "id"), ("/home/alice/evil/ssh",), ("../evil/ssh",), ("skiff",), ("skiff", "slurm", "prolog"), ("skiff", "slurm"),
     ("skiff", "agent"), ("skiff", "migrate-receive"), ("skiff", "store-writer"), ("skiff", "--help"), ("skiff", ""),
     ("/home/alice/evil/skiff", "run", "--", "true"), ("skiff-helper", "base"), ("",), ("skiff", "job", "on-signal"),
+    # Commands of users that have words which only Skiff itself says, or which run where they are called.
+    ("skiff", "app", "notebook"), ("skiff", "app", "desktop"), ("skiff", "cluster", "notebook"), ("skiff", "cluster", "desktop"),
+    ("skiff", "cluster", "agent"), ("skiff", "login"), ("skiff", "login", "--environment", "other"),
 ]:
     refused(*words)
 
@@ -71,6 +74,10 @@ for words in ["migrate nosuch n1", "drain n1 --to n2", "cluster run true", "doct
 _, text = ask([b"skiff", b"run", b"--", b"/usr/bin/env"], [b"OWN=mine", b"LD_LIBRARY_PATH=/x", b"SKIFF_STATE=/x", b"NOSIGN", b"=odd"])
 names = [line.split("=")[0] for line in text.splitlines()]
 assert "OWN" in names and "LD_LIBRARY_PATH" in names and not [n for n in names if n.startswith("SKIFF_")], text
+
+# On a network of the site's, for which the helper starts Skiff again.
+said, text = ask([b"skiff", b"run", b"--net", b"lab", b"--", b"/usr/bin/env"], pairs + [b"OWN=mine"])
+assert said[-5:] == b"x" + bytes(4) and "OWN=mine" in text and "SKIFF_" not in text, (said, text)
 
 # Directories: none that the user could not be in, none named from where the supervisor is.
 os.symlink("/root", "/home/alice/to-root")

@@ -67,6 +67,11 @@ t.prompt()
 t.line("skiff pull registry.invalid/x; echo code $?")
 t.expect("code 125")
 t.prompt()
+# A command that asks.
+t.line("skiff login registry.invalid")
+t.expect("[Uu]ser")
+t.send("\x03")
+t.prompt()
 # A pipe at the terminal.
 t.line("skiff env list | wc -l")
 t.expect(r"^3\r$")

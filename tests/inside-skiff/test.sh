@@ -69,6 +69,22 @@ for words in 'import /tmp/x.tar' 'export nosuch oci-archive:/var/tmp/x'; do
     fails 125 as alice skiff env exec dev -- skiff $words
     has "$err" 'the environment has a /tmp of its own'
 done
+# One that only has the name of a directory outside, where it is somebody else's.
+ok as mallory sh -c 'mkdir /tmp/build; echo "all:; id -un >/home/alice/made" >/tmp/build/Makefile'
+inside alice dev 'mkdir /tmp/build; touch /tmp/build/x'
+for words in 'run -- make' 'env create -v ./x:/x new' 'import x.tar' 'run --env-file x -- true'; do
+    fails 125 as alice skiff env exec -w /tmp/build dev -- skiff $words
+    has "$err" 'working directory /tmp/build, outside of the environment: No such file'
+done
+[ ! -e $home/made ] || fail 'what a neighbour has put there was run'
+# An environment that was started from there does not take the directory for its own ever after.
+try as alice skiff env stop other
+inside alice dev 'cd /opt/w; skiff env exec -w / other -- true'
+inside alice other 'cd; skiff env exec dev -- pwd'
+equal "$out" $home
+# The mode of files is what the caller wants it to be.
+inside alice dev 'umask 077; skiff run -- sh -c "echo >private"; stat -c %a private'
+equal "$out" 600
 
 PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$here/terminal_test.py" || fail 'at the terminal'
 
@@ -100,6 +116,8 @@ done
 printf '{"credsStore": "x"}' >$home/evil/config.json
 chmod 755 $home/evil/*
 chown -R alice: $home/evil
+mkdir -p /etc/skiff/networks.d
+printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\n' >/etc/skiff/networks.d/lab.toml
 ok as alice skiff env exec dev -- /usr/bin/python3 - <"$here/attack.py"
 [ ! -e $home/evil/ran ] || fail "outside ran what the inside put there: $(cat $home/evil/ran)"
 ok as alice skiff env exec dev -- test -e /opt/of-dev
@@ -112,6 +130,7 @@ for place in planted link theirs; do
     has "$err" 'no way to the ssh agent' $place
 done
 [ ! -e $home/agent ] || fail 'a socket was made where a link of another user leads'
+rm -r /etc/skiff/networks.d
 # What has no way out for srun has none for Skiff.
 ok as alice skiff instance start --containall host closed -- sleep 100
 fails 1 as alice skiff instance exec closed -- test -e /run/skiff/host.sock

@@ -54,6 +54,7 @@ pub use short::{KillArgs, ListArgs, NamedExecArgs, NamedRmArgs, StopArgs};
 #[derive(Parser)]
 #[command(
     name = "skiff",
+    bin_name = "skiff",
     version,
     max_term_width = 100,
     propagate_version = true,

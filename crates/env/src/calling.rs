@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use skiff_spec::caller::CALLED_FROM;
+use skiff_spec::caller::{CALLED_FROM, FOR_CALLER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::block_one;
@@ -31,7 +31,7 @@ pub fn declined(name: &EnvName) -> Error {
 
 /// Keeps what is to be done to an environment or instance from ending half-way, with the caller inside who has asked for it.
 pub fn outlive() -> Result<()> {
-    if std::env::var_os(CALLED_FROM).is_some() {
+    if std::env::var_os(FOR_CALLER).is_some() {
         set_parent_process_death_signal(None).context(|| "signal at the supervisor's end")?;
         // What comes when the caller is gone, and when the terminal is.
         [Signal::TERM, Signal::HUP].iter().for_each(|signal| block_one(signal.as_raw()));

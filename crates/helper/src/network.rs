@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use skiff_net::site_key::KEY;
 use skiff_net::tunnel::{MUNGE_KEY, TunnelSecret};
-use skiff_sandbox::command::{own_args, own_env};
+use skiff_sandbox::command::own_args;
 use skiff_sandbox::mounts;
 use skiff_spec::account::{Group, User};
 use skiff_spec::fault::{Context, Fault as Error, Result};
@@ -134,7 +134,8 @@ fn become_skiff(caller: &Caller, network: &str, address: &str) -> Result<()> {
     let words = ["skiff", ON_NETWORK, network, address].map(OsString::from).into_iter().chain(own_args(2));
     let c = |word: OsString| CString::new(word.into_vec()).map_err(|_| Error::new("a zero byte in a word"));
     let argv = words.map(c).collect::<Result<Vec<_>>>()?;
-    let envp = own_env().into_iter().map(|(name, value)| {
+    // All, under the names that they have: which of them are heard, `skiff` decides.
+    let envp = std::env::vars_os().map(|(name, value)| {
         let mut variable = name;
         variable.push("=");
         variable.push(value);

@@ -236,6 +236,7 @@ pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
 /// Ends one at once.
 pub fn kill(context: &UserContext, name: &EnvName) -> Result<()> {
     let record = InstanceDir::existing(context, name)?;
+    env::calling::outlive()?;
     match control::stop_at(&record.dir)? {
         true => Ok(()),
         false => Err(not_running(&record)),

@@ -275,8 +275,12 @@ impl<'a> Supervisor<'a> {
         let Ok(connection) = accept_with(&self.host, SocketFlags::CLOEXEC) else { return };
         if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
             close_all_except(&[connection.as_fd(), self.instance.init.pidfd.as_fd()]);
-            let environment = self.runtime.environment.as_deref().unwrap_or_default();
-            exit_now(proxy::serve(self.context, environment, self.base, &self.instance.init, connection));
+            let served = proxy::Served {
+                environment: self.runtime.environment.as_deref().unwrap_or_default(),
+                is_environment: matches!(self.lifetime, Lifetime::WhileUsed),
+                base: self.base,
+            };
+            exit_now(proxy::serve(self.context, served, &self.instance.init, connection));
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
 use rustix::thread::CapabilitySet;
-use skiff_spec::caller::{CALLED_FROM, OF_CALLER};
+use skiff_spec::caller::{FOR_CALLER, OF_CALLER};
 use skiff_sys::{IgnoreError, caps, process, seccomp};
 
 use crate::mounts::{open_dir, resolve};
@@ -258,7 +258,7 @@ pub fn own_args(n: usize) -> Vec<OsString> {
 /// The variables of whoever has called this process: its own, or those of the caller inside for whom it runs.
 #[must_use]
 pub fn own_env() -> Vec<(OsString, OsString)> {
-    if std::env::var_os(CALLED_FROM).is_none() {
+    if std::env::var_os(FOR_CALLER).is_none() {
         return std::env::vars_os().collect();
     }
     let of_caller = |(name, value): (OsString, OsString)| {
@@ -271,7 +271,7 @@ pub fn own_env() -> Vec<(OsString, OsString)> {
 /// One of these.
 #[must_use]
 pub fn own_variable(name: &OsStr) -> Option<OsString> {
-    match std::env::var_os(CALLED_FROM) {
+    match std::env::var_os(FOR_CALLER) {
         Some(_) => std::env::var_os([OsStr::new(OF_CALLER), name].into_iter().collect::<OsString>()),
         None => std::env::var_os(name),
     }

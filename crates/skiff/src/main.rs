@@ -34,7 +34,7 @@ use skiff_output as output;
 use skiff_plan::BIND;
 use skiff_runtime::{network, proxy};
 use skiff_slurm as slurm;
-use skiff_spec::caller::CALLED_FROM;
+use skiff_spec::caller::{CALLED_INSIDE, FOR_CALLER};
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
@@ -66,7 +66,7 @@ fn finish(code: Result<i32>) -> i32 {
     code.unwrap_or_else(|mut e| {
         // Whoever is inside looks for it there.
         let is_missing = e.message.contains("No such file") && e.hint.is_empty();
-        if is_missing && std::env::var_os(CALLED_FROM).is_some() {
+        if is_missing && std::env::var_os(FOR_CALLER).is_some() {
             e.hint = "skiff runs outside, also when it is called inside: files that only the environment has are not there".into();
         }
         output::complain(&e);
@@ -143,9 +143,19 @@ fn show_config(json: bool) -> Result<()> {
 
 /// What a user asks for means the same inside an environment as outside: there it is done, if there is a supervisor to ask.
 fn call_outside(command: &CliCommand) -> Result<Option<i32>> {
-    match is_inside() && is_for_outside(command) {
+    match is_for_outside(command) && is_inside() {
         true => proxy::call_outside(works_at_terminal(command)),
         false => Ok(None),
+    }
+}
+
+/// A supervisor runs for its environment what a user may call. Only by the words as they are understood can it be told from what Skiff itself
+/// starts, inside or on another host.
+fn refuse_what_no_user_calls(command: &CliCommand) -> Result<()> {
+    let is_called_inside = std::env::args_os().next().is_some_and(|name| name == CALLED_INSIDE);
+    match is_called_inside && !is_for_outside(command) {
+        true => Err(Error::new("request from inside: not a command that runs outside")),
+        false => Ok(()),
     }
 }
 
@@ -153,6 +163,8 @@ fn call_outside(command: &CliCommand) -> Result<Option<i32>> {
 fn works_at_terminal(command: &CliCommand) -> bool {
     match command {
         CliCommand::Run(_) | CliCommand::Shell(_) | CliCommand::Cluster(_) | CliCommand::Exec(_) => true,
+        // It asks for a password.
+        CliCommand::Login(_) => true,
         CliCommand::Env(command) => matches!(command, EnvCommand::Enter { .. } | EnvCommand::Exec(_)),
         CliCommand::Instance(command) => matches!(command, InstanceCommand::Exec { .. }),
         _ => false,
@@ -214,6 +226,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
 }
 
 fn run(cli: Cli) -> Result<i32> {
+    refuse_what_no_user_calls(&cli.command)?;
     if let Some(code) = call_outside(&cli.command)? {
         return Ok(code);
     }

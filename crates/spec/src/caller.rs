@@ -1,6 +1,12 @@
 //! How a command of Skiff's that was called inside an environment, and is run outside, knows of who has called it.
 
-/// The variable that names the environment it was called in.
+/// What it is called as then: it refuses what only Skiff itself starts.
+pub const CALLED_INSIDE: &str = "skiff-called-inside";
+
+/// The variable that is set then.
+pub const FOR_CALLER: &str = "SKIFF_FOR_CALLER";
+
+/// The variable that names the environment it was called in, where that is one that stays.
 pub const CALLED_FROM: &str = "SKIFF_CALLED_FROM";
 
 /// The variable with the directory it was called in, if there is none of that name outside.

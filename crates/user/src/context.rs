@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 use rustix::process::getuid;
 use skiff_output as output;
 use skiff_site::account;
+use skiff_spec::caller::{CALLED_FROM, FOR_CALLER, OF_CALLER, ONLY_INSIDE};
 use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Route, inside};
@@ -80,10 +81,14 @@ impl UserContext {
         Ok((Self { config, uid, home, helper, variables: true }, ignored))
     }
 
-    /// Our variables, for a command of Skiff's: without those that are not heard.
+    /// Our variables, for a command of Skiff's: without those that are not heard, and without what we know of a caller of ours.
     pub fn own_variables(&self) -> Vec<(OsString, OsString)> {
         let is_heard = |name: &OsString| self.variables || !name.as_bytes().starts_with(b"SKIFF_");
-        std::env::vars_os().filter(|(name, _)| is_heard(name)).collect()
+        let is_callers = |name: &OsString| {
+            [FOR_CALLER, CALLED_FROM, ONLY_INSIDE].iter().any(|known| name == known)
+                || name.as_bytes().starts_with(OF_CALLER.as_bytes())
+        };
+        std::env::vars_os().filter(|(name, _)| is_heard(name) && !is_callers(name)).collect()
     }
 
     /// How environments are made here.

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::stat;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType, connect};
 use rustix::process::{Signal, getpid, kill_process};
@@ -27,7 +28,7 @@ use skiff_sys::signal::{Signals, die_by};
 
 use crate::control::new_socket;
 use crate::proxy::server::FileOf;
-use crate::proxy::words::{CommandRequest, CommandState, OURSELVES, SHIM_DIRS, SIGNAL};
+use crate::proxy::words::{CommandRequest, CommandState, DirectoryId, OURSELVES, SHIM_DIRS, SIGNAL};
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {
@@ -81,6 +82,7 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
         argv: std::iter::once(name.to_owned()).chain(own_args(1)).map(bytes).collect(),
         env: own_env().into_iter().map(|(n, v)| [n.as_bytes(), b"=", v.as_bytes()].concat()).collect(),
         cwd: std::env::current_dir().map(|d| bytes(d.into_os_string())).unwrap_or_else(|_| b"/".to_vec()),
+        directory: own_directory(),
         terminals,
         size,
         umask: own_umask(),
@@ -97,6 +99,12 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
         CommandExit::Code(code) => Ok(code),
         CommandExit::Signal(signal) => die_by(signal),
     }
+}
+
+/// Which directory of the host's we are in; nothing if it is one of the environment's root.
+fn own_directory() -> Option<DirectoryId> {
+    let (here, root) = (stat(".").ok()?, stat("/").ok()?);
+    (here.st_dev != root.st_dev).then_some(DirectoryId { device: here.st_dev, inode: here.st_ino })
 }
 
 /// This process's umask, which can only be asked for by setting it.

@@ -7,5 +7,5 @@ mod server;
 pub mod words;
 
 pub use client::{call_outside, run_as};
-pub use server::serve;
+pub use server::{Served, serve};
 pub use words::{LATER, PSEC, PSEC_OF_ROOT};

@@ -26,9 +26,20 @@ use skiff_user::context::UserContext;
 use crate::proxy::own;
 use crate::proxy::words::{CommandRequest, CommandState, LATER, OURSELVES, SHIM_DIRS, SIGNAL};
 
+/// In what a client is.
+#[derive(Clone, Copy)]
+pub struct Served<'a> {
+    /// The environment that jobs run in which are submitted from there; empty if none can be.
+    pub environment: &'a str,
+    /// Whether that is where the client is: an instance or a job is made of one, but is another.
+    pub is_environment: bool,
+    /// What it is over.
+    pub base: Base,
+}
+
 /// Serves one client to its command's end.
-pub fn serve(context: &UserContext, environment: &str, base: Base, init: &Child, connection: OwnedFd) -> i32 {
-    match run(context, environment, base, init, &connection) {
+pub fn serve(context: &UserContext, served: Served<'_>, init: &Child, connection: OwnedFd) -> i32 {
+    match run(context, served, init, &connection) {
         Ok(()) => 0,
         Err(why) => {
             // By now our standard error is the client's.
@@ -41,8 +52,7 @@ pub fn serve(context: &UserContext, environment: &str, base: Base, init: &Child,
 
 fn run(
     context: &UserContext,
-    environment: &str,
-    base: Base,
+    served: Served<'_>,
     init: &Child,
     connection: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
@@ -61,8 +71,8 @@ fn run(
         death_signal: Signal::KILL.as_raw(),
     };
     let child = match is_own {
-        true => own::start(context, environment, &request, attr)?,
-        false => start_host_command(context, (environment, base, init), &request, attr)?,
+        true => own::start(context, served.is_environment.then_some(served.environment), &request, attr)?,
+        false => start_host_command(context, (served, init), &request, attr)?,
     };
     let started: Vec<_> = master.iter().map(AsFd::as_fd).collect();
     fdpass::send(connection.as_fd(), &CommandState::Started.encode(), &started)
@@ -78,15 +88,15 @@ const NOTHING_BLOCKED: u64 = 0;
 /// Starts one of the host's commands: over the host's root inside, where its files are the environment's.
 fn start_host_command(
     context: &UserContext,
-    (environment, base, init): (&str, Base, &Child),
+    (served, init): (Served<'_>, &Child),
     request: &CommandRequest,
     attr: SpawnAttr,
 ) -> std::result::Result<Child, Failed> {
-    let mut command = command(context, environment, request)?;
+    let mut command = command(context, served.environment, request)?;
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
     let mask = SignalMask::from_bits(NOTHING_BLOCKED);
-    if base != Base::Host {
+    if served.base != Base::Host {
         stay_outside(&mut command);
         return as_we_are(&command, attr, mask);
     }

@@ -27,12 +27,23 @@ pub struct CommandRequest {
     pub env: Vec<Vec<u8>>,
     /// Where it starts.
     pub cwd: Vec<u8>,
+    /// Which directory that is; nothing if it is on the environment's own root, which shows none of the host's as it is.
+    pub directory: Option<DirectoryId>,
     /// Which of the three standard descriptors are terminals.
     pub terminals: [bool; 3],
     /// Rows and columns of that terminal.
     pub size: [u16; 2],
     /// What permissions it takes from the files it makes.
     pub umask: u16,
+}
+
+/// Which directory of all that this kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryId {
+    /// The number of its file system.
+    pub device: u64,
+    /// The number of its inode.
+    pub inode: u64,
 }
 
 /// As a command's name: not one of the host's, but Skiff itself.
@@ -141,7 +152,9 @@ impl CommandRequest {
             .map(|t| u8::from(*t))
             .chain(self.size.iter().chain([&self.umask]).flat_map(|n| n.to_le_bytes()))
             .collect();
-        for list in [&self.argv, &self.env, &vec![self.cwd.clone()], &vec![flags]] {
+        let mut place = vec![self.cwd.clone()];
+        place.extend(self.directory.map(|id| [id.device.to_le_bytes(), id.inode.to_le_bytes()].concat()));
+        for list in [&self.argv, &self.env, &place, &vec![flags]] {
             body.extend(length(list.len())?);
             for item in list {
                 body.extend(length(item.len())?);
@@ -167,7 +180,12 @@ impl CommandRequest {
     fn parse(mut body: &[u8]) -> Option<Self> {
         let argv = list(&mut body)?;
         let env = list(&mut body)?;
-        let cwd = list(&mut body)?.into_iter().next()?;
+        let mut place = list(&mut body)?.into_iter();
+        let cwd = place.next()?;
+        let directory = match place.next() {
+            Some(id) => Some(DirectoryId::parse(&id)?),
+            None => None,
+        };
         let flags = list(&mut body)?.into_iter().next()?;
         let [a, b, c, r0, r1, c0, c1, u0, u1] = flags[..] else { return None };
         let size = [u16::from_le_bytes([r0, r1]), u16::from_le_bytes([c0, c1])];
@@ -175,10 +193,18 @@ impl CommandRequest {
             argv,
             env,
             cwd,
+            directory,
             terminals: [a, b, c].map(|f| f == 1),
             size,
             umask: u16::from_le_bytes([u0, u1]),
         })
+    }
+}
+
+impl DirectoryId {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (device, inode) = bytes.split_first_chunk::<8>()?;
+        Some(Self { device: u64::from_le_bytes(*device), inode: u64::from_le_bytes(inode.try_into().ok()?) })
     }
 }
 
@@ -219,6 +245,7 @@ mod tests {
             argv: vec![b"srun".to_vec(), b"-N2".to_vec(), vec![0xff, 0x80]],
             env: vec![b"A=b".to_vec(), vec![]],
             cwd: b"/x".to_vec(),
+            directory: Some(DirectoryId { device: 0x801, inode: 7 }),
             terminals: [true, false, true],
             size: [50, 132],
             umask: 0o027,

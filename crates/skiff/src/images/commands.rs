@@ -11,7 +11,7 @@ use skiff_output::{self as output, ListFormat};
 use skiff_plan::progress::PullProgress;
 use skiff_plan::{get, import};
 use skiff_runtime::naming;
-use skiff_spec::caller::CALLED_FROM;
+use skiff_spec::caller::FOR_CALLER;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
@@ -63,7 +63,7 @@ fn refuse_own_place(file: &str) -> Result<()> {
     let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let is_own = |part: &str| ["/tmp", "/var/tmp"].iter().any(|place| here.join(part).starts_with(place));
     // What stands before and behind the path says which format it has, or which image of an archive is meant.
-    if std::env::var_os(CALLED_FROM).is_none() || file == "-" || !file.split(':').any(is_own) {
+    if std::env::var_os(FOR_CALLER).is_none() || file == "-" || !file.split(':').any(is_own) {
         return Ok(());
     }
     Err(Error::new(format!(
