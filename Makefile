@@ -87,7 +87,7 @@ install: man
 	else \
 	    echo 'make install: without CRIU: no checkpoints' >&2; \
 	fi
-	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md $(DOC)/
+	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md docs/json.md docs/json.schema.json $(DOC)/
 	install -d $(UNITS)
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/systemd/skiff-agent.service >$(UNITS)/skiff-agent.service
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff

@@ -86,6 +86,26 @@ for case in 'tools|skiff env exec tools' 'busy|skiff exec busy' 'data|skiff run 
     has "$err" "skiff pull ${case%|*}"
 done
 equal "$(wc -l <"$registry_log")" "$asked_before" 'requests to the registry'
+# What is printed for programs is as docs/json.md says, one line of its table after the other.
+shared=/usr/share/doc/skiff
+fits() { # DEFINITION COMMAND...
+    ok as alice "${@:2}"
+    ok /usr/bin/python3 "$(dirname "$0")/schema.py" $shared/json.schema.json "$1" <<<"$out"
+}
+ok as alice skiff run -d --name ended debian:12 sh -c 'exit 3'
+eventually 5 sh -c 'setpriv --reuid alice --clear-groups env -i HOME=/home/alice skiff instance list | grep -q "exited 3"'
+ok as alice skiff exec tools true
+count=0
+while IFS='|' read -r _ line definition _; do
+    line=$(plain "$(xargs -0 <<<"$line" | sed 's/^ *//; s/ *$//')")
+    case $line in *'cluster status'*) continue ;; esac
+    line=${line/ NAME/ tools} line=${line/IMAGE/debian:12}
+    fits "$(tr -d ' `' <<<"$definition")" sh -c "$line"
+    count=$((count + 1))
+done < <(grep '^| `skiff' $shared/json.md)
+equal $count 7 'commands with JSON'
+ok as alice skiff rm ended
+
 # Completion knows them, in the script that bash loads.
 completed() { # WORD...: what the tab key offers for the last one
     ok as alice bash -c '. /usr/share/bash-completion/completions/skiff; COMP_WORDS=(skiff "$@"); COMP_CWORD=$#; COMP_LINE="skiff $*"; COMP_POINT=${#COMP_LINE}

@@ -22,7 +22,7 @@ equal "$(stat -c '%U %a' /home/alice/.local/share/skiff/env)" 'alice 700'
 ok as alice skiff env list --json
 equal "$(json "$out" '[(e["name"], e["base"], e["running"], e["path"]) for e in d]')" \
     "[('dev', 'host', False, '/home/alice/.local/share/skiff/env/dev')]"
-equal "$(json "$out" 'abs(d[0]["created"] - __import__("time").time()) < 60')" True 'time of making'
+equal "$(json "$out" 'abs(__import__("datetime").datetime.fromisoformat(d[0]["created"].replace("Z", "+00:00")).timestamp() - __import__("time").time()) < 60')" True 'time of making'
 ok as bob skiff env list --json
 equal "$out" '[]' "bob's list"
 

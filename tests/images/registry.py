@@ -60,6 +60,7 @@ def push(reference, paths, config, arch):
         "os": "linux",
         "created": "2026-11-21T08:00:00Z",
         "config": config,
+        "history": [{"created": "2026-11-21T08:00:00Z", "created_by": "COPY files /"} for _ in paths],
         "rootfs": {"type": "layers", "diff_ids": [digest(tar) for tar in tars]},
     }).encode()
     layers = [{"mediaType": f"{KIND}.layer.v1.tar+gzip", "digest": digest(blob), "size": len(blob)} for blob in blobs]

@@ -19,7 +19,7 @@ struct Listed {
     instance: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "output::as_time_if_any")]
     created: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<usize>,

@@ -122,6 +122,7 @@ pub struct ListedEnvironment {
     pub name: String,
     /// What lies below, as its user named that.
     pub base: String,
+    #[serde(serialize_with = "output::as_time")]
     created: u64,
     /// Whether it runs.
     pub running: bool,

@@ -31,6 +31,7 @@ pub struct ListedInstance {
     name: String,
     of: String,
     command: Vec<String>,
+    #[serde(serialize_with = "output::as_time")]
     started: u64,
     /// `running`, `exited`, `killed`, `saved`, `moved`, `stopped` or `lost`.
     state: &'static str,
@@ -38,7 +39,7 @@ pub struct ListedInstance {
     exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "output::as_time_if_any")]
     ended: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,

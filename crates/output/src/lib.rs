@@ -5,7 +5,7 @@ mod template;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
@@ -163,6 +163,28 @@ pub fn size(bytes: u64) -> String {
 
 /// A time (seconds since 1970, UTC) for people.
 pub fn time(seconds: u64) -> String {
+    let (day, rest) = day(seconds);
+    format!("{day} {:02}:{:02}", rest / 3600, rest / 60 % 60)
+}
+
+/// A time (seconds since 1970, UTC) for programs: RFC 3339.
+pub fn rfc3339(seconds: u64) -> String {
+    let (day, rest) = day(seconds);
+    format!("{day}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// Writes such a time into JSON: `#[serde(serialize_with = "skiff_output::as_time")]`.
+pub fn as_time<S: Serializer>(seconds: &u64, to: S) -> std::result::Result<S::Ok, S::Error> {
+    to.serialize_str(&rfc3339(*seconds))
+}
+
+/// Likewise one that may be missing.
+pub fn as_time_if_any<S: Serializer>(seconds: &Option<u64>, to: S) -> std::result::Result<S::Ok, S::Error> {
+    seconds.map(rfc3339).serialize(to)
+}
+
+/// The date, and the seconds of that day.
+fn day(seconds: u64) -> (String, u64) {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Days to a date by the proleptic Gregorian calendar, counting from 1 March of year 0.
     let days = days as i64 + 719_468;
@@ -174,7 +196,7 @@ pub fn time(seconds: u64) -> String {
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", rest / 3600, rest / 60 % 60)
+    (format!("{year:04}-{month:02}-{day:02}"), rest)
 }
 
 #[cfg(test)]
@@ -185,6 +207,7 @@ mod tests {
     fn times_and_sizes() {
         assert_eq!(time(0), "1970-01-01 00:00");
         assert_eq!(time(951_827_696), "2000-02-29 12:34");
+        assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(time(1_795_249_000), "2026-11-21 08:16");
         assert_eq!((size(0), size(1023), size(1536)), ("0 B".into(), "1023 B".into(), "1.5 KiB".into()));
     }

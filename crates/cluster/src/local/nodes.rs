@@ -119,6 +119,7 @@ struct Shown {
     slurm: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
+    #[serde(serialize_with = "output::as_time")]
     since: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<End>,
@@ -128,6 +129,7 @@ struct Shown {
 struct Status {
     name: String,
     base: String,
+    #[serde(rename = "created", serialize_with = "output::as_time")]
     made: u64,
     nodes: Vec<Shown>,
 }
@@ -190,6 +192,7 @@ fn slurm_states(record: &ClusterDir) -> BTreeMap<String, String> {
 pub struct ListedCluster {
     name: String,
     base: String,
+    #[serde(rename = "created", serialize_with = "output::as_time")]
     made: u64,
     /// `up` or `lost`.
     state: &'static str,

@@ -130,6 +130,7 @@ pub struct ListedImage {
     id: ImageId,
     digest: String,
     created: Option<String>,
+    #[serde(serialize_with = "output::as_time")]
     pulled: u64,
     size: u64,
 }
