@@ -1,7 +1,7 @@
 //! An image's configuration behind a file system: variables, entry point and all else that an EROFS or squashfs file has no place for. Kernels
 //! and other programs read no further than the file system says it is long.
 //!
-//! The text (JSON) is followed by zeros, then by its length (8 bytes, little endian) and [`MAGIC`], which end the file. All of it is whole
+//! The text (JSON) is followed by zeros, then by its length (8 bytes, little endian) and the letters `SKIFFCFG`, which end the file. All of it is whole
 //! blocks of [`BLOCK`] bytes, as loop devices want them.
 
 use std::fs::File;

@@ -92,8 +92,17 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
     let of = match source {
         RootSource::Image(image) => format!("{}{image}", skiff_store::PREFIX),
         RootSource::Host if argv.is_empty() => {
-            return Err(Error::new("an instance of the host's root has no shell on a terminal")
-                .hint("name the command: skiff run --checkpoint NAME -- COMMAND"));
+            let (why, hint) = match checkpoint {
+                Some(_) => (
+                    "--checkpoint: a shell on a terminal cannot be saved",
+                    "name the command: skiff run --checkpoint NAME -- COMMAND",
+                ),
+                None => (
+                    "--detach: a shell in the background has no terminal",
+                    "name the command: skiff run --detach -- COMMAND",
+                ),
+            };
+            return Err(Error::new(why).hint(hint));
         }
         RootSource::Host => "host".into(),
     };
