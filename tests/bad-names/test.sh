@@ -10,12 +10,18 @@ for name in .. . ../x a/b /etc -x .hidden 'a b' $'a\nb' '' none ü "$(printf 'x%
         has "$err" 'error: ' "$command $name"
     done
 done
-for command in 'env enter' 'env exec' 'env diff' 'env refresh' 'env snapshot' 'env stop' 'env rm' stop; do
+for command in 'env enter' 'env exec' 'env diff' 'env refresh' 'env snapshot' 'env stop' 'env rm'; do
     words=($command nosuch)
     [ "$command" != 'env exec' ] || words+=(true)
     fails 125 as alice skiff "${words[@]}" </dev/null
     has "$err" 'skiff: environment nosuch: there is no such environment'
     has "$err" 'hint: there are none yet; `skiff env create nosuch` makes it'
+done
+# Of whatever has a name.
+for words in 'stop nosuch' 'rm nosuch' 'kill nosuch' 'logs nosuch' 'exec nosuch true'; do
+    fails 125 as alice skiff $words
+    has "$err" 'nosuch: there is no '
+    has "$err" 'hint: '
 done
 [ ! -e $state ] || equal "$(find $state/env -mindepth 1 2>/dev/null)" '' 'what was made'
 

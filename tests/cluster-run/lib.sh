@@ -41,9 +41,9 @@ part_all() {
 # Has clusters wait no longer than so many seconds for a word of a host; the next test does not know of it.
 silent() { mkdir -p /etc/skiff/conf.d && printf '[cluster]\nsilence_seconds = %s\n' "$1" >/etc/skiff/conf.d/silence.toml; }
 
-# Nothing of a cluster is left on a node: no process, no mount, no port.
+# Nothing of a cluster is left on a node: no process, no mount, no port. (After 30 s of silence, if Slurm is late to end a step.)
 nothing_left() {
-    local node left end=$((SECONDS + 15))
+    local node left end=$((SECONDS + 40))
     while [ $SECONDS -lt $end ]; do
         left=$(pgrep -u alice,bob -la 'skiff|sshd|srun' || true)
         for node in $SKIFF_TESTBED_NODES; do
