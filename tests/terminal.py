@@ -69,6 +69,22 @@ class Terminal:
     def prompt(self):
         return self.expect(PROMPT)
 
+    def set_prompt(self):
+        """In an interactive bash: the prompt that is waited for, and no echo of what is typed, which would match what is expected."""
+        self.line("PS1='READ''Y> '; stty -echo; bind 'set enable-bracketed-paste off'")
+        self.prompt()
+        self.line("echo set")
+        self.expect("set\r$")
+        self.prompt()
+
+    def check_resize(self):
+        """A program at this terminal sees its new size."""
+        self.resize(50, 160)
+        time.sleep(0.3)
+        self.line("stty size")
+        self.expect(r"^50 160\r$")
+        self.prompt()
+
     def close(self):
         os.close(self.fd)
 

@@ -92,3 +92,14 @@ for name in bobs nowhere; do
     has "$out" "$name"
     has "$out" 'hint: '
 done
+
+# Colours are for terminals, and for who wants them there (https://no-color.org).
+escape=$'\e['
+for words in 'skiff --help' 'skiff doctor'; do
+    for what in "NO_COLOR=1 $words" "$words 2>&1 | cat"; do
+        try as alice env TERM=xterm script -qec "$what" /dev/null
+        lacks "$out" "$escape" "$what"
+    done
+done
+try as alice env TERM=xterm script -qec 'NO_COLOR= skiff doctor' /dev/null
+has "$out" "$escape" 'skiff doctor'

@@ -1,5 +1,5 @@
 # bed: --internet
-# takes: 18
+# takes: 60
 # A package of Debian's that makes users and has files of several owners, installed with apt as anywhere; the host sees
 # nothing of it. (Needs the network, as installing what the tests need does.)
 . "$(dirname "$0")/../lib.sh"
@@ -22,6 +22,27 @@ ok as alice skiff env diff dev
 [ -e /usr/bin/crontab ] || has "$out" $'A /usr/bin/crontab\n'
 # (Not by apt, which would look for something else to run what runs at night.)
 inside alice dev 'dpkg --force-depends --purge cron; ! command -v crontab'
+
+# Ten small ones of the list of `cargo xtask packages`, all at once: services, setuid programs, polkit's directory of mode 0700, FUSE.
+packages='at bindfs ed lua5.4 nano polkitd screen squashfuse strace sudo'
+inside alice dev "export DEBIAN_FRONTEND=noninteractive; printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d
+    echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/trial
+    apt-get -qq install -y --no-install-recommends $packages
+    apt-get -qq install -y --reinstall --no-install-recommends $packages
+    dpkg --audit >&2; [ -z \"\$(dpkg --audit)\" ]"
+# What root inside can with them: FUSE, terminals, and root again from a second user.
+inside alice dev 'useradd -m -d /var/lib/second second; echo "second ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/second
+    su second -c "sudo id -u" 2>/dev/null
+    mkdir /mnt/bound /mnt/image /tmp/source; echo content >/tmp/source/file
+    bindfs /tmp/source /mnt/bound; cat /mnt/bound/file; umount /mnt/bound
+    mksquashfs /tmp/source /tmp/image.squashfs -quiet -no-progress; squashfuse /tmp/image.squashfs /mnt/image; cat /mnt/image/file; umount /mnt/image
+    screen -dmS trial sh -c "tty >/tmp/tty; stat -c %U:%G \$(tty) >>/tmp/tty; : >/tmp/over; sleep 50"
+    for i in $(seq 50); do [ ! -e /tmp/over ] || break; sleep 0.1; done
+    cat /tmp/tty; screen -S trial -X quit'
+equal "$out" $'0\ncontent\ncontent\n/dev/pts/0\nroot:tty'
+inside alice dev "export DEBIAN_FRONTEND=noninteractive SUDO_FORCE_REMOVE=yes; apt-get -qq remove -y $packages; apt-get -qq purge -y $packages
+    dpkg --audit >&2; [ -z \"\$(dpkg --audit)\" ]; ! command -v screen"
+ok as alice skiff env stop dev
 manifest >after
 diff before after || fail 'the host has changed, see above'
 equal "$(find /home/alice/.local -uid 0 -o -gid 0)" '' "files of the machine's root"

@@ -88,16 +88,27 @@ ok as alice skiff env exec --me dev -- /usr/bin/rootid -u
 equal "$out" "$(id -u alice)" 'who a set-uid program made inside runs as'
 find /home/alice/.local -name rootid -perm /6000 >rootid
 fails 126 as bob sh -c "$(cat rootid)"
-for variant in '' --me; do
-    ok as alice skiff env exec $variant dev -- sh -c 'grep -e NoNewPrivs -e CapBnd /proc/self/status'
-    has "$out" $'NoNewPrivs:\t1'
-done
+# Root inside has over its own mounts what its user has (SYS_ADMIN); over devices, networks, others' processes nothing.
+ok as alice skiff env exec dev -- grep -e NoNewPrivs -e CapBnd /proc/self/status
+equal "$out" $'CapBnd:\t00000000a02405fb\nNoNewPrivs:\t0'
+# Contained, and untrusted, not even that.
+ok as alice skiff run --contain -- grep -e NoNewPrivs -e CapBnd /proc/self/status
+equal "$out" $'CapBnd:\t00000000a00405fb\nNoNewPrivs:\t1'
+ok as alice skiff env exec --me dev -- grep -e NoNewPrivs -e CapBnd /proc/self/status
+has "$out" $'NoNewPrivs:\t1'
 equal "${out%%$'\n'*}" $'CapBnd:\t0000000000000000' 'capabilities that can be had as oneself'
-for attempt in 'cat /dev/vda /dev/sda /dev/mem /dev/nvme0n1 /dev/kmsg' 'dmesg -C' 'mount --bind /etc /mnt' 'umount /home' 'umount -l /run/skiff/host' \
+for attempt in 'cat /dev/vda /dev/sda /dev/mem /dev/nvme0n1 /dev/kmsg' 'dmesg -C' 'mount -t sysfs none /mnt' 'mount /dev/vda /mnt' \
+    'mount -o remount,rw /run/skiff/host' 'mount -o remount,bind,rw,dev,suid /run/skiff/host; echo 1 >/run/skiff/host/etc/motd' \
     'echo x >/proc/sysrq-trigger' 'echo x >/sys/kernel/mm/ksm/run' 'swapoff -a; swapon /tmp/copy' 'echo 1 >/run/skiff/host/etc/motd'; do
     try as alice skiff env exec dev -- sh -c "$attempt"
     [ "$code" != 0 ] || fail "root inside may: $attempt$(said)"
 done
+# What is mounted inside is for all inside and nobody outside, and shows nothing of the host's that was hidden.
+ok as alice skiff env exec dev -- sh -c "umount /home; umount -l /run/skiff/host; mount -t tmpfs none /mnt; touch /mnt/there; ls -A /home /root; cat $mine/root; ls /home/bob; true"
+lacks "$out" "$secret" 'below what was unmounted'
+ok as alice skiff env exec --me dev -- test -e /mnt/there
+[ ! -e /mnt/there ] || fail 'a mount of root inside is on the host'
+ok as alice skiff env stop dev
 # Not through a namespace inside the namespace either.
 ok as alice skiff env exec --me dev -- sh -c "unshare -Urm sh -c 'umount -l /etc; mount --bind /run/skiff/host /mnt; cat $mine/root /mnt$mine/root' 2>&1; true"
 lacks "$out" "$secret" 'in a further namespace'

@@ -109,16 +109,35 @@ has "$out" 'mount        /home/alice <- /home/alice'
 ok as alice skiff env enter --dry-run --json
 equal "$(json "$out" 'd["name"], d["base"], [m["target"] for m in d["mounts"]].count("/shared")')" "('default', 'host', 1)"
 
+# A supervisor that hangs keeps no list from showing the others.
+ok as alice skiff env create hangs
+start alice skiff env exec hangs -- sleep 1000
+eventually 5 pgrep -u alice -x sleep
+supervisor=$(pgrep -o -u alice -f '^skiff-env hangs')
+kill -STOP "$supervisor"
+began=$SECONDS
+ok as alice skiff ps
+has "$out" 'no answer'
+[ $((SECONDS - began)) -lt 10 ] || fail "skiff ps took $((SECONDS - began)) s"
+kill -CONT "$supervisor"
+ok as alice skiff env rm --force hangs
+
 # What an environment is made of, a copy of it, and another name: with what was deleted, linked, given away and left in /tmp.
 ok as alice skiff env create first -v /srv:/mnt:ro
 inside alice first 'echo new >/usr/new; ln /usr/new /usr/linked; chown daemon /usr/new; rm /etc/issue; rm -r /etc/skel; mkdir /etc/skel; echo kept >/var/tmp/kept'
+# Not while something runs in it.
+start alice skiff env exec first -- sleep 1000
+eventually 5 pgrep -u alice -x sleep
+fails 125 as alice skiff env rm first
 fails 125 as alice skiff env clone first second
 has "$err" 'hint: `skiff env stop first` first'
 fails 125 as alice skiff env rename first second
 has "$err" 'environment first is running'
 ok as alice skiff env show first
 has "$out" 'mount        /srv:/mnt:ro'
-ok as alice skiff stop first
+kill "$started"
+# Nor must one wait until it ends by itself.
+ok as alice skiff env exec first -- true
 ok as alice skiff env diff first
 before=$out
 ok as alice skiff env clone first second

@@ -7,6 +7,12 @@ ok as bob skiff env create dev
 inside bob dev 'echo bob >/etc/marker; rm /usr/bin/tac'
 ok as bob skiff env stop dev
 bobs() { find /home/bob -printf '%p %y %m %U:%G %s %T@ %C@\n' | sort; find /home/bob -type f -exec sha256sum {} + | sort; }
+# A directory that packages keep to themselves. The placeholders are made anew as soon as /usr/bin has changed.
+trap 'rm -rf /usr/share/daemon-of-ours' EXIT
+mkdir /usr/share/daemon-of-ours
+mkdir -m 700 /usr/share/daemon-of-ours/rules
+echo secret >/usr/share/daemon-of-ours/rules/ours.rules
+touch /usr/bin
 manifest >before
 bobs >bob.before
 
@@ -93,6 +99,25 @@ inside alice dev 'su nobody -s /bin/sh -c id; useradd -m -d /var/lib/newcomer ne
 has "$out" 'uid=65534(nobody) gid=65534(nogroup)'
 equal "$(tail -n +2 <<<"$out")" $'newcomer\nnewcomer\ngames:mail 4711\n1'
 
+# Setuid programs make root inside of another user there; nobody else, and not one who runs as themselves.
+inside alice dev 'cp /usr/bin/id /usr/bin/id-of-root; chmod 4755 /usr/bin/id-of-root; su newcomer -c id-of-root'
+has "$out" '(newcomer) euid=0(root)'
+ok as alice skiff env exec --me dev -- sh -c 'id-of-root; grep NoNewPrivs /proc/self/status'
+lacks "$out" euid
+has "$out" $'NoNewPrivs:\t1'
+
+# Directories and files of the host that others may not read: empty inside, and packages can write there, in /usr as in /etc.
+inside alice dev 'cd /usr/share/daemon-of-ours; ls -A rules; stat -c %a rules; echo new >rules/ours.rules; ln rules/ours.rules rules/backup
+    echo newer >rules/new; mv rules/new rules/ours.rules; cat rules/*'
+equal "$out" $'700\nnew\nnewer'
+equal "$(cat /usr/share/daemon-of-ours/rules/ours.rules)" secret
+
+# Mounts, and terminals of the group that they belong to.
+inside alice dev 'mount -t tmpfs none /mnt; mkdir /mnt/proc /mnt/etc; mount -t proc proc /mnt/proc; mount --bind /etc /mnt/etc
+    ls /mnt/etc/passwd; readlink /mnt/proc/self/exe >/dev/null; umount /mnt/etc /mnt/proc /mnt
+    script -qec "tty; stat -c %G \$(tty); chown daemon:tty \$(tty) && stat -c %U:%G \$(tty)" /dev/null'
+equal "${out//$'\r'/}" $'/mnt/etc/passwd\n/dev/pts/0\ntty\ndaemon:tty'
+
 # The host's own files: deleted, replaced, renamed, as directories too.
 inside alice dev 'rm /usr/bin/tac /etc/hostname; rm -rf /etc/apt; mkdir /etc/apt; ls -A /etc/apt
     cp /usr/bin/true /usr/bin/false; /usr/bin/false; mv /etc/skel /etc/skel.old; ls -d /etc/skel* ; ln -s nowhere /etc/skel
@@ -106,7 +131,7 @@ inside alice dev 'ls -A /etc/apt; readlink /etc/skel; ls -d /usr/share/doc.moved
 equal "$out" $'nowhere\n/usr/share/doc.moved\nlibrary of ours\ngames:mail\nroot:daemon-of-ours' 'after it was stopped and started'
 
 # What even root inside may not: what belongs to the host's root stays out of reach.
-for attempt in 'mount -t tmpfs none /mnt' 'mknod /tmp/device b 8 0' 'date -s @0' 'hostname taken' 'echo 1 >/proc/sys/kernel/panic' \
+for attempt in 'mknod /tmp/device b 8 0' 'date -s @0' 'hostname taken' 'echo 1 >/proc/sys/kernel/panic' \
     'ip link set lo down' 'kill -9 -1; sleep 1; cat /proc/sysrq-trigger' 'chroot /proc/1/root/run/skiff/host touch /x'; do
     try as alice skiff env exec dev -- sh -c "$attempt"
     [ "$code" != 0 ] || fail "root inside may: $attempt$(said)"
@@ -129,6 +154,12 @@ equal "$(find /home/alice/.local /home/bob/.local -uid 0 -o -gid 0)" '' "files o
 [ "$(find /home/alice/.local -not -user alice | wc -l)" -ge 3 ] || fail 'no file has an id of the subordinate range'
 stray=$(find /home/alice/.local -not -user alice '(' -uid -100000 -o -uid +599999999 ')')
 equal "$stray" '' 'files whose owner is neither alice nor one of her subordinate ids'
+
+# Root inside puts what never answers in the place of the terminals' names: a session begins all the same.
+ok as alice skiff env create hangs
+inside alice hangs 'mount -t tmpfs none /run/skiff/terminals; for i in $(seq 0 40); do mkfifo /run/skiff/terminals/$i; done'
+for who in --root --me; do ok as alice timeout -k 2 10 script -qec "skiff env exec $who hangs -- true" /dev/null; done
+ok as alice skiff env rm --force hangs
 
 # And all of it goes again.
 ok as alice skiff env rm --force dev

@@ -97,6 +97,36 @@ else
     ok bobs_end
 fi
 
+# ---- Where jobs' /tmp are by `slurm.tmp`, everybody may write: what she has put in the way fails bob's job, and is never used. Once the site has
+# made the directory, what is in it is out of her reach, and it goes with the job, though the node was booted meanwhile.
+mkdir -p /etc/skiff/conf.d
+mkdir -m 1777 /shared/local
+printf '[slurm]\ntmp = "/shared/local"\n' >/etc/skiff/conf.d/tmp.toml
+tmps=/shared/local/skiff-jobs
+for way in 'mkdir -m 777 skiff-jobs' 'ln -s /home/mallory skiff-jobs' 'ln -s /etc skiff-jobs' 'touch skiff-jobs'; do
+    as mallory sh -c "cd /shared/local && $way"
+    fails 125 bobs_begin
+    has "$err" "skiff: $tmps: " "$way"
+    has "$err" 'hint: '
+    as mallory rm -rf $tmps
+    rm -rf /run/skiff/jobs/$job
+done
+test ! -e /etc/$job
+ok bobs_begin
+equal "$(readlink /run/skiff/jobs/$job/tmp)" $tmps/$job/tmp
+equal "$(stat -c '%U %a' $tmps $tmps/$job $tmps/$job/tmp | xargs)" 'root 755 bob 700 bob 1777'
+ok as bob touch /run/skiff/jobs/$job/tmp/x
+fails 2 as mallory ls /run/skiff/jobs/$job/tmp/
+fails 1 as mallory rm -rf $tmps
+as bob ln -s /etc /run/skiff/jobs/$job/tmp/etc
+rm -rf /run/skiff/jobs/$job
+ok skiff sweep
+test ! -e $tmps/$job && test -e /etc/passwd || fail 'a job that was before the boot'
+ok bobs_begin
+rm /etc/skiff/conf.d/tmp.toml
+ok bobs_end
+equal "$(ls -A $tmps)" '' 'after its end, by another configuration'
+
 # ---- Her files. After a boot the first job finds them, and waits for none of them. (What is measured may be held up by what else this
 # machine does: a boot is tried three times at most.)
 for times in 1 2 3; do

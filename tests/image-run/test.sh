@@ -176,6 +176,11 @@ fails 137 as alice skiff run --entrypoint /bin/sh $full -c 'kill -9 $$'
 fails 143 as alice skiff run --entrypoint /bin/sh $full -c 'kill $$'
 fails 125 as alice skiff run --no-such-option $full
 
+# Root of an image mounts, and has terminals with a group of their own where the image is writable.
+ok as alice skiff run --root --writable --entrypoint /bin/sh $full -ec 'b=/bin/busybox; $b mkdir /tmp/m; $b mount -t tmpfs none /tmp/m; $b mkdir /tmp/m/p /tmp/m/b
+    $b mount -t proc none /tmp/m/p; $b mount -o bind /etc /tmp/m/b; $b ls -d /tmp/m/p/self /tmp/m/b/passwd; $b mount | $b grep -q "devpts on /dev/pts .*gid"; $b umount /tmp/m/b'
+equal "$out" $'/tmp/m/b/passwd\n/tmp/m/p/self'
+
 # The plan, without doing anything.
 ok as alice skiff run --dry-run --json --root --writable -v /shared:/s $full
 equal "$(json "$out" 'd["base"]["image"]')" "$digits"
@@ -235,3 +240,14 @@ as alice unsquashfs -quiet -no-progress -dest unpacked out.sqsh etc/when >/dev/n
 equal "$(cat /home/alice/unpacked/etc/when)" before
 # Whatever limits one has, the store's writer has its own, or the same.
 ok as alice bash -c "ulimit -t 100; ulimit -f 100000; exec skiff pull --quiet $registry/tools/format:1"
+
+# An image's maker cannot choose one of the user's directories in the host's /tmp by the variable of an ssh agent; the user's own word does.
+push tools/agent:1 "$root" --config '{"Cmd":["sh"],"Env":["PATH=/usr/bin:/bin","SSH_AUTH_SOCK=/tmp/tmux-1/default"]}'
+as alice sh -c 'mkdir -m 700 /tmp/tmux-1; exec python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/tmp/tmux-1/default\")"'
+ok as alice skiff run $registry/tools/agent:1 ls -A /tmp
+equal "$out" '' 'what an image sees of /tmp'
+ok as alice env SSH_AUTH_SOCK=/tmp/tmux-1/default skiff run $registry/tools/agent:1 ls -A /tmp
+equal "$out" tmux-1
+ok as alice env SSH_AUTH_SOCK=/tmp/tmux-1/default skiff run --contain $registry/tools/agent:1 ls -A /tmp
+equal "$out" ''
+rm -r /tmp/tmux-1

@@ -8,27 +8,15 @@ AS = ["setpriv", "--reuid", "alice", "--regid", "alice", "--init-groups", "env",
       "LOGNAME=alice", "SHELL=/bin/bash", "TERM=dumb", "PATH=/usr/local/bin:/usr/bin:/bin"]
 
 
-def shell(t):
-    t.line("PS1='READ''Y> '; stty -echo; bind 'set enable-bracketed-paste off'")
-    t.prompt()
-    t.line("echo set")
-    t.expect("set\r$")
-    t.prompt()
-
-
 t = terminal.Terminal(AS + ["skiff", "env", "enter", "dev"])
-shell(t)
+t.set_prompt()
 # A shell in another environment, from this one: size, keys, job control.
 t.line("skiff env enter other")
-shell(t)
+t.set_prompt()
 t.line("stty size; echo from $debian_chroot")
 t.expect(r"^33 111\r\nfrom other\r$")
 t.prompt()
-t.resize(50, 160)
-time.sleep(0.3)
-t.line("stty size")
-t.expect(r"^50 160\r$")
-t.prompt()
+t.check_resize()
 for key, said in [("\x03", None), ("\x1a", "Stopped")]:
     t.line("sleep 100")
     time.sleep(0.3)
@@ -85,7 +73,7 @@ for command in ["skiff env rm dev", "skiff env stop"]:
     t.prompt()
 # What is typed ahead is for what comes next, and not eaten by a command that asks nothing.
 t.line("skiff env create gone; skiff env enter gone")
-shell(t)
+t.set_prompt()
 t.line("skiff env rm gone")
 t.expect(r"\[y/N\] ")
 t.line("y")

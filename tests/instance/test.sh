@@ -55,6 +55,18 @@ for user in alice bob; do
     fails 125 as $user skiff instance exec web -- true
     has "$err" 'hint: `skiff instance logs web`'
 
+    # Any signal comes to its command, by name and by number; one that it handles does not end it.
+    ok as $user skiff run -d --name web -- sh -c 'trap "echo HUP" HUP; trap "echo USR1" USR1; echo ready; while :; do sleep 0.05; done'
+    eventually 5 wrote $user web ready
+    for signal in SIGHUP 10; do ok as $user skiff kill -s $signal web; done
+    for signal in HUP USR1; do eventually 5 wrote $user web $signal; done
+    fails 125 as $user skiff kill -s NOSUCH web
+    has "$err" '--signal NOSUCH: not a signal'
+    ok as $user skiff kill -s TERM web
+    eventually 5 reached $user web 'killed 143 15'
+    fails 125 as $user skiff kill -s HUP web
+    has "$err" 'was ended by signal 15'
+
     # The name of one that has ended is free; exit codes are kept; one that will not end is ended.
     ok as $user skiff instance start host web -- sh -c 'echo again; exit 5'
     eventually 5 reached $user web 'exited 5 -'

@@ -19,23 +19,15 @@ def gone(*pattern):
 
 def login():
     t = terminal.Terminal(SSH + ["-tt", "alice@ctl"])
-    t.line("PS1='READ''Y> '; stty -echo; bind 'set enable-bracketed-paste off'")
-    t.prompt()
-    t.line("echo set")
-    t.expect("set\r$")
-    t.prompt()
+    t.set_prompt()
     return t
 
 
 t = login()
 t.line("stty size; tty; id -u")
-t.expect(r"^33 111\r\n/dev/pts/\d+\r\n0\r$")
+t.expect(r"^33 111\r\n/run/skiff/terminals/\d+\r\n0\r$")
 t.prompt()
-t.resize(50, 160)
-time.sleep(0.3)
-t.line("stty size")
-t.expect(r"^50 160\r$")
-t.prompt()
+t.check_resize()
 # Keys: for what runs, not for the shell.
 t.line("sleep 100")
 time.sleep(0.3)

@@ -127,6 +127,10 @@ equal "$(head -1 <<<"$out")" gone
 lacks "$out" "$key"
 ok with_agent alice@ctl 'skiff env create second; skiff env exec second -- ssh-add -l; skiff env rm second; ssh-add -l'
 equal "$out" "$key"$'\n'"$key"
+# In a throw-away environment its directory is shown, but not where nothing of the host is to be.
+ok with_agent alice@ctl 'skiff run -- ssh-add -l; skiff run --me -- ssh-add -l; skiff run --contain -- ssh-add -l 2>&1 || echo none'
+equal "$out" "$key"$'\n'"$key"$'\n'"$(tail -2 <<<"$out")" 'the agent in skiff run'
+equal "$(tail -1 <<<"$out")" none
 # With it from here to another login, by its key alone.
 ok with_agent alice@ctl 'ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR bob@localhost whoami'
 equal "$out" root

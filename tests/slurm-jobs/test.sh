@@ -1,5 +1,5 @@
 # Jobs in environments: which steps are in which, what they share, what stays apart.
-# takes: 12
+# takes: 22
 . "$(dirname "$0")/../lib.sh"
 
 for name in dev other; do
@@ -155,6 +155,50 @@ as alice sh -c 'printf "#!/bin/sh\necho broadcast \$(cat /etc/marker)\n" >prog; 
 ok as alice srun -N2 --environment=dev --bcast=/shared/prog.copy prog
 equal "$out" $'broadcast dev\nbroadcast dev'
 rm -f /shared/prog.copy
+
+# A job has a /tmp of its own on each node's disk, which its steps share, whatever they run in, and which goes with it. What Slurm sends to
+# /tmp comes there: by sbcast from inside, by srun --bcast from anywhere, and before anything of the job has run on a node.
+as alice sh -c 'echo data >data'
+cat >script <<'E'
+#!/bin/bash
+#SBATCH -N2 -o out.tmp
+sbcast data /tmp/data && cat /tmp/data && srun cat /tmp/data
+sbcast -f prog /var/tmp/prog && srun -n1 -N1 -w n2 /var/tmp/prog
+srun -Qn1 -N1 -w n2 --environment=other sh -c 'cat /tmp/data /etc/marker; echo kept >/tmp/kept'
+srun -n1 -N1 -w n2 cat /tmp/kept
+srun --bcast=/tmp/prog.copy prog
+srun --bcast=/tmp/ prog
+printf '#!/bin/sh\necho newer $(cat /etc/marker)\n' >prog.new; chmod 755 prog.new
+sbcast -f prog.new /tmp/prog.copy && srun /tmp/prog.copy
+stat -fc %T /tmp | grep -v tmpfs >/dev/null && ls -ld /tmp /var/tmp | cut -c1-10
+E
+ok as alice sbatch --parsable --environment=dev script
+equal "$(ended "$out")" 'COMPLETED 0:0'
+equal "$(sort out.tmp | uniq -c | sed 's/^ *//' | tr '\n' ,)" '5 broadcast dev,4 data,2 drwxrwxrwt,1 kept,2 newer dev,1 other,'
+# Who sends from outside of the environment names the job's directory.
+ok as alice salloc -QN2 --environment=dev sh -c 'srun true; sbcast data /run/skiff/jobs/$SLURM_JOB_ID/tmp/outer; srun cat /tmp/outer; srun --bcast=/tmp/outer.prog prog'
+equal "$(sort <<<"$out" | xargs)" 'broadcast dev broadcast dev data data'
+# Of what others have put into the node's own, nothing.
+on n1 install -m 755 -o mallory /home/alice/prog /tmp/hers
+fails 127 as alice srun -n1 -w n1 --environment=dev /tmp/hers
+idle
+said=() tries=0
+# Elsewhere, or in memory, as the site says; a user's own word counts for nothing.
+as alice sh -c 'mkdir -p .config/skiff; printf "[slurm]\ntmp = \"/home/alice\"\n" >.config/skiff/config.toml'
+for node in n1 n2; do on $node mkdir -m 1777 /tmp/local; done
+mkdir -p /etc/skiff/conf.d
+for tmp in memory /tmp/local; do
+    printf '[slurm]\ntmp = "%s"\n' $tmp >/etc/skiff/conf.d/tmp.toml
+    ok as alice srun -Q -N2 --environment=dev sh -c 'echo x >/tmp/x; findmnt -no FSROOT /tmp | tr -d 0-9; stat -c %A /tmp /var/tmp; cat /tmp/x'
+    mapfile -t -O "${#said[@]}" said < <(sort -u <<<"$out")
+    try as alice sbatch -Q -Wn1 -o out.$((++tries)) --environment=dev --wrap 'sbcast data /tmp/data; cat /tmp/data'
+done
+equal "${said[*]}" '/own.tmp drwxrwxrwt x /local/skiff-jobs//tmp drwxrwxrwt x'
+has "$(cat out.1)" 'sbcast: /tmp of this job is memory, in which Slurm cannot write'
+equal "$(cat out.2)" data
+idle
+equal "$(on n1 ls -A /tmp/local/skiff-jobs)" ''
+rm /etc/skiff/conf.d/tmp.toml .config/skiff/config.toml
 
 # In a job no snapshot can be taken: others' environments are as of their last, which there must be.
 ok as alice skiff env create new

@@ -77,7 +77,7 @@ impl RunningApp {
     }
 }
 
-/// How one gets to where this process is.
+/// The ssh destination of the host that this process runs on.
 pub fn reached(context: &UserContext) -> Result<String> {
     let Some(told) = variable(REACHED_AS) else { return Ok(reached_as(&context.user(), &host_name())) };
     let node = host_name();
@@ -85,13 +85,13 @@ pub fn reached(context: &UserContext) -> Result<String> {
         Some((known, reached)) if known == node => Ok(reached.into()),
         Some(_) => Err(Error::new(format!("node {node}: it is not known here how your browser gets there"))
             .hint(format!("start it by `skiff cluster exec --node {node} NAME -- ...`"))),
-        None => Err(Error::new(format!("node {node}: its network is none that your browser gets into"))
+        None => Err(Error::new(format!("node {node}: your browser cannot reach its network"))
             .hint("a cluster made with --net host is in its hosts' network")),
     }
 }
 
-/// How one gets to a host: `USER@HOST`, and behind a space by whose way if there is one. Compute nodes are usually reached by way of the host that the job was
-/// submitted from.
+/// The ssh destination of a host: `USER@HOST`, followed by a space and the host to jump through, if there is one. Compute nodes are
+/// usually reached through the host that the job was submitted from.
 pub fn reached_as(user: &str, host: &str) -> String {
     let login =
         variable("SLURM_SUBMIT_HOST").or_else(|| variable("PBS_O_HOST")).or_else(|| variable("SGE_O_HOST"));

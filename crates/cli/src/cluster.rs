@@ -8,6 +8,7 @@ use skiff_plan::inside::ProcessArgs;
 use skiff_spec::network;
 use skiff_spec::scratch::ScratchPlace;
 
+use crate::root::BASE;
 use crate::{AppRunArgs, HostArgs, NodesCommand};
 
 #[derive(Subcommand)]
@@ -39,7 +40,7 @@ are removed, and the script's exit code is returned.";
 #[command(mut_arg("me", |me| me.help("Run as yourself, unprivileged (the default)")))]
 pub struct ClusterRunArgs {
     /// Base: host, image:IMAGE, or dir:PATH (a root that all hosts see)
-    #[arg(long, value_name = "BASE", default_value = super::BASE)]
+    #[arg(long, value_name = "BASE", default_value = BASE)]
     pub base: String,
     /// Use only the first N hosts
     #[arg(short = 'N', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]

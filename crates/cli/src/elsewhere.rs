@@ -9,7 +9,7 @@ const OPTIONS: [(&[&str], &str); 22] = [
     (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR"),
     (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
     (&["--privileged", "--cap-add", "--add-caps", "--allow-setuid", "--keep-privs"], "nothing inside has more rights than you outside; --root is root over your own files"),
-    (&["--cap-drop", "--drop-caps", "--security-opt", "--security", "--no-privs"], "as yourself there is no capability; --untrusted also takes network, files and system calls away"),
+    (&["--cap-drop", "--drop-caps", "--security-opt", "--security", "--no-privs"], "a program that runs as yourself has no capabilities; --untrusted also takes away the network, your files and many system calls"),
     (&["--gpus", "--nv", "--nvccli", "--rocm"], "the host's devices are there as they are open to you; mount the driver's libraries: -v DIR:DIR:ro"),
     (&["--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--cpu-shares", "--pids-limit", "--blkio-weight"], "limits are the job manager's: srun --mem=4G --cpus-per-task=2 skiff run ..."),
     (&["--restart"], "an instance is started once; a job is restarted by the job manager: sbatch --requeue"),

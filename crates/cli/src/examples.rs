@@ -84,7 +84,20 @@ const ALL: &[Examples] = &[
             ("In another one:", "skiff env diff dev"),
         ],
     ),
-    ("env refresh", &[("After the administrator has updated the host:", "skiff env refresh dev")]),
+    (
+        "env refresh",
+        &[
+            ("What has the administrator changed since the environment began?", "skiff env refresh dev"),
+            ("For a program:", "skiff env refresh --json dev"),
+        ],
+    ),
+    (
+        "env status",
+        &[
+            ("Does a package of yours hide a security update of the host's?", "skiff env status dev"),
+            ("For a program:", "skiff env status --json dev"),
+        ],
+    ),
     ("env snapshot", &[("As a job would take it:", "skiff env snapshot dev")]),
     ("env stop", &[("End all processes in it; its files stay:", "skiff env stop dev")]),
     (
@@ -168,7 +181,13 @@ const ALL: &[Examples] = &[
             ("Stop an instance:", "skiff stop sim"),
         ],
     ),
-    ("kill", &[("End an instance at once:", "skiff kill sim")]),
+    (
+        "kill",
+        &[
+            ("End an instance at once:", "skiff kill sim"),
+            ("Have a server read its configuration again:", "skiff kill -s HUP web"),
+        ],
+    ),
     (
         "rm",
         &[
@@ -229,6 +248,7 @@ const ALL: &[Examples] = &[
         &[
             ("From Docker Hub:", "skiff pull debian:12"),
             ("For another platform:", "skiff pull --arch arm64 debian:12"),
+            ("What Apptainer has pushed:", "skiff pull oras://registry.site/team/tool:1"),
         ],
     ),
     (
@@ -237,6 +257,7 @@ const ALL: &[Examples] = &[
             ("What `docker save` wrote:", "skiff import tool.tar site/tool:1"),
             ("One of several images in a file:", "skiff import docker-archive:all.tar:tool:1"),
             ("An image of Apptainer:", "skiff import tool.sif"),
+            ("The files of a root, in an archive or a directory:", "skiff import root.tar.xz mine"),
         ],
     ),
     (

@@ -10,16 +10,18 @@ use crate::{DryRunArgs, HabitArgs, OutputArgs, RootArgs};
 
 #[derive(Args)]
 pub struct PullArgs {
-    /// Image: [SERVER/]NAME[:TAG|@DIGEST]
+    /// Image: [SERVER/]NAME[:TAG|@DIGEST], or oras://SERVER/NAME:TAG for a SIF file in a registry
     pub image: String,
     #[command(flatten)]
     pub way: TransferArgs,
 }
 
 pub const IMPORTED: &str = "\
-FILE is an archive of docker save, podman save or skopeo (plain, gzip or zstd), an OCI layout, or a squashfs, SIF or EROFS file.
+FILE is an archive of docker save, podman save or skopeo, an OCI layout, a squashfs, SIF or EROFS file, or a root's files alone: in
+a directory (DIR/) or a tar file (docker export, mmdebstrap). Archives may be packed with gzip, zstd, xz or bzip2.
 The content says which. To choose one of several images in a file, or to name the format:
   docker-archive:FILE[:NAME]  oci-archive:FILE[:TAG]  oci:DIR[:TAG]  dir:DIR  FILE.sqsh  FILE.squashfs  FILE.sif  FILE.erofs
+NAME without a server becomes localhost/NAME, which no registry is asked for.
 `skiff run` accepts these forms, too, and file names that begin with / or a dot.";
 
 #[derive(Args)]
@@ -38,6 +40,7 @@ TARGET is one of
   oci-archive:FILE[:TAG]      an OCI layout in a tar file
   oci:DIR[:TAG]               an OCI layout; images already in it stay
   FILE.tar                    the files only, without configuration
+  DIR/                        the same, in a new or empty directory
   FILE.erofs                  the file that the kernel mounts
   FILE.sqsh, FILE.squashfs    the same file, also readable as squashfs (Apptainer, Enroot)";
 

@@ -5,16 +5,12 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_output as output;
-use skiff_plan::inside::ProcessArgs;
-use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
-use skiff_spec::network::NetName;
 
 mod app;
 pub mod called_as;
@@ -23,6 +19,7 @@ mod cluster;
 pub mod complete;
 mod container;
 mod elsewhere;
+mod env;
 mod examples;
 mod image;
 mod instance;
@@ -30,25 +27,35 @@ mod job;
 mod machines;
 pub mod manual;
 mod migrate;
+mod net;
 mod options;
+mod quick;
 mod retention;
 mod root;
+mod run;
 mod short;
+mod show;
+mod slurm;
 mod suggest;
 
 pub use app::{AppCommand, AppRunArgs};
 pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
+pub use env::{EnvCommand, ExecArgs};
 use image::{EXPORTED, IMPORTED};
 pub use image::{ExportArgs, ImportArgs, LoginArgs, PullArgs, ShellArgs, StoreCommand};
 pub use instance::{InstanceCommand, StartArgs};
 pub use job::{JobCommand, OnSignalArgs};
 pub use machines::{DaemonCommand, NodesCommand, UpArgs};
 pub use migrate::{Compress, DrainArgs, MigrateArgs, Mode};
+pub use net::NetCommand;
 pub use retention::Retention;
-pub use root::{DryRunArgs, HabitArgs, HostArgs, RootArgs};
-pub use short::{KillArgs, ListArgs, NamedExecArgs, NamedRmArgs, StopArgs};
+pub use root::{HabitArgs, HostArgs, RootArgs};
+pub use run::RunArgs;
+pub use short::{KillArgs, NamedExecArgs, NamedRmArgs, StopArgs};
+pub use show::{DryRunArgs, ListArgs, OutputArgs};
+pub use slurm::SlurmCommand;
 
 /// Your own software environment on a machine you do not own
 #[derive(Parser)]
@@ -73,7 +80,7 @@ impl Cli {
     /// Reads the words of the command line; ends with a message where they make no sense.
     pub fn read(words: &[OsString]) -> Self {
         let said = words.get(1..).unwrap_or_default();
-        match plain(said).or_else(|| run_alone(said)) {
+        match quick::plain(said).or_else(|| quick::run_alone(said)) {
             Some(command) => Self { command },
             None => Self::described(words),
         }
@@ -129,53 +136,6 @@ fn with_examples(command: clap::Command, path: &str) -> clap::Command {
         command.after_help(format!("{before}Examples:\n{}", lines.trim_end()))
     }
 }
-
-impl RunArgs {
-    /// What stands before the words that were left over; the parser itself does not tell.
-    fn look_for_dashes(&mut self, words: &[OsString]) {
-        let before = words.len().checked_sub(self.command.len() + 1).and_then(|at| words.get(at));
-        self.over_host = self.command.is_empty() || before.is_some_and(|word| word == "--");
-    }
-}
-
-/// Reads what needs no description to be read: a program's words behind `--` or an image, and no option before. Programs that start
-/// others write it so, a hundred times a second, and to describe all commands takes 0.2 ms, a tenth of a start.
-fn plain(words: &[OsString]) -> Option<CliCommand> {
-    let is_word = |word: &OsString| !word.as_bytes().starts_with(b"-");
-    match words {
-        [run, dashes, command @ ..] if run == "run" && dashes == "--" => {
-            Some(CliCommand::Run(RunArgs { over_host: true, command: command.into(), ..RunArgs::default() }))
-        }
-        [run, command @ ..] if run == "run" && command.first().is_some_and(is_word) => {
-            Some(CliCommand::Run(RunArgs { command: command.into(), ..RunArgs::default() }))
-        }
-        [env, exec, name, dashes, command @ ..]
-            if env == "env" && exec == "exec" && dashes == "--" && !command.is_empty() =>
-        {
-            let name = name.to_str()?.parse().ok()?;
-            Some(CliCommand::Env(EnvCommand::Exec(ExecArgs {
-                inside: ProcessArgs::default(),
-                name,
-                command: command.into(),
-            })))
-        }
-        _ => None,
-    }
-}
-
-/// Reads `run` with options by the description of that alone; what it cannot read is told by the whole.
-fn run_alone(words: &[OsString]) -> Option<CliCommand> {
-    if words.first()? != "run" {
-        return None;
-    }
-    let alone = RunArgs::augment_args(clap::Command::new("run"));
-    let mut run = RunArgs::from_arg_matches(&alone.try_get_matches_from(words).ok()?).ok()?;
-    run.look_for_dashes(words);
-    Some(CliCommand::Run(run))
-}
-
-/// What lies below if nothing is said.
-const BASE: &str = "host";
 
 #[derive(Subcommand)]
 pub enum CliCommand {
@@ -341,205 +301,6 @@ pub enum CliCommand {
     Slurm(SlurmCommand),
 }
 
-/// A plan says all of this itself.
-#[rustfmt::skip]
-const BESIDE_PLAN: [&str; 24] = [
-    "root", "me", "env", "env_files", "cleanenv", "workdir", "writable", "tmpfs", "shm_size", "device", "user", "pull", "mounts", "net",
-    "contain", "containall", "no_home", "base", "entrypoint", "untrusted", "checkpoint", "detach", "name", "command",
-];
-
-#[derive(Args, Debug, Default)]
-#[command(mut_arg("net", |net| net.help(
-    "Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host, or none \
-     with --untrusted]"
-)))]
-pub struct RunArgs {
-    #[command(flatten)]
-    pub root: RootArgs,
-    /// Base to run over: host, or image:IMAGE (then all other words are the command)
-    #[arg(long, value_name = "BASE")]
-    pub base: Option<String>,
-    /// Run this program instead of the image's entry point
-    #[arg(long, value_name = "PROGRAM")]
-    pub entrypoint: Option<OsString>,
-    /// Run an image you do not trust: --containall, no network, no capabilities, fewer system calls
-    #[arg(long, conflicts_with = "checkpoint")]
-    pub untrusted: bool,
-    #[command(flatten)]
-    pub show: DryRunArgs,
-    /// Run as an instance of this name, which can be checkpointed and migrated
-    #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
-    pub checkpoint: Option<EnvName>,
-    /// Run what `skiff run --dry-run --json` printed to this file, or to standard input (-)
-    #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE_PLAN)]
-    pub plan: Option<PathBuf>,
-    /// Run in the background, as an instance; print its name
-    #[arg(short, long, conflicts_with = "untrusted")]
-    pub detach: bool,
-    /// Name of the instance, with --detach [default: after the image]
-    #[arg(long, value_name = "INSTANCE", conflicts_with = "checkpoint")]
-    pub name: Option<EnvName>,
-    #[command(flatten)]
-    pub habit: HabitArgs,
-    /// Whether `--` stands before the first word, so that it is no image.
-    #[arg(skip)]
-    pub over_host: bool,
-    /// Image, and a command in it [default: the image's own]; or, after --, a command over the host's root [default: your
-    /// shell]
-    #[arg(trailing_var_arg = true, value_names = ["IMAGE", "COMMAND"])]
-    pub command: Vec<OsString>,
-}
-
-#[derive(Subcommand)]
-pub enum NetCommand {
-    /// List networks
-    #[command(visible_alias = "ls")]
-    List(OutputArgs),
-    /// Show a network and who holds its addresses on this node
-    Show {
-        /// Network name
-        name: NetName,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Free an address reserved for one of your saved instances (root: for anyone's)
-    Release {
-        /// Network name
-        name: NetName,
-        /// Address to free on this node
-        address: std::net::Ipv4Addr,
-    },
-    /// Check whether a network, or all, can work on this node
-    Check {
-        /// Network name [default: all]
-        name: Option<NetName>,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-}
-
-#[derive(Subcommand)]
-pub enum EnvCommand {
-    /// Create an environment
-    #[command(mut_arg("net", |net| net.help(
-        "Network: host, none, private, or a site network; jobs always use the host's [default: host]"
-    )))]
-    Create {
-        /// Environment name
-        name: EnvName,
-        /// Base: host, or image:IMAGE
-        #[arg(long, value_name = "BASE", default_value = BASE)]
-        base: String,
-        #[command(flatten)]
-        host: HostArgs,
-        /// Print what would be done, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-    },
-    /// Start your shell in an environment (the default one is created on first use)
-    Enter {
-        #[command(flatten)]
-        inside: ProcessArgs,
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-        /// Print the plan, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-        /// Print JSON
-        #[arg(long, requires = "dry_run")]
-        json: bool,
-    },
-    /// Run a command in an environment
-    Exec(ExecArgs),
-    /// List your environments
-    #[command(visible_alias = "ls")]
-    List(ListArgs),
-    /// Show the settings of an environment: base, mounts, network, and whether it is running
-    Show {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Copy an environment with all changes made in it
-    #[command(visible_alias = "copy")]
-    Clone {
-        /// Environment to copy; it must not be running
-        name: EnvName,
-        /// Name of the copy
-        new: EnvName,
-    },
-    /// Give an environment another name
-    #[command(visible_alias = "mv")]
-    Rename {
-        /// Environment name; it must not be running
-        name: EnvName,
-        /// New name
-        new: EnvName,
-    },
-    /// Show files added (A), changed (C) and deleted (D) since the base
-    Diff {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Show the host's latest changes in a running environment
-    Refresh {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-    },
-    /// Take a snapshot, as job submission does
-    Snapshot {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Stop a running environment and every process in it
-    Stop {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-    },
-    /// Remove an environment and all changes made in it
-    #[command(visible_alias = "remove")]
-    Rm {
-        /// Environment name
-        #[arg(required = true)]
-        names: Vec<EnvName>,
-        /// Stop it first if it is running
-        #[arg(short, long)]
-        force: bool,
-        /// Print what would be done, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-    },
-}
-
-#[derive(Args, Debug)]
-pub struct ExecArgs {
-    #[command(flatten)]
-    pub inside: ProcessArgs,
-    /// Environment name
-    pub name: EnvName,
-    /// Command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
-}
-
-#[derive(Args)]
-pub struct OutputArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 #[derive(Args)]
 pub struct SweepArgs {
     /// Print what would be done, and change nothing
@@ -549,41 +310,9 @@ pub struct SweepArgs {
     pub output: OutputArgs,
 }
 
-#[derive(Subcommand)]
-pub enum SlurmCommand {
-    /// At submission: take the snapshot or find the image, print the job spec
-    Submit(SubmitArgs),
-    /// On a node before a job: create its directories
-    Prolog,
-    /// On a node after a job: remove everything of it
-    Epilog,
-    /// On a node before a step: create its namespaces
-    StepBegin,
-    /// On a node: run a task in its step
-    Task {
-        /// Command of the task
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<OsString>,
-    },
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_plan_stands_alone() {
-        let run = RunArgs::augment_args(clap::Command::new("run"));
-        // Whether it is shown, and what is accepted for habit.
-        let others =
-            ["dry_run", "json", "plan", "remove", "tty", "interactive", "init", "read_only", "platform"];
-        let ids = run.get_arguments().map(|arg| arg.get_id().as_str());
-        let mut rest: Vec<_> = ids.filter(|id| !others.contains(id)).collect();
-        let mut excluded = BESIDE_PLAN.to_vec();
-        rest.sort_unstable();
-        excluded.sort_unstable();
-        assert_eq!(rest, excluded);
-    }
 
     /// Each command with its help as `--help` prints it on a terminal of 80 columns.
     fn helps(command: clap::Command, path: &str, found: &mut Vec<(String, String)>) {
@@ -606,55 +335,6 @@ mod tests {
                 let fits = line.chars().count() <= 80;
                 assert!(fits, "{path} --help: {line}");
             }
-        }
-    }
-
-    #[test]
-    fn words_read_quickly_are_read_as_described() {
-        let plain_ones = [
-            "run -- true",
-            "run --",
-            "run -- --help",
-            "run -- a -- b",
-            "run a",
-            "run a b --me -- c",
-            "run a -- b",
-            "run a:1 -x --help",
-            "env exec dev -- a -- -b --",
-            "env exec dev -- a",
-        ];
-        let runs = [
-            "run -e A=1 -- a",
-            "run --me a b",
-            "run -it --rm a -- --me",
-            "run",
-            "run --net none -v /a:/b a",
-            "run -C --untrusted a",
-        ];
-        let others = [
-            "env exec dev --",
-            "env exec ../x -- a",
-            "env list",
-            "run --help",
-            "run --mee a",
-            "run --me --root a",
-        ];
-        let shown = |command: CliCommand| match command {
-            CliCommand::Run(run) => format!("{run:?}"),
-            CliCommand::Env(EnvCommand::Exec(exec)) => format!("{exec:?}"),
-            _ => String::new(),
-        };
-        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
-        let check = |line: &str, read: fn(&[OsString]) -> Option<CliCommand>| {
-            let command = read(&words(line)).unwrap_or_else(|| panic!("{line}: not read"));
-            let described = Cli::of(&words(&format!("skiff {line}"))).ok();
-            assert_eq!(Some(shown(command)), described.map(|cli| shown(cli.command)), "{line}");
-        };
-        plain_ones.iter().for_each(|line| check(line, plain));
-        plain_ones[..8].iter().chain(&runs).for_each(|line| check(line, run_alone));
-        for line in others {
-            let read = plain(&words(line)).or_else(|| run_alone(&words(line)));
-            assert!(read.is_none(), "{line}");
         }
     }
 }

@@ -9,7 +9,8 @@ use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_spec::scratch::ScratchPlace;
 
-use crate::{BASE, HostArgs, OutputArgs};
+use crate::root::BASE;
+use crate::{HostArgs, OutputArgs};
 
 #[derive(Subcommand)]
 pub enum NodesCommand {

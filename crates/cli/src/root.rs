@@ -8,6 +8,9 @@ use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::network::Net;
 
+/// The base where none is named.
+pub const BASE: &str = "host";
+
 /// What can be asked of every environment that is made for what runs in it.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootArgs {
@@ -93,15 +96,4 @@ pub struct ContainArgs {
     /// Do not mount your home
     #[arg(long)]
     pub no_home: bool,
-}
-
-/// Whether something is only shown.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct DryRunArgs {
-    /// Print what would be done, and change nothing
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Print JSON
-    #[arg(long, requires = "dry_run")]
-    pub json: bool,
 }

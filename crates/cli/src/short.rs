@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use clap::Args;
-use skiff_output::ListFormat;
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
@@ -37,7 +36,7 @@ pub struct NamedRmArgs {
 
 #[derive(Args)]
 pub struct KillArgs {
-    /// Signal for the command of an instance [default: KILL, which ends every process]
+    /// Signal for the command of an instance, by name or number: HUP, USR1 ... [default: KILL, which ends every process]
     #[arg(short, long, value_name = "SIGNAL")]
     pub signal: Option<String>,
     /// Instances or environments
@@ -53,26 +52,4 @@ pub struct StopArgs {
     /// Environment or instance
     #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
     pub name: EnvName,
-}
-
-/// How a list is printed.
-#[derive(Args, Default)]
-pub struct ListArgs {
-    /// Print JSON
-    #[arg(long, conflicts_with_all = ["format", "quiet"])]
-    pub json: bool,
-    /// Print each entry by a template: json, '{{.Name}}', 'table {{.Name}}\t{{.State}}' ...
-    #[arg(long, value_name = "TEMPLATE", conflicts_with = "quiet")]
-    pub format: Option<String>,
-    /// Print names only; of images, their digests
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-impl ListArgs {
-    /// For whoever prints the list.
-    pub fn format(&self) -> ListFormat<'_> {
-        let Self { json, format, quiet } = self;
-        ListFormat { json: *json, template: format.as_deref(), quiet: *quiet }
-    }
 }

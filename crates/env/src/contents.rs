@@ -24,19 +24,7 @@ use crate::{base_fingerprint, latest, root};
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
-    let env = Environment::existing(context, name.clone())?;
-    let upper = env.dir.join("upper");
-    let base = env.ground()?.base();
-    let own = own_view(context, base)?;
-    let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
-        let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
-        let as_seen = |uid, gid| (uid, gid);
-        skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
-    })?;
-    // One that cannot run now has its places shown.
-    if let Ok(plan) = root::plan(context, &env) {
-        leave_out_places(&mut changes, &plan);
-    }
+    let changes = changes(context, &Environment::existing(context, name.clone())?)?;
     if json {
         return output::json(&changes);
     }
@@ -48,9 +36,29 @@ pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
             ChangeKind::Deleted => b"D /",
         });
         text.extend(&change.path);
+        if change.base_changed {
+            text.extend(b"  (the host has changed it since)");
+        }
         text.push(b'\n');
     }
     output::bytes(&text)
+}
+
+/// What is added, changed and deleted in an environment.
+pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> {
+    let upper = env.dir.join("upper");
+    let base = env.ground()?.base();
+    let own = own_view(context, base)?;
+    let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
+        let as_seen = |uid, gid| (uid, gid);
+        skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
+    })?;
+    // One that cannot run now has its places shown.
+    if let Ok(plan) = root::plan(context, env) {
+        leave_out_places(&mut changes, &plan);
+    }
+    Ok(changes)
 }
 
 /// Leaves out what was added only for something to be mounted there: nobody has seen it. (Files come in order, a directory before

@@ -10,6 +10,7 @@ mod remove;
 pub mod root;
 mod settings;
 mod ssh_agent;
+mod status;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
@@ -47,7 +48,8 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Clone { name, new } => settings::copy(&context, name, new)?,
         EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
         EnvCommand::Diff { name, output } => contents::diff(&context, name, output.json)?,
-        EnvCommand::Refresh { name } => live::refresh(&context, name)?,
+        EnvCommand::Refresh { name, output } => live::refresh(&context, name, output.json)?,
+        EnvCommand::Status { name, output } => status::status(&context, name, output.json)?,
         EnvCommand::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
         EnvCommand::Stop { name } => stop(&context, name)?,
         EnvCommand::Rm { names, force, dry_run } => {

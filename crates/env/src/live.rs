@@ -1,15 +1,18 @@
 //! Environments as they run: entering, running something in them, listing, refreshing, ending them.
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
+use skiff_packages::PackageChange;
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
-use skiff_runtime::control::{self, ControlRequest, Live};
+use skiff_runtime::control::{self, ControlRequest, Live, SupervisorStatus};
 use skiff_runtime::enter;
 use skiff_runtime::environments::{self, Environment, EnvironmentBase};
+use skiff_runtime::host_changes;
+use skiff_runtime::package_database::{self, PackageReport};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{CommandExit, Session};
@@ -17,7 +20,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Identity, inside};
+use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
 
 use crate::{calling, root, ssh_agent};
@@ -150,6 +153,7 @@ pub fn row(l: &ListedEnvironment) -> Vec<String> {
     let state = match (l.pid, l.sessions) {
         (Some(_), Some(1)) => "1 session".into(),
         (Some(_), Some(n)) => format!("{n} sessions"),
+        _ if l.running => "no answer".into(),
         _ => "-".into(),
     };
     let pid = l.pid.map_or_else(|| "-".into(), |p| p.to_string());
@@ -165,14 +169,18 @@ impl ListedEnvironment {
     /// An environment as it fares now.
     pub fn of(env: &Environment) -> Result<Self> {
         let settings = env.settings()?;
-        let live = Live::connect(&env.dir, ControlRequest::Status)?;
+        let status = Live::status(&env.dir)?;
+        let live = match &status {
+            SupervisorStatus::Running(live) => Some(live),
+            SupervisorStatus::NotRunning | SupervisorStatus::Silent => None,
+        };
         Ok(Self {
             name: env.name.to_string(),
             base: settings.base.clone(),
             created: settings.created,
-            running: live.is_some(),
-            pid: live.as_ref().map(|l| l.pid.as_raw_nonzero().get()),
-            sessions: live.as_ref().map(|l| l.sessions),
+            running: !matches!(status, SupervisorStatus::NotRunning),
+            pid: live.map(|l| l.pid.as_raw_nonzero().get()),
+            sessions: live.map(|l| l.sessions),
             path: env.dir.display().to_string(),
         })
     }
@@ -194,25 +202,59 @@ pub fn stop(context: &UserContext, name: &EnvName) -> Result<()> {
     }
 }
 
-/// Makes a running environment see what has changed on the host.
-pub fn refresh(context: &UserContext, name: &EnvName) -> Result<()> {
+/// What a refresh has brought to light.
+#[derive(Default, Serialize)]
+struct Refreshed {
+    /// Directories of the host in which something was created, removed or renamed.
+    directories: Vec<PathBuf>,
+    #[serde(flatten)]
+    report: PackageReport,
+}
+
+/// Makes a running environment see what has changed on the host, and says in which directories.
+pub fn refresh(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    if env.ground()?.image().is_some() {
-        // An image does not change.
-        return Ok(());
+    let refreshed = refreshed(context, &env)?;
+    let Refreshed { directories, report } = &refreshed;
+    root::report_conflicts(name, report);
+    if report.is_in_use {
+        output::note(&format!(
+            "environment {name}: a package manager is at work in it, or was interrupted: its packages are merged with the host's by the next session"
+        ));
     }
+    if json {
+        return output::json(&refreshed);
+    }
+    if directories.is_empty() && report.packages.is_empty() {
+        output::note(&format!("environment {name} shows all that the host has: nothing was to be done"));
+    }
+    directories.iter().try_for_each(|directory| output::line(&directory.display().to_string()))?;
+    report.packages.iter().try_for_each(|change| output::line(&described(change)))
+}
+
+fn described(PackageChange { name, was, now }: &PackageChange) -> String {
+    match (was, now) {
+        (None, Some(now)) => format!("package {name} {now} installed"),
+        (Some(was), Some(now)) => format!("package {name} {was} -> {now}"),
+        (Some(was), None) => format!("package {name} {was} removed"),
+        (None, None) => format!("package {name}"),
+    }
+}
+
+/// Nothing where an image lies below, which does not change, and where the next start sees everything.
+fn refreshed(context: &UserContext, env: &Environment) -> Result<Refreshed> {
     let Some(live) = Live::connect(&env.dir, ControlRequest::Session)? else {
-        // The next start sees everything.
-        return Ok(());
+        return Ok(Refreshed::default());
     };
-    let helper = context.helper.as_deref();
-    skiff_sandbox::refresh::refresh(helper, live.init.as_fd(), inside::HOST).map_err(|e| {
-        if helper.is_none() {
-            e.hint("without the helper: stop the environment and enter it again")
-        } else {
-            e
+    let Some(view) = root::view_of_host(context, env, &live)? else {
+        if env.ground()?.image().is_some() {
+            return Ok(Refreshed::default());
         }
-    })?;
+        return Err(Error::new("refresh: the helper is not installed")
+            .hint("without the helper: stop the environment and enter it again"));
+    };
+    let directories = host_changes::refresh(&view)?;
+    let report = package_database::bring_up_to_date(view.dir, view.init)?;
     live.leave();
-    Ok(())
+    Ok(Refreshed { directories, report })
 }

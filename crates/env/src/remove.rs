@@ -29,7 +29,8 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
             // Where its start has just failed there is nothing to stop, but a supervisor that is about to end.
             lock::wait(&env.dir)?;
         }
-        (false, _) => {}
+        (false, false) => control::end_if_idle(&env.dir)?,
+        (false, true) => {}
     }
     let lock = lock::try_lock(&env.dir)?.ok_or_else(|| {
         Error::new(format!("environment {name} is running"))

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde::Serialize;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
-use skiff_runtime::lock;
+use skiff_runtime::{control, lock, package_database};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
@@ -60,7 +60,8 @@ pub fn copy(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> 
     Environment::named(context, new.clone())?.create_like(&env, |dir| {
         as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
             KEPT.iter().try_for_each(|part| copy_files(&env.dir.join(part), &dir.join(part)))
-        })
+        })?;
+        package_database::copy_ancestor(&env.dir, dir)
     })
 }
 
@@ -87,7 +88,9 @@ pub fn rename(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()
     latest::unset(&context.depot()?, name)
 }
 
+/// The lock of an environment that is not running. One that only waits for its next session is ended.
 fn lock_ended(env: &Environment) -> Result<OwnedFd> {
+    control::end_if_idle(&env.dir)?;
     let name = &env.name;
     lock::try_lock(&env.dir)?.ok_or_else(|| {
         Error::new(format!("environment {name} is running")).hint(format!("`skiff env stop {name}` first"))

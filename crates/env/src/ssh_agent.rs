@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
@@ -17,6 +17,7 @@ use rustix::process::{
 };
 use skiff_output as output;
 use skiff_plan::parse_mount;
+use skiff_plan::ssh_agent::{PLACE, VARIABLE, parts};
 use skiff_runtime::control::new_socket;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::command::CommandSpec;
@@ -26,12 +27,6 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::block_all;
 use skiff_user::context::UserContext;
-
-/// How programs find it.
-const VARIABLE: &str = "SSH_AUTH_SOCK";
-
-/// Where sockets of agents are, inside and outside.
-const PLACE: &str = "/tmp";
 
 /// How many programs inside can ask at a time. More wait.
 const AT_ONCE: usize = 16;
@@ -79,15 +74,6 @@ pub fn forward(
             serve(&listener, &agent)
         }
         Err(_) => None,
-    }
-}
-
-/// The directory in `/tmp` and the name in that, as sshd and ssh-agent choose them. What is elsewhere is shown inside, or not meant to be.
-fn parts(agent: &Path) -> Option<(&OsStr, &OsStr)> {
-    let mut parts = agent.strip_prefix(PLACE).ok()?.components();
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(Component::Normal(dir)), Some(Component::Normal(name)), None) => Some((dir, name)),
-        _ => None,
     }
 }
 
@@ -212,27 +198,4 @@ fn pass_on(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<bool> {
         rest = &rest[send(to, rest, SendFlags::NOSIGNAL)?..];
     }
     Ok(n > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sockets_as_agents_make_them_are_led_to() {
-        let found = |path: &str| parts(Path::new(path)).is_some();
-        assert!(found("/tmp/ssh-XXXXabc/agent.123"));
-        for other in [
-            "/tmp/x",
-            "/tmp/../etc/x",
-            "/tmp/a/../x",
-            "/tmp/a/b/c",
-            "/run/user/1/keyring/ssh",
-            "tmp/a/b",
-            "",
-            "/home/a/b",
-        ] {
-            assert!(!found(other), "{other}");
-        }
-    }
 }

@@ -19,6 +19,7 @@ use rustix::thread::{
 use skiff_sandbox::command::NotStarted;
 use skiff_sandbox::exec_request::ExecRequest;
 use skiff_sandbox::join::SpawnAttr;
+use skiff_sandbox::terminal::name_standard_descriptors;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
 use skiff_sys::IgnoreError;
@@ -96,6 +97,8 @@ fn become_it(
         Ok(()) => {
             close_inherited(&[socket.as_fd(), caller.slot.as_fd()]);
             mount.iter().for_each(|mount| close_inherited(&[mount.as_fd()]));
+            // By a path in the environment, where root inside mounts what it likes: now nothing of the helper's is open.
+            name_standard_descriptors();
             caller.restore_alarm_action();
             signal::restore(request.mask);
             request.command.exec()

@@ -16,12 +16,18 @@ use skiff_spec::locked;
 
 use crate::files::FIRST_PERSON;
 
-/// Trees in which a system keeps things to itself.
-const TREES: [&str; 5] = ["etc", "root", "var", "srv", "boot"];
+/// Trees in which a system keeps things to itself, and how deep they are searched. In `/usr` packages have few such things, none of them deep
+/// (`/usr/share/polkit-1/rules.d`, `/usr/libexec/sssd/ldap_child`), and to search all of it takes up to a second.
+const TREES: [(&str, usize); 6] =
+    [("etc", DEEPEST), ("root", DEEPEST), ("var", DEEPEST), ("srv", DEEPEST), ("boot", DEEPEST), ("usr", 3)];
 /// More entries than this are no system's secrets but somebody's data; the view keeps them all the same.
 const MOST: usize = 200_000;
 /// Deeper than this no system keeps its things, and each level holds a descriptor.
 const DEEPEST: usize = 32;
+
+/// `sudo` as a new installation has it: who may use it is the environment's own to say.
+const SUDOERS: &str =
+    "root ALL=(ALL:ALL) ALL\n%sudo ALL=(ALL:ALL) ALL\n%wheel ALL=(ALL:ALL) ALL\n#includedir /etc/sudoers.d\n";
 
 const SHOWN: usize = 0;
 const HIDDEN: usize = 1;
@@ -35,8 +41,8 @@ pub fn fill(layers: BorrowedFd<'_>) -> rustix::io::Result<()> {
     }
     let host = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let mut builder = Builder { left: MOST };
-    for tree in TREES {
-        builder.directory(host.as_fd(), OsStr::new(tree), &Place::Root(layers), DEEPEST)?;
+    for (tree, depth) in TREES {
+        builder.directory(host.as_fd(), OsStr::new(tree), &Place::Root(layers), depth)?;
     }
     Ok(())
 }
@@ -100,13 +106,13 @@ impl Builder {
             Ok(dir) => dir,
         };
         let like = fstat(&dir)?;
-        if depth == 0 {
-            return Ok(());
-        }
         if like.st_mode & 0o005 == 0 {
             mkdirat(place.open(SHOWN)?, name, Mode::from_raw_mode(0o700))?;
             set_like(place.open(SHOWN)?.as_fd(), name, &like)?;
             return place.whiteout(name);
+        }
+        if depth == 0 {
+            return Ok(());
         }
         // What anybody can fill, and what is somebody's, could be made to use up all of `left`. And names that `other` may not
         // list are not told by what stands in for them.
@@ -134,6 +140,7 @@ impl Builder {
 fn file(dir: BorrowedFd<'_>, name: &OsStr, place: &Place<'_>) -> rustix::io::Result<()> {
     let Ok(like) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { return Ok(()) };
     let kind = FileType::from_raw_mode(like.st_mode);
+    // What others may run and not read (RHEL's `sudo`) could not be run inside either: the view opens it with the rights of nobody.
     if like.st_mode & 0o004 != 0 || kind == FileType::Symlink {
         return Ok(());
     }
@@ -141,6 +148,7 @@ fn file(dir: BorrowedFd<'_>, name: &OsStr, place: &Place<'_>) -> rustix::io::Res
         b"shadow" | b"gshadow" if kind == FileType::RegularFile && place.is_etc() => {
             locked_accounts(dir, name)
         }
+        b"sudoers" if kind == FileType::RegularFile && place.is_etc() => SUDOERS.into(),
         _ if kind == FileType::RegularFile && like.st_size == 0 => String::new(),
         _ => return place.whiteout(name),
     };

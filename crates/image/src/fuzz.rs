@@ -16,6 +16,7 @@ use crate::layer_entries::LayerEntries;
 use crate::merge::Merger;
 use crate::sif;
 use crate::squashfs::Squashfs;
+use crate::trailer;
 use crate::transport::{self, Archive, FilePart, ImageLayout};
 
 /// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
@@ -84,6 +85,28 @@ pub fn sif(bytes: &[u8]) -> bool {
     let end = sif.squashfs.offset + sif.squashfs.size;
     assert!(end <= bytes.len() as u64, "a partition beyond the file");
     converted(sif.squashfs)
+}
+
+/// A file system with an image's configuration behind it.
+pub fn trailer(bytes: &[u8]) -> bool {
+    let Some(whole) = part(bytes) else { return false };
+    let Ok((file_system, config)) = trailer::split(&whole) else { return false };
+    assert!(file_system.offset == whole.offset && file_system.size <= whole.size, "a part of the file");
+    let Some(config) = config else {
+        assert_eq!(file_system.size, whole.size, "a file without a configuration is the file system");
+        return true;
+    };
+    // What was taken is written again as it was, where it then lies.
+    let Some(again) = memory() else { return false };
+    let beginning = &bytes[..file_system.size as usize];
+    let written = std::io::Write::write_all(&mut &again, beginning);
+    if written.is_err() || trailer::append(&again, "fuzzed", &config).is_err() {
+        return false;
+    }
+    let again = FilePart::whole(again, "fuzzed".into()).expect("it is a file");
+    let (_, taken) = trailer::split(&again).expect("what was written can be read");
+    assert_eq!(taken, Some(config));
+    true
 }
 
 /// A squashfs file.

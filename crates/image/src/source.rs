@@ -353,7 +353,7 @@ fn is_root(dir: &File) -> bool {
 /// A new file without a name, the directory that it lies in, and that one's name: where big temporary files go, as Podman's.
 ///
 /// # Errors
-/// It cannot be made.
+/// The directory cannot be opened, or the file cannot be made.
 pub fn temporary() -> Result<(File, OwnedFd, String)> {
     let path = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
     let name = shown(&path);

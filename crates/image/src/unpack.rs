@@ -24,10 +24,27 @@ const PIECE: usize = 1 << 20;
 pub struct LeftOut {
     /// Devices.
     pub devices: u64,
+    /// Sockets, of which only a program can make one that works.
+    pub sockets: u64,
     /// Files whose owner has no id here, or whom this process may not give them; they belong to whoever unpacks.
     pub owners: u64,
     /// Extended attributes.
     pub xattrs: u64,
+}
+
+impl LeftOut {
+    /// What a user is told of it.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let LeftOut { devices, sockets, xattrs, owners: _ } = *self;
+        let parts = [(devices, "device"), (sockets, "socket"), (xattrs, "extended attribute")];
+        let said = |(count, what): (u64, &str)| match count {
+            0 => None,
+            1 => Some(format!("1 {what} is left out")),
+            _ => Some(format!("{count} {what}s are left out")),
+        };
+        parts.into_iter().filter_map(said).collect()
+    }
 }
 
 /// Unpacks all of an image into `target`, an empty directory.
@@ -86,8 +103,12 @@ impl<S: ReadAt> TreeUnpacker<'_, S> {
                 rustix::fs::mknodat(&dir, name, kind, Mode::from_raw_mode(0o600), 0)
                     .on("make", shown(path))?;
             }
-            InodeKind::CharDevice(..) | InodeKind::BlockDevice(..) | InodeKind::Socket => {
+            InodeKind::CharDevice(..) | InodeKind::BlockDevice(..) => {
                 self.left_out.devices += 1;
+                return Ok(());
+            }
+            InodeKind::Socket => {
+                self.left_out.sockets += 1;
                 return Ok(());
             }
         }

@@ -46,6 +46,11 @@ fn what_is_in_the_image_is_in_the_directory() {
     let reader = Reader::open(image.file, "test").unwrap();
     let target = tempfile::tempdir().unwrap();
     let left_out = unpack(&reader, File::open(target.path()).unwrap().as_fd()).unwrap();
-    assert!(left_out.devices > 0 && left_out.owners == 0, "{left_out:?}");
+    assert!(left_out.devices > 0 && left_out.sockets > 0 && left_out.owners == 0, "{left_out:?}");
+    let notes = left_out.notes();
+    assert!(
+        notes.iter().any(|n| n.contains("device")) && notes.iter().any(|n| n.contains("socket")),
+        "{notes:?}"
+    );
     assert_same(&comparable(of_directory(target.path())), &comparable(expected));
 }

@@ -10,7 +10,7 @@ use skiff_env as env;
 use skiff_output::{self as output, ListFormat};
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
-use skiff_runtime::control::{self, ControlRequest, Live};
+use skiff_runtime::control::{self, ControlRequest, Live, SupervisorStatus};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::record::{ENV, InstanceDir, State};
 use skiff_runtime::{enter, lock, network};
@@ -33,7 +33,7 @@ pub struct ListedInstance {
     command: Vec<String>,
     #[serde(serialize_with = "output::as_time")]
     started: u64,
-    /// `running`, `exited`, `killed`, `saved`, `moved`, `stopped` or `lost`.
+    /// `running`, `exited`, `killed`, `saved`, `moved`, `stopped`, `lost`, or `unresponsive` where its supervisor does not answer.
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
@@ -72,6 +72,11 @@ impl ListedInstance {
             checkpoint: started.checkpoint,
             path: record.dir.display().to_string(),
         };
+        // The one that hangs must not keep the others from being listed.
+        if let SupervisorStatus::Silent = Live::status(&record.dir)? {
+            listed.state = "unresponsive";
+            return Ok(listed);
+        }
         match record.state()? {
             State::Running(live) => {
                 listed.state = "running";
@@ -142,7 +147,7 @@ pub fn list(context: &UserContext, format: &ListFormat<'_>) -> Result<()> {
 /// Lists the instances that run.
 pub fn running(context: &UserContext) -> Result<Vec<ListedInstance>> {
     let all = listed(context)?;
-    Ok(all.into_iter().filter(|listed| listed.state == "running").collect())
+    Ok(all.into_iter().filter(|listed| matches!(listed.state, "running" | "unresponsive")).collect())
 }
 
 /// Runs a command in one; its exit code.
@@ -232,6 +237,17 @@ pub fn stop(context: &UserContext, name: &EnvName, seconds: u64) -> Result<()> {
         lock::wait(&record.dir)?;
     }
     Ok(())
+}
+
+/// Sends a signal to the command of one.
+pub fn signal(context: &UserContext, name: &EnvName, number: u8) -> Result<()> {
+    let record = InstanceDir::existing(context, name)?;
+    if record.started()?.command.is_empty() {
+        return Err(Error::new(format!("instance {name} has no command to get a signal"))
+            .hint(format!("`skiff stop {name}` ends the instance")));
+    }
+    let live = Live::connect(&record.dir, ControlRequest::Signal(number))?;
+    live.map(drop).ok_or_else(|| not_running(&record))
 }
 
 /// Ends one at once.

@@ -161,7 +161,7 @@ fn consider(context: &UserContext, offer: &Offer) -> Result<InstanceDir> {
     Ok(record)
 }
 
-/// That the sender's directory is this host's, too.
+/// Checks that this host sees the sender's directory.
 fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
     let there = Checkpoint::read(dir).map_err(|e| {
         Error::new(format!("the instance's memory cannot be read here: {e}"))

@@ -102,7 +102,7 @@ pub fn open(address: Ipv4Addr, kind: NetworkDriver) -> io::Result<()> {
     turn(address, kind, hardware_address(address))
 }
 
-/// Likewise, from now on not: nobody gets an answer from a member that is about to be no more.
+/// Shuts an address out: from now on nobody gets an answer from a member that is about to end.
 ///
 /// # Errors
 /// What the kernel says.

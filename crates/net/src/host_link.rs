@@ -96,7 +96,7 @@ fn vxlan_name(name: &NetName) -> String {
 }
 
 /// Several may be here at once, and any of them be stopped half-way: whoever finds the bridge not switched on, which is done last, does all of
-/// it again. Likewise below.
+/// it again. So it is with the parts of the bridge below.
 fn shared_bridge(
     host: &mut Netlink,
     name: &NetName,

@@ -178,7 +178,7 @@ pub fn as_time<S: Serializer>(seconds: &u64, to: S) -> std::result::Result<S::Ok
     to.serialize_str(&rfc3339(*seconds))
 }
 
-/// Likewise one that may be missing.
+/// Writes a time that may be missing into JSON.
 pub fn as_time_if_any<S: Serializer>(seconds: &Option<u64>, to: S) -> std::result::Result<S::Ok, S::Error> {
     seconds.map(rfc3339).serialize(to)
 }

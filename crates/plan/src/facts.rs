@@ -32,6 +32,8 @@ pub struct Facts<'a> {
     pub resolv_conf: Option<PathBuf>,
     /// The host's directory in which the command begins, if it is to begin in one of these.
     pub working_dir: Option<PathBuf>,
+    /// The directory with the socket of the user's ssh agent, if it lies in the host's `/tmp`.
+    pub agent_dir: Option<PathBuf>,
     /// The base.
     pub base: BaseFacts,
 }
@@ -96,6 +98,7 @@ impl<'a> Facts<'a> {
             home: &context.home,
             resolv_conf: real.filter(|real| real.starts_with("/run")),
             working_dir: None,
+            agent_dir: None,
             base,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
@@ -68,14 +69,18 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
         return Err(StoreError::NotPulled(text.into()).into());
     }
     output::note(&format!("image {entry}: pulling it"));
-    pull(context, &entry, &Platform::host(), &mut PullProgress::new(None, false)).map_err(|e| match when {
-        // Who forgot the dashes gets no answer from any registry.
-        PullWhen::Missing if !text.contains(['/', ':', '@']) => {
-            let hint = format!("{}; to run a command over the host's root: skiff run -- {text}", e.hint);
-            Error { hint: hint.trim_start_matches("; ").into(), ..e }
-        }
-        _ => e,
-    })
+    let mut progress = PullProgress::new(None, false);
+    let pulled = pull_within(client::HASTY, context, &entry, &Platform::host(), &mut progress);
+    pulled
+        .map_err(|e| Error { hint: e.hint.replace("skiff pull IMAGE", &format!("skiff pull {entry}")), ..e })
+        .map_err(|e| match when {
+            // Who forgot the dashes gets no answer from any registry.
+            PullWhen::Missing if !text.contains(['/', ':', '@']) => {
+                let hint = format!("{}; to run a command over the host's root: skiff run -- {text}", e.hint);
+                Error { hint: hint.trim_start_matches("; ").into(), ..e }
+            }
+            _ => e,
+        })
 }
 
 /// What else may have been meant by a word that no image here is called by: something that is here counts for more than what a registry may
@@ -137,9 +142,9 @@ pub fn check_platform(text: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Which image a job that is being submitted is to run in: the one that the user has pulled or imported; else what the name means now, so that all
-/// nodes get the same. Only a file's image is brought into this machine's store: a node asks the registry by itself. What is in no registry
-/// waits for the nodes in the user's depot.
+/// The image for a job that is being submitted: the one that the user has pulled or imported, otherwise what the name means now, so that
+/// all nodes get the same one. Only the image of a file is imported into this host's store, since nodes ask the registry by themselves.
+/// An image that no registry has is put into the user's depot, where the nodes find it.
 pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
     let of = |ImageName { id, reference, .. }| JobImage { id, reference };
     if ImageFile::of(text).is_some() {
@@ -158,7 +163,7 @@ pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
         copies::put(context, &context.depot()?, &entry)?;
         return Ok(of(entry));
     }
-    let ask = client::pull(context, text, &Platform::host().to_string())?;
+    let ask = client::pull(context, text, &Platform::host().to_string(), client::PATIENT)?;
     let (id, reference) = fetcher::resolve(&ask)?;
     Ok(JobImage { id, reference })
 }
@@ -250,7 +255,7 @@ fn fetch_exactly(
     let digest = Digest::Sha256(id.0);
     let exact = Named::new(named.server(), named.repository(), None, Some(digest));
     let exact = exact.map_err(|_| missing())?.to_string();
-    let entry = fetch(context, &exact, &Platform::host(), progress)?;
+    let entry = fetch(context, &exact, &Platform::host(), progress, client::PATIENT)?;
     if entry.id != id {
         return Err(missing());
     }
@@ -264,13 +269,24 @@ pub fn pull(
     platform: &Platform,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
+    pull_within(client::PATIENT, context, image, platform, progress)
+}
+
+/// The same; the name service may take so long.
+fn pull_within(
+    patience: Duration,
+    context: &UserContext,
+    image: &str,
+    platform: &Platform,
+    progress: &mut PullProgress,
+) -> Result<ImageName> {
     let entry = match parse(image)? {
         ImageReference::Artifact(named) => {
             let reference = ImageReference::Artifact(named.with_default_tag()).to_string();
-            let source = client::artifact(&reference, &platform.to_string(), context)?;
+            let source = client::artifact(&reference, &platform.to_string(), context, patience)?;
             import::read(context, source, (reference, FileStamp::default()), platform, progress)?
         }
-        _ => fetch(context, image, platform, progress)?,
+        _ => fetch(context, image, platform, progress, patience)?,
     };
     naming::note(context, &entry)?;
     Ok(entry)
@@ -281,8 +297,9 @@ fn fetch(
     image: &str,
     platform: &Platform,
     progress: &mut PullProgress,
+    patience: Duration,
 ) -> Result<ImageName> {
-    let mut ask = client::pull(context, image, &platform.to_string())?;
+    let mut ask = client::pull(context, image, &platform.to_string(), patience)?;
     // A store of their own they fill themselves, by their own policy.
     let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
     let said = client::ask(context, ask, &mut |word| match word {

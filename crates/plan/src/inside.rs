@@ -80,7 +80,7 @@ impl ProcessArgs {
         if self.me { Identity::Me } else { Identity::Root }
     }
 
-    /// Likewise in an image, where there is seldom anything to install. (Without the helper there is only root.)
+    /// Who the user is to be inside an image, where there is seldom anything to install. (Without the helper there is only root.)
     pub fn identity_in_image(&self, route: Route) -> Identity {
         if self.root || (route == Route::Rootless && !self.me) { Identity::Root } else { Identity::Me }
     }
@@ -90,7 +90,7 @@ impl ProcessArgs {
         self.command_as(context, self.identity(), argv)
     }
 
-    /// Likewise, as somebody else than is usual.
+    /// The command to run, as `identity` in the place of the usual one.
     pub fn command_as(&self, context: &UserContext, identity: Identity, argv: &[OsString]) -> CommandSpec {
         let argv = if argv.is_empty() { vec![context.shell()] } else { argv.to_vec() };
         // Called in an environment, it may be for that one: there the directory is.

@@ -16,6 +16,7 @@ pub mod progress;
 pub mod replay;
 pub mod resolve;
 pub mod show;
+pub mod ssh_agent;
 pub mod stop;
 
 use std::path::{Path, PathBuf};
@@ -29,7 +30,10 @@ use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, Upper,
 pub use facts::{BaseFacts, Facts, refuse_inside};
 pub use mount_words::{DEVICE, TMPFS, absolute, parse_mount, parse_mounts};
 pub use mounts::output;
-use mounts::{bind, bind_path, home, is_sound, memory, own, system_mounts, terminals, volume, working_dir};
+use mounts::{
+    bind, bind_path, home, hosts_terminals, is_sound, memory, own, system_mounts, terminals, volume,
+    working_dir,
+};
 pub use options::{BIND, RootOptions, RootSource};
 
 /// What a frontend asks for, beyond the configuration.
@@ -44,6 +48,8 @@ pub struct PlanOptions {
     pub layers: Vec<PathBuf>,
     /// Further mounts that the job manager needs.
     pub services: Vec<PathBuf>,
+    /// The host's directories that are its `/tmp` and `/var/tmp`; nothing if these lie where its changes do.
+    pub temporary: Option<[PathBuf; 2]>,
     /// Whether its name leads to its address on a network of the site's.
     pub has_host_name: bool,
     /// Whether the job manager's commands are handed to the host.
@@ -67,6 +73,7 @@ impl PlanOptions {
             asked,
             layers: vec![],
             services: vec![],
+            temporary: None,
             has_host_name: false,
             shims: true,
             shell: None,
@@ -154,11 +161,15 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
             mounts.extend(FILES.map(|file| Mount { read_only: true, ..bind(file, file) }));
         }
     }
+    if has_own_terminals(options, facts) {
+        mounts.extend([terminals(), hosts_terminals()]);
+    }
     mounts.extend(services(options, facts));
-    mounts.extend([own("tmp", "/tmp"), own("vartmp", "/var/tmp")]);
+    mounts.extend(temporary(options.temporary.as_ref()));
     if matches!(facts.base, BaseFacts::Host { .. }) || !options.asked.no_home {
         mounts.extend(home(facts.home, options.asked.no_home, options.asked.contain));
     }
+    mounts.extend(facts.agent_dir.iter().filter(|_| !options.asked.contain).map(|dir| bind_path(dir)));
     if let (BaseFacts::Image { volumes, .. }, false) = (&facts.base, options.asked.writable) {
         mounts.extend(volumes.iter().filter(|v| is_sound(v, facts.home)).map(|v| volume(v)));
     }
@@ -175,6 +186,27 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
         mounts.insert(place, mount);
     }
     Ok(mounts)
+}
+
+fn temporary(dirs: Option<&[PathBuf; 2]>) -> [Mount; 2] {
+    let places = ["/tmp", "/var/tmp"];
+    match dirs {
+        Some([tmp, var_tmp]) => [(tmp, places[0]), (var_tmp, places[1])].map(|(dir, place)| Mount {
+            source: Source::Bind(dir.clone()),
+            target: place.into(),
+            read_only: false,
+            optional: false,
+        }),
+        None => [own("tmp", places[0]), own("vartmp", places[1])],
+    }
+}
+
+/// Whether somebody may be root there for more than a command. To make terminals takes 40 microseconds, and each command would wait for that.
+fn has_own_terminals(options: &PlanOptions, facts: &Facts<'_>) -> bool {
+    let RootOptions { contain, dumpable, writable, .. } = options.asked;
+    let is_host = matches!(facts.base, BaseFacts::Host { .. });
+    let is_kept = matches!(options.upper, Upper::Directory(_)) || (!is_host && writable);
+    is_kept && !contain && !dumpable
 }
 
 /// Whether these mounts show a directory of the host already, or something else in its place.

@@ -34,9 +34,15 @@ pub fn own(name: &str, target: &str) -> Mount {
     Mount { source: Source::Own(name.into()), target: target.into(), read_only: false, optional: false }
 }
 
-/// Pseudo terminals of the environment's own. CRIU gives each its old number again, so no other environment, nor the host, may have that.
+/// Pseudo terminals of the environment's own: with the ids that there are inside, so that root inside can give one to the group `tty`. And CRIU
+/// gives each its old number again, so no other environment, nor the host, may have that.
 pub fn terminals() -> Mount {
     Mount { source: Source::Terminals, target: "/dev/pts".into(), read_only: false, optional: false }
+}
+
+/// The host's pseudo terminals, at which the user sits: beside the environment's own, under names of their own.
+pub fn hosts_terminals() -> Mount {
+    bind("/dev/pts", inside::TERMINALS)
 }
 
 /// The devices that programs expect everywhere, and that give nobody anything of the host's.

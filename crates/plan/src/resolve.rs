@@ -8,7 +8,7 @@ use skiff_spec::plan::Identity;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
-use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mounts};
+use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mounts, ssh_agent};
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {
@@ -44,6 +44,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
         let mut facts = Facts::of_host(context)?;
         let mut command = inside.command(context, &asked.argv);
         facts.working_dir = begin_in(asked, context, &mut command, "")?;
+        facts.agent_dir = ssh_agent::directory(context, &command, inside);
         let identity = become_user(asked, None, inside.identity(), &mut command);
         let process = MainProcess { command, identity, stop: None };
         return Ok(RunFacts { facts, process, entry: None });
@@ -57,6 +58,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
     let entrypoint = asked.entrypoint.as_deref();
     let mut command = in_image::command(context, (entry.id, &exec), inside, entrypoint, &asked.argv)?;
     facts.working_dir = begin_in(asked, context, &mut command, &exec.working_dir)?;
+    facts.agent_dir = ssh_agent::directory(context, &command, inside);
     // Whom the image's maker meant counts for one who wants ids as its maker has them; for themselves it is who runs it.
     let makers = Some(&*exec.user).filter(|user| inside.root && !user.is_empty());
     let identity = inside.identity_in_image(context.route());

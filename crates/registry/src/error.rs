@@ -154,6 +154,7 @@ impl Error {
                 e.failure,
                 Failure::Connection(_)
                     | Failure::Unresolved(_)
+                    | Failure::Unanswered(_)
                     | Failure::Cancelled
                     | Failure::Status { status: 429 | 500.., .. }
             ),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use skiff_oci::reference::Named;
+
 /// The reason for a failed request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -24,6 +26,9 @@ pub enum Failure {
     /// The host's name led to no address.
     #[error("{0}")]
     Unresolved(String),
+    /// The name service did not say in time where the host is.
+    #[error("{0}")]
+    Unanswered(String),
     /// The answer ended before it was complete.
     #[error("the answer ended after {got} of {expected} bytes")]
     Short {
@@ -56,6 +61,7 @@ impl Failure {
             Failure::Status { status, .. } => matches!(status, 408 | 425 | 429 | 500..=504 | 509 | 520..=530),
             Failure::Connection(_)
             | Failure::Unresolved(_)
+            | Failure::Unanswered(_)
             | Failure::Short { .. }
             | Failure::WrongDigest { .. } => true,
             Failure::Unauthorized(_)
@@ -102,6 +108,10 @@ impl Failure {
                 "look at the server's name and at the name service (/etc/resolv.conf); an image that is here runs without it"
                     .into(),
             ),
+            Failure::Unanswered(_) => Some(
+                "look at the name service (/etc/resolv.conf), one of whose servers may be down; `skiff pull IMAGE` waits for it up to 20 s"
+                    .into(),
+            ),
             Failure::WrongDigest { .. } => Some(
                 "the server or something on the way damages what it gives out; tell its administrator".into(),
             ),
@@ -144,6 +154,17 @@ impl RegistryError {
     pub(super) fn new(server: &str, object: impl Into<String>, tries: u32, failure: Failure) -> Self {
         let hint = failure.hint(server);
         RegistryError { server: server.into(), object: object.into(), tries, failure, hint }
+    }
+
+    /// The same of one of the registries in which a name without a server is searched.
+    pub(super) fn while_searching(self, candidate: &Named) -> Self {
+        let before = self.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        let hint = format!(
+            "{} is searched before others for a name without a server (unqualified-search-registries in registries.conf), \
+             and no other is asked in its place: to mean one, name it, as in {candidate}{before}",
+            self.server
+        );
+        Self { hint: Some(hint), ..self }
     }
 
     /// How to mend it, where that is known.

@@ -120,7 +120,7 @@ impl Http {
             }
             None => agent.run(builder.body(()).map_err(bad)?),
         };
-        answer.map_err(|e| connection_failure(e, uri))
+        answer.map_err(|e| connection_failure(e, uri, self.settings.resolve))
     }
 
     fn agent(&self, uri: &Uri, insecure: bool) -> Result<Agent, Failure> {
@@ -138,7 +138,8 @@ impl Http {
     }
 
     fn new_agent(&self, uri: &Uri, insecure: bool) -> Result<Agent, Failure> {
-        let ClientSettings { connect, stall, parallel, certificates, certs_d, agent, .. } = &self.settings;
+        let ClientSettings { resolve, connect, stall, parallel, certificates, certs_d, agent, .. } =
+            &self.settings;
         let (scheme, host) = (uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default());
         let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
         let through = proxy::proxy_for(scheme, host, port, |name| std::env::var(name).ok());
@@ -150,7 +151,7 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .timeout_resolve(Some(RESOLVE))
+            .timeout_resolve(Some(*resolve))
             .timeout_connect(Some(*connect))
             .timeout_per_read(Some(*stall))
             .timeout_per_write(Some(*stall))
@@ -173,15 +174,12 @@ impl Http {
 /// How the standard library's message begins where a name leads to no address; the error has no kind of its own.
 const LOOKUP: &str = "failed to lookup address information";
 
-/// How long a name may take. Somebody waits for the first answer; and what goes on in the background is tried again.
-const RESOLVE: Duration = Duration::from_millis(700);
-
 /// Host and port.
 pub(super) fn authority(uri: &Uri) -> &str {
     uri.authority().map_or("", |authority| authority.as_str())
 }
 
-fn connection_failure(error: ureq::Error, uri: &Uri) -> Failure {
+fn connection_failure(error: ureq::Error, uri: &Uri, resolve: Duration) -> Failure {
     let server = authority(uri);
     match error {
         ureq::Error::Rustls(
@@ -189,7 +187,8 @@ fn connection_failure(error: ureq::Error, uri: &Uri) -> Failure {
         ) => Failure::Certificate(format!("the certificate of {server} is not to be trusted: {e}")),
         ureq::Error::Io(e) => io_failure(e, server),
         ureq::Error::Timeout(ureq::Timeout::Resolve) => {
-            Failure::Unresolved(format!("the name service does not say soon where {server} is"))
+            let limit = resolve.as_secs_f32();
+            Failure::Unanswered(format!("the name service has not said within {limit} s where {server} is"))
         }
         ureq::Error::Timeout(reason) => {
             Failure::Connection(format!("no answer from {server} in time ({reason})"))

@@ -73,6 +73,8 @@ const UNRESOLVED: Duration = Duration::from_millis(600);
 pub struct ClientSettings {
     /// What the program is called in requests: `NAME/VERSION`.
     pub agent: String,
+    /// How long the name service may take to say where a server is: [`Self::PATIENT`] or [`Self::HASTY`].
+    pub resolve: Duration,
     /// How long a connection may take to come about.
     pub connect: Duration,
     /// How long a server may be silent within a request.
@@ -91,10 +93,19 @@ pub struct ClientSettings {
     pub certs_d: Vec<PathBuf>,
 }
 
+impl ClientSettings {
+    /// For what can wait for the name service. Where the first of its servers is down, the C library asks the next one after 5 s; it gives up
+    /// after 20 s (two servers, asked twice).
+    pub const PATIENT: Duration = Duration::from_secs(20);
+    /// For a person who waits for the first sign.
+    pub const HASTY: Duration = Duration::from_millis(700);
+}
+
 impl Default for ClientSettings {
     fn default() -> ClientSettings {
         ClientSettings {
             agent: concat!("skiff/", env!("CARGO_PKG_VERSION")).into(),
+            resolve: Self::PATIENT,
             connect: Duration::from_secs(10),
             // A registry that fetches from another one first is silent for long.
             stall: Duration::from_secs(60),
@@ -182,6 +193,8 @@ impl Client {
                 Err(Error::Registry(e)) if e.failure.is_missing() || is_denied(&e.failure) => {}
                 // That one is not to be used says nothing of the others.
                 Err(Error::Blocked { .. }) => {}
+                // Another's image of this name could be in the next.
+                Err(Error::Registry(e)) => return Err(e.while_searching(&candidate).into()),
                 Err(other) => return Err(other),
             }
         }
@@ -439,7 +452,8 @@ impl Client {
             failures += 1;
             // Somebody waits, and a name service that is not there does not come soon.
             let is_soon = |pause: &Duration| {
-                !matches!(failure, Failure::Unresolved(_)) || begun.elapsed() + *pause < UNRESOLVED
+                let is_unresolved = matches!(failure, Failure::Unresolved(_) | Failure::Unanswered(_));
+                !is_unresolved || begun.elapsed() + *pause < UNRESOLVED
             };
             match retry::pause(&failure, failures, tries).filter(is_soon) {
                 Some(pause) => std::thread::sleep(pause),

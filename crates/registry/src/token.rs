@@ -68,6 +68,7 @@ fn token(http: &Http, challenge: &Challenge, asker: &Asker<'_>) -> Result<String
     let at = |failure: Failure| match failure {
         Failure::Connection(why) => Failure::Connection(format!("token service: {why}")),
         Failure::Unresolved(why) => Failure::Unresolved(format!("token service: {why}")),
+        Failure::Unanswered(why) => Failure::Unanswered(format!("token service: {why}")),
         other => other,
     };
     let (response, _) = http.send(&ask, asker.insecure).map_err(at)?;

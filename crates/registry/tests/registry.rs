@@ -274,4 +274,17 @@ fn mirrors_come_first_and_short_names_are_completed() {
         client.complete(&short).expect("somewhere").to_string(),
         format!("{}/team/tool:1", far.server)
     );
+    // One that is not to be asked says nothing of the next; one that cannot be asked ends the search, which could find another's image.
+    let searched = |first: &str, more: &str| {
+        let conf = format!("unqualified-search-registries = [{first:?}, {:?}]\n{more}", far.server);
+        self::client(&conf, "{}").complete(&short)
+    };
+    let blocked = searched("no.example", "[[registry]]\nprefix = 'no.example'\nblocked = true");
+    assert_eq!(blocked.expect("the second").to_string(), format!("{}/team/tool:1", far.server));
+    let Err(silent) = searched("127.0.0.1:1", "") else { panic!("the first does not answer") };
+    assert!(silent.to_string().starts_with("registry 127.0.0.1:1: "), "{silent}");
+    let hint = silent.hint().expect("a hint");
+    for part in ["127.0.0.1:1 is searched before others", "name it, as in 127.0.0.1:1/team/tool:1"] {
+        assert!(hint.contains(part), "{hint}");
+    }
 }

@@ -34,6 +34,9 @@ const LAST: u8 = b'l';
 /// How long a command waits for a supervisor.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a list waits for one of many.
+const PATIENCE_OF_LIST: Duration = Duration::from_secs(2);
+
 /// What a command wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlRequest {
@@ -43,9 +46,18 @@ pub enum ControlRequest {
     Stop,
     /// That what it is kept for is asked to end.
     End,
+    /// The environment is to end, if no session and no process is left in it.
+    EndIfIdle,
     /// To know about it.
     Status,
+    /// The command of the instance is to get this signal.
+    Signal(u8),
 }
+
+/// In a byte with the number of a signal: that it is one.
+const SIGNAL: u8 = 0x80;
+/// The highest number of a signal.
+const LAST_SIGNAL: u8 = 64;
 
 impl ControlRequest {
     /// As its byte.
@@ -54,13 +66,20 @@ impl ControlRequest {
             Self::Session => b's',
             Self::Stop => b'k',
             Self::End => b'e',
+            Self::EndIfIdle => b'i',
             Self::Status => b'?',
+            Self::Signal(number) => SIGNAL | number,
         }
     }
 
     /// From its byte.
     pub fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Session, Self::Stop, Self::End, Self::Status].into_iter().find(|w| w.byte() == byte)
+        if byte & SIGNAL != 0 {
+            return Some(byte & !SIGNAL).filter(|n| (1..=LAST_SIGNAL).contains(n)).map(Self::Signal);
+        }
+        [Self::Session, Self::Stop, Self::End, Self::EndIfIdle, Self::Status]
+            .into_iter()
+            .find(|w| w.byte() == byte)
     }
 }
 
@@ -120,13 +139,45 @@ pub struct Live {
     pub sessions: u32,
 }
 
+/// What a list says of a supervisor.
+pub enum SupervisorStatus {
+    /// Nothing is running.
+    NotRunning,
+    /// The supervisor has answered.
+    Running(Live),
+    /// Something holds its socket and has not answered in time.
+    Silent,
+}
+
 impl Live {
+    /// Asks the supervisor of what is in `dir` whether it is running. One that hangs must not keep a list from showing the others.
+    pub fn status(dir: &Path) -> Result<SupervisorStatus> {
+        Ok(match Self::ask(dir, ControlRequest::Status, PATIENCE_OF_LIST)? {
+            None => SupervisorStatus::NotRunning,
+            Some(Some(live)) => SupervisorStatus::Running(live),
+            Some(None) => SupervisorStatus::Silent,
+        })
+    }
+
     /// Asks the supervisor of the environment in `dir`; nothing if none runs.
     pub fn connect(dir: &Path, want: ControlRequest) -> Result<Option<Self>> {
+        match Self::ask(dir, want, PATIENCE)? {
+            None => Ok(None),
+            Some(Some(live)) => Ok(Some(live)),
+            Some(None) => Err(Error::new(format!(
+                "environment {}: its supervisor does not answer",
+                dir.display()
+            ))
+            .hint("end the process that holds its control.sock; the environment's files stay as they are")),
+        }
+    }
+
+    /// The outer option is empty where nothing is running, the inner one where no answer came in time.
+    fn ask(dir: &Path, want: ControlRequest, patience: Duration) -> Result<Option<Option<Self>>> {
         let name = || format!("environment {}", dir.display());
         let Some(socket) = dial(dir)? else { return Ok(None) };
         // A supervisor answers at once, or something is badly wrong with it.
-        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).context(name)?;
+        sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(patience)).context(name)?;
         let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
             .and_then(|()| fdpass::receive(socket.as_fd(), 64));
         let (bytes, fds) = match asked {
@@ -134,17 +185,13 @@ impl Live {
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                 return Ok(None);
             }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                return Err(Error::new(format!("{}: its supervisor does not answer", name())).hint(
-                    "end the process that holds its control.sock; the environment's files stay as they are",
-                ));
-            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Some(None)),
             other => other.context(name)?,
         };
         let Some(init) = fds.into_iter().next() else { return Ok(None) };
         let Process1 { pid, sessions } = Process1::from_bytes(&bytes)
             .ok_or_else(|| Error::new(format!("{}: its supervisor sent an invalid answer", name())))?;
-        Ok(Some(Self { connection: socket, init, pid, sessions }))
+        Ok(Some(Some(Self { connection: socket, init, pid, sessions })))
     }
 
     /// The connection that makes it a session.
@@ -251,6 +298,28 @@ pub fn stop_at(dir: &Path) -> Result<bool> {
     lock::wait(dir)?;
     Ok(true)
 }
+
+/// Ends the environment at `dir` if it only waits for its next session; otherwise it goes on. Waits for the end.
+pub fn end_if_idle(dir: &Path) -> Result<()> {
+    // That its last session has ended may just be on the way to the supervisor.
+    for _ in 0..ROUNDS {
+        let Some(live) = Live::connect(dir, ControlRequest::EndIfIdle)? else { return lock::wait(dir) };
+        if live.sessions > 0 {
+            return Ok(());
+        }
+        let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        if poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&moment))
+            .context(|| "waiting for its end")?
+            > 0
+        {
+            return lock::wait(dir);
+        }
+    }
+    Ok(())
+}
+
+/// How often a supervisor is asked that has no session, and does not know yet that nothing runs.
+const ROUNDS: usize = 20;
 
 /// Ends every process of what runs at `dir`; whether anything did.
 pub fn end_at(dir: &Path) -> Result<bool> {

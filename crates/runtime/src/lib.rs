@@ -3,11 +3,13 @@
 pub mod control;
 pub mod enter;
 pub mod environments;
+pub mod host_changes;
 pub mod instances;
 pub mod lock;
 pub mod naming;
 pub mod network;
 pub mod output_limiter;
+pub mod package_database;
 pub mod proxy;
 pub mod record;
 pub mod service;

@@ -205,14 +205,19 @@ impl Running {
 
     /// Asks it to end.
     pub fn end_kindly(&self, signal: i32) {
+        self.signal(signal);
+        // One that is stopped would never hear of it.
+        self.signal(Signal::CONT.as_raw());
+    }
+
+    /// Sends a signal to its process group.
+    pub fn signal(&self, signal: i32) {
         let group = match &self.main {
             Main::Inside(process) => process.group(),
             Main::Me(child) => Some(child.pid),
         };
         if let Some(group) = group {
-            // One that is stopped would never hear of it.
             send_to_group(group, signal).ignore_error("the group may be gone by now");
-            send_to_group(group, Signal::CONT.as_raw()).ignore_error("the group may be gone by now");
         }
     }
 

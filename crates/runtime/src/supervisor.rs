@@ -21,6 +21,7 @@ use skiff_sys::signal::Signals;
 use skiff_user::context::UserContext;
 
 use crate::control::{CONTROL, ControlRequest, HOST, Live, accept, answer, listen_at};
+use crate::host_changes::BackgroundLook;
 use crate::lock::try_lock;
 use crate::service::{Running, Service};
 use crate::{network, proxy};
@@ -37,6 +38,13 @@ pub struct RuntimeDir {
     pub name: String,
     /// The environment that jobs run in which are submitted from inside; without one, none can be.
     pub environment: Option<String>,
+}
+
+impl RuntimeDir {
+    /// Whether what is changed on the host is to show while this runs: a job keeps the root that it began with, and an image does not change.
+    fn sees_host_changes(&self, context: &UserContext, lifetime: Lifetime<'_>, plan: &Plan) -> bool {
+        matches!(lifetime, Lifetime::WhileUsed) && plan.base == Base::Host && context.helper.is_some()
+    }
 }
 
 /// When an environment ends.
@@ -94,6 +102,7 @@ struct Supervisor<'a> {
     signals: Signals,
     sessions: Vec<OwnedFd>,
     idle_since: Option<Instant>,
+    look: Option<BackgroundLook>,
 }
 
 /// What one round of waiting brought.
@@ -118,6 +127,7 @@ impl<'a> Supervisor<'a> {
         let kind = if runtime.environment.as_ref() == Some(&runtime.name) { "env" } else { "instance" };
         skiff_sys::title::set(&format!("skiff-{kind} {}", runtime.name));
         let signals = Signals::block(&[]).context(|| "signals")?;
+        let look = runtime.sees_host_changes(context, lifetime, plan).then(BackgroundLook::from_now);
         let host = listen_at(&runtime.dir, HOST, SocketType::STREAM)?;
         let socket = runtime.dir.join(HOST);
         // In a job the host's commands run as they are: everybody is themselves there. But an image has nothing of what they need.
@@ -148,10 +158,12 @@ impl<'a> Supervisor<'a> {
             signals,
             sessions,
             idle_since,
+            look,
         })
     }
 
     fn serve(mut self) {
+        self.look_at_host();
         loop {
             let woken = self.wait();
             if woken.signal {
@@ -159,6 +171,7 @@ impl<'a> Supervisor<'a> {
                 // Those who ran commands for the inside; process 1 shows its end by its own descriptor.
                 while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
                     self.running.iter_mut().for_each(|running| running.buried(pid, status));
+                    self.look.iter_mut().for_each(|look| look.reaped(pid));
                 }
             }
             for session in woken.gone.iter().rev() {
@@ -249,6 +262,12 @@ impl<'a> Supervisor<'a> {
                 tell().ignore_error("the environment is ended whether they wait for it or not");
                 true
             }
+            ControlRequest::EndIfIdle => {
+                tell().ignore_error("the environment is ended whether they wait for it or not");
+                let is_idle =
+                    self.sessions.is_empty() && self.idle_since.is_some_and(|since| since <= Instant::now());
+                is_idle && matches!(self.lifetime, Lifetime::WhileUsed)
+            }
             ControlRequest::End => {
                 tell().ignore_error("the environment is ended whether they wait for it or not");
                 match (&self.running, self.lifetime) {
@@ -259,11 +278,20 @@ impl<'a> Supervisor<'a> {
                     _ => true,
                 }
             }
+            ControlRequest::Signal(number) => {
+                if let Some(running) = &self.running {
+                    running.signal(number.into());
+                }
+                // Afterwards: whoever hears the answer can look for what the signal does.
+                tell().ignore_error("the signal is sent whether they wait for it or not");
+                false
+            }
             ControlRequest::Status | ControlRequest::Session => {
                 let told = tell().is_ok();
                 if told && want == ControlRequest::Session {
                     self.sessions.push(connection);
                     self.idle_since = None;
+                    self.look_at_host();
                 }
                 false
             }
@@ -281,6 +309,13 @@ impl<'a> Supervisor<'a> {
                 base: self.base,
             };
             exit_now(proxy::serve(self.context, served, &self.instance.init, connection));
+        }
+    }
+
+    /// Has a child look for what the administrator has changed, if that is due.
+    fn look_at_host(&mut self) {
+        if let (Some(look), Some(helper)) = (&mut self.look, &self.context.helper) {
+            look.begin(&self.runtime.dir, helper, &self.instance.init);
         }
     }
 

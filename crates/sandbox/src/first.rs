@@ -15,13 +15,14 @@ use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork, pid_of};
 use skiff_sys::signal::SignalMask;
 
 use crate::command::CommandSpec;
-use crate::confine::confine;
+use crate::confine::Confinement;
 use crate::failed::Failed;
 use crate::helper::Helper;
 use crate::init::{ADOPT, IDLE};
 use crate::join;
 use crate::rootfs_inputs::ROOT;
 use crate::spawn_attr::SpawnAttr;
+use crate::terminal::name_standard_descriptors;
 
 /// Said to the waiting command: the new root hangs at its place, unfurnished.
 const LOOK: u8 = b'l';
@@ -73,21 +74,21 @@ pub(crate) struct Prepared {
 impl First<'_> {
     /// Forks it, in process 1, which has dropped its bounding set. Why it cannot be started, if so, goes to `reporter`, behind
     /// process 1's word.
-    pub(crate) fn prepare(&self, reporter: &OwnedFd) -> Result<Prepared> {
+    pub(crate) fn prepare(&self, confinement: Confinement, reporter: &OwnedFd) -> Result<Prepared> {
         let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
         match fork(CloneFlags::NONE).context(|| "process inside")? {
             Fork::Parent(child) => Ok(Prepared { child, gate }),
             Fork::Child => {
                 drop(gate);
-                self.become_it(&go).report(reporter);
+                self.become_it(confinement, &go).report(reporter);
                 exit_now(125)
             }
         }
     }
 
-    fn become_it(&self, go: &OwnedFd) -> Failed {
+    fn become_it(&self, confinement: Confinement, go: &OwnedFd) -> Failed {
         let filter = self.apart.is_none_or(|apart| apart.filter);
-        let ready = confine(filter);
+        let ready = confinement.confine(filter);
         // Without the word there is no root, and process 1 has said why.
         let mut word = [0];
         loop {
@@ -100,7 +101,10 @@ impl First<'_> {
         let stand = || self.apart.map_or(Ok(()), |apart| apart.stand());
         let apply = || self.attr.apply().context(|| "terminal and group of the process inside");
         match ready.and_then(|()| stand()).and_then(|()| apply()) {
-            Ok(()) => join::become_command(self.command, self.mask),
+            Ok(()) => {
+                name_standard_descriptors();
+                join::become_command(self.command, self.mask)
+            }
             Err(e) => e.into(),
         }
     }

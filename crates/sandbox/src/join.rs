@@ -12,9 +12,10 @@ use skiff_sys::signal::{self, SignalMask};
 
 use crate::child::{read_all, reap};
 use crate::command::CommandSpec;
-use crate::confine::{confine, drop_bounding};
+use crate::confine::Confinement;
 use crate::exec_request::ExecRequest;
 use crate::helper::Helper;
+use crate::terminal::name_standard_descriptors;
 
 pub use crate::failed::Failed;
 pub use crate::spawn_attr::{SpawnAttr, controlling_terminal};
@@ -81,11 +82,15 @@ fn become_root(
     }
     let ready = move_into_thread_name_spaces(init, theirs)
         .context(|| "the environment's namespaces")
-        .and_then(|()| drop_bounding())
-        .and_then(|()| confine(true))
+        .and_then(|()| // It is forked into the PID namespace already.
+            Confinement::of_running(Pid::INIT))
+        .and_then(|confinement| confinement.drop_bounding().and_then(|()| confinement.confine(true)))
         .and_then(|()| attr.apply().context(|| "terminal and group of the process inside"));
     match ready {
-        Ok(()) => become_command(command, mask),
+        Ok(()) => {
+            name_standard_descriptors();
+            become_command(command, mask)
+        }
         Err(e) => e.into(),
     }
 }

@@ -17,6 +17,7 @@ pub mod group;
 mod group_node;
 pub mod helper;
 mod init;
+pub mod inside;
 pub mod join;
 mod map;
 pub mod mounts;

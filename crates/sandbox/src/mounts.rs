@@ -70,6 +70,11 @@ pub fn as_mount(fs: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS)
 }
 
+/// The same of a root, in which setuid programs (`sudo`, `su`) work for other users inside.
+pub fn as_root_mount(fs: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)
+}
+
 /// A file or directory, with all that is mounted below it.
 pub fn bind(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags =

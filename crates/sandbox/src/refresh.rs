@@ -6,9 +6,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_ipc::{Descriptors, ReportingChild};
@@ -24,9 +26,11 @@ use crate::helper::Helper;
 /// # Errors
 /// When the environment is gone or the helper refuses.
 pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Result<()> {
-    let helper = helper.ok_or_else(|| Fault::new("refresh: there is no helper"))?;
+    let helper = helper.ok_or_else(|| Fault::new("refresh: the helper is not installed"))?;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .context(|| "socket")?;
+    // Root inside can mount what never answers.
+    sockopt::set_socket_timeout(&ours, Timeout::Recv, Some(PATIENCE)).context(|| "socket")?;
     let child =
         ReportingChild::begin("process in the environment", CloneFlags::NONE, Descriptors::All, || {
             close_inherited(&[ours.as_fd()]);
@@ -43,8 +47,17 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
     // It learns by our end that it must not go on.
     drop(ours);
     // It says more exactly what it could not do.
-    child.end().and(done)
+    match child.end_by(Instant::now() + PATIENCE)? {
+        Some(()) => done,
+        None => Err(Fault::new(format!(
+            "the environment's files have not answered within {} s",
+            PATIENCE.as_secs()
+        ))),
+    }
 }
+
+/// How long the process inside may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whoever looks something up between our two steps makes them vain for that file; hardly ever twice.
 const ROUNDS: usize = 2;

@@ -18,7 +18,7 @@ use skiff_sys::mount::{MountAttr, set_attributes};
 use crate::accounts;
 use crate::helper::Layers;
 use crate::mounts::{
-    as_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
+    as_root_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
 };
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 
@@ -107,7 +107,7 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
             fsconfig_set_string(&fs, "xino", "on")?;
         }
         fsconfig_create(&fs)?;
-        as_mount(&fs)
+        as_root_mount(&fs)
     };
     let root = make().map_err(|e| {
         let said = kernel_words(fs.as_fd());

@@ -47,9 +47,9 @@ pub struct RootfsInputs<'a> {
     pub sources: Vec<Opened<'a>>,
     /// The shims.
     pub shims: Shims<'a>,
-    /// [`Extras`] as mounts that hang nowhere yet.
+    /// Skiff's own program, as a mount that hangs nowhere yet.
     pub program: OwnedFd,
-    /// Likewise.
+    /// The supervisor's socket, if there is one, as such a mount.
     pub socket: Option<OwnedFd>,
     /// The text of [`Source::Hosts`].
     hosts: Option<&'a str>,

@@ -21,8 +21,8 @@ use skiff_spec::plan::Upper;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, fork_as, keep_on_exec};
 
-use crate::confine::drop_permitted;
-use crate::mounts::{as_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
+use crate::confine::Confinement;
+use crate::mounts::{as_root_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::root;
 use crate::rootfs_inputs::{PLACE, RootfsInputs};
 
@@ -175,7 +175,7 @@ fn become_server(device: &OwnedFd, log: &OwnedFd, argv: &[CString]) -> Fault {
         // It would otherwise hold open what others wait for the end of, the maker's report first of all.
         close_all_except(&[device.as_fd()]);
         keep_on_exec(device.as_fd()).context(|| DEVICE)?;
-        drop_permitted()
+        Confinement::of_this_process().drop_permitted()
     };
     match ready() {
         Ok(()) => Fault::new(exec(OsStr::new(PROGRAM), argv, &[]).to_string()),
@@ -263,7 +263,7 @@ fn mount(device: &OwnedFd) -> Result<OwnedFd> {
             fsconfig_set_flag(&fs, flag)?;
         }
         fsconfig_create(&fs)?;
-        as_mount(&fs)
+        as_root_mount(&fs)
     };
     make()
         .context(|| "mount of fuse-overlayfs")

@@ -17,7 +17,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::child::read_all;
-use crate::confine::{drop_bounding, drop_permitted};
+use crate::confine::Confinement;
 use crate::exec_request::ExecRequest;
 use crate::failed::Failed;
 use crate::first::{self, First, Prepared};
@@ -301,9 +301,10 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
         exit_now(125)
     };
     // What nothing inside may have goes first, once for all that is forked; what process 1 has itself, it needs to mount.
-    drop_bounding().unwrap_or_else(|e| fail(e));
+    let confinement = Confinement::of(making.plan);
+    confinement.drop_bounding().unwrap_or_else(|e| fail(e));
     let prepared = match making.purpose {
-        For::Root(first) => Some(first.prepare(&making.reporter).unwrap_or_else(|e| fail(e))),
+        For::Root(first) => Some(first.prepare(confinement, &making.reporter).unwrap_or_else(|e| fail(e))),
         For::Any | For::Me(_) => None,
     };
     let mut wards = Wards { first: prepared.as_ref().map(|p| p.child.pid), server: None };
@@ -324,15 +325,16 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     match prepared {
         // It is waiting, and it cannot reach us: what has more capabilities than oneself one cannot trace.
         Some(prepared) => {
+            // Before anybody knows that it is there: who joins reads from it what there is to be had inside.
+            confinement.drop_permitted().unwrap_or_else(|e| fail(e));
             report(&word);
             prepared.go(control.as_fd());
-            drop_permitted().unwrap_or_else(|_| exit_now(125));
         }
         None => {
             if let (For::Me(_), Some(helper)) = (making.purpose, making.helper) {
                 helper.go().unwrap_or_else(|e| fail(e));
             }
-            drop_permitted().unwrap_or_else(|e| fail(e));
+            confinement.drop_permitted().unwrap_or_else(|e| fail(e));
             report(&word);
         }
     }

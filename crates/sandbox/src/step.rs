@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_ipc::{Reporter, ReportingChild};
-use skiff_spec::fault::{Context, Result};
-use skiff_sys::process::{Child, CloneFlags, close_all_except, close_inherited, exit_now};
+use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::process::{Child, CloneFlags, close_all_except, close_inherited, exit_now, pid_of};
 
-use crate::confine::confine_init;
+use crate::confine::Confinement;
 use crate::init::{self, Wards};
 use crate::mounts;
 use crate::start::{detach_stdio, die_with_maker};
@@ -30,21 +30,25 @@ pub fn begin(environment: BorrowedFd<'_>) -> Result<RunningStep> {
     let spaces = ThreadNameSpaceType::USER
         | ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    let of_environment =
+        || pid_of(environment).map_or(Ok(None), |pid| Confinement::of_running(pid).map(Some));
+    let confinement = of_environment()?.ok_or_else(|| Fault::new("the job's environment has ended"))?;
     move_into_thread_name_spaces(environment, spaces).context(|| "the environment's namespaces")?;
     let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .context(|| "control socket")?;
     let flags = CloneFlags::PID.and(CloneFlags::MOUNT);
     let child = ReportingChild::fork("process 1 of the step", flags, |reporter| {
         close_inherited(&[control.as_fd()]);
-        become_init(&theirs, reporter)
+        become_init(confinement, &theirs, reporter)
     })?;
     drop(theirs);
     child.begun().map(|(init, ())| RunningStep { init, control })
 }
 
-fn become_init(control: &OwnedFd, reporter: Reporter<()>) -> ! {
-    let made =
-        die_with_maker(control.as_fd()).and_then(|()| mounts::own_processes()).and_then(|()| confine_init());
+fn become_init(confinement: Confinement, control: &OwnedFd, reporter: Reporter<()>) -> ! {
+    let made = die_with_maker(control.as_fd())
+        .and_then(|()| mounts::own_processes())
+        .and_then(|()| confinement.confine_init());
     init::hide_maker();
     if !reporter.tell(&made) || made.is_err() {
         exit_now(125);

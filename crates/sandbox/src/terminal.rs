@@ -1,11 +1,16 @@
-//! Terminals of our own, for commands whose user sits at one that is not there for them.
+//! Terminals of our own, for commands whose user sits at one that is not there for them; and names inside for the host's.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
 use rustix::io;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdin, stdout};
 use rustix::termios::{Winsize, tcsetwinsize};
+use skiff_spec::plan::inside;
+
+/// The device numbers that the kernel gives to pseudo terminals, 256 each.
+const MAJORS: std::ops::RangeInclusive<u32> = 136..=143;
 
 /// A new terminal of so many rows and columns: what it is operated by (the master), and itself (the slave). Nobody's session is ruled by it yet.
 ///
@@ -27,4 +32,46 @@ pub fn new_pair(size: [u16; 2]) -> io::Result<(OwnedFd, OwnedFd)> {
 /// When it is gone.
 pub fn resize(terminal: impl AsFd, [ws_row, ws_col]: [u16; 2]) -> io::Result<()> {
     tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })
+}
+
+/// In an environment with terminals of its own: opens the host's, on which this process stands, by its name inside, as the name by which it was
+/// opened outside leads nowhere here, or to another. `tty`, tmux and screen ask for it. (A terminal that belongs to somebody else, as after `su`,
+/// cannot be opened: it stays as it is.)
+pub fn name_standard_descriptors() {
+    for (fd, dup) in [
+        (stdin(), dup2_stdin as fn(OwnedFd) -> io::Result<()>),
+        (stdout(), dup2_stdout),
+        (stderr(), dup2_stderr),
+    ] {
+        if let Ok(Some(again)) = open_by_name(fd) {
+            match dup(again) {
+                Ok(()) | Err(_) => {}
+            }
+        }
+    }
+}
+
+/// The terminal once more, opened by its name inside, if it is one of the host's.
+fn open_by_name(fd: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let device = fstat(fd)?;
+    let (major, minor) = (rustix::fs::major(device.st_rdev), rustix::fs::minor(device.st_rdev));
+    if FileType::from_raw_mode(device.st_mode) != FileType::CharacterDevice || !MAJORS.contains(&major) {
+        return Ok(None);
+    }
+    let number = (major - MAJORS.start()) * 256 + minor;
+    let path = format!("{}/{number}", inside::TERMINALS);
+    let is_it = |found: &OwnedFd| -> io::Result<bool> {
+        let found = fstat(found)?;
+        Ok((found.st_dev, found.st_ino) == (device.st_dev, device.st_ino))
+    };
+    // Root inside can put something else there: what is opened must neither wait nor be asked anything before it is known to be the terminal.
+    let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if !is_it(&open(&path, look, Mode::empty())?)? {
+        return Ok(None);
+    }
+    let kept = fcntl_getfl(fd)? & (OFlags::RWMODE | OFlags::APPEND | OFlags::NONBLOCK);
+    let flags = kept | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let again = open(&path, flags, Mode::empty())?;
+    fcntl_setfl(&again, kept)?;
+    Ok(is_it(&again)?.then_some(again))
 }

@@ -181,7 +181,20 @@ impl TrustedDir {
     ///
     /// # Errors
     /// Says whose it is; the system's.
-    pub fn give_dir(&self, name: impl AsRef<OsStr>, (uid, gid): (u32, u32)) -> Result<()> {
+    pub fn give_dir(&self, name: impl AsRef<OsStr>, user: (u32, u32)) -> Result<()> {
+        self.give_dir_with(name, user, &[])
+    }
+
+    /// The same with sticky directories in it that all of the user's ids can write to. They are made while nobody but root can come to them.
+    ///
+    /// # Errors
+    /// As of [`TrustedDir::give_dir`].
+    pub fn give_dir_with(
+        &self,
+        name: impl AsRef<OsStr>,
+        (uid, gid): (u32, u32),
+        parts: &[&str],
+    ) -> Result<()> {
         let name = plain(name.as_ref())?;
         let path = || self.path_of(name);
         match mkdirat(&self.fd, name, Mode::RWXU) {
@@ -193,9 +206,19 @@ impl TrustedDir {
             opened => opened.on("open", path)?,
         };
         let stat = fstat(&dir).on("look at", path)?;
+        let give_as = |dir: &OwnedFd, mode| {
+            chownat(dir, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
+            rustix::fs::chmod(proc_path(dir), mode)
+        };
         let give = || {
-            chownat(&dir, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
-            rustix::fs::chmod(proc_path(&dir), Mode::RWXU)
+            for part in parts {
+                match mkdirat(&dir, *part, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    made => made?,
+                }
+                give_as(&enter_without_fuse(&dir, OsStr::new(part))?, Mode::from_raw_mode(0o1777))?;
+            }
+            give_as(&dir, Mode::RWXU)
         };
         match stat.st_uid {
             found if found == uid => Ok(()),

@@ -154,6 +154,7 @@ impl Machine {
             home: Path::new("/home/alice"),
             resolv_conf: self.resolv_conf.map(PathBuf::from),
             working_dir: None,
+            agent_dir: None,
             base: over,
         };
         build(options, facts).expect("a plan")
@@ -242,19 +243,21 @@ impl Machine {
     }
 
     fn job(self, submit: &skiff_cli::SubmitArgs) -> Plan {
-        let spool = PathBuf::from("/var/spool/slurmd");
+        let services = vec![PathBuf::from("/var/spool/slurmd")];
+        let temporary = Some(["/run/skiff/jobs/1/tmp", "/run/skiff/jobs/1/vartmp"].map(PathBuf::from));
         if submit.environment.is_some() {
             let (environment, snapshot, depot) = (dev().name, "cd".repeat(32), "/depot".into());
             let snapshot = Snapshot { environment, snapshot, depot };
             let layers = vec!["/cache/top".into(), "/cache/bottom".into()];
-            return self.build(slurm::job_supervisor::options(&snapshot, memory(), layers, spool), "host");
+            let options = slurm::job_supervisor::options(&snapshot, memory(), layers, services, temporary);
+            return self.build(options, "host");
         }
         let image = submit.container.image.clone().map(|reference| JobImage { id: IMAGE, reference });
         let container =
             slurm::container_options::described(&submit.container, image, false, || Ok("/depot".into()));
         let container = container.expect("a container");
         let kept = container.name.is_some().then(|| Upper::Directory("/var/cache/jobs/1/kept".into()));
-        let options = slurm::container::options(&container, kept.unwrap_or_else(memory), spool);
+        let options = slurm::container::options(&container, kept.unwrap_or_else(memory), services, temporary);
         self.build(options, "image:debian:12")
     }
 }

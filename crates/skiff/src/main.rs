@@ -10,6 +10,7 @@ mod images;
 mod login;
 mod named;
 mod net;
+mod outside;
 #[cfg(test)]
 mod protocols;
 mod ps;
@@ -23,9 +24,7 @@ use std::process::Command;
 use clap::CommandFactory;
 use skiff_app as app;
 use skiff_checkpoint as checkpoint;
-use skiff_cli::{
-    self as cli, AppCommand, Cli, CliCommand, ClusterCommand, EnvCommand, InstanceCommand, NodesCommand,
-};
+use skiff_cli::{self as cli, Cli, CliCommand};
 use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
@@ -34,7 +33,7 @@ use skiff_output as output;
 use skiff_plan::BIND;
 use skiff_runtime::{network, proxy};
 use skiff_slurm as slurm;
-use skiff_spec::caller::{CALLED_INSIDE, FOR_CALLER};
+use skiff_spec::caller::FOR_CALLER;
 use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
@@ -141,93 +140,9 @@ fn show_config(json: bool) -> Result<()> {
     output::line(text.trim_end())
 }
 
-/// What a user asks for means the same inside an environment as outside: there it is done, if there is a supervisor to ask.
-fn call_outside(command: &CliCommand) -> Result<Option<i32>> {
-    match is_for_outside(command) && is_inside() {
-        true => proxy::call_outside(works_at_terminal(command)),
-        false => Ok(None),
-    }
-}
-
-/// A supervisor runs for its environment what a user may call. Only by the words as they are understood can it be told from what Skiff itself
-/// starts, inside or on another host.
-fn refuse_what_no_user_calls(command: &CliCommand) -> Result<()> {
-    let is_called_inside = std::env::args_os().next().is_some_and(|name| name == CALLED_INSIDE);
-    match is_called_inside && !is_for_outside(command) {
-        true => Err(Error::new("request from inside: not a command that runs outside")),
-        false => Ok(()),
-    }
-}
-
-/// Whether a command starts programs that a user may work with at the terminal.
-fn works_at_terminal(command: &CliCommand) -> bool {
-    match command {
-        CliCommand::Run(_) | CliCommand::Shell(_) | CliCommand::Cluster(_) | CliCommand::Exec(_) => true,
-        // It asks for a password.
-        CliCommand::Login(_) => true,
-        CliCommand::Env(command) => matches!(command, EnvCommand::Enter { .. } | EnvCommand::Exec(_)),
-        CliCommand::Instance(command) => matches!(command, InstanceCommand::Exec { .. }),
-        _ => false,
-    }
-}
-
-/// Whether a command is the user's: not what Skiff starts inside by itself, and what is about no environment.
-fn is_for_outside(command: &CliCommand) -> bool {
-    match command {
-        CliCommand::Run(_)
-        | CliCommand::Shell(_)
-        | CliCommand::Env(_)
-        | CliCommand::Instance(_)
-        | CliCommand::Checkpoint(_)
-        | CliCommand::Migrate(_)
-        | CliCommand::Drain(_)
-        | CliCommand::Ps { .. }
-        | CliCommand::Exec(_)
-        | CliCommand::Logs { .. }
-        | CliCommand::Stop(_)
-        | CliCommand::Kill(_)
-        | CliCommand::Rm(_)
-        | CliCommand::Tag { .. }
-        | CliCommand::History { .. }
-        | CliCommand::Complete { .. }
-        | CliCommand::Net(_)
-        | CliCommand::Pull(_)
-        | CliCommand::Import(_)
-        | CliCommand::Export(_)
-        | CliCommand::Images(_)
-        | CliCommand::Rmi { .. }
-        | CliCommand::Inspect { .. }
-        | CliCommand::Logout { .. }
-        | CliCommand::Store(_)
-        | CliCommand::Doctor(_)
-        | CliCommand::Sweep(_)
-        | CliCommand::Config(_) => true,
-        CliCommand::App(AppCommand::List(_)) => true,
-        // It serves where it is called. What it starts in another environment goes there by itself.
-        CliCommand::App(_) => false,
-        CliCommand::Cluster(
-            ClusterCommand::Agent(_)
-            | ClusterCommand::Notebook(_)
-            | ClusterCommand::Desktop(_)
-            | ClusterCommand::Machines(NodesCommand::Daemon(_)),
-        ) => false,
-        CliCommand::Cluster(_) => true,
-        CliCommand::Login(login) => login.server.is_some(),
-        CliCommand::Job(_)
-        | CliCommand::MigrateReceive
-        | CliCommand::Agent
-        | CliCommand::AgentCall { .. }
-        | CliCommand::Version
-        | CliCommand::Help { .. }
-        | CliCommand::Completion { .. }
-        | CliCommand::Man { .. }
-        | CliCommand::Slurm(_) => false,
-    }
-}
-
 fn run(cli: Cli) -> Result<i32> {
-    refuse_what_no_user_calls(&cli.command)?;
-    if let Some(code) = call_outside(&cli.command)? {
+    outside::refuse_what_no_user_calls(&cli.command)?;
+    if let Some(code) = outside::call(&cli.command)? {
         return Ok(code);
     }
     match cli.command {

@@ -7,6 +7,7 @@ use skiff_cli::{
 use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
+use skiff_plan::stop;
 use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Fault, Result};
@@ -109,22 +110,33 @@ pub fn logs(name: &EnvName, follow: bool) -> Result<()> {
 /// `skiff kill`; the exit code.
 pub fn kill(args: &KillArgs) -> Result<i32> {
     let context = UserContext::load()?;
-    let signal = args.signal.as_deref().map(|signal| signal.trim_start_matches("SIG"));
+    let signal = args.signal.as_deref().map(number_of).transpose()?.unwrap_or(KILL);
     for name in &args.names {
-        match (Named::only(&context, name, "stop")?, signal) {
-            (Named::Cluster, _) => return Err(is_cluster(name)),
-            (Named::Environment, None | Some("KILL" | "9")) => env::stop(&context, name)?,
-            (Named::Instance, None | Some("KILL" | "9")) => instance::look::kill(&context, name)?,
-            (Named::Instance, Some("TERM" | "15")) => instance::look::stop(&context, name, 10)?,
-            (_, Some(signal)) => {
+        match Named::only(&context, name, "stop")? {
+            Named::Cluster => return Err(is_cluster(name)),
+            Named::Environment if signal == KILL => env::stop(&context, name)?,
+            Named::Environment => {
                 return Err(Fault::new(format!(
-                    "--signal {signal}: only KILL and TERM are sent from outside"
+                    "environment {name} has no command of its own to get a signal"
                 ))
-                .hint(format!("from inside: skiff exec {name} kill -{signal} PID")));
+                .hint(format!("skiff exec {name} kill -{signal} PID")));
             }
+            Named::Instance if signal == KILL => instance::look::kill(&context, name)?,
+            Named::Instance => instance::look::signal(&context, name, signal)?,
         }
     }
     Ok(0)
+}
+
+/// The signal that ends every process, not the command alone.
+const KILL: u8 = 9;
+
+fn number_of(signal: &str) -> Result<u8> {
+    let number = stop::number(signal).and_then(|number| u8::try_from(number).ok());
+    number.ok_or_else(|| {
+        Fault::new(format!("--signal {signal}: not a signal"))
+            .hint("`kill -l` lists them: HUP, INT, USR1, 10 ...")
+    })
 }
 
 /// `skiff rm`; the exit code.

@@ -17,7 +17,7 @@ use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
 use crate::here::{IMAGE, private_dir, spool, working_dir};
-use crate::job::SlurmJob;
+use crate::job::{SlurmJob, temporary};
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
@@ -46,14 +46,20 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         let mut facts = base::facts(context, entry.id, exec.volumes)?;
         facts.working_dir =
             working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
-        Ok((plan::build(options(container, upper, spool(context)), facts)?, vec![]))
+        let options = options(container, upper, vec![spool(context)], temporary(job.id));
+        Ok((plan::build(options, facts)?, vec![]))
     })
 }
 
-/// What `--container-...` ask for, and the place of the job's scripts.
-pub fn options(container: &JobContainer, upper: Upper, spool: PathBuf) -> PlanOptions {
+/// What `--container-...` ask for, the place of the job's scripts, and its directories for temporary files.
+pub fn options(
+    container: &JobContainer,
+    upper: Upper,
+    services: Vec<PathBuf>,
+    temporary: Option<[PathBuf; 2]>,
+) -> PlanOptions {
     let (name, asked) = (container.environment.clone(), container.into());
-    PlanOptions { services: vec![spool], ..PlanOptions::new(name, upper, asked) }
+    PlanOptions { services, temporary, ..PlanOptions::new(name, upper, asked) }
 }
 
 /// The image that it is over: the one that it was made over, if it is there already.

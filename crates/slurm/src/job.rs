@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS};
+use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS, TEMPORARY};
 use skiff_spec::job::{JobContainer, JobSpec};
 use skiff_sys::IgnoreError;
 
@@ -89,6 +89,12 @@ impl JobStep {
 /// A job's directory.
 pub fn dir(id: u32) -> PathBuf {
     Path::new(JOBS).join(id.to_string())
+}
+
+/// The directories for temporary files that the prolog has made for a job; nothing where they are memory, or an earlier release has begun the job.
+pub fn temporary(id: u32) -> Option<[PathBuf; 2]> {
+    let paths = TEMPORARY.map(|(part, _)| dir(id).join(part));
+    paths.iter().all(|path| path.is_symlink()).then_some(paths)
 }
 
 /// A variable that is a number.

@@ -11,6 +11,7 @@ use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::job::names::TEMPORARY;
 use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
@@ -19,7 +20,7 @@ use skiff_user::scratch;
 
 use crate::container;
 use crate::here::{IMAGE, private_dir, spool, working_dir};
-use crate::job::SlurmJob;
+use crate::job::{SlurmJob, temporary};
 
 /// In the directory of the job's supervisor: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
@@ -50,17 +51,24 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
         }
         let ground = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
         let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
-        let plan = plan::build(options(snapshot, upper, paths, spool(context)), facts)?;
+        let services = vec![spool(context)];
+        let plan = plan::build(options(snapshot, upper, paths, services, temporary(job.id)), facts)?;
         Ok((plan, leases))
     })
 }
 
-/// What a job in an environment asks for: these layers, and the place of its scripts.
-pub fn options(snapshot: &Snapshot, upper: Upper, layers: Vec<PathBuf>, spool: PathBuf) -> PlanOptions {
+/// What a job in an environment asks for: these layers, the place of its scripts, and its directories for temporary files.
+pub fn options(
+    snapshot: &Snapshot,
+    upper: Upper,
+    layers: Vec<PathBuf>,
+    services: Vec<PathBuf>,
+    temporary: Option<[PathBuf; 2]>,
+) -> PlanOptions {
     let name = snapshot.environment.to_string();
     // The environment's own mounts and network are those of the machine where it is.
     let asked = HostArgs::default().into();
-    PlanOptions { layers, services: vec![spool], ..PlanOptions::new(name, upper, asked) }
+    PlanOptions { layers, services, temporary, ..PlanOptions::new(name, upper, asked) }
 }
 
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
@@ -78,7 +86,7 @@ pub fn stop_job() -> Result<()> {
         // Its watcher may be removing it at this moment; so there is no lock to take.
         if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
             control::end_at(&path)?;
-        } else if path.is_dir() {
+        } else if path.is_dir() && !TEMPORARY.iter().any(|(part, _)| path.ends_with(part)) {
             roots.push(path);
         }
     }

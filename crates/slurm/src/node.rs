@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use skiff_output as output;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS};
+use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS, TEMPORARY};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
@@ -55,36 +55,37 @@ fn prepare(job: &SlurmJob) -> Result<()> {
 /// After a job's last step on this node: ends what is left of it and removes its directory.
 pub fn epilog() -> Result<()> {
     let id = number(names::JOB_ID)?;
-    let job_dirs = JobDirs::find(&UserContext::load()?);
-    // Where the cache is not to be trusted, the prolog has left the job why.
-    let removed = remove_job(id, job_dirs.as_ref().ok().and_then(Option::as_ref));
-    if let Ok(Some(job_dirs)) = &job_dirs
-        && let Err(e) = trash::empty(job_dirs, Some(OTHERS))
-    {
-        // Another user's files are not this job's failure.
-        output::complain(&e);
+    // Where one is not to be trusted, the prolog has left the job why.
+    let (mut job_dirs, found) = JobDirs::find(&UserContext::load()?);
+    let removed = remove_job(id, &mut job_dirs);
+    for dir in &job_dirs {
+        if let Err(e) = trash::empty(dir, Some(OTHERS)) {
+            // Another user's files are not this job's failure.
+            output::complain(&e);
+        }
     }
-    removed.and(job_dirs.map(drop))
+    removed.and(found)
 }
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
 pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> {
-    let job_dirs = JobDirs::find(context)?;
+    let (mut job_dirs, found) = JobDirs::find(context);
+    found?;
     let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
     // Where a job has both, the directory in /run is the one to be shown.
     for parent in job_dirs.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
         jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.path_of(id.to_string()))));
     }
-    let left = job_dirs.as_ref().map_or(Ok(vec![]), trash::left)?;
+    let left = job_dirs.iter().map(trash::left).collect::<Result<Vec<_>>>()?.concat();
     if !jobs.is_empty() {
         let alive = living_jobs()?;
         jobs.retain(|id, _| !alive.contains(id));
     }
     if !dry_run {
         // What one user's job has left keeps nobody's from being removed.
-        let removed = jobs.keys().map(|id| remove_job(*id, job_dirs.as_ref())).fold(Ok(()), Result::and);
-        let emptied = job_dirs.as_ref().map_or(Ok(true), |job_dirs| trash::empty(job_dirs, None));
-        removed.and(emptied)?;
+        let removed = jobs.keys().map(|id| remove_job(*id, &mut job_dirs)).fold(Ok(()), Result::and);
+        let emptied = job_dirs.iter().map(|dir| trash::empty(dir, None).map(drop));
+        emptied.fold(removed, Result::and)?;
     }
     Ok(jobs.into_values().chain(left).collect())
 }
@@ -113,25 +114,32 @@ fn living(line: &str) -> Option<u32> {
     if over { None } else { id.parse().ok() }
 }
 
-fn remove_job(id: u32, job_dirs: Option<&TrustedDir>) -> Result<()> {
-    let Some(jobs) = TrustedDir::find(Path::new(JOBS), 0)? else {
-        return job_dirs.map_or(Ok(()), |job_dirs| remove_user_dir(job_dirs, id));
-    };
+/// Removes a job's directories; adds to `job_dirs` where they were, if that is elsewhere.
+fn remove_job(id: u32, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
+    let jobs = TrustedDir::find(Path::new(JOBS), 0)?;
     let name = id.to_string();
-    // What the link says was written by root; what the configuration says now may be another place.
-    let linked = match jobs.stat(&name)? {
-        Some(_) => jobs.dir(&name)?.read_link(USER)?,
-        None => None,
+    let links = match &jobs {
+        Some(jobs) => add_linked(jobs, &name, job_dirs),
+        None => Ok(()),
     };
-    let linked =
-        linked.as_deref().and_then(Path::parent).map(|parent| TrustedDir::find(parent, 0)).transpose()?;
-    let removed = linked
-        .iter()
-        .flatten()
-        .chain(job_dirs)
-        .map(|job_dirs| remove_user_dir(job_dirs, id))
-        .fold(Ok(()), Result::and);
-    remove_all(&jobs, &name).and(removed)
+    let removed = job_dirs.iter().map(|job_dirs| remove_user_dir(job_dirs, id)).fold(links, Result::and);
+    jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
+}
+
+/// What the links say was written by root; what the configuration says now may be another place.
+fn add_linked(jobs: &TrustedDir, name: &str, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
+    if jobs.stat(name)?.is_none() {
+        return Ok(());
+    }
+    let job = jobs.dir(name)?;
+    let user_dir = job.read_link(USER)?;
+    let tmp = job.read_link(TEMPORARY[0].0)?.and_then(|tmp| tmp.parent().map(Path::to_owned));
+    for dir in user_dir.iter().chain(&tmp).filter_map(|dir| dir.parent()) {
+        if job_dirs.iter().all(|known| known.path() != dir) {
+            job_dirs.extend(TrustedDir::find(dir, 0)?);
+        }
+    }
+    Ok(())
 }
 
 fn remove_user_dir(job_dirs: &TrustedDir, id: u32) -> Result<()> {

@@ -120,9 +120,7 @@ impl Saver {
         self.doing.end().map_err(about)?;
         let image = OpenImage { name: below.id.to_string(), config: below.config.clone(), file: self.image };
         let written = export(&image, &self.target).map_err(|e| about(ours(e)))?;
-        if written.sockets > 0 {
-            output::note(&format!("{} sockets are left out: tar archives have none", written.sockets));
-        }
+        written.left_out.notes().iter().for_each(|text| output::note(text));
         Ok(())
     }
 }

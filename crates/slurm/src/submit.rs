@@ -4,7 +4,7 @@ use std::path::Path;
 
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
-use skiff_env::latest;
+use skiff_env::{latest, root};
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
@@ -81,7 +81,9 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
     };
     print(&match asked {
         RequestedRoot::Environment(name) => {
-            let taken = take_snapshot(context, &Environment::existing(context, name)?)?;
+            let environment = Environment::existing(context, name)?;
+            root::catch_up(context, &environment)?;
+            let taken = take_snapshot(context, &environment)?;
             for path in &taken.skipped {
                 output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
             }

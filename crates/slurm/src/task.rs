@@ -20,12 +20,12 @@ use skiff_spec::job::{JobContainer, JobSpec};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::container;
 use crate::job::SlurmJob;
 use crate::job_supervisor::{self, DIFFERENCE, TOLD};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
+use crate::{broadcast, container};
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -99,7 +99,7 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
         // `skiff slurm task -- PROGRAM ...`
         own_args(1).into_iter().skip_while(|word| word != "--").skip(1).collect()
     } else {
-        std::iter::once(program).chain(own_args(1)).collect()
+        std::iter::once(broadcast::program(job.id, program)).chain(own_args(1)).collect()
     };
     if argv.is_empty() {
         return Err(Error::new("a task without a program"));

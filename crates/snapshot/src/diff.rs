@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{OFlags, Stat};
+use rustix::fs::{AtFlags, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,8 @@ pub struct Change {
     pub path: Vec<u8>,
     /// What happened to it.
     pub kind: ChangeKind,
+    /// Whether the base has changed it, too, since the user's own was made. Told of what is changed and no directory.
+    pub base_changed: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -46,13 +48,15 @@ struct Json {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
     kind: ChangeKind,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    base_changed: bool,
 }
 
 impl From<Change> for Json {
-    fn from(Change { path, kind }: Change) -> Json {
+    fn from(Change { path, kind, base_changed }: Change) -> Json {
         let hex = || path.iter().map(|byte| format!("{byte:02x}")).collect();
         let path_hex = std::str::from_utf8(&path).is_err().then(hex);
-        Json { path: String::from_utf8_lossy(&path).into_owned(), path_hex, kind }
+        Json { path: String::from_utf8_lossy(&path).into_owned(), path_hex, kind, base_changed }
     }
 }
 
@@ -64,7 +68,7 @@ impl TryFrom<Json> for Change {
             None => json.path.into_bytes(),
             Some(hex) => parse_hex(&hex).ok_or_else(|| format!("not hex digits: {hex:?}"))?,
         };
-        Ok(Change { path, kind: json.kind })
+        Ok(Change { path, kind: json.kind, base_changed: json.base_changed })
     }
 }
 
@@ -127,6 +131,7 @@ struct Differ<'a> {
 
 impl Differ<'_> {
     fn node(&mut self, node: &TreeNode, found: BaseEntry) -> Result<()> {
+        let mut base_changed = false;
         let kind = match (node.kind, found) {
             (NodeType::Whiteout, BaseEntry::Absent) => return Ok(()),
             (NodeType::Whiteout, _) => ChangeKind::Deleted,
@@ -138,11 +143,27 @@ impl Differ<'_> {
                 if self.is_same(node, kind, &stat, &fd)? {
                     return Ok(());
                 }
+                base_changed = self.has_base_changed(node, &stat);
                 ChangeKind::Changed
             }
         };
-        self.changes.push(Change { path: node.path.clone(), kind });
+        self.changes.push(Change { path: node.path.clone(), kind, base_changed });
         Ok(())
+    }
+
+    /// Whether the base's file has changed since the user's own was made: copied up, or put in its place. Neither of the two times can be set:
+    /// the birth of the one file, and the last change of the other. A file system that knows of no births says nothing.
+    fn has_base_changed(&self, node: &TreeNode, base: &Stat) -> bool {
+        if node.kind.is_dir() {
+            return false;
+        }
+        let own = open_beneath(self.upper, &node.path, OFlags::PATH | OFlags::NOFOLLOW);
+        let birth = own.and_then(|own| rustix::fs::statx(own, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME));
+        birth.is_ok_and(|birth| {
+            birth.stx_mask & StatxFlags::BTIME.bits() != 0
+                && (base.st_ctime, i128::from(base.st_ctime_nsec))
+                    > (birth.stx_btime.tv_sec, i128::from(birth.stx_btime.tv_nsec))
+        })
     }
 
     /// Tells what the base has in a directory that hides it, and the upper has not. `nodes` begins with the directory.
@@ -158,7 +179,11 @@ impl Differ<'_> {
             Err(errno) => return Err(SystemError::new("open the base's directory", dir, errno).into()),
         };
         for name in listed.iter().filter(|name| !own.contains(&name[..])) {
-            self.changes.push(Change { path: join(dir, name), kind: ChangeKind::Deleted });
+            self.changes.push(Change {
+                path: join(dir, name),
+                kind: ChangeKind::Deleted,
+                base_changed: false,
+            });
         }
         Ok(())
     }

@@ -145,7 +145,7 @@ fn json_keeps_every_byte() {
         ("\u{fffd}".as_bytes(), "{\"path\":\"\u{fffd}\",\"kind\":\"added\"}"),
         (b"", r#"{"path":"","kind":"added"}"#),
     ] {
-        let change = Change { path: path.to_vec(), kind: ChangeKind::Added };
+        let change = Change { path: path.to_vec(), kind: ChangeKind::Added, base_changed: false };
         assert_eq!(serde_json::to_string(&change).unwrap(), json);
         assert_eq!(serde_json::from_str::<Change>(json).unwrap(), change);
     }

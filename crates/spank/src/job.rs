@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use skiff_spec::job::names::{JOB_SPEC_FILE, JOBS, NONE};
+use skiff_slurm_names::{JOB_SPEC_FILE, JOBS, NONE};
 
 /// Whether a variable says that there shall be none.
 pub fn switched_off(value: Option<OsString>) -> bool {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use skiff_spec::job::names;
+use skiff_slurm_names as names;
 
 use crate::child::SkiffCommand;
 use crate::ffi::{

@@ -6,8 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-use skiff_spec::job::names::{self, Submission};
-use skiff_spec::plan::inside::HOST;
+use skiff_slurm_names::{self as names, HOST_VIEW, Submission};
 
 use crate::child::SkiffCommand;
 use crate::ffi::{
@@ -59,8 +58,8 @@ fn warn_of_inner_directory(context: HookContext) {
 /// Whether we are inside, in a directory of the environment's own, not of a file system that is mounted in it.
 fn is_only_inside(cwd: &Path) -> bool {
     let device = |path: &Path| path.metadata().map(|meta| meta.dev()).ok();
-    let there = Path::new(HOST).join(cwd.strip_prefix("/").unwrap_or(cwd));
-    Path::new(HOST).is_dir()
+    let there = Path::new(HOST_VIEW).join(cwd.strip_prefix("/").unwrap_or(cwd));
+    Path::new(HOST_VIEW).is_dir()
         && !there.exists()
         && device(cwd).is_some_and(|own| device(Path::new("/")) == Some(own))
 }

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+mod job_tmp;
 mod merge;
 
+pub use job_tmp::JobTmp;
 pub use merge::{ConfigError, ConfigText, Ignored, Merged, merge, place};
 
 /// The administrator's main file; `conf.d/*.toml` beside it follows in order of names.
@@ -20,7 +22,7 @@ pub const SITE_DIR: &str = "/etc/skiff/conf.d";
 pub const NO_HELPER: &str = "none";
 
 /// What only the administrator's texts can set (dotted names), and why.
-pub const SITE_ONLY: [(&str, &str); 6] = [
+pub const SITE_ONLY: [(&str, &str); 7] = [
     // `skiff login` runs it on the host for users who are to land in an environment.
     ("helper", "it runs on the host"),
     // The supervisor runs them outside of an environment.
@@ -30,6 +32,7 @@ pub const SITE_ONLY: [(&str, &str); 6] = [
     ("slurm.spool", "root's prolog uses it"),
     ("slurm.cache", "root's prolog uses it"),
     ("slurm.cache_bytes", "it limits a user's share of the disk"),
+    ("slurm.tmp", "root's prolog uses it"),
 ];
 
 /// The merged configuration.
@@ -133,6 +136,8 @@ pub struct Slurm {
     pub cache_bytes: u64,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,
+    /// Where the `/tmp` of a job is.
+    pub tmp: JobTmp,
 }
 
 impl Default for Config {
@@ -196,6 +201,7 @@ impl Default for Slurm {
             cache: "/var/cache/skiff".into(),
             cache_bytes: 20 << 30,
             fetch_seconds: 300,
+            tmp: JobTmp::Disk,
         }
     }
 }
@@ -296,9 +302,15 @@ mod tests {
     }
 
     #[test]
+    fn a_place_for_tmp_that_makes_no_sense_is_an_error() {
+        let e = merge(&texts(&[("[slurm]\ntmp = 'ram'", true)])).expect_err("no place").to_string();
+        assert!(e.starts_with("t0:2:7: it is `disk`, `memory` or an absolute path"), "{e}");
+    }
+
+    #[test]
     fn what_decides_about_privilege_is_the_sites() {
         let own = "helper = '/home/mallory/helper'\nmounts = ['/x']\n[slurm]\ncommands = ['sh']\nspool = '/'\ncache='/tmp'\n\
-                   cache_bytes = 1\nfetch_seconds = 7\n[inside]\ncommands = ['run']";
+                   cache_bytes = 1\nfetch_seconds = 7\ntmp = 'memory'\n[inside]\ncommands = ['run']";
         let merged = merge(&texts(&[("helper='/site'", true), (own, false)])).expect("it is ignored");
         let want = Config {
             helper: "/site".into(),
@@ -315,8 +327,9 @@ mod tests {
             "slurm.spool",
             "slurm.cache",
             "slurm.cache_bytes",
+            "slurm.tmp",
         ];
-        assert_eq!(lines, names.into_iter().zip([1, 4, 10, 5, 6, 7]).collect::<Vec<_>>());
+        assert_eq!(lines, names.into_iter().zip([1, 4, 11, 5, 6, 7, 9]).collect::<Vec<_>>());
         assert!(
             merged.ignored[0].to_string().starts_with("t1:1: `helper` is ignored: "),
             "{:?}",

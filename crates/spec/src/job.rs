@@ -1,6 +1,6 @@
 //! What a job carries of what it runs in: one line of JSON that the plug-in takes from the submitting side to every node.
 
-pub mod names;
+pub use skiff_slurm_names as names;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

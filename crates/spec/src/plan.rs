@@ -50,7 +50,7 @@ pub enum Base {
 pub enum Upper {
     /// A directory that holds `upper`, `work` and `tmp`; kept.
     Directory(PathBuf),
-    /// Likewise, but it goes with the environment, so nothing of it need outlive the machine.
+    /// A directory like that, which is removed with the environment: its contents need not survive a crash of the host.
     Scratch(PathBuf),
     /// Memory; gone with the environment. The size as tmpfs takes it (`50%`, `2G`).
     Memory {
@@ -190,9 +190,11 @@ pub mod inside {
     /// The program itself, which the shims are links to.
     pub const PROGRAM: &str = "/run/skiff/skiff";
     /// The host's root, as far as `other` may read it, without the user's changes.
-    pub const HOST: &str = "/run/skiff/host";
+    pub const HOST: &str = skiff_slurm_names::HOST_VIEW;
     /// The file that an instance's command writes its output to.
     pub const OUTPUT: &str = "/run/skiff/output";
+    /// The host's pseudo terminals. (Those in `/dev/pts` are the environment's own.)
+    pub const TERMINALS: &str = "/run/skiff/terminals";
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
 }

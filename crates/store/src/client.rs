@@ -15,7 +15,7 @@ use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{Credential, Credentials};
 use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Certificates, asked_for};
+use skiff_registry::{Certificates, ClientSettings, asked_for};
 use skiff_sandbox::helper::Helper;
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::{ImageId, store as names};
@@ -35,6 +35,11 @@ use crate::writer;
 
 /// What Apptainer calls its images in registries.
 const SIF_LAYER: &str = "application/vnd.sylabs.sif.layer.v1.sif";
+
+/// How long the name service may take: for what can wait, and for a person who does.
+pub const PATIENT: Duration = ClientSettings::PATIENT;
+/// See [`PATIENT`].
+pub const HASTY: Duration = ClientSettings::HASTY;
 
 /// So long is waited for one of the user's writers to end, where there are as many as there may be.
 const BUSY: Duration = Duration::from_secs(60);
@@ -227,8 +232,14 @@ pub fn release(context: &UserContext) -> Result<()> {
     Ok(())
 }
 
-/// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in.
-pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<StoreRequest> {
+/// What a pull needs to know of the user: their registries, and their credentials for those that the image may be in. `patience`: how long the
+/// name service may take.
+pub fn pull(
+    context: &UserContext,
+    reference: &str,
+    platform: &str,
+    patience: Duration,
+) -> Result<StoreRequest> {
     let registries = RegistriesConf::texts()?;
     let mut conf = RegistriesConf::default();
     registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
@@ -271,12 +282,18 @@ pub fn pull(context: &UserContext, reference: &str, platform: &str) -> Result<St
         registries,
         logins,
         certificates,
+        name_service_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
     })
 }
 
 /// The image file that a registry keeps as an artifact, fetched by this process with the user's own rights.
-pub fn artifact(reference: &str, platform: &str, context: &UserContext) -> Result<ImageSource> {
-    let (client, image, _) = fetcher::process::asked(&pull(context, reference, platform)?)?;
+pub fn artifact(
+    reference: &str,
+    platform: &str,
+    context: &UserContext,
+    patience: Duration,
+) -> Result<ImageSource> {
+    let (client, image, _) = fetcher::process::asked(&pull(context, reference, platform, patience)?)?;
     let (file, ..) = temporary()?;
     client.artifact(&image, SIF_LAYER, &file)?;
     Ok(ImageSource::fetched(file, reference)?)

@@ -17,7 +17,7 @@ pub fn find(context: &UserContext, text: &str) -> Result<ImageName> {
     known(context, text)?.ok_or_else(|| Error::NotPulled(text.into()))
 }
 
-/// Likewise, if there is one.
+/// The image that the user means, or nothing if they have none of that name.
 pub fn known(context: &UserContext, text: &str) -> Result<Option<ImageName>> {
     meant(&Names::of(context)?, text)
 }

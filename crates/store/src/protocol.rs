@@ -26,6 +26,8 @@ pub enum StoreRequest {
         logins: Vec<RegistryLogin>,
         /// The user's own certificates.
         certificates: Certificates,
+        /// Milliseconds that the name service may take.
+        name_service_ms: u32,
     },
     /// Import an image from files that the user has opened, and which follow.
     Import {

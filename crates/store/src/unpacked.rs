@@ -65,35 +65,30 @@ fn fill(context: &UserContext, id: ImageId, tree: &std::path::Path) -> Result<Le
     let new = tree.with_extension("new");
     remove(context, &new)?;
     let store = client::own(context);
-    let unpacked: fault::Result<[u64; 3]> = as_root_of_ids(None, Base::Host, |_| {
+    let unpacked: fault::Result<[u64; 4]> = as_root_of_ids(None, Base::Host, |_| {
         let what = || new.display().to_string();
         let file = Store::open(&store).and_then(|store| store.open_image(id)).map_err(ours)?;
         let reader = erofs::Reader::open(file, id.to_string()).map_err(ours)?;
         fs::create_dir(&new).context(what)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let target = openat(CWD, &new, flags, Mode::empty()).context(what)?;
-        let LeftOut { devices, owners, xattrs } =
+        let LeftOut { devices, sockets, owners, xattrs } =
             unpack(&reader, std::os::fd::AsFd::as_fd(&target)).map_err(ours)?;
         rustix::fs::syncfs(&target).context(what)?;
-        Ok([devices, owners, xattrs])
+        Ok([devices, sockets, owners, xattrs])
     });
     if unpacked.is_err() {
         remove(context, &new).ignore_error("the first error is the one to tell");
     }
-    let [devices, owners, xattrs] = unpacked?;
+    let [devices, sockets, owners, xattrs] = unpacked?;
     fs::rename(&new, tree).context(|| tree.display().to_string())?;
-    Ok(LeftOut { devices, owners, xattrs })
+    Ok(LeftOut { devices, sockets, owners, xattrs })
 }
 
-fn tell(LeftOut { devices, owners, xattrs }: LeftOut, note: fn(&str)) {
-    for (count, what) in [
-        (devices, "devices and sockets are left out"),
-        (owners, "files belong to root inside, as you have no id for their owners"),
-        (xattrs, "extended attributes are left out"),
-    ] {
-        if count > 0 {
-            note(&format!("{count} {what}"));
-        }
+fn tell(left_out: LeftOut, note: fn(&str)) {
+    left_out.notes().iter().for_each(|text| note(text));
+    if left_out.owners > 0 {
+        note(&format!("{} files belong to root inside, as you have no id for their owners", left_out.owners));
     }
 }
 

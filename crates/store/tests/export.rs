@@ -59,7 +59,7 @@ fn what_is_exported_comes_back() {
         format!("oci:{}:x", at("oci")),
     ] {
         let exported = export_to(&store, &image, &target).unwrap();
-        assert_eq!(exported.sockets, 1);
+        assert_eq!(exported.left_out.sockets, 1);
         let again = TestStore::new();
         let imported = again.import(&target).unwrap();
         assert_same(&again.seen(&imported), &expected);

@@ -49,12 +49,13 @@ fn damage(bytes: &mut Vec<u8>, state: &mut u64) {
 
 #[test]
 fn all_are_taken_and_damaged_ones_do_no_harm() {
-    let targets: [(&str, Parse); 12] = [
+    let targets: [(&str, Parse); 13] = [
         ("tar", skiff_tar::fuzz::tar),
         ("layers", fuzz::layers),
         ("image-archive", fuzz::archive),
         ("sif", fuzz::sif),
         ("squashfs", fuzz::squashfs),
+        ("trailer", fuzz::trailer),
         ("reference", skiff_oci::fuzz::reference),
         ("image-document", skiff_oci::fuzz::document),
         ("fetcher", skiff_store::fuzz::fetcher),

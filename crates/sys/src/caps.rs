@@ -19,6 +19,10 @@ pub const INSIDE_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::AUDIT_WRITE);
 
+/// The same for root in an environment that may mount. It is root of the user namespace that the mounts belong to, and nothing of them is the
+/// host's: its user can do the same from outside.
+pub const INSIDE_ROOT_THAT_MOUNTS: CapabilitySet = INSIDE_ROOT.union(CapabilitySet::SYS_ADMIN);
+
 /// Takes all but `keep` out of the bounding set; what the thread has, it keeps.
 ///
 /// # Errors

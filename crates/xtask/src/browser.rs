@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             testbed::install_packages(&PACKAGES)?;
         }
         require(&["chromedriver", "chromium", "jupyter-notebook"]).context("hint: --install")?;
-        return testbed::run_again_inside(1, &[]);
+        return testbed::run_again_inside(&["--nodes", "1"], &[]);
     }
     let user = TestUser::find("alice")?;
     let home = UserDir::new(&user, "browser-test")?;

@@ -5,6 +5,7 @@ mod bench;
 mod browser;
 mod graph;
 mod man;
+mod packages;
 mod protocols;
 mod start_order;
 mod testbed;
@@ -31,6 +32,8 @@ enum Task {
     Graph,
     /// Write man pages and shell completions
     Man(man::Args),
+    /// Install, reinstall, remove and purge packages of Debian's in a user's environment
+    Packages(packages::Args),
     /// Write the page of all protocols from their declarations
     Protocols(protocols::Args),
     /// Watch starts, and write down for the linker which functions they run through
@@ -46,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Task::BrowserTest(args) => browser::run(&args),
         Task::Graph => graph::run(),
         Task::Man(args) => man::run(args),
+        Task::Packages(args) => packages::run(&args),
         Task::Protocols(args) => protocols::run(&args),
         Task::StartOrder(args) => start_order::run(&args),
         Task::Words(args) => words::run(&args),

@@ -69,7 +69,7 @@ fn write(
     drop(out);
     put_header(&new.file, path, &entry(layer_path(&written.digest), written.size))?;
     new.publish()?;
-    Ok(Exported { digest: Some(documents.digest), sockets: written.sockets, owners: 0 })
+    Ok(Exported { digest: Some(documents.digest), left_out: written.left_out() })
 }
 
 fn entry(path: String, size: u64) -> TarEntry {

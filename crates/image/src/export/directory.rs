@@ -47,7 +47,7 @@ pub(super) fn oci(image: &OpenImage, dir: &Path, tag: Option<&str>) -> Result<Ex
     put(&dir.join(blob_path(&sha256(&documents.config))), &documents.config)?;
     put(&dir.join(blob_path(&documents.digest)), &documents.manifest)?;
     put(&index_path, &index(before, &documents, tag))?;
-    Ok(Exported { digest: Some(documents.digest), sockets: written.sockets, owners: 0 })
+    Ok(Exported { digest: Some(documents.digest), left_out: written.left_out() })
 }
 
 fn put(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -13,6 +13,7 @@ use skiff_tar::{EntryKind, TarEntry, Writer};
 
 use crate::assemble::ImageLimits;
 use crate::error::{Error, Result};
+use crate::unpack::LeftOut;
 
 const PIECE: u64 = 1 << 20;
 /// In a layer such a name would remove another one.
@@ -23,7 +24,13 @@ pub(super) struct WrittenLayer {
     pub digest: Digest,
     pub size: u64,
     /// How many sockets were left out.
-    pub sockets: u64,
+    sockets: u64,
+}
+
+impl WrittenLayer {
+    pub(super) fn left_out(&self) -> LeftOut {
+        LeftOut { sockets: self.sockets, ..LeftOut::default() }
+    }
 }
 
 /// Writes them to `out`; `path` is its name, for messages.

@@ -105,10 +105,8 @@ impl std::str::FromStr for Target {
 pub struct Exported {
     /// The digest of the manifest, where there is one.
     pub digest: Option<Digest>,
-    /// Sockets, which no tar archive can hold: they were left out.
-    pub sockets: u64,
-    /// Files that belong to somebody else in the image than where they were written to.
-    pub owners: u64,
+    /// What was left out: of an archive sockets, which it cannot hold; of a directory also what its user cannot make.
+    pub left_out: LeftOut,
 }
 
 /// An image whose file is open.
@@ -167,7 +165,7 @@ impl OpenImage {
         out.flush().on("write to", path.display().to_string())?;
         drop(out);
         new.publish()?;
-        Ok(Exported { sockets: written.sockets, ..Exported::default() })
+        Ok(Exported { digest: None, left_out: written.left_out() })
     }
 
     /// Into a directory beside it, which then takes its place.
@@ -185,7 +183,7 @@ impl OpenImage {
             Ok(left_out)
         });
         match unpacked {
-            Ok(LeftOut { devices, owners, .. }) => Ok(Exported { digest: None, sockets: devices, owners }),
+            Ok(left_out) => Ok(Exported { digest: None, left_out }),
             Err(error) => {
                 std::fs::remove_dir_all(&aside).ignore_error("the error that led here is the one to be told");
                 Err(error)

@@ -4,19 +4,15 @@
 //! both are refused.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use skiff_sys::positional::write_all_at;
 use skiff_tar::{self as tar, ByteStream, EntryKind, TarReader};
 
+use super::compressed::{bad, inflated};
 use super::files::{FilePart, ImageFiles};
-use crate::blob::FileBlob;
 use crate::error::{Error, Result};
-use crate::inflate::{HEAD, InflateWatch, Inflater, LayerCompression};
-use crate::spill::nameless;
-use skiff_sys::SystemContext;
+use crate::inflate::HEAD;
 
 /// An image's archive has some hundred entries; each costs memory.
 const MOST_ENTRIES: usize = 100_000;
@@ -24,9 +20,6 @@ const MOST_ENTRIES: usize = 100_000;
 const MOST_LINKS: usize = 40;
 /// A header and what often follows it.
 const BUFFER: usize = 4096;
-/// As for layers: no archive inflates to more bytes.
-const MOST_INFLATED: u64 = 1 << 40;
-
 /// The entries of a tar file by their names.
 pub struct Archive {
     part: FilePart,
@@ -54,10 +47,7 @@ impl Archive {
         let mut head = [0; HEAD];
         let head = &mut head[..HEAD.min(part.size as usize)];
         part.read(head, 0)?;
-        let part = match LayerCompression::of(head) {
-            LayerCompression::Plain => refuse_other_compressions(head, part)?,
-            _ => inflated(&part, room, room_name)?,
-        };
+        let part = inflated(head, part, room, room_name)?;
         let (entries, is_root) = entries(&part)?;
         Ok(Archive { part, entries, is_root })
     }
@@ -102,21 +92,6 @@ impl ImageFiles for Archive {
 /// Whether an entry belongs to a root's files: without programs there is nothing to run. No archive of an image has such an entry.
 fn is_of_root(path: &str) -> bool {
     matches!(path.split('/').next(), Some("bin" | "sbin" | "usr"))
-}
-
-fn bad(part: &FilePart, why: String) -> Error {
-    Error::Foreign { object: part.name.clone(), why, hint: None }
-}
-
-/// By their first bytes.
-fn refuse_other_compressions(head: &[u8], part: FilePart) -> Result<FilePart> {
-    let (packer, hint) = match head {
-        [b'B', b'Z', b'h', ..] => ("bzip2", "unpack it first: bunzip2 FILE"),
-        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => ("xz", "unpack it first: unxz FILE"),
-        _ => return Ok(part),
-    };
-    let why = format!("it is compressed with {packer}; gzip and zstd are understood");
-    Err(Error::Foreign { object: part.name, why, hint: Some(hint) })
 }
 
 /// The entries, and whether they are the files of a root. Of those, layers may hold what archives of images may not: so the search for lists of
@@ -224,60 +199,11 @@ impl ByteStream for Seeking<'_> {
     }
 }
 
-fn inflated(part: &FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<FilePart> {
-    let name = format!("a temporary file in {room_name}");
-    let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
-    let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
-    let limit = Limit { object: part };
-    let mut inflater = Inflater::new(&blob, &limit);
-    let mut size = 0;
-    loop {
-        let bytes = inflater.fill().map_err(|error| match error {
-            Error::BadLayer { why, .. } => bad(part, why),
-            error => error,
-        })?;
-        if bytes.is_empty() {
-            break;
-        }
-        write_all_at(file.as_fd(), bytes, size).on("write to", &name)?;
-        let used = bytes.len();
-        size += used as u64;
-        limit.check(size)?;
-        inflater.consume(used);
-    }
-    Ok(FilePart { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
-}
-
-/// Holds an archive that is inflated to a size that is possible.
-struct Limit<'a> {
-    object: &'a FilePart,
-}
-
-impl Limit<'_> {
-    fn check(&self, inflated: u64) -> Result<()> {
-        if inflated <= MOST_INFLATED {
-            return Ok(());
-        }
-        Err(bad(self.object, format!("it inflates to more than {MOST_INFLATED} bytes")))
-    }
-}
-
-impl InflateWatch for Limit<'_> {
-    fn before_read(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn wait(&self, read: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        read()
-    }
-
-    fn progress(&self, _read: u64, _inflated: u64) -> Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
     use super::*;
     use skiff_tar::build::{RawEntry as Tar, archive};
 
@@ -315,7 +241,13 @@ mod tests {
             std::io::Write::write_all(&mut encoder, &plain).unwrap();
             encoder.finish().unwrap()
         };
-        for bytes in [plain, compressed] {
+        let other = {
+            let mut encoder = bzip2::write::BzEncoder::new(vec![], bzip2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, &plain).unwrap();
+            encoder.finish().unwrap()
+        };
+        refused(&other[..other.len() / 2], "its bzip2 stream: ");
+        for bytes in [plain, compressed, other] {
             let archive = open(&bytes).unwrap();
             assert_eq!(content(&archive, "a").unwrap().unwrap(), b"first");
             assert_eq!(content(&archive, "d/e/link").unwrap().unwrap(), b"first");
@@ -334,6 +266,8 @@ mod tests {
         refused(&archive(&[Tar::file("a", b"1").size(1 << 32)]), "before its file does");
         refused(b"BZh91AY", "bzip2");
         refused(b"\xfd7zXZ\0...", "xz");
+        // A dictionary of 4 GiB, which would be memory.
+        refused(b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46\x02\0\x21\x01\x28\0\0\0\xd9\x45\xe9\x83", "xz");
         refused(&[b'x'; 2000], "not a tar file");
         let loops = open(&archive(&[Tar::symlink("a", "b"), Tar::symlink("b", "a")])).unwrap();
         assert!(content(&loops, "a").unwrap_err().to_string().contains("leads to itself"));

@@ -5,6 +5,7 @@
 //! Names of transports: containers-transports(5).
 
 mod archive;
+mod compressed;
 mod dir;
 mod docker;
 mod files;

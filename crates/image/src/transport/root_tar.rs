@@ -9,7 +9,7 @@ use super::{ImageFiles, OciDescriptor, OciManifest, OpenedImage, PLAIN_LAYER_TYP
 use crate::error::Result;
 
 pub(super) fn open(files: &dyn ImageFiles, platform: &Platform) -> Result<OpenedImage> {
-    let part = files.root().ok_or_else(|| not_sound(files, "there is no root file system in it"))?;
+    let part = files.root().ok_or_else(|| not_sound(files, "it holds no root file system"))?;
     let digest = digest_of(&part)?;
     let Platform { os, architecture, variant } = platform;
     let mut config = json!({

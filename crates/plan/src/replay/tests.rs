@@ -5,8 +5,8 @@ use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, File, Route};
 
-use crate::BaseFacts;
 use crate::replay::*;
+use crate::{BaseFacts, ssh_agent};
 
 const IMAGE: ImageId = ImageId([7; 32]);
 
@@ -27,6 +27,7 @@ fn facts(config: &Config, base: Base) -> Facts<'_> {
         home,
         resolv_conf: Some("/run/resolv.conf".into()),
         working_dir: None,
+        agent_dir: None,
         base,
     }
 }
@@ -51,7 +52,8 @@ fn plan(asked: &RootOptions, base: Base) -> Plan {
 fn accepted(plan: &Plan) -> Result<RootOptions> {
     let config = config();
     // As a plan says itself what it is over, a false one is looked up.
-    let facts = Facts { working_dir: working_dir(plan), ..facts(&config, plan.base) };
+    let (working_dir, agent_dir) = (working_dir(plan), ssh_agent::shown(plan));
+    let facts = Facts { working_dir, agent_dir, ..facts(&config, plan.base) };
     asked_for(plan, &facts, &memory())
 }
 
@@ -107,6 +109,16 @@ fn what_words_make_is_carried_out() {
         let plan = build(PlanOptions::new(RUN, memory(), asked), facts).expect("a plan");
         assert_eq!(working_dir(&plan).is_some(), is_shown, "{dir}");
         assert!(accepted(&plan).is_ok(), "{dir}");
+    }
+    // So is the directory of an ssh agent.
+    for (base, contain, is_shown) in
+        [(Base::Host, false, true), (Base::Image(IMAGE), false, true), (Base::Host, true, false)]
+    {
+        let asked = RootOptions { contain, ..RootOptions::default() };
+        let facts = Facts { agent_dir: Some("/tmp/ssh-x".into()), ..facts(&config, base) };
+        let plan = build(PlanOptions::new(RUN, memory(), asked), facts).expect("a plan");
+        assert_eq!(ssh_agent::shown(&plan).is_some(), is_shown, "{base:?}");
+        assert!(accepted(&plan).is_ok(), "{base:?}");
     }
     let untrusted = RootOptions { untrusted: true, contain: true, ..RootOptions::default() };
     assert!(accepted(&plan(&untrusted, Base::Image(IMAGE))).is_ok());

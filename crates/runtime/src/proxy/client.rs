@@ -27,14 +27,19 @@ use skiff_sys::process::group_of;
 use skiff_sys::signal::{Signals, die_by};
 
 use crate::control::new_socket;
+use crate::proxy::broadcast;
 use crate::proxy::server::FileOf;
 use crate::proxy::words::{CommandRequest, CommandState, DirectoryId, OURSELVES, SHIM_DIRS, SIGNAL};
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {
+    let mut words = own_args(1);
+    if name == broadcast::COMMAND {
+        words = broadcast::redirect(words).map_err(|e| e.about(broadcast::COMMAND))?;
+    }
     match supervisor()? {
-        Some(socket) => through(name, &socket, stdio().map(isatty)),
-        None => Err(directly(name)),
+        Some(socket) => through(name, words, &socket, stdio().map(isatty)),
+        None => Err(directly(name, words)),
     }
 }
 
@@ -42,7 +47,8 @@ pub fn run_as(name: &OsStr) -> Result<i32> {
 /// has one of its own there: that of any other goes along as a file would, so that what is typed ahead stays for the next command.
 pub fn call_outside(works_at_terminal: bool) -> Result<Option<i32>> {
     let terminals = if works_at_terminal { stdio().map(isatty) } else { [false; 3] };
-    supervisor()?.map(|socket| through(OsStr::new(OURSELVES), &socket, terminals)).transpose()
+    let outside = |socket| through(OsStr::new(OURSELVES), own_args(1), &socket, terminals);
+    supervisor()?.map(outside).transpose()
 }
 
 fn supervisor() -> Result<Option<OwnedFd>> {
@@ -56,7 +62,7 @@ fn stdio() -> [BorrowedFd<'static>; 3] {
 }
 
 /// Without a supervisor to ask (in a job): the host's command as it is, by the user as they are.
-fn directly(name: &OsStr) -> Error {
+fn directly(name: &OsStr, words: Vec<OsString>) -> Error {
     if rustix::process::getuid().is_root() {
         return Error::new(format!("{}: not as root of an environment without a supervisor", name.display()))
             .hint("use an environment that stays (`skiff env enter`), or `skiff run --me`");
@@ -65,7 +71,7 @@ fn directly(name: &OsStr) -> Error {
     let Some(real) = SHIM_DIRS.iter().map(host).find(|p| p.exists()) else {
         return Error::new(format!("{}: not installed on the host", name.display()));
     };
-    let argv = std::iter::once(real.into_os_string()).chain(own_args(1)).collect();
+    let argv = std::iter::once(real.into_os_string()).chain(words).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let command =
         CommandSpec { argv, argv0: Some(name.to_owned()), env: own_env(), cwd, ..CommandSpec::default() };
@@ -74,12 +80,12 @@ fn directly(name: &OsStr) -> Error {
     Error::new(format!("{}: {e}", name.display()))
 }
 
-fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> {
+fn through(name: &OsStr, words: Vec<OsString>, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> {
     let stdio = stdio();
     let terminal = stdio.into_iter().zip(terminals).find(|(_, t)| *t).map(|(fd, _)| fd);
     let size = terminal.and_then(|t| tcgetwinsize(t).ok()).map_or([24, 80], |w| [w.ws_row, w.ws_col]);
     let request = CommandRequest {
-        argv: std::iter::once(name.to_owned()).chain(own_args(1)).map(bytes).collect(),
+        argv: std::iter::once(name.to_owned()).chain(words).map(bytes).collect(),
         env: own_env().into_iter().map(|(n, v)| [n.as_bytes(), b"=", v.as_bytes()].concat()).collect(),
         cwd: std::env::current_dir().map(|d| bytes(d.into_os_string())).unwrap_or_else(|_| b"/".to_vec()),
         directory: own_directory(),
@@ -101,7 +107,7 @@ fn through(name: &OsStr, socket: &OwnedFd, terminals: [bool; 3]) -> Result<i32> 
     }
 }
 
-/// Which directory of the host's we are in; nothing if it is one of the environment's root.
+/// The identity of the current directory, if the host has it, too: not on the environment's own root.
 fn own_directory() -> Option<DirectoryId> {
     let (here, root) = (stat(".").ok()?, stat("/").ok()?);
     (here.st_dev != root.st_dev).then_some(DirectoryId { device: here.st_dev, inode: here.st_ino })

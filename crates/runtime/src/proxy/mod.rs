@@ -1,6 +1,7 @@
 //! The host's commands for those inside: `srun` typed as root of an environment is a link to Skiff, which asks the environment's
 //! supervisor to run the real one, with the user's own identity, in the same files.
 
+mod broadcast;
 mod client;
 mod own;
 mod server;

@@ -27,7 +27,7 @@ pub struct CommandRequest {
     pub env: Vec<Vec<u8>>,
     /// Where it starts.
     pub cwd: Vec<u8>,
-    /// Which directory that is; nothing if it is on the environment's own root, which shows none of the host's as it is.
+    /// The identity of that directory, unless it is on the environment's own root, which is no file system of the host's.
     pub directory: Option<DirectoryId>,
     /// Which of the three standard descriptors are terminals.
     pub terminals: [bool; 3],
@@ -37,7 +37,7 @@ pub struct CommandRequest {
     pub umask: u16,
 }
 
-/// Which directory of all that this kernel has.
+/// The identity of a directory among all that this kernel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryId {
     /// The number of its file system.

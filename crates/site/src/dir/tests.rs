@@ -154,6 +154,13 @@ fn directories_that_root_gives() {
     fs::create_dir(home.path().join("roots")).expect("a directory");
     dir.give_dir("roots", (BOB, BOB)).expect("interrupted before");
     assert_eq!(uid("roots"), BOB);
+    // With directories in it; one that an interrupted call has made is there already.
+    fs::create_dir_all(home.path().join("with/tmp")).expect("directories");
+    dir.give_dir_with("with", (BOB, BOB), &["tmp", "vartmp"]).expect("given");
+    for part in ["with/tmp", "with/vartmp"] {
+        let mode = fs::metadata(home.path().join(part)).expect("there").mode();
+        assert_eq!((uid(part), mode & 0o7777), (BOB, 0o1777), "{part}");
+    }
     // Not another user's, and by no link.
     assert!(matches!(dir.give_dir("new", (MALLORY, MALLORY)), Err(Error::Untrusted { uid: BOB, .. })));
     fs::write(home.path().join("secret"), "x").expect("a file");

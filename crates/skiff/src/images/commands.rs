@@ -5,6 +5,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use skiff_cli::{ExportArgs, ImportArgs, PullArgs, StoreCommand};
 use skiff_image::export::{Exported, Target, export as write};
+use skiff_image::unpack::LeftOut;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_output::{self as output, ListFormat};
@@ -83,11 +84,10 @@ pub fn export(export: &ExportArgs) -> Result<()> {
         *name = Named::from_str(&entry.reference).ok().filter(|named| named.digest().is_none());
     }
     let image = client::open_image(&context, &entry)?;
-    let Exported { digest, sockets, owners } = write(&image, &target).map_err(ours)?;
+    let Exported { digest, left_out } = write(&image, &target).map_err(ours)?;
     let digest = digest.map(|digest| digest.to_string());
-    if sockets > 0 {
-        output::note(&format!("{sockets} sockets are left out: tar archives have none"));
-    }
+    left_out.notes().iter().for_each(|text| output::note(text));
+    let LeftOut { devices, sockets, xattrs, owners } = left_out;
     if owners > 0 {
         output::note(&format!(
             "{owners} files that belong to others in the image are yours, without setuid and setgid bits"
@@ -97,7 +97,8 @@ pub fn export(export: &ExportArgs) -> Result<()> {
         (true, digest) => {
             let ExportArgs { image, target, .. } = export;
             output::json(
-                &serde_json::json!({"image": image, "target": target, "digest": digest, "sockets_left_out": sockets, "owners_changed": owners}),
+                &serde_json::json!({"image": image, "target": target, "digest": digest, "devices_left_out": devices,
+                    "sockets_left_out": sockets, "xattrs_left_out": xattrs, "owners_changed": owners}),
             )
         }
         (false, Some(digest)) => output::line(&digest),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use skiff_oci::platform::Platform;
@@ -93,10 +94,11 @@ pub fn vouched(ask: &mut StoreRequest) -> Result<Option<ImageId>> {
 
 /// Whom to ask, for what, for which machine.
 pub fn asked(ask: &StoreRequest) -> Result<(Client, Named, Platform)> {
-    let StoreRequest::Pull { reference, platform, registries, logins, certificates } = ask else {
+    let StoreRequest::Pull { reference, platform, registries, logins, certificates, name_service_ms } = ask
+    else {
         return Err(Error::Misused("the store's fetcher: not a request to pull"));
     };
-    let client = client(registries, logins, certificates)?;
+    let client = client(registries, logins, certificates, *name_service_ms)?;
     let image = name(&client, reference)?;
     let platform = platform.parse::<Platform>()?;
     Ok((client, image, platform))
@@ -106,6 +108,7 @@ fn client(
     registries: &[(String, String)],
     logins: &[RegistryLogin],
     certificates: &Certificates,
+    name_service_ms: u32,
 ) -> Result<Client> {
     let mut conf = RegistriesConf::default();
     for (file, text) in registries {
@@ -120,7 +123,9 @@ fn client(
         };
         credentials.add(place.clone(), credential);
     }
-    let settings = ClientSettings { certificates: certificates.clone(), ..ClientSettings::default() };
+    let resolve = Duration::from_millis(name_service_ms.into()).min(ClientSettings::PATIENT);
+    let settings =
+        ClientSettings { certificates: certificates.clone(), resolve, ..ClientSettings::default() };
     Ok(Client::new(settings, conf, credentials))
 }
 

@@ -51,7 +51,7 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_vmsplice,
 ];
 
-/// Likewise, where the architecture has them.
+/// System calls that are refused, too, on the architectures that have them.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[libc::c_long] = &[
     libc::SYS__sysctl,

@@ -108,7 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             _ => {}
         }
         let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
-        return testbed::run_again_inside(nodes, &[]);
+        return testbed::run_again_inside(&["--nodes", &nodes.to_string()], &[]);
     }
     let setting = Setting {
         rounds: args.rounds,

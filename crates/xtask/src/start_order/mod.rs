@@ -28,7 +28,7 @@ const PROGRAMS: [&str; 2] = ["/usr/bin/skiff", "/usr/libexec/skiff/skiff-helper"
 pub fn run(args: &Args) -> anyhow::Result<()> {
     ensure!(rustix::process::getuid().is_root(), "start-order needs root, for the test bed");
     if !testbed::is_inside() {
-        return testbed::run_again_inside(1, &[("KEEP_SYMBOLS", "1")]);
+        return testbed::run_again_inside(&["--nodes", "1"], &[("KEEP_SYMBOLS", "1")]);
     }
     let setting = Setting { rounds: 1, user: people::TestUser::find("alice")?, skiff: PROGRAMS[0].into() };
     let live = RunningEnvironment::start(&setting, "start-order")?;

@@ -63,9 +63,9 @@ pub fn is_inside() -> bool {
     std::env::var_os("SKIFF_TESTBED").is_some()
 }
 
-/// Installs what the working tree is, built with these variables, into a stage, and runs the same command line again on a login node
-/// that has it. Returns only if that fails.
-pub fn run_again_inside(nodes: usize, build: &[(&str, &str)]) -> anyhow::Result<()> {
+/// Installs what the working tree is, built with these variables, into a stage, and runs the same command line again on the login node of
+/// a bed with these options. Returns only if that fails.
+pub fn run_again_inside(bed: &[&str], build: &[(&str, &str)]) -> anyhow::Result<()> {
     // Asked before, as what follows may put a new program in our place.
     let ourselves = std::env::current_exe().context("finding this program")?;
     let mut make = Command::new("make");
@@ -74,7 +74,9 @@ pub fn run_again_inside(nodes: usize, build: &[(&str, &str)]) -> anyhow::Result<
     ensure!(made.success(), "make stage: {made}");
     let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
     let status = Command::new(&ourselves)
-        .args(["testbed", "up", "--nodes", &nodes.to_string(), "--install"])
+        .args(["testbed", "up"])
+        .args(bed)
+        .arg("--install")
         .arg(target.join("stage"))
         .arg("--")
         .arg(&ourselves)

@@ -1,8 +1,8 @@
 //! What Slurm's plug-in and `skiff slurm` call the things that they hand to each other: variables, files, words, and the answer of
 //! `skiff slurm submit`.
 //!
-//! The plug-in takes nothing else of this crate. Slurm loads it into its daemons as root, so it holds no parser of documents: what it has to know stands on a
-//! line of its own.
+//! A crate of its own, as Slurm loads the plug-in into its daemons as root: it must hold no parser of documents, which `spec` brings along.
+//! So what the plug-in has to know stands on a line of its own.
 
 /// In a task, and in a submission from one: the spec of the job. The prolog and the epilog see it as [`PROLOG_JOB`].
 pub const JOB: &str = "SKIFF_JOB";
@@ -45,10 +45,16 @@ pub const BATCH: &str = "batch";
 /// The shell of `salloc` as a step.
 pub const INTERACTIVE: &str = "interactive";
 
+/// Where an environment over the host's root shows what the host has, without the user's changes.
+pub const HOST_VIEW: &str = "/run/skiff/host";
+
 /// The directory in which each job with an environment has one on its node; root's.
 pub const JOBS: &str = "/run/skiff/jobs";
 /// In a job's directory: the job spec, if the job was submitted with an environment; root's.
 pub const JOB_SPEC_FILE: &str = "descriptor";
+/// The directories of a job for temporary files, unless these are memory: the names of root's links to them in the job's directory (and of
+/// themselves, where they lie), and where the job sees them.
+pub const TEMPORARY: [(&str, &str); 2] = [("tmp", "/tmp"), ("vartmp", "/var/tmp")];
 /// Where slurmstepd goes if it cannot go to the job's directory.
 pub const REFUGE: &str = "/tmp";
 

@@ -1,0 +1,136 @@
+//! The words of `skiff env`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use skiff_plan::inside::ProcessArgs;
+use skiff_spec::caller::CALLED_FROM;
+use skiff_spec::name::EnvName;
+
+use crate::root::{BASE, HostArgs};
+use crate::show::{ListArgs, OutputArgs};
+
+#[derive(Subcommand)]
+pub enum EnvCommand {
+    /// Create an environment
+    #[command(mut_arg("net", |net| net.help(
+        "Network: host, none, private, or a site network; jobs always use the host's [default: host]"
+    )))]
+    Create {
+        /// Environment name
+        name: EnvName,
+        /// Base: host, or image:IMAGE
+        #[arg(long, value_name = "BASE", default_value = BASE)]
+        base: String,
+        #[command(flatten)]
+        host: HostArgs,
+        /// Print what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Start your shell in an environment (the default one is created on first use)
+    Enter {
+        #[command(flatten)]
+        inside: ProcessArgs,
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        /// Print the plan, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Print JSON
+        #[arg(long, requires = "dry_run")]
+        json: bool,
+    },
+    /// Run a command in an environment
+    Exec(ExecArgs),
+    /// List your environments
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Show the settings of an environment: base, mounts, network, and whether it is running
+    Show {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Copy an environment with all changes made in it
+    #[command(visible_alias = "copy")]
+    Clone {
+        /// Environment to copy; nothing may run in it
+        name: EnvName,
+        /// Name of the copy
+        new: EnvName,
+    },
+    /// Give an environment another name
+    #[command(visible_alias = "mv")]
+    Rename {
+        /// Environment name; nothing may run in it
+        name: EnvName,
+        /// New name
+        new: EnvName,
+    },
+    /// Show files added (A), changed (C) and deleted (D) since the base
+    Diff {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Show the host's latest changes in a running environment, and print in which directories they are
+    Refresh {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Show packages and files of yours that hide newer ones of the host
+    Status {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Take a snapshot, as job submission does
+    Snapshot {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Stop a running environment and every process in it
+    Stop {
+        /// Environment name
+        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+        name: EnvName,
+    },
+    /// Remove an environment and all changes made in it
+    #[command(visible_alias = "remove")]
+    Rm {
+        /// Environment name
+        #[arg(required = true)]
+        names: Vec<EnvName>,
+        /// Stop it first if it is running
+        #[arg(short, long)]
+        force: bool,
+        /// Print what would be done, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct ExecArgs {
+    #[command(flatten)]
+    pub inside: ProcessArgs,
+    /// Environment name
+    pub name: EnvName,
+    /// Command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}

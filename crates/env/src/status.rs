@@ -1,0 +1,68 @@
+//! What of an environment hides something newer of the host's.
+
+use serde::Serialize;
+use skiff_output as output;
+use skiff_runtime::environments::Environment;
+use skiff_runtime::package_database::{self, ShadowedPackage};
+use skiff_spec::fault::Result;
+use skiff_spec::name::EnvName;
+use skiff_user::context::UserContext;
+
+use crate::contents;
+
+#[derive(Serialize)]
+struct Shadowed {
+    name: String,
+    /// Packages of the user's that are older than the host's, or that both have changed.
+    packages: Vec<ShadowedPackage>,
+    /// Files that the user has changed, and the host after that.
+    files: Vec<String>,
+    /// An RPM database of the user's, which hides the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rpm_database: Option<String>,
+}
+
+/// Prints it.
+pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
+    let env = Environment::existing(context, name.clone())?;
+    let mut shadowed =
+        Shadowed { name: name.to_string(), packages: vec![], files: vec![], rpm_database: None };
+    // An image does not change.
+    if env.ground()?.image().is_none() {
+        shadowed.packages = package_database::shadowed(&env.dir)?;
+        let changes = contents::changes(context, &env)?;
+        let files = changes.iter().filter(|change| change.base_changed);
+        shadowed.files = files.map(|change| format!("/{}", String::from_utf8_lossy(&change.path))).collect();
+        shadowed.rpm_database = package_database::own_rpm_database(&env.dir).map(|path| format!("/{path}"));
+    }
+    if json { output::json(&shadowed) } else { print(&shadowed) }
+}
+
+fn print(shadowed: &Shadowed) -> Result<()> {
+    let Shadowed { name, packages, files, rpm_database } = shadowed;
+    if packages.is_empty() && files.is_empty() {
+        output::note(&format!("environment {name} hides nothing that is newer on the host"));
+    }
+    if !packages.is_empty() {
+        let rows = packages.iter().map(row).collect::<Vec<_>>();
+        output::table(&["PACKAGE", "YOURS", "HOST", "NOTE"], &rows)?;
+    }
+    files.iter().try_for_each(|file| output::line(&format!("{file}  (the host has changed it since)")))?;
+    if let Some(database) = rpm_database {
+        output::note(&format!(
+            "{database} is the environment's own: what `rpm` says inside leaves out what the host has installed since"
+        ));
+    }
+    Ok(())
+}
+
+fn row(package: &ShadowedPackage) -> Vec<String> {
+    let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "-".into());
+    let notes = [
+        (package.security == Some(true), "security update"),
+        (package.conflict, "both have changed it"),
+        (package.held, "held"),
+    ];
+    let notes: Vec<&str> = notes.into_iter().filter(|(is_so, _)| *is_so).map(|(_, note)| note).collect();
+    vec![package.name.clone(), version(&package.yours), version(&package.host), notes.join(", ")]
+}

@@ -1,0 +1,153 @@
+//! Compressed archives: as layers are, with gzip or zstd, and as no layer is, with xz or bzip2, as distributions offer the files of their roots.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use bzip2::read::MultiBzDecoder;
+use lzma_rust2::XzReader;
+use skiff_sys::SystemContext;
+use skiff_sys::positional::write_all_at;
+use skiff_tar::ByteStream;
+
+use super::files::FilePart;
+use crate::blob::FileBlob;
+use crate::error::{Error, Result};
+use crate::inflate::{InflateWatch, Inflater, LayerCompression};
+use crate::spill::nameless;
+
+/// As for layers: no archive inflates to more bytes.
+const MOST_INFLATED: u64 = 1 << 40;
+
+/// The memory that `xz -9` needs is 65 MiB; of a header that wants more, nothing is allocated.
+const MOST_MEMORY_KIB: u32 = 128 << 10;
+/// Inflated at once, in bytes.
+const PIECE: usize = 256 << 10;
+
+/// An archive without its compression, which its first bytes tell: itself, or a file without a name in `room`.
+pub(super) fn inflated(
+    head: &[u8],
+    part: FilePart,
+    room: BorrowedFd<'_>,
+    room_name: &str,
+) -> Result<FilePart> {
+    match (LayerCompression::of(head), OtherCompression::of(head)) {
+        (LayerCompression::Plain, None) => Ok(part),
+        (LayerCompression::Plain, Some(compression)) => compression.inflated(&part, room, room_name),
+        _ => inflated_as_layer(&part, room, room_name),
+    }
+}
+
+pub(super) fn bad(part: &FilePart, why: String) -> Error {
+    Error::Foreign { object: part.name.clone(), why, hint: None }
+}
+
+/// How an archive is compressed that no layer is compressed by.
+#[derive(Clone, Copy)]
+enum OtherCompression {
+    Bzip2,
+    Xz,
+}
+
+impl OtherCompression {
+    /// What the first bytes say.
+    fn of(head: &[u8]) -> Option<Self> {
+        match head {
+            [b'B', b'Z', b'h', ..] => Some(Self::Bzip2),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Self::Xz),
+            _ => None,
+        }
+    }
+
+    /// Inflates an archive into a file without a name in `room`.
+    fn inflated(self, part: &FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<FilePart> {
+        let name = format!("a temporary file in {room_name}");
+        let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
+        let packed = BufReader::with_capacity(PIECE, PartReader { part, at: 0 });
+        let (mut reader, called): (Box<dyn Read>, _) = match self {
+            Self::Bzip2 => (Box::new(MultiBzDecoder::new(packed)), "bzip2"),
+            Self::Xz => (Box::new(XzReader::new_mem_limit(packed, true, MOST_MEMORY_KIB)), "xz"),
+        };
+        let (mut piece, mut size, limit) = (vec![0; PIECE], 0, Limit { object: part });
+        loop {
+            let count = match reader.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) => return Err(bad(part, format!("its {called} stream: {error}"))),
+            };
+            write_all_at(file.as_fd(), &piece[..count], size).on("write to", &name)?;
+            size += count as u64;
+            limit.check(size)?;
+        }
+        Ok(FilePart { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
+    }
+}
+
+fn inflated_as_layer(part: &FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<FilePart> {
+    let name = format!("a temporary file in {room_name}");
+    let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
+    let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
+    let limit = Limit { object: part };
+    let mut inflater = Inflater::new(&blob, &limit);
+    let mut size = 0;
+    loop {
+        let bytes = inflater.fill().map_err(|error| match error {
+            Error::BadLayer { why, .. } => bad(part, why),
+            error => error,
+        })?;
+        if bytes.is_empty() {
+            break;
+        }
+        write_all_at(file.as_fd(), bytes, size).on("write to", &name)?;
+        let used = bytes.len();
+        size += used as u64;
+        limit.check(size)?;
+        inflater.consume(used);
+    }
+    Ok(FilePart { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
+}
+
+/// Holds an archive that is inflated to a size that is possible.
+struct Limit<'a> {
+    object: &'a FilePart,
+}
+
+impl Limit<'_> {
+    fn check(&self, inflated: u64) -> Result<()> {
+        if inflated <= MOST_INFLATED {
+            return Ok(());
+        }
+        Err(bad(self.object, format!("it inflates to more than {MOST_INFLATED} bytes")))
+    }
+}
+
+impl InflateWatch for Limit<'_> {
+    fn before_read(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait(&self, read: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        read()
+    }
+
+    fn progress(&self, _read: u64, _inflated: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The bytes of a part, one after the other.
+struct PartReader<'a> {
+    part: &'a FilePart,
+    at: u64,
+}
+
+impl Read for PartReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.part.size - self.at;
+        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.part.read(&mut buffer[..count], self.at).map_err(std::io::Error::other)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}

@@ -1,0 +1,95 @@
+//! The full look, by a child of the supervisor that nobody waits for.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Pid, Signal, nice, set_parent_process_death_signal};
+use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
+
+use super::state::HostState;
+use super::{TICK, ViewOfHost, full, quick};
+use crate::package_database;
+
+/// The least time from one full look to the next, and the longest: on a busy host a look takes long, and costs no more for that.
+const REST: Duration = Duration::from_secs(2);
+const LONGEST_REST: Duration = Duration::from_secs(10);
+/// How many times as long as a look took nothing is looked at: on a host that is not busy this takes a fiftieth of a processor at most.
+const SHARE: u32 = 50;
+/// The environment's first command goes first.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The full looks of a running environment, one at a time.
+pub struct BackgroundLook {
+    /// Since when the environment sees what the host has.
+    begun: SystemTime,
+    /// When the next one is due; nothing before the first.
+    due: Option<Instant>,
+    child: Option<(Pid, Instant)>,
+}
+
+impl BackgroundLook {
+    /// For an environment that is about to begin.
+    pub fn from_now() -> Self {
+        Self { begun: SystemTime::now() - TICK, due: None, child: None }
+    }
+
+    /// Begins one if it is due, for the environment in `dir`.
+    pub fn begin(&mut self, dir: &Path, helper: &Path, init: &Child) {
+        let (is_first, now) = (self.due.is_none(), Instant::now());
+        if self.child.is_some() || self.due.is_some_and(|due| now < due) {
+            return;
+        }
+        self.due = Some(now + REST);
+        match fork(CloneFlags::NONE) {
+            Ok(Fork::Parent(child)) => self.child = Some((child.pid, now)),
+            Ok(Fork::Child) => {
+                // Whoever waits for the environment's end must not wait for this.
+                close_all_except(&[init.pidfd.as_fd()]);
+                let view = ViewOfHost { dir, helper, init: init.pidfd.as_fd() };
+                let done = set_parent_process_death_signal(Some(Signal::KILL))
+                    .context(|| "signal at the supervisor's end")
+                    .and_then(|()| if is_first { first(dir, self.begun) } else { again(&view) });
+                exit_now(i32::from(done.is_err()))
+            }
+            // The next session tries again.
+            Err(_) => {}
+        }
+    }
+
+    /// Notes that a child of the supervisor has ended.
+    pub fn reaped(&mut self, pid: Pid) {
+        if let Some((_, begun)) = self.child.take_if(|(child, _)| *child == pid) {
+            self.due = Some(Instant::now() + (begun.elapsed() * SHARE).clamp(REST, LONGEST_REST));
+        }
+    }
+}
+
+/// Writes down what there was when the environment began; what has changed since then is unknown.
+fn first(dir: &Path, begun: SystemTime) -> Result<()> {
+    std::thread::sleep(PAUSE);
+    HostState { dirs: quick::directories(begun), full: None }.write(dir)?;
+    make_way();
+    package_database::note_base(dir)?;
+    let found = full::look(None).look.sure(begun);
+    // A session may have refreshed meanwhile.
+    let known = HostState::read(dir).unwrap_or_default();
+    HostState { full: Some(found), ..known }.write(dir)
+}
+
+fn again(view: &ViewOfHost<'_>) -> Result<()> {
+    make_way();
+    package_database::note_base(view.dir)?;
+    let Some(known) = HostState::read(view.dir) else { return Ok(()) };
+    let found = full::look(None).look;
+    match known.full.is_some_and(|full| full.is_same(found)) {
+        true => Ok(()),
+        false => view.forget(Some(found)),
+    }
+}
+
+fn make_way() {
+    nice(19).ignore_error("it takes its turn as others do");
+}

@@ -1,0 +1,134 @@
+//! The package database of an environment over the host: once the user has installed a package it is the user's own, and
+//! hides what the administrator installs later. So what has become of the host's since is merged into it, by `skiff_packages`.
+//!
+//! See docs/decisions/024-the-hosts-changes-show-by-themselves.md.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use skiff_packages::{Ancestor, Conflict, PackageChange, Unmet, summary};
+use skiff_sandbox::inside::act_inside;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_user::dirs;
+
+mod base;
+mod own;
+mod shadowed;
+
+use base::BaseDatabase;
+pub use shadowed::{ShadowedPackage, own_rpm_database, shadowed};
+
+/// In the environment's directory: the host's database as it was at the last merge.
+const FILE: &str = "packages";
+
+/// The file is no longer than this: each package takes some hundred bytes.
+const LONGEST: u64 = 64 << 20;
+
+/// What a merge has brought.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct PackageReport {
+    /// What the host has installed, upgraded or removed.
+    pub packages: Vec<PackageChange>,
+    /// What both have changed: the user's stays.
+    pub conflicts: Vec<Conflict>,
+    /// Packages of the user's that need one which the host has removed.
+    pub unmet: Vec<Unmet>,
+    /// Whether nothing was merged, since a package manager is at work inside or was interrupted there.
+    #[serde(skip)]
+    pub is_in_use: bool,
+}
+
+/// Brings the database of the environment in `dir` up to date, whose process 1 is `init`, if the host's has changed since that was last done.
+///
+/// # Errors
+/// When one of the two cannot be read, or the environment's not be written.
+pub fn bring_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageReport> {
+    let Some(mark) = due(dir) else { return Ok(PackageReport::default()) };
+    match has_own(dir) {
+        true => merge(dir, init, mark),
+        false => note(dir, mark),
+    }
+}
+
+/// Brings the database of an environment that has just begun up to date, if it is the user's own. If not, there is no hurry: see [`note_base`].
+///
+/// # Errors
+/// As [`bring_up_to_date`].
+pub fn bring_own_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageReport> {
+    if due(dir).is_none() || !has_own(dir) {
+        return Ok(PackageReport::default());
+    }
+    bring_up_to_date(dir, init)
+}
+
+/// Writes down what the host's database is, for as long as the environment in `dir` has none of its own.
+///
+/// # Errors
+/// As [`bring_up_to_date`].
+pub fn note_base(dir: &Path) -> Result<()> {
+    match due(dir).filter(|_| !has_own(dir)) {
+        Some(mark) => note(dir, mark).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// What was merged last into the environment in `dir`.
+pub fn ancestor(dir: &Path) -> Option<Ancestor> {
+    let mut text = String::new();
+    let file = std::fs::File::open(dir.join(FILE)).ok()?;
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, LONGEST), &mut text).ok()?;
+    Ancestor::from_text(&text).ok()
+}
+
+/// Has a copy of an environment know what was merged into the one in `from`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
+    ancestor(from).map_or(Ok(()), |ancestor| write(to, &ancestor))
+}
+
+/// Whether an environment has a database of its own.
+pub fn has_own(dir: &Path) -> bool {
+    let upper = dir.join("upper").join(base::STATUS.trim_start_matches('/'));
+    std::fs::symlink_metadata(upper).is_ok_and(|status| status.is_file())
+}
+
+/// By what the host's database is known again, if it is another one than at the last merge.
+fn due(dir: &Path) -> Option<String> {
+    let mark = base::mark()?;
+    // The beginning is enough.
+    let mut head = [0; 256];
+    let known =
+        std::fs::File::open(dir.join(FILE)).and_then(|mut file| std::io::Read::read(&mut file, &mut head));
+    let known =
+        known.ok().and_then(|length| std::str::from_utf8(&head[..length]).ok()).and_then(Ancestor::mark_of);
+    (known != Some(&mark)).then_some(mark)
+}
+
+fn note(dir: &Path, mark: String) -> Result<PackageReport> {
+    let files = BaseDatabase::read()?;
+    let database = files.database()?;
+    let now = Ancestor::of(&database, mark, &files.lists());
+    let packages = ancestor(dir).map_or_else(Vec::new, |before| summary(&before, &now));
+    write(dir, &now)?;
+    Ok(PackageReport { packages, ..PackageReport::default() })
+}
+
+fn merge(dir: &Path, init: BorrowedFd<'_>, mark: String) -> Result<PackageReport> {
+    let base = BaseDatabase::read()?;
+    let before = ancestor(dir);
+    let upper = own::open(&dir.join("upper"))?;
+    let merged = act_inside(init, || own::merge(upper.as_fd(), before.as_ref(), &base))?;
+    let Some((report, merged)) = merged else {
+        return Ok(PackageReport { is_in_use: true, ..PackageReport::default() });
+    };
+    let merged = Ancestor::from_text(&merged).map_err(|e| Error::new(e.to_string()))?;
+    write(dir, &merged.of_base(mark, &base.lists()))?;
+    Ok(report)
+}
+
+fn write(dir: &Path, ancestor: &Ancestor) -> Result<()> {
+    Ok(dirs::open(dir)?.write(FILE, ancestor.to_text().as_bytes(), 0o600)?)
+}

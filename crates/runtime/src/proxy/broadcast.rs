@@ -1,0 +1,109 @@
+//! `sbcast FILE /tmp/FILE` in a job: slurmd writes the file on the node, outside of every environment, where `/tmp` is the node's own. So it is
+//! sent to the job's directory of this name, by the path that this has there.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use skiff_sandbox::command::own_variable;
+use skiff_spec::config::JobTmp;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::{self, JOBS, TEMPORARY};
+use skiff_sys::IgnoreError;
+use skiff_user::context::UserContext;
+
+/// Slurm's command for that.
+pub const COMMAND: &str = "sbcast";
+
+/// The words of the command as the host's has to be given them.
+pub fn redirect(words: Vec<OsString>) -> Result<Vec<OsString>> {
+    let number = |name: &str| own_variable(OsStr::new(name)).and_then(|text| text.into_string().ok());
+    let has_environment = number(names::JOB).is_some_and(|spec| !spec.is_empty() && spec != names::NONE);
+    let Some(job) = number(names::JOB_ID).filter(|_| has_environment) else { return Ok(words) };
+    let redirected = redirected(&words, &job);
+    if redirected == words {
+        return Ok(words);
+    }
+    if UserContext::load_silently()?.config.slurm.tmp == JobTmp::Memory {
+        return Err(Error::new("/tmp of this job is memory, in which Slurm cannot write")
+            .hint("sbcast to another directory that the job has, as your home; administrator: `slurm.tmp = \"disk\"`"));
+    }
+    if number("SLURM_JOB_NUM_NODES").is_none_or(|nodes| nodes != "1") {
+        make_everywhere(number("SLURM_JOB_NUM_NODES"));
+    }
+    Ok(redirected)
+}
+
+/// With the job's directory in the place of `/tmp` or `/var/tmp`, if that is where the file is to go on the nodes of this job.
+fn redirected(words: &[OsString], job: &str) -> Vec<OsString> {
+    let mut words = words.to_vec();
+    if !job.bytes().all(|byte| byte.is_ascii_digit()) || is_for_another(&words, job) {
+        return words;
+    }
+    if let Some(target) = words.last_mut() {
+        let below = TEMPORARY.into_iter().find_map(|(part, place)| {
+            let rest = target.as_bytes().strip_prefix(place.as_bytes())?.strip_prefix(b"/")?;
+            Some((part, rest.to_vec()))
+        });
+        if let Some((part, rest)) = below {
+            *target = Path::new(JOBS).join(job).join(part).join(OsString::from_vec(rest)).into_os_string();
+        }
+    }
+    words
+}
+
+/// Whether they name a job, and that is not this one.
+fn is_for_another(words: &[OsString], job: &str) -> bool {
+    let mut words = words.iter().map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        let named = match word.strip_prefix("--jobid").or_else(|| word.strip_prefix("-j")) {
+            Some("") => words.next().map(|next| next.into_owned()),
+            Some(named) => Some(named.trim_start_matches('=').to_owned()),
+            None => continue,
+        };
+        if named.is_none_or(|named| named.split(['.', '+']).next() != Some(job)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Has the job's directories made on its other nodes: Slurm runs the prolog where a step begins, and sbcast is none.
+fn make_everywhere(nodes: Option<String>) {
+    let nodes = nodes.unwrap_or_else(|| "1".into());
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("srun").args(["--quiet", "--overlap", "--immediate=10", "--ntasks-per-node=1"]);
+    command.args([format!("--nodes={nodes}"), format!("--ntasks={nodes}")]).arg("true");
+    let all_null = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    all_null.status().map(drop).ignore_error("where there is none, sbcast says so");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_goes_to_the_tmp_of_this_job_is_sent_elsewhere() {
+        for (given, sent) in [
+            ("prog /tmp/prog", "prog /run/skiff/jobs/7/tmp/prog"),
+            ("-f -v prog /var/tmp/a/b", "-f -v prog /run/skiff/jobs/7/vartmp/a/b"),
+            ("-j 7 prog /tmp/prog", "-j 7 prog /run/skiff/jobs/7/tmp/prog"),
+            ("--jobid=7.1 prog /tmp/prog", "--jobid=7.1 prog /run/skiff/jobs/7/tmp/prog"),
+            ("/tmp/prog /home/a/prog", "/tmp/prog /home/a/prog"),
+            ("prog /tmpfs/x", "prog /tmpfs/x"),
+            ("prog tmp/x", "prog tmp/x"),
+            ("-j8 prog /tmp/prog", "-j8 prog /tmp/prog"),
+            ("--jobid 8 prog /tmp/prog", "--jobid 8 prog /tmp/prog"),
+            ("-j", "-j"),
+            ("", ""),
+        ] {
+            let words: Vec<OsString> = given.split_whitespace().map(OsString::from).collect();
+            let want: Vec<OsString> = sent.split_whitespace().map(OsString::from).collect();
+            assert_eq!(redirected(&words, "7"), want, "{given}");
+        }
+        let words: Vec<OsString> = ["x", "/tmp/x"].map(OsString::from).into();
+        assert_eq!(redirected(&words, "../7"), words);
+    }
+}
