@@ -59,6 +59,23 @@ equal "$out" $'1\nunasked\nopen\nours\nsub\nunasked\nversion' 'what has changed,
 ok as alice skiff env exec --me dev -- cat $mine/version
 equal "$out" unasked 'as oneself, unasked'
 
+# Where the kernel has told the supervisor of no change, a session does not even look: what is written down wrongly stays as it is.
+state=/home/alice/.local/share/skiff/env/dev/host-state
+unlooked() {
+    as alice skiff env exec dev -- true || return
+    sleep 0.7
+    as alice sed -i '3s/^[0-9]* /7 /' $state
+    as alice skiff env exec dev -- true
+    sed -n 3p $state | grep -q '^7 '
+}
+[ -e $state ] || fail "no state at $state"
+eventually 30 unlooked
+replace unlooked 1
+inside alice dev 'cat /etc/skiff-test/unlooked'
+equal "$out" 1 'a change after which a session looks'
+lacks "$(sed -n 3p $state)" '7 /' 'what was written down wrongly'
+rm $mine/unlooked
+
 # In a directory too deep for the look that each session takes: the supervisor looks at all from time to time.
 sleep 0.3
 ok as alice skiff env refresh dev

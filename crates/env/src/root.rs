@@ -54,7 +54,8 @@ fn see_host_changes(context: &UserContext, env: &Environment, live: &Live, start
     let report = if starts {
         package_database::bring_own_up_to_date(view.dir, view.init)
     } else {
-        host_changes::look(&view).and_then(|()| package_database::bring_up_to_date(view.dir, view.init))
+        let looked = if live.sees_host { Ok(()) } else { host_changes::look(&view) };
+        looked.and_then(|()| package_database::bring_up_to_date(view.dir, view.init))
     };
     match report {
         Ok(report) => report_conflicts(&env.name, &report),

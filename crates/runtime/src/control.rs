@@ -90,6 +90,8 @@ pub struct Process1 {
     pub pid: Pid,
     /// How many sessions there were before this one.
     pub sessions: u32,
+    /// Whether it is known to see all that a quick look at the host would find.
+    pub sees_host: bool,
 }
 
 impl Codec for ControlRequest {
@@ -106,16 +108,25 @@ impl Codec for ControlRequest {
 }
 
 impl Codec for Process1 {
-    const LONGEST: usize = 8;
+    const LONGEST: usize = 9;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
-        Some([self.pid.as_raw_nonzero().get().to_le_bytes(), self.sessions.to_le_bytes()].concat())
+        let mut bytes = [self.pid.as_raw_nonzero().get().to_le_bytes(), self.sessions.to_le_bytes()].concat();
+        bytes.push(self.sees_host.into());
+        Some(bytes)
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (pid, sessions) = bytes.split_first_chunk()?;
         let pid = positive_pid(i32::from_le_bytes(*pid))?;
-        Some(Self { pid, sessions: u32::from_le_bytes(sessions.try_into().ok()?) })
+        let (sessions, rest) = sessions.split_first_chunk()?;
+        // A supervisor that has been running since before an upgrade of Skiff says nothing of the host.
+        let sees_host = match rest {
+            [] | [0] => false,
+            [1] => true,
+            _ => return None,
+        };
+        Some(Self { pid, sessions: u32::from_le_bytes(*sessions), sees_host })
     }
 }
 
@@ -124,7 +135,7 @@ impl Protocol for ControlRequest {
     const NAME: &'static str = "Supervisor";
     const SIDES: [&'static str; 2] = ["`skiff`", "the supervisor of an environment"];
     const FRAMING: Framing = Framing::Own(
-        "It is on the way of every start: a packet of one byte, and one of eight with the handle.",
+        "It is on the way of every start: a packet of one byte, and one of nine with the handle.",
     );
 }
 
@@ -137,6 +148,8 @@ pub struct Live {
     pub pid: Pid,
     /// How many sessions there were before this one.
     pub sessions: u32,
+    /// Whether it is known to see all that a quick look at the host would find.
+    pub sees_host: bool,
 }
 
 /// What a list says of a supervisor.
@@ -189,9 +202,9 @@ impl Live {
             other => other.context(name)?,
         };
         let Some(init) = fds.into_iter().next() else { return Ok(None) };
-        let Process1 { pid, sessions } = Process1::from_bytes(&bytes)
+        let Process1 { pid, sessions, sees_host } = Process1::from_bytes(&bytes)
             .ok_or_else(|| Error::new(format!("{}: its supervisor sent an invalid answer", name())))?;
-        Ok(Some(Some(Self { connection: socket, init, pid, sessions })))
+        Ok(Some(Some(Self { connection: socket, init, pid, sessions, sees_host })))
     }
 
     /// The connection that makes it a session.
@@ -251,10 +264,9 @@ pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, ControlRequest)> {
     Some((connection, want))
 }
 
-/// Answers with process 1 and the number of sessions.
-pub fn answer(connection: &OwnedFd, init: &Child, sessions: usize) -> std::io::Result<()> {
-    let sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
-    let bytes = Process1 { pid: init.pid, sessions }.to_bytes().unwrap_or_default();
+/// Answers what is said of process 1, with its handle.
+pub fn answer(connection: &OwnedFd, init: &Child, process1: Process1) -> std::io::Result<()> {
+    let bytes = process1.to_bytes().unwrap_or_default();
     fdpass::send(connection.as_fd(), &bytes, &[init.pidfd.as_fd()])
 }
 

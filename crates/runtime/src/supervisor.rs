@@ -20,7 +20,7 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 use skiff_user::context::UserContext;
 
-use crate::control::{CONTROL, ControlRequest, HOST, Live, accept, answer, listen_at};
+use crate::control::{CONTROL, ControlRequest, HOST, Live, Process1, accept, answer, listen_at};
 use crate::host_changes::BackgroundLook;
 use crate::lock::try_lock;
 use crate::service::{Running, Service};
@@ -171,7 +171,7 @@ impl<'a> Supervisor<'a> {
                 // Those who ran commands for the inside; process 1 shows its end by its own descriptor.
                 while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
                     self.running.iter_mut().for_each(|running| running.buried(pid, status));
-                    self.look.iter_mut().for_each(|look| look.reaped(pid));
+                    self.look.iter_mut().for_each(|look| look.reaped(pid, status));
                 }
             }
             for session in woken.gone.iter().rev() {
@@ -255,7 +255,9 @@ impl<'a> Supervisor<'a> {
     fn serve_command(&mut self) -> bool {
         let Some((connection, want)) = accept(&self.control) else { return false };
         let init = &self.instance.init;
-        let tell = || answer(&connection, init, self.sessions.len());
+        let sessions = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
+        let sees_host = self.look.as_mut().is_some_and(BackgroundLook::is_unchanged);
+        let tell = || answer(&connection, init, Process1 { pid: init.pid, sessions, sees_host });
         match want {
             ControlRequest::Stop => {
                 kill_process(init.pid, Signal::KILL).ignore_error("it may have ended already");

@@ -13,7 +13,7 @@ use rustix::net::SocketType;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use skiff_ipc::ReportingChild;
 use skiff_runtime::control::{
-    CONTROL, ControlRequest, Live, accept, answer, listen_at, tell_last, wants_to_be_last,
+    CONTROL, ControlRequest, Live, Process1, accept, answer, listen_at, tell_last, wants_to_be_last,
 };
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, RunningStep};
@@ -192,7 +192,9 @@ impl Watcher {
             if ready[2]
                 && let Some((connection, want)) = accept(&self.listener)
             {
-                let told = answer(&connection, &step.init, 0);
+                // A job keeps the root that it began with.
+                let process1 = Process1 { pid: step.init.pid, sessions: 0, sees_host: true };
+                let told = answer(&connection, &step.init, process1);
                 if want == ControlRequest::Stop {
                     return;
                 }

@@ -4,12 +4,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::process::{Pid, Signal, nice, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, WaitStatus, nice, set_parent_process_death_signal};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use super::state::HostState;
+use super::watch::{HostWatch, watch_all};
 use super::{TICK, ViewOfHost, full, quick};
 use crate::package_database;
 
@@ -21,6 +22,10 @@ const SHARE: u32 = 50;
 /// The environment's first command goes first.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Exit codes of the child: the environment sees all that there is in the directories of the quick look, and they are watched; or not.
+const SEEN: i32 = 0;
+const NOT_SURE: i32 = 1;
+
 /// The full looks of a running environment, one at a time.
 pub struct BackgroundLook {
     /// Since when the environment sees what the host has.
@@ -28,12 +33,13 @@ pub struct BackgroundLook {
     /// When the next one is due; nothing before the first.
     due: Option<Instant>,
     child: Option<(Pid, Instant)>,
+    watch: Option<HostWatch>,
 }
 
 impl BackgroundLook {
     /// For an environment that is about to begin.
     pub fn from_now() -> Self {
-        Self { begun: SystemTime::now() - TICK, due: None, child: None }
+        Self { begun: SystemTime::now() - TICK, due: None, child: None, watch: HostWatch::new() }
     }
 
     /// Begins one if it is due, for the environment in `dir`.
@@ -43,26 +49,37 @@ impl BackgroundLook {
             return;
         }
         self.due = Some(now + REST);
+        self.watch.iter_mut().for_each(HostWatch::begin);
         match fork(CloneFlags::NONE) {
             Ok(Fork::Parent(child)) => self.child = Some((child.pid, now)),
             Ok(Fork::Child) => {
                 // Whoever waits for the environment's end must not wait for this.
-                close_all_except(&[init.pidfd.as_fd()]);
+                let inotify = self.watch.as_ref().map(AsFd::as_fd);
+                let kept: Vec<_> = inotify.into_iter().chain([init.pidfd.as_fd()]).collect();
+                close_all_except(&kept);
                 let view = ViewOfHost { dir, helper, init: init.pidfd.as_fd() };
                 let done = set_parent_process_death_signal(Some(Signal::KILL))
                     .context(|| "signal at the supervisor's end")
                     .and_then(|()| if is_first { first(dir, self.begun) } else { again(&view) });
-                exit_now(i32::from(done.is_err()))
+                let is_seen = done.is_ok() && inotify.is_some_and(|inotify| watch_all(inotify, dir));
+                exit_now(if is_seen { SEEN } else { NOT_SURE })
             }
             // The next session tries again.
             Err(_) => {}
         }
     }
 
+    /// Whether the environment is known to see all that a quick look would find.
+    pub fn is_unchanged(&mut self) -> bool {
+        self.watch.as_mut().is_some_and(HostWatch::is_unchanged)
+    }
+
     /// Notes that a child of the supervisor has ended.
-    pub fn reaped(&mut self, pid: Pid) {
+    pub fn reaped(&mut self, pid: Pid, status: WaitStatus) {
         if let Some((_, begun)) = self.child.take_if(|(child, _)| *child == pid) {
             self.due = Some(Instant::now() + (begun.elapsed() * SHARE).clamp(REST, LONGEST_REST));
+            let sees_all = status.exit_status() == Some(SEEN);
+            self.watch.iter_mut().for_each(|watch| watch.end(sees_all));
         }
     }
 }

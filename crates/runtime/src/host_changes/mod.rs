@@ -2,7 +2,8 @@
 //! looked up, and must be made to forget them. Files changed in place show without that.
 //!
 //! The sign is the change time (ctime) of a directory, which each of these sets and nobody can set back. A *quick look* takes some
-//! hundred directories and less than a millisecond, at each session; a *full look* takes all, in the background.
+//! hundred directories and less than a millisecond, at each session; a *full look* takes all, in the background. Where the kernel tells the
+//! supervisor of changes in the directories of the quick look, sessions look only after one.
 //! See docs/decisions/024-the-hosts-changes-show-by-themselves.md.
 
 use std::os::fd::AsFd;
@@ -18,6 +19,7 @@ mod full;
 mod quick;
 mod state;
 mod walk;
+mod watch;
 
 pub use background::BackgroundLook;
 use full::FullLook;
