@@ -32,11 +32,17 @@ pub(super) fn inflated(
     room: BorrowedFd<'_>,
     room_name: &str,
 ) -> Result<FilePart> {
-    match (LayerCompression::of(head), OtherCompression::of(head)) {
-        (LayerCompression::Plain, None) => Ok(part),
-        (LayerCompression::Plain, Some(compression)) => compression.inflated(&part, room, room_name),
-        _ => inflated_as_layer(&part, room, room_name),
+    let other = OtherCompression::of(head);
+    let is_plain = matches!(LayerCompression::of(head), LayerCompression::Plain);
+    if is_plain && other.is_none() {
+        return Ok(part);
     }
+    let mut to = InflatedFile::new(&part, room, room_name)?;
+    match other.filter(|_| is_plain) {
+        Some(compression) => compression.inflate(&part, &mut to)?,
+        None => inflate_as_layer(&part, &mut to)?,
+    }
+    Ok(to.end())
 }
 
 pub(super) fn bad(part: &FilePart, why: String) -> Error {
@@ -60,52 +66,65 @@ impl OtherCompression {
         }
     }
 
-    /// Inflates an archive into a file without a name in `room`.
-    fn inflated(self, part: &FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<FilePart> {
-        let name = format!("a temporary file in {room_name}");
-        let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
+    /// Inflates an archive into `to`.
+    fn inflate(self, part: &FilePart, to: &mut InflatedFile<'_>) -> Result<()> {
         let packed = BufReader::with_capacity(PIECE, PartReader { part, at: 0 });
         let (mut reader, called): (Box<dyn Read>, _) = match self {
             Self::Bzip2 => (Box::new(MultiBzDecoder::new(packed)), "bzip2"),
             Self::Xz => (Box::new(XzReader::new_mem_limit(packed, true, MOST_MEMORY_KIB)), "xz"),
         };
-        let (mut piece, mut size, limit) = (vec![0; PIECE], 0, Limit { object: part });
+        let mut piece = vec![0; PIECE];
         loop {
-            let count = match reader.read(&mut piece) {
-                Ok(0) => break,
-                Ok(count) => count,
+            match reader.read(&mut piece) {
+                Ok(0) => return Ok(()),
+                Ok(count) => to.push(&piece[..count])?,
                 Err(error) => return Err(bad(part, format!("its {called} stream: {error}"))),
-            };
-            write_all_at(file.as_fd(), &piece[..count], size).on("write to", &name)?;
-            size += count as u64;
-            limit.check(size)?;
+            }
         }
-        Ok(FilePart { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
     }
 }
 
-fn inflated_as_layer(part: &FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<FilePart> {
-    let name = format!("a temporary file in {room_name}");
-    let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
+fn inflate_as_layer(part: &FilePart, to: &mut InflatedFile<'_>) -> Result<()> {
     let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
     let limit = Limit { object: part };
     let mut inflater = Inflater::new(&blob, &limit);
-    let mut size = 0;
     loop {
         let bytes = inflater.fill().map_err(|error| match error {
             Error::BadLayer { why, .. } => bad(part, why),
             error => error,
         })?;
         if bytes.is_empty() {
-            break;
+            return Ok(());
         }
-        write_all_at(file.as_fd(), bytes, size).on("write to", &name)?;
+        to.push(bytes)?;
         let used = bytes.len();
-        size += used as u64;
-        limit.check(size)?;
         inflater.consume(used);
     }
-    Ok(FilePart { file: Arc::new(file), name: part.name.clone(), offset: 0, size })
+}
+
+/// What an archive has been inflated to so far: a file without a name.
+struct InflatedFile<'a> {
+    archive: &'a FilePart,
+    file: File,
+    name: String,
+    size: u64,
+}
+
+impl<'a> InflatedFile<'a> {
+    fn new(archive: &'a FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<Self> {
+        let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
+        Ok(Self { archive, file, name: format!("a temporary file in {room_name}"), size: 0 })
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        write_all_at(self.file.as_fd(), bytes, self.size).on("write to", &self.name)?;
+        self.size += bytes.len() as u64;
+        Limit { object: self.archive }.check(self.size)
+    }
+
+    fn end(self) -> FilePart {
+        FilePart { file: Arc::new(self.file), name: self.archive.name.clone(), offset: 0, size: self.size }
+    }
 }
 
 /// Holds an archive that is inflated to a size that is possible.

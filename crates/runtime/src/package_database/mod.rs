@@ -17,6 +17,7 @@ mod own;
 mod shadowed;
 
 use base::BaseDatabase;
+use own::UsersFiles;
 pub use shadowed::{ShadowedPackage, own_rpm_database, shadowed};
 
 /// In the environment's directory: the host's database as it was at the last merge.
@@ -91,8 +92,8 @@ pub fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
 
 /// Whether an environment has a database of its own.
 pub fn has_own(dir: &Path) -> bool {
-    let upper = dir.join("upper").join(base::STATUS.trim_start_matches('/'));
-    std::fs::symlink_metadata(upper).is_ok_and(|status| status.is_file())
+    let status = base::STATUS.trim_start_matches('/');
+    own::open(&dir.join("upper")).is_ok_and(|upper| UsersFiles { upper: upper.as_fd() }.has(status))
 }
 
 /// By what the host's database is known again, if it is another one than at the last merge.

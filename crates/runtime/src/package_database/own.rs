@@ -97,26 +97,42 @@ fn is_interrupted(dpkg: BorrowedFd<'_>) -> Result<bool> {
 }
 
 /// What the user has changed of the files of a base.
-struct UsersFiles<'a> {
-    upper: BorrowedFd<'a>,
+pub(super) struct UsersFiles<'a> {
+    pub(super) upper: BorrowedFd<'a>,
 }
 
 impl UsersFiles<'_> {
     /// Whether the user has unpacked or removed a package: dpkg writes its list of files anew, or removes it.
-    fn have(&self, key: &str) -> bool {
+    pub(super) fn have(&self, key: &str) -> bool {
         self.stat(&format!("var/lib/dpkg/info/{key}.list")).is_some()
     }
 
     /// Whether a file is the user's own.
-    fn has(&self, path: &str) -> bool {
+    pub(super) fn has(&self, path: &str) -> bool {
         self.stat(path).is_some_and(|kind| kind == FileType::RegularFile)
     }
 
+    /// What is in a file of the user's, read from outside: whatever has been put in its place inside, nothing else is opened or waited for.
+    pub(super) fn read(&self, path: &str) -> Result<Vec<u8>> {
+        let about = || format!("/{path} of the environment");
+        let file = File::from(self.open(path, OFlags::RDONLY | OFlags::NONBLOCK).context(about)?);
+        if !file.metadata().context(about)?.is_file() {
+            return Err(Error::new(format!("{}: not a regular file", about())));
+        }
+        let mut bytes = vec![];
+        file.take(LONGEST).read_to_end(&mut bytes).context(about)?;
+        Ok(bytes)
+    }
+
     fn stat(&self, path: &str) -> Option<FileType> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        let file = openat2(self.upper, path, flags, Mode::empty(), resolve).ok()?;
+        let file = self.open(path, OFlags::PATH).ok()?;
         Some(FileType::from_raw_mode(fstat(&file).ok()?.st_mode))
+    }
+
+    fn open(&self, path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        openat2(self.upper, path, flags, Mode::empty(), resolve)
     }
 }
 

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use serde::Serialize;
 use skiff_packages::{Ancestor, Database, compare, field, merge, paragraphs};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 
 use super::base::{BaseDatabase, STATUS};
+use super::own::{self, UsersFiles};
 use super::{ancestor, has_own};
 
 /// Where apt keeps what the host's repositories have.
@@ -52,19 +54,15 @@ pub fn shadowed(dir: &Path) -> Result<Vec<ShadowedPackage>> {
     if !has_own(dir) {
         return Ok(vec![]);
     }
-    let upper = dir.join("upper");
-    let own = upper.join(STATUS.trim_start_matches('/'));
-    let mut text = vec![];
-    let read = std::fs::File::open(&own).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
-    read.context(|| own.display().to_string())?;
-    let parse = |e: skiff_packages::Error| Error::new(format!("{}: {e}", own.display()));
+    let upper = own::open(&dir.join("upper"))?;
+    let users = UsersFiles { upper: upper.as_fd() };
+    let own = STATUS.trim_start_matches('/');
+    let text = users.read(own)?;
+    let parse = |e: skiff_packages::Error| Error::new(format!("/{own} of the environment: {e}"));
     let (files, before) = (BaseDatabase::read()?, ancestor(dir));
     let (user, base) = (Database::parse(&text).map_err(parse)?, files.database()?);
-    let info = upper.join("var/lib/dpkg/info");
     // What the next session takes from the host hides nothing.
-    let merged = merge(before.as_ref(), &user, &base, &|key| {
-        info.join(format!("{key}.list")).symlink_metadata().is_ok()
-    });
+    let merged = merge(before.as_ref(), &user, &base, &|key| users.have(key));
     let user = match &merged.text {
         Some(text) => Database::parse(text).map_err(parse)?,
         None => user,
