@@ -111,7 +111,7 @@ rm -rf /home/store
 # The user's names are the same everywhere; here the image is not.
 fails 125 as alice skiff run --pull never $shared
 ok as alice skiff run $shared
-has "$err" 'this machine does not have it'
+has "$err" 'this host does not have it'
 ok as alice skiff rmi $shared
 
 # A node that can neither find nor get it says so.

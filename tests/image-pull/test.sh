@@ -82,7 +82,7 @@ fails 125 as bob skiff run "${digest#sha256:}" id
 install -d -o bob -g bob /home/bob/.local /home/bob/.local/share /home/bob/.local/share/skiff
 cp -r /home/alice/.local/share/skiff/images /home/bob/.local/share/skiff && chown -R bob /home/bob/.local
 fails 125 as bob skiff run --pull never $image
-has "$err" 'not yours on this machine'
+has "$err" 'not yours on this host'
 has "$err" 'hint: `skiff pull'
 fails 125 as bob skiff inspect --files $image
 ok as bob skiff run $image

@@ -288,7 +288,7 @@ impl StoreDir {
         match self.as_owner(look)? {
             Ok(stat) if self.wrote(&stat) => self.note_use(caller, id, stat.st_mtime),
             _ => {
-                Err(Error::new(format!("image {id}: not yours on this machine")).hint("`skiff pull` gets it"))
+                Err(Error::new(format!("image {id}: not yours on this host")).hint("`skiff pull` gets it"))
             }
         }
     }

@@ -189,7 +189,7 @@ fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
         let copy = from_depot(context, &context.depot()?, entry.id, &entry.reference)?;
         return copy.ok_or_else(|| not_here(entry.id, &entry.reference));
     }
-    output::note(&format!("image {}: pulling it, as this machine does not have it", entry.reference));
+    output::note(&format!("image {}: pulling it, as this host does not have it", entry.reference));
     fetch_exactly(context, entry.id, &entry.reference, &mut PullProgress::new(None, false))?;
     Ok(entry)
 }
@@ -321,8 +321,8 @@ fn fetch(
 }
 
 fn not_here(id: ImageId, reference: &str) -> Error {
-    Error::new(format!("image {reference} (sha256:{id}): not in this machine's store"))
-        .hint("it came from no registry: `skiff import` it here, or have a store that the machines share")
+    Error::new(format!("image {reference} (sha256:{id}): not in the store of this host"))
+        .hint("it came from no registry: `skiff import` it here, or have a store that the hosts share")
 }
 
 fn strange(image: &str) -> Error {

@@ -75,7 +75,7 @@ pub enum Error {
     #[error("{0}")]
     BadName(Box<Error>),
     /// An image's programs do not run here.
-    #[error("image {image}: made for {made_for}, and this machine is {machine}")]
+    #[error("image {image}: made for {made_for}, and this host is {machine}")]
     OtherMachine {
         /// Name of the image.
         image: String,
@@ -85,7 +85,7 @@ pub enum Error {
         machine: Box<Platform>,
     },
     /// The store does not have an image, or not for this user.
-    #[error("image {0}: not yours on this machine")]
+    #[error("image {0}: not yours on this host")]
     NotYours(ImageId),
     /// What only the store's administrator may do.
     #[error("the trusted store: only its administrator may set it a size")]
@@ -307,7 +307,7 @@ mod tests {
                     made_for: machine("arm64"),
                     machine: machine("amd64"),
                 },
-                "image x: made for linux/arm64, and this machine is linux/amd64",
+                "image x: made for linux/arm64, and this host is linux/amd64",
                 "skiff pull x;",
             ),
             (

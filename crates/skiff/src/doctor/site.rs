@@ -22,7 +22,7 @@ pub fn checks(context: &UserContext) -> Vec<Check> {
     if slurm_is_here() {
         checks.extend([plug_in(), depot(context), spool(context), munge()]);
     } else {
-        checks.push(Check::pass("Slurm", "not on this machine"));
+        checks.push(Check::pass("Slurm", "not on this host"));
     }
     checks
 }
