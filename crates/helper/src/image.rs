@@ -287,9 +287,7 @@ impl StoreDir {
         let look = || statat(&self.dir, store::permit(caller.uid, id), AtFlags::SYMLINK_NOFOLLOW);
         match self.as_owner(look)? {
             Ok(stat) if self.wrote(&stat) => self.note_use(caller, id, stat.st_mtime),
-            _ => {
-                Err(Error::new(format!("image {id}: not yours on this host")).hint("`skiff pull` gets it"))
-            }
+            _ => Err(Error::new(format!("image {id}: not yours on this host")).hint("`skiff pull` gets it")),
         }
     }
 
