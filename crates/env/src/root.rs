@@ -50,12 +50,14 @@ pub fn catch_up(context: &UserContext, env: &Environment) -> Result<()> {
 
 /// Has an environment see what the administrator has changed, which it does from its start on; and its package database.
 fn see_host_changes(context: &UserContext, env: &Environment, live: &Live, starts: bool) -> Result<()> {
+    if live.sees_host {
+        return Ok(());
+    }
     let Some(view) = view_of_host(context, env, live)? else { return Ok(()) };
     let report = if starts {
         package_database::bring_own_up_to_date(view.dir, view.init)
     } else {
-        let looked = if live.sees_host { Ok(()) } else { host_changes::look(&view) };
-        looked.and_then(|()| package_database::bring_up_to_date(view.dir, view.init))
+        host_changes::look(&view).and_then(|()| package_database::bring_up_to_date(view.dir, view.init))
     };
     match report {
         Ok(report) => report_conflicts(&env.name, &report),

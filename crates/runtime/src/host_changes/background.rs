@@ -22,7 +22,8 @@ const SHARE: u32 = 50;
 /// The environment's first command goes first.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Exit codes of the child: the environment sees all that there is in the directories of the quick look, and they are watched; or not.
+/// Exit codes of the child: the environment sees all that there is in the directories of the quick look and in the host's package database,
+/// and they are watched; or not.
 const SEEN: i32 = 0;
 const NOT_SURE: i32 = 1;
 
@@ -61,7 +62,9 @@ impl BackgroundLook {
                 let done = set_parent_process_death_signal(Some(Signal::KILL))
                     .context(|| "signal at the supervisor's end")
                     .and_then(|()| if is_first { first(dir, self.begun) } else { again(&view) });
-                let is_seen = done.is_ok() && inotify.is_some_and(|inotify| watch_all(inotify, dir));
+                let is_seen = done.is_ok()
+                    && inotify.is_some_and(|inotify| watch_all(inotify, dir))
+                    && package_database::is_up_to_date(dir);
                 exit_now(if is_seen { SEEN } else { NOT_SURE })
             }
             // The next session tries again.

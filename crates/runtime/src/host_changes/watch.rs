@@ -1,4 +1,5 @@
-//! The directories of the quick look, watched by inotify: as long as the kernel tells of no change, no session has to look.
+//! The directories of the quick look and of the package database, watched by inotify: as long as the kernel tells of no change, no session
+//! has to look.
 //!
 //! The watch belongs to the supervisor. A child of the supervisor, which looks in the background, adds the directories and then looks at them once more,
 //! so that what changed before they were watched is not missed. What it has confirmed counts until the next event.
@@ -12,6 +13,7 @@ use rustix::fs::statfs;
 use rustix::io::Errno;
 
 use super::state::HostState;
+use crate::package_database::DATABASE;
 
 /// File systems that only this host changes, by their numbers. Of what another host changes on a file server inotify does not tell.
 const LOCAL: [u32; 11] = [
@@ -48,8 +50,14 @@ pub(super) struct HostWatch {
 impl HostWatch {
     /// Of nothing yet; nothing if the kernel cannot be relied on to tell, or the user has as many as one may have.
     pub(super) fn new() -> Option<Self> {
-        let number = u32::try_from(statfs("/").ok()?.f_type).ok()?;
-        LOCAL.iter().find(|local| **local == number)?;
+        let is_local = |path: &str| {
+            let number = statfs(path).ok().and_then(|file_system| u32::try_from(file_system.f_type).ok());
+            number.is_some_and(|number| LOCAL.contains(&number))
+        };
+        // The package database may be on a file system of its own.
+        if !is_local("/") || (Path::new(DATABASE).exists() && !is_local(DATABASE)) {
+            return None;
+        }
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         Some(Self { inotify, is_confirmed: false, is_void: false })
     }
@@ -99,11 +107,16 @@ impl AsFd for HostWatch {
     }
 }
 
-/// Has a watch tell of the directories in the state of the environment in `dir`; whether all are as they are there.
+/// Has a watch tell of the package database and of the directories in the state of the environment in `dir`; whether all directories are as
+/// they are there.
 pub(super) fn watch_all(inotify: BorrowedFd<'_>, dir: &Path) -> bool {
     let Some(state) = HostState::read(dir) else { return false };
     let flags = CHANGES | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
-    state.dirs.iter().all(|(path, _)| add_watch(inotify, path, flags).is_ok()) && state.changed().is_empty()
+    let are_watched = state.dirs.iter().all(|(path, _)| add_watch(inotify, path, flags).is_ok());
+    // Last, as it may be one of them: whoever edits the status file by hand may write into it.
+    let database = add_watch(inotify, DATABASE, flags | WatchFlags::MODIFY);
+    let is_database_watched = !matches!(database, Err(e) if e != Errno::NOENT);
+    are_watched && is_database_watched && state.changed().is_empty()
 }
 
 #[cfg(test)]

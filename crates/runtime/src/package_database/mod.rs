@@ -26,6 +26,9 @@ const FILE: &str = "packages";
 /// The file is no longer than this: each package takes some hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
+/// The directory in which dpkg puts another status file in the place of its own.
+pub(crate) const DATABASE: &str = "/var/lib/dpkg";
+
 /// What a merge has brought.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct PackageReport {
@@ -72,6 +75,11 @@ pub fn note_base(dir: &Path) -> Result<()> {
         Some(mark) => note(dir, mark).map(drop),
         None => Ok(()),
     }
+}
+
+/// Whether the host's database is as it was at the last merge into the environment in `dir`.
+pub(crate) fn is_up_to_date(dir: &Path) -> bool {
+    due(dir).is_none()
 }
 
 /// What was merged last into the environment in `dir`.
