@@ -40,6 +40,12 @@ trap 'fail "exit code $? of: $BASH_COMMAND"' ERR
 set -E
 
 skip() { printf '%s\n' "$*"; exit 77; }
+needs_criu() { [ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'; }
+# The nodes share their homes; what runs on one is on its own disk.
+own_disks() {
+    mkdir -p /etc/skiff/conf.d
+    echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+}
 
 # The words that turn a command into one of USER's: no process stays in front of it, so that its pid is the command's.
 login() { # USER -> array login

@@ -4,7 +4,7 @@
 # takes: 26
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
-[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+needs_criu
 dir=/etc/skiff/networks.d key=/etc/skiff/network.key
 nodes='n1 n2'
 cleanup() {
@@ -24,9 +24,7 @@ network() { # NAME THIRD-BYTE LINES: each node gives away 10.X.NODE.0/28
         printf '%s = { range = "10.%s.%s.0/28", address = "%s" }\n' $node "$2" ${node#n} "$(reached $node)" >>$dir/$1.toml
     done
 }
-# Nodes share the homes, so each has its instances on its own disk.
-mkdir -p /etc/skiff/conf.d
-echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+own_disks
 at() { # NODE USER CMD...
     local node=$1 user=$2
     shift 2

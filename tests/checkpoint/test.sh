@@ -3,7 +3,7 @@
 # takes: 11
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
-[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+needs_criu
 gone() { ! pgrep -u alice; }
 lines() { [ "$(wc -l </home/alice/.local/share/skiff/instance/"$1"/output)" -ge "$2" ]; }
 state() { ok as alice skiff instance list --json; json "$out" "[i['state'] + ' ' + str(i.get('exit_code', '')) for i in d if i['name'] == '$1'][0]"; }

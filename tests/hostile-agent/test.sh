@@ -1,10 +1,9 @@
 # The agent, with mallory at its door: whatever she connects and says, from the same host as bob, he moves his instance as fast; and it starts
 # nothing for accounts that are closed, and nothing without the limits that PAM sets.
 . "$(dirname "$0")/../lib.sh"
-[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+needs_criu
 cp "$here"/*.py /shared
-mkdir -p /etc/skiff/conf.d
-echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+own_disks
 cp -a /etc/shadow shadow.kept
 cp -a /etc/passwd passwd.kept
 open_again() { cp -aT shadow.kept /etc/shadow; cp -aT passwd.kept /etc/passwd; rm -f /etc/nologin; }

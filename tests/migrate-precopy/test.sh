@@ -3,12 +3,10 @@
 # takes: 27
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
-[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+needs_criu
 cd /home/alice
 daemons
-# The nodes share their homes; what runs on one is on its own disk.
-mkdir -p /etc/skiff/conf.d
-echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+own_disks
 lines() { [ "$(on "$1" wc -l "/tmp/skiff-alice/instance/$2/output" | cut -d' ' -f1)" -ge "$3" ]; }
 grows() { # NODE INSTANCE: it runs there
     local before

@@ -8,12 +8,10 @@
 # Where the nodes reach it, too.
 registry=10.77.0.1:5000
 . "$here/../images/lib.sh"
-[ -e /usr/libexec/skiff/criu/criu ] || skip 'CRIU is not installed: packaging/get-criu could not fetch it'
+needs_criu
 cd /home/alice
 daemons
-# The nodes share their homes; what runs on one is on its own disk.
-mkdir -p /etc/skiff/conf.d
-echo 'state = "/tmp/skiff-%u"' >/etc/skiff/conf.d/state.toml
+own_disks
 state() { # NODE INSTANCE
     ok at "$1" alice skiff instance list --json
     json "$out" "[i['state'] + ' ' + str(i.get('exit_code', '')) for i in d if i['name'] == '$2'][0]"
