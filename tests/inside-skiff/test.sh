@@ -46,7 +46,7 @@ eventually 5 sh -c '! pgrep -u alice -f "sleep 4444"'
 equal "$(as alice skiff env exec --me dev -- skiff run --me -- id -un)" alice
 equal "$(as alice skiff env exec other -- skiff env exec dev -- cat /opt/of-dev)" x
 # An instance outlives the environment it was started in.
-inside alice dev 'skiff instance start other sim -- sh -c "echo out; exec sleep 5555"; skiff instance exec sim -- pgrep -x sleep'
+inside alice dev 'skiff instance start other sim -- sh -c "echo out; exec sleep 5555"; skiff instance exec sim -- timeout 10 sh -c "until pgrep -x sleep; do sleep 0.1; done"'
 ok as alice skiff env stop dev
 equal "$(as alice skiff instance logs sim)" out
 inside alice dev 'skiff instance rm --force sim; skiff instance list --json'

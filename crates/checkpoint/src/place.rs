@@ -1,22 +1,31 @@
 //! Checkpoints made, published and removed: whole under their names or absent, and as many older ones kept as asked.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use skiff_cli::Retention;
+use skiff_site::TrustedDir;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
+use skiff_sys::lock;
 use skiff_user::checkpoints::{all, dir_of, home, homes, made_in_memory, refuse_missing};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
 
 use crate::record::{self, Checkpoint};
+
+/// In the directory of checkpoints: who has it gives and takes names there.
+const LOCK: &str = ".lock";
+/// How long somebody else may have it; changing names takes milliseconds.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
@@ -28,9 +37,8 @@ pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool
     }
     let dir = home.join(name.as_str());
     if !dry_run {
-        let mut new = NewCheckpoint::make(home, name)?;
+        let new = NewCheckpoint::make(&home, name)?;
         fs::rename(&new.dir, &dir).context(|| dir.display().to_string())?;
-        new.published = true;
     }
     Ok(dir)
 }
@@ -59,67 +67,89 @@ pub fn is_empty(dir: &Path) -> bool {
         && fs::read_dir(dir.join(record::IMAGES)).is_ok_and(|mut images| images.next().is_none())
 }
 
-/// A new directory with what belongs into one, where nobody looks for checkpoints. Dropped before it is published, it is removed.
+/// A new directory with what belongs into one, where nobody looks for checkpoints. When this is dropped, whatever is there then is removed:
+/// what was not published, or what made way for it.
 pub struct NewCheckpoint {
     /// Directory of the new checkpoint.
     pub dir: PathBuf,
-    home: PathBuf,
+    home: TrustedDir,
     name: EnvName,
-    published: bool,
 }
 
 impl NewCheckpoint {
     /// Makes it beside those that lie in `home`.
-    pub fn make(home: PathBuf, name: &EnvName) -> Result<Self> {
-        make_private(&home)?;
-        let dir = new_in(&home, name);
-        make_private(&dir)?;
-        let new = Self { dir, home, name: name.clone(), published: false };
+    pub fn make(home: &Path, name: &EnvName) -> Result<Self> {
+        let new = Self { dir: new_in(home, name), home: make_private(home)?, name: name.clone() };
+        make_private(&new.dir)?;
         for part in [record::IMAGES, record::TREES] {
             make_private(&new.dir.join(part))?;
         }
         Ok(new)
     }
 
-    /// Gives it its name. The one that had it is the next older then, and so on; those that are not to be kept go.
-    pub fn publish(mut self, keep: Retention) -> Result<()> {
-        let dir = |newer| self.home.join(CheckpointName { name: self.name.clone(), newer }.to_string());
-        let ours = || -> Result<Vec<CheckpointName>> {
-            let all: Vec<CheckpointName> = named::all(&self.home, record::IMAGES)?;
-            Ok(all.into_iter().filter(|slot| slot.name == self.name).collect())
-        };
-        let last = ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
+    /// Gives it its name. The one that had it is the next older then, and so on. The processes stand still meanwhile, so those that are not
+    /// to be kept are only removed by [`NewCheckpoint::prune`].
+    pub fn publish(&self, keep: Retention) -> Result<()> {
+        let _lock = self.lock()?;
+        let last = self.ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
         // An empty one makes room for this one, and is no older one.
-        if !is_empty(&dir(0)) {
+        if !is_empty(&self.slot(0)) {
             // From the oldest on, each changes places with the next newer, until the oldest is where this one is to be.
             for newer in (1..=last).rev() {
-                change_places(&dir(newer - 1), &dir(newer))?;
+                change_places(&self.slot(newer - 1), &self.slot(newer))?;
             }
         }
-        change_places(&self.dir, &dir(0))?;
-        flush(&self.home)?;
-        self.published = !self.dir.exists();
-        let too_old = |slot: &CheckpointName| {
-            Checkpoint::read(&dir(slot.newer)).is_ok_and(|read| keep.too_old(read.created, now()))
-        };
-        for old in ours()?.into_iter().filter(|slot| slot.newer > 0) {
-            if old.newer >= keep.number() || too_old(&old) {
-                remove(&dir(old.newer), &old.name)?;
-            }
+        change_places(&self.dir, &self.slot(0))?;
+        flush(self.home.path())
+    }
+
+    /// Removes those of its name that are not to be kept, once it is published.
+    pub fn prune(&self, keep: Retention) -> Result<()> {
+        while let Some(aside) = self.set_one_aside(keep)? {
+            fs::remove_dir_all(&aside).context(|| aside.display().to_string())?;
         }
         Ok(())
     }
 
-    fn remove(&self) {
-        fs::remove_dir_all(&self.dir).ignore_error("what stays of it `skiff sweep` removes");
+    /// Takes one of those away from under its name: removing its files takes long, and whoever waits for the lock has stopped processes.
+    fn set_one_aside(&self, keep: Retention) -> Result<Option<PathBuf>> {
+        let _lock = self.lock()?;
+        let too_old = |slot: &CheckpointName| {
+            Checkpoint::read(&self.slot(slot.newer)).is_ok_and(|read| keep.too_old(read.created, now()))
+        };
+        let goes = |slot: &CheckpointName| slot.newer > 0 && (slot.newer >= keep.number() || too_old(slot));
+        let old = self.ours()?.into_iter().find(goes);
+        old.map(|old| set_aside(&self.slot(old.newer), &old.name)).transpose()
+    }
+
+    /// Two saves into one name, on one host or on several, must not change places in between each other.
+    fn lock(&self) -> Result<OwnedFd> {
+        let locked =
+            lock::within(LONGEST_WAIT, || self.home.lock(LOCK, FlockOperation::NonBlockingLockExclusive))?;
+        locked.ok_or_else(|| {
+            Error::new(format!(
+                "checkpoint {}: another save in {} does not end",
+                self.name,
+                self.home.path().display()
+            ))
+            .hint("end the other `skiff checkpoint save`")
+        })
+    }
+
+    fn slot(&self, newer: u32) -> PathBuf {
+        self.home.path_of(CheckpointName { name: self.name.clone(), newer }.to_string())
+    }
+
+    fn ours(&self) -> Result<Vec<CheckpointName>> {
+        let all: Vec<CheckpointName> = named::all(self.home.path(), record::IMAGES)?;
+        Ok(all.into_iter().filter(|slot| slot.name == self.name).collect())
     }
 }
 
 impl Drop for NewCheckpoint {
     fn drop(&mut self) {
-        if !self.published {
-            self.remove();
-        }
+        fs::remove_dir_all(&self.dir)
+            .ignore_error("it has its name now, or `skiff sweep` removes what stays of it");
     }
 }
 
@@ -194,5 +224,64 @@ mod tests {
         change_places(&at("a"), &at("b")).expect("nothing to move");
         assert_eq!(look(), [vec![], b"B".to_vec()]);
         fs::remove_dir_all(&temp).expect("gone");
+    }
+
+    /// The `number`th save into `name`, of which others may go on.
+    fn filled(home: &Path, name: &EnvName, number: u32) -> NewCheckpoint {
+        let new = NewCheckpoint {
+            dir: home.join(format!(".new.{number}")),
+            home: make_private(home).unwrap(),
+            name: name.clone(),
+        };
+        fs::create_dir_all(new.dir.join(record::IMAGES)).unwrap();
+        fs::write(new.dir.join(record::FILE), number.to_string()).unwrap();
+        new
+    }
+
+    /// What is under the names, the newest first.
+    fn published(home: &Path, name: &EnvName) -> Vec<String> {
+        let mut all: Vec<CheckpointName> = named::all(home, record::IMAGES).unwrap();
+        all.sort_by_key(|slot| slot.newer);
+        assert!(all.iter().all(|slot| slot.name == *name));
+        all.iter()
+            .map(|slot| fs::read_to_string(home.join(slot.to_string()).join(record::FILE)).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn only_pruning_and_the_end_of_a_save_remove_what_is_not_to_be_kept() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name) = (temp.path().join("checkpoint"), "work".parse().unwrap());
+        let keep = |words: &str| words.parse::<Retention>().unwrap();
+        for number in 1..=3 {
+            filled(&home, &name, number).publish(keep("3")).unwrap();
+        }
+        assert_eq!(published(&home, &name), ["3", "2", "1"]);
+        let new = filled(&home, &name, 4);
+        new.publish(keep("2")).unwrap();
+        assert_eq!(published(&home, &name), ["4", "3", "1"]);
+        assert_eq!(fs::read_to_string(new.dir.join(record::FILE)).unwrap(), "2", "it has made way");
+        new.prune(keep("2")).unwrap();
+        assert_eq!(published(&home, &name), ["4", "3"]);
+        drop(new);
+        let mut left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [LOCK, "work", "work@1"]);
+    }
+
+    #[test]
+    fn saves_into_one_name_at_the_same_time_lose_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name): (_, EnvName) = (temp.path().join("checkpoint"), "work".parse().unwrap());
+        const SAVES: u32 = 12;
+        std::thread::scope(|scope| {
+            for number in 0..SAVES {
+                let (home, name) = (&home, &name);
+                scope.spawn(move || filled(home, name, number).publish("99".parse().unwrap()).unwrap());
+            }
+        });
+        let mut all = published(&home, &name);
+        all.sort_by_key(|number| number.parse::<u32>().unwrap());
+        assert_eq!(all, (0..SAVES).map(|number| number.to_string()).collect::<Vec<_>>());
     }
 }

@@ -72,10 +72,10 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<Option<Saved>
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
-    let new = NewCheckpoint::make(home_of(context, &slot)?, &slot.name)?;
+    let new = NewCheckpoint::make(&home_of(context, &slot)?, &slot.name)?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    saving.carry_out(new, &slot).map(Some).map_err(about)
+    saving.carry_out(&new, &slot).map(Some).map_err(about)
 }
 
 /// The instance, which must run and be made to be saved.
@@ -149,7 +149,7 @@ struct Saving<'a> {
 
 impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
-    fn carry_out(&self, new: NewCheckpoint, slot: &CheckpointName) -> Result<Saved> {
+    fn carry_out(&self, new: &NewCheckpoint, slot: &CheckpointName) -> Result<Saved> {
         let begun = Instant::now();
         let member = SavedInterface::leaving(self.context, self.record, self.started)?;
         member.iter().try_for_each(|member| member.write(&new.dir))?;
@@ -162,17 +162,17 @@ impl Saving<'_> {
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
         // waits in them, and reading them would no longer wait.
         let options = Options { pid: main, leave_running: Some(true), ..criu::options(self.inside.net) };
-        let (mut new, mut trees, mut processes, mut committed) = (Some(new), vec![], vec![], None);
+        let (mut trees, mut processes, mut committed) = (vec![], vec![], None);
         let mut noted = Ok(());
         let stopped = Instant::now();
         let dumped = criu.carry_out(RequestType::Dump, options, |stage| {
-            let Some(dir) = new.as_ref().map(|new| new.dir.clone()).filter(|_| stage == "post-dump") else {
+            if stage != "post-dump" {
                 return Ok(());
-            };
+            }
             // Now that they stand still.
             processes = look(self.init, self.inside.net == NetSpace::Its)?.processes;
-            trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
-            if !leave_running && let Some(new) = new.take() {
+            trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
+            if !leave_running {
                 // Only what is safe on the disk may end.
                 let all = (take(&mut processes), take(&mut trees));
                 committed = Some(self.shut(member.as_ref(), || self.commit(new, all, &version))?);
@@ -190,10 +190,15 @@ impl Saving<'_> {
         noted?;
         criu.end();
         tidy(images.as_fd())?;
-        let bytes = match (committed, new) {
-            (None, Some(new)) => self.commit(new, (processes, trees), &version)?,
-            (committed, _) => committed.unwrap_or_default(),
+        let bytes = match committed {
+            None => self.commit(new, (processes, trees), &version)?,
+            Some(bytes) => bytes,
         };
+        if let Err(e) = new.prune(self.save.keep) {
+            output::note(&format!(
+                "checkpoint {slot}: it is saved, but an older one could not be removed: {e}"
+            ));
+        }
         Ok(Saved {
             checkpoint: slot.to_string(),
             instance: self.record.name.to_string(),
@@ -235,7 +240,7 @@ impl Saving<'_> {
     /// Makes it a checkpoint.
     fn commit(
         &self,
-        new: NewCheckpoint,
+        new: &NewCheckpoint,
         (processes, trees): (Vec<SavedProcess>, Vec<SavedTree>),
         criu: &str,
     ) -> Result<u64> {

@@ -125,7 +125,7 @@ impl Migration<'_> {
         let scratch = match self.words.mode {
             Mode::Diskless | Mode::Precopy => DumpDir::Memory(memory::make(memory::available()? / 2)?),
             Mode::Disk | Mode::Lazy => {
-                DumpDir::Shared(NewCheckpoint::make(home(self.context)?, &self.record.name)?)
+                DumpDir::Shared(NewCheckpoint::make(&home(self.context)?, &self.record.name)?)
             }
         };
         let images = scratch.dir().join(IMAGES);

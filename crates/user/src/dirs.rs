@@ -1,6 +1,7 @@
 //! Directories of the user's: made, found and removed so that no other user can exchange them meanwhile.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::getuid;
@@ -10,6 +11,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
 use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
+use skiff_sys::kernel::host_name;
 
 use crate::context::UserContext;
 
@@ -20,6 +23,8 @@ const PARTS: [(&str, u32); 4] = [("upper", 0o755), ("work", 0o700), ("tmp", 0o17
 const TRASH: &str = ".trash.";
 /// What is being made has this in front of its name until it is whole.
 const NEW: &str = ".new.";
+/// What another host has begun is taken for abandoned after this time: hosts that share a directory cannot see each other's processes.
+const ABANDONED: Duration = Duration::from_hours(24);
 
 /// What to do where a directory cannot be had.
 pub const HINT: &str = "the directory for environments must be yours to write to, and have room: `state` in the configuration, or SKIFF_STATE";
@@ -64,13 +69,22 @@ pub fn new_in(all: &Path, name: &EnvName) -> PathBuf {
 
 /// What something is called until it gets its name.
 pub fn new_name(name: &EnvName) -> String {
-    format!("{NEW}{}.{name}", std::process::id())
+    unfinished(NEW, name)
+}
+
+/// `PREFIX` `PID.NAME@HOST`.
+fn unfinished(prefix: &str, name: &EnvName) -> String {
+    format!("{prefix}{}.{name}@{}", std::process::id(), this_host())
+}
+
+fn this_host() -> String {
+    host_name().replace('/', "_")
 }
 
 /// Takes a directory away from under its name; gives where it is now.
 pub fn set_aside(dir: &Path, name: &EnvName) -> Result<PathBuf> {
     let all = open(dir.parent().unwrap_or(Path::new("/")))?;
-    let aside = format!("{TRASH}{}.{name}", std::process::id());
+    let aside = unfinished(TRASH, name);
     all.rename(dir.file_name().unwrap_or_default(), &all, &aside)?;
     Ok(all.path_of(aside))
 }
@@ -103,14 +117,25 @@ pub fn leftovers(all: &Path) -> Vec<PathBuf> {
 }
 
 fn left_in(all: &TrustedDir) -> Vec<String> {
-    let ours = |name: &str| name.starts_with(TRASH) || name.starts_with(NEW);
-    let dead = |name: &str| {
-        let pid =
-            name.trim_start_matches(TRASH).trim_start_matches(NEW).split('.').next().unwrap_or_default();
-        !Path::new("/proc").join(pid).exists()
-    };
     let names = all.names().default_on_error("what cannot be listed shows when it is used").into_iter();
-    names.filter_map(|name| name.into_string().ok()).filter(|name| ours(name) && dead(name)).collect()
+    let host = this_host();
+    names.filter_map(|name| name.into_string().ok()).filter(|name| is_left(all, name, &host)).collect()
+}
+
+/// Whether an entry is something that nobody is making or removing any more.
+fn is_left(all: &TrustedDir, name: &str, this_host: &str) -> bool {
+    let Some(rest) = name.strip_prefix(TRASH).or_else(|| name.strip_prefix(NEW)) else { return false };
+    match rest.split_once('@') {
+        Some((_, host)) if host != this_host => {
+            let stat = all.stat(name).default_on_error("what cannot be looked at is left to its host");
+            let changed = stat.and_then(|stat| u64::try_from(stat.st_mtime).ok());
+            changed.is_some_and(|changed| now().saturating_sub(changed) > ABANDONED.as_secs())
+        }
+        _ => {
+            let pid = rest.split('.').next().unwrap_or_default();
+            !Path::new("/proc").join(pid).exists()
+        }
+    }
 }
 
 /// Removes leftovers as far as the user's own rights go (the rest `skiff sweep` does).
@@ -173,4 +198,36 @@ pub fn delete(context: &UserContext, dir: PathBuf) -> Result<()> {
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else { return Ok(()) };
     let parent = TrustedDir::open(parent, getuid().as_raw())?;
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| Ok(parent.remove_tree(name)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_host_is_making_is_left_to_it_for_a_day() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = TrustedDir::make(&home.path().join("all"), getuid().as_raw(), 0o700).unwrap();
+        // No process has it: it is above the kernel's limit.
+        let dead = "4999999";
+        let this = std::process::id();
+        let entries = [
+            (format!(".new.{this}.dev@here"), 0, false),
+            (format!(".new.{dead}.dev@here"), 0, true),
+            (format!(".trash.{dead}.dev@here"), 0, true),
+            (format!(".new.{dead}.dev@there"), 0, false),
+            (format!(".new.{dead}.dev@there"), 25, true),
+            (format!(".trash.{this}.dev@there"), 25, true),
+            // As older versions called it.
+            (format!(".new.{dead}.dev"), 0, true),
+            (format!(".new.{this}.dev"), 0, false),
+            ("dev".into(), 25, false),
+        ];
+        for (name, hours, is) in entries {
+            dir.make_dir(&name, 0o700).unwrap();
+            let time = std::time::SystemTime::now() - Duration::from_hours(hours);
+            std::fs::File::open(dir.path_of(&name)).unwrap().set_modified(time).unwrap();
+            assert_eq!(is_left(&dir, &name, "here"), is, "{name}, {hours} hours");
+        }
+    }
 }

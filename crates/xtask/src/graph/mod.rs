@@ -45,7 +45,10 @@ const ARROWS: &[(&str, &str)] = &[
     ("env", "sys packages spec site ipc snapshot sandbox output user store runtime plan cli"),
     ("cluster", "sys spec ipc launch sandbox net output user store runtime plan cli app"),
     ("instance", "sys spec snapshot sandbox output user store runtime plan cli env"),
-    ("checkpoint", "sys spec criu ipc snapshot sandbox net output user store runtime plan cli env instance"),
+    (
+        "checkpoint",
+        "sys spec criu site ipc snapshot sandbox net output user store runtime plan cli env instance",
+    ),
     ("migrate", "sys spec criu site ipc launch sandbox output user store runtime plan cli env checkpoint"),
     ("slurm", "sys spec site ipc image sandbox output user store runtime plan cli env"),
     (
