@@ -22,6 +22,8 @@ pub enum NameKind {
     Checkpoints,
     /// Environments, instances and clusters.
     Anything,
+    /// Environments and instances, with a colon behind: a path in them.
+    Inside,
     /// What an instance is made of: `host`, an environment or an image.
     Origins,
     /// `host`, or an image with `image:` in front.
@@ -91,6 +93,7 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         | ("checkpoint", "save", "instance") => Some(Instances),
         ("checkpoint", "restore" | "show" | "delete", "checkpoint" | "checkpoints") => Some(Checkpoints),
         ("exec" | "stop" | "kill" | "rm", _, "name" | "names") => Some(Anything),
+        ("cp", _, "source" | "destination") => Some(Inside),
         ("run", _, "command") if position == 1 => Some(Images),
         ("pull" | "import", ..) => None,
         (_, _, "image" | "images") => Some(Images),
@@ -174,6 +177,9 @@ mod tests {
             ("logs", Some(Instances)),
             ("exec -it", Some(Anything)),
             ("exec web", None),
+            ("cp", Some(Inside)),
+            ("cp -L a", Some(Inside)),
+            ("cp a b", None),
             ("stop", Some(Anything)),
             ("rm -f a", Some(Anything)),
             ("run", Some(Images)),

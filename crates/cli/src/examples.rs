@@ -173,6 +173,14 @@ const ALL: &[Examples] = &[
             ("A command in an environment:", "skiff exec dev make"),
         ],
     ),
+    (
+        "cp",
+        &[
+            ("A file of an instance into the current directory:", "skiff cp sim:/var/log/sim.log ."),
+            ("What a directory contains, into an environment:", "skiff cp ./tool/. dev:/opt/tool"),
+            ("An archive into an instance:", "gzip -d <results.tar.gz | skiff cp - sim:/"),
+        ],
+    ),
     ("logs", &[("Follow the output of an instance:", "skiff logs -f sim")]),
     (
         "stop",

@@ -18,6 +18,7 @@ mod checkpoint;
 mod cluster;
 pub mod complete;
 mod container;
+mod copy;
 mod elsewhere;
 mod env;
 mod examples;
@@ -42,6 +43,7 @@ pub use app::{AppCommand, AppRunArgs};
 pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
+pub use copy::{CopyArgs, CopyEnd};
 pub use env::{EnvCommand, ExecArgs};
 use image::{EXPORTED, IMPORTED};
 pub use image::{ExportArgs, ImportArgs, LoginArgs, PullArgs, ShellArgs, StoreCommand};
@@ -183,6 +185,8 @@ pub enum CliCommand {
     },
     /// Run a command in an instance, an environment or a cluster
     Exec(NamedExecArgs),
+    /// Copy files between the host and an instance or environment
+    Cp(CopyArgs),
     /// Print the output of an instance's command
     Logs {
         /// Follow the output until the command ends

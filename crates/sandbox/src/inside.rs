@@ -13,6 +13,8 @@ use skiff_sys::process::CloneFlags;
 
 use crate::confine::Confinement;
 
+/// The process, in messages.
+const NAME: &str = "process in the environment";
 /// How long it may take. Root inside can mount what never answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -24,17 +26,38 @@ pub fn act_inside<T: Serialize + DeserializeOwned>(
     init: BorrowedFd<'_>,
     act: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    let child =
-        ReportingChild::begin("process in the environment", CloneFlags::NONE, Descriptors::All, || {
-            let spaces =
-                ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::PROCESS_ID;
-            move_into_thread_name_spaces(init, spaces).context(|| "the environment's namespaces")?;
-            Confinement::STRICT.drop_bounding()?;
-            Confinement::STRICT.confine(true)?;
-            act()
-        })?;
+    let child = ReportingChild::begin(NAME, CloneFlags::NONE, Descriptors::All, || {
+        become_root(init)?;
+        act()
+    })?;
     child.end_by(Instant::now() + PATIENCE)?.ok_or_else(|| {
         Fault::new(format!("the environment's files have not answered within {} s", PATIENCE.as_secs()))
             .hint("is something mounted in it that hangs? `skiff env stop` ends it")
     })
+}
+
+/// Begins what takes as long as it takes, as [`act_inside`] does it. Of this process's descriptors it has the standard ones and `keep`.
+///
+/// # Errors
+/// When there can be no such process.
+pub fn begin_inside<T: Serialize + DeserializeOwned>(
+    init: BorrowedFd<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> T,
+) -> Result<ReportingChild<T>> {
+    let kept = [keep, &[init]].concat();
+    ReportingChild::begin(NAME, CloneFlags::NONE, Descriptors::Only(&kept), || {
+        become_root(init)?;
+        Ok(act())
+    })
+}
+
+/// Goes into the environment. Nobody in it sees this process, which stays in the PID namespace that it is in.
+fn become_root(init: BorrowedFd<'_>) -> Result<()> {
+    let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::PROCESS_ID;
+    move_into_thread_name_spaces(init, spaces)
+        .context(|| "the environment's namespaces")
+        .map_err(|e| e.hint("the environment may just have been stopped"))?;
+    Confinement::STRICT.drop_bounding()?;
+    Confinement::STRICT.confine(true)
 }

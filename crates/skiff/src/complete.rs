@@ -49,6 +49,9 @@ fn names(context: &UserContext, kind: NameKind) -> Result<Vec<String>> {
         }
         NameKind::Checkpoints => checkpoints::all(context)?.iter().map(ToString::to_string).collect(),
         NameKind::Anything => [environments()?, instances()?, clusters()?].concat(),
+        NameKind::Inside => {
+            [environments()?, instances()?].concat().into_iter().map(|name| format!("{name}:")).collect()
+        }
         NameKind::Origins => [host(), environments()?, images(context)?].concat(),
         NameKind::Bases => {
             let images = images(context)?.into_iter().map(|image| format!("{PREFIX}{image}"));

@@ -1,6 +1,7 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
 mod complete;
+mod copy;
 mod doctor;
 #[cfg(test)]
 mod every_flag;
@@ -179,6 +180,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Slurm(command) => return slurm::run(&command),
         CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
         CliCommand::Exec(exec) => return named::exec(exec),
+        CliCommand::Cp(args) => copy::copy(&args)?,
         CliCommand::Logs { follow, instance } => named::logs(&instance, follow)?,
         CliCommand::Stop(stop) => named::stop(&stop)?,
         CliCommand::Kill(kill) => return named::kill(&kill),

@@ -8,6 +8,7 @@ use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
 use skiff_plan::stop;
+use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Fault, Result};
@@ -76,6 +77,23 @@ pub fn exec(args: NamedExecArgs) -> Result<i32> {
             let exec = NodesCommand::Exec { inside, node: Member::Controller, name, command };
             cluster::run(&ClusterCommand::Machines(exec))
         }
+    }
+}
+
+/// A session in an environment, which is started if need be, or in a running instance; for `verb`.
+pub fn enter(context: &UserContext, name: &EnvName, verb: &str) -> Result<Live> {
+    match Named::all(context, name)?[..] {
+        [Named::Environment] => env::root::session(context, &Environment::existing(context, name.clone())?),
+        [Named::Instance] => {
+            let record = InstanceDir::existing(context, name)?;
+            Live::connect(&record.dir, ControlRequest::Session)?
+                .ok_or_else(|| instance::look::not_running(&record))
+        }
+        [Named::Cluster] => Err(Fault::new(format!("{name} is a cluster, and {verb} is for one root"))
+            .hint(format!("`skiff cluster exec {name} -- COMMAND` runs a command on one of its nodes"))),
+        [] => Err(none(context, name)?),
+        _ => Err(Fault::new(format!("{name}: several have this name"))
+            .hint(format!("give the environment another one: skiff env rename {name} NEW"))),
     }
 }
 

@@ -48,6 +48,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Drain(_)
         | CliCommand::Ps { .. }
         | CliCommand::Exec(_)
+        | CliCommand::Cp(_)
         | CliCommand::Logs { .. }
         | CliCommand::Stop(_)
         | CliCommand::Kill(_)

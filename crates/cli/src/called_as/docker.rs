@@ -64,6 +64,13 @@ const OTHERS: [Rule; 9] = [
     (&["--format"], Becomes::Value("--format")),
 ];
 
+const COPY: [Rule; 4] = [
+    (&["--archive", "-a"], Becomes::Words(&["--archive"])),
+    (&["--follow-link", "-L"], Becomes::Words(&["--follow-link"])),
+    (&["--overwrite"], AS_EVER),
+    (&["--quiet", "-q"], AS_EVER),
+];
+
 /// A mount. A bare word names a volume there, which nothing here keeps.
 fn volume(value: &str) -> Option<Vec<String>> {
     value.starts_with(['/', '.', '~']).then(|| vec![format!("--volume={value}")])
@@ -136,6 +143,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
         "pull" | "rm" | "stop" | "kill" | "tag" | "history" | "inspect" | "login" | "logout" => {
             ours(&[command], &[&OTHERS])
         }
+        "cp" => ours(&["cp"], &[&COPY]),
         "load" => file(program, words, |file, _| vec!["import".into(), file]),
         "save" => file(program, words, |file, rest| {
             let target = [OsString::from("docker-archive:"), file].into_iter().collect::<OsString>();

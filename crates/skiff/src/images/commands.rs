@@ -60,7 +60,7 @@ pub fn import(import: &ImportArgs) -> Result<()> {
 }
 
 /// Refuses a place that the caller inside an environment has for themselves, and that is another one outside, where this runs.
-fn refuse_own_place(file: &str) -> Result<()> {
+pub fn refuse_own_place(file: &str) -> Result<()> {
     let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let is_own = |part: &str| ["/tmp", "/var/tmp"].iter().any(|place| here.join(part).starts_with(place));
     // What stands before and behind the path says which format it has, or which image of an archive is meant.

@@ -25,6 +25,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("oci", ""),
     ("criu", ""),
     ("tar", ""),
+    ("copy", "sys spec tar"),
     ("site", "spec"),
     ("ipc", "sys spec"),
     ("registry", "sys oci"),
@@ -53,7 +54,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("slurm", "sys spec site ipc image sandbox output user store runtime plan cli env"),
     (
         "skiff",
-        "sys spec oci site ipc registry image launch sandbox net output user store runtime plan cli app env cluster instance checkpoint migrate slurm",
+        "sys spec oci copy site ipc registry image launch sandbox net output user store runtime plan cli app env cluster instance checkpoint migrate slurm",
     ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", ""),
