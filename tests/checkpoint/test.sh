@@ -297,7 +297,7 @@ ok as alice skiff instance logs tough
 equal "$(tail -1 <<<"$out")" "$result" 'result of one whose saving was killed'
 ok as alice skiff sweep
 try as alice skiff checkpoint delete torn
-equal "$(find /home/alice/.local/share/skiff/checkpoint -mindepth 1 -maxdepth 1 -name '.*')" '' 'what is left of it'
+equal "$(find /home/alice/.local/share/skiff/checkpoint -mindepth 1 -maxdepth 1 -name '.*' ! -name .lock)" '' 'what is left of it'
 ok as alice skiff instance rm --force many
 
 # What is in the way is named, and goes on.
