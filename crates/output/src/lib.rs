@@ -2,6 +2,7 @@
 
 mod template;
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
@@ -113,9 +114,14 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
 
 /// Colours a word, on a terminal that wants colours.
 pub fn paint(word: &str, colour: u8) -> String {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-        && io::IsTerminal::is_terminal(&io::stdout());
-    if wanted { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
+    let is_wanted = io::IsTerminal::is_terminal(&io::stdout())
+        && colours_wanted(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref());
+    if is_wanted { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
+}
+
+/// Whether a terminal of this type shows colours, and its user has not refused them (<https://no-color.org>).
+fn colours_wanted(no_color: Option<&OsStr>, terminal: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && terminal.is_some_and(|name| !name.is_empty() && name != "dumb")
 }
 
 /// Ends as the command ended.
@@ -202,6 +208,21 @@ fn day(seconds: u64) -> (String, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_that_show_them_and_users_who_have_not_refused_them() {
+        for (no_color, terminal, want) in [
+            (None, Some("xterm"), true),
+            (Some(""), Some("xterm"), true),
+            (Some("1"), Some("xterm"), false),
+            (None, Some("dumb"), false),
+            (None, Some(""), false),
+            (None, None, false),
+        ] {
+            let got = colours_wanted(no_color.map(OsStr::new), terminal.map(OsStr::new));
+            assert_eq!(got, want, "NO_COLOR={no_color:?} TERM={terminal:?}");
+        }
+    }
 
     #[test]
     fn times_and_sizes() {
