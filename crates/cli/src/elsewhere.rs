@@ -6,7 +6,7 @@ const OPTIONS: [(&[&str], &str); 22] = [
     (&["--hostname", "-h"], "the host's name stays, as Slurm, MPI and licences go by it; nodes with names of their own: `skiff cluster up`"),
     (&["--ulimit"], "a program has your shell's limits: `ulimit -n 4096` (or -l, -s, -u) before skiff"),
     (&["--overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
-    (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR"),
+    (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR; the directory to start in: -w DIR"),
     (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
     (&["--privileged", "--cap-add", "--add-caps", "--allow-setuid", "--keep-privs"], "nothing inside has more rights than you outside; --root is root over your own files"),
     (&["--cap-drop", "--drop-caps", "--security-opt", "--security", "--no-privs"], "a program that runs as yourself has no capabilities; --untrusted also takes away the network, your files and many system calls"),

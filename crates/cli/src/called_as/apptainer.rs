@@ -19,7 +19,7 @@ const GLOBAL: [Rule; 5] = [
 
 /// Of `exec`, `run`, `shell` and `instance start`.
 #[rustfmt::skip]
-const RUN: [Rule; 24] = [
+const RUN: [Rule; 25] = [
     (&["--bind", "-B"], Becomes::Value("--bind")),
     (&["--mount"], Becomes::Value("--mount")),
     (&["--env"], Becomes::Made(variables)),
@@ -44,6 +44,8 @@ const RUN: [Rule; 24] = [
     (&["--no-mount"], Becomes::Made(no_mount)),
     (&["--disable-cache"], AS_EVER),
     (&["--unsquash"], AS_EVER),
+    // A directory for files of /tmp: ours of that name is another thing.
+    (&["-W", "--workdir"], Becomes::Made(|_| None)),
 ];
 
 const PULL: [Rule; 5] = [

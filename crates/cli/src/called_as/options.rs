@@ -79,7 +79,8 @@ pub fn translate<'a>(program: &str, rules: &[&[Rule]], words: &'a [OsString]) ->
                 Becomes::Made(make) => {
                     let value = value()?;
                     let made = make(&value).ok_or_else(|| {
-                        untranslated(program, &format!("{name} {value}"), elsewhere::option(&name))
+                        let nearest = names.iter().find_map(|name| elsewhere::option(name));
+                        untranslated(program, &format!("{name} {value}"), nearest)
                     })?;
                     done.options.extend(made.into_iter().map(OsString::from));
                 }
