@@ -11,6 +11,8 @@ PLUGIN     := $(DESTDIR)$(PREFIX)/lib/skiff
 MAN        := $(DESTDIR)$(PREFIX)/share/man
 SHARE      := $(DESTDIR)$(PREFIX)/share
 CONFIG     := $(DESTDIR)$(SYSCONFDIR)/skiff
+# Debian's zsh looks for what packages bring elsewhere than others' do; both look into /usr/local/share/zsh/site-functions.
+ZSH        := $(SHARE)/zsh/$(if $(and $(filter /usr,$(PREFIX)),$(wildcard /etc/debian_version)),vendor-completions,site-functions)
 DOC        := $(DESTDIR)$(PREFIX)/share/doc/skiff
 UNITS      := $(DESTDIR)$(PREFIX)/lib/systemd/system
 
@@ -63,7 +65,7 @@ deps:
 # The helper is setuid root: only root can give it that owner, so anyone else's DESTDIR wants fakeroot.
 install: man
 	install -d $(BIN) $(LIBEXEC) $(PLUGIN) $(MAN)/man1 $(MAN)/man5 $(CONFIG) $(DOC) \
-	    $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	    $(SHARE)/bash-completion/completions $(ZSH) $(SHARE)/fish/vendor_completions.d
 	install -m 755 $(OUT)/release/skiff $(BIN)/skiff
 	install -m 755 $(OUT)/release/skiff-helper $(LIBEXEC)/skiff-helper
 	@if [ "$$(id -u)" = 0 ]; then \
@@ -77,7 +79,7 @@ install: man
 	install -m 644 $(OUT)/generated/man/*.1 $(MAN)/man1/
 	install -m 644 packaging/man/skiff-config.5 $(MAN)/man5/
 	install -m 644 $(OUT)/generated/completion/skiff.bash $(SHARE)/bash-completion/completions/skiff
-	install -m 644 $(OUT)/generated/completion/_skiff $(SHARE)/zsh/site-functions/_skiff
+	install -m 644 $(OUT)/generated/completion/_skiff $(ZSH)/_skiff
 	install -m 644 $(OUT)/generated/completion/skiff.fish $(SHARE)/fish/vendor_completions.d/skiff.fish
 	install -m 755 packaging/make-store $(LIBEXEC)/make-store
 	@# No part of ours, and all but checkpoints works without it; why it is missing has been said then.
@@ -105,7 +107,7 @@ install: man
 uninstall:
 	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/man1/skiff.1 $(MAN)/man1/skiff-*.1 \
 	    $(MAN)/man5/skiff-config.5 \
-	    $(SHARE)/bash-completion/completions/skiff $(SHARE)/zsh/site-functions/_skiff \
+	    $(SHARE)/bash-completion/completions/skiff $(ZSH)/_skiff \
 	    $(SHARE)/fish/vendor_completions.d/skiff.fish
 	@if cmp -s $(CONFIG)/config.toml $(DOC)/config.toml; then rm -f $(CONFIG)/config.toml; \
 	elif [ -e $(CONFIG)/config.toml ]; then echo 'keeping $(CONFIG)/config.toml: it was changed'; fi

@@ -1,5 +1,7 @@
 //! Completion of names: which kind of name may follow the words that are typed so far. Shells ask by `skiff complete -- WORDS`.
 
+use std::collections::BTreeSet;
+
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 
@@ -14,6 +16,8 @@ pub enum NameKind {
     Clusters,
     /// Nodes of clusters.
     Nodes,
+    /// Hosts that an instance may be moved to.
+    Hosts,
     /// Images.
     Images,
     /// Networks, and the words for those that every host has.
@@ -87,6 +91,7 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         ("cluster", "up", "name") => None,
         ("cluster", _, "name") => Some(Clusters),
         ("cluster", _, "node") => Some(Nodes),
+        ("migrate" | "drain", _, "node" | "to") => Some(Hosts),
         ("instance", "start", "of") => Some(Origins),
         ("instance", "start", _) => None,
         ("instance" | "logs" | "migrate", _, "instance" | "instances")
@@ -112,31 +117,57 @@ pub fn script(shell: Shell) -> String {
             Some((functions, _)) => functions.to_owned() + ZSH,
             None => generated,
         },
-        Shell::Fish => generated + FISH,
+        Shell::Fish => generated + FISH + &fish_options(),
         _ => generated,
     }
 }
 
-/// A colon parts words in bash: of an image's name only what comes behind it is to be put in.
+/// Bash parts words at `=` and `:`. Here they are whole again, and of a name only what comes behind the last of these is to be put in.
 const BASH: &str = r#"
 _skiff_or_names() {
-    local word=${COMP_LINE:0:COMP_POINT} name
-    word=${word##* }
-    _skiff "$@"
-    while IFS= read -r name; do
+    local rest=${COMP_LINE:0:COMP_POINT} typed=() parted=${COMP_WORDBREAKS//[^=:]} word names name front=
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        if [[ ${#typed[@]} == 0 || $rest == [[:space:]]* ]]; then typed+=(""); fi
+        rest=${rest#"${rest%%[![:space:]]*}"}
+        [[ $rest == "$word"* ]] || word=$rest
+        rest=${rest#"$word"}
+        typed[${#typed[@]}-1]+=$word
+    done
+    word=${typed[${#typed[@]}-1]}
+    unset "typed[${#typed[@]}-1]"
+    if [[ $word == --*=* ]]; then
+        front=${word%%=*}=
+        typed+=("${word%%=*}")
+    fi
+    COMPREPLY=()
+    names=$(skiff complete -- "${typed[@]:1}" 2>/dev/null)
+    for name in $names; do
+        name=$front$name
         [[ $name == "$word"* ]] || continue
-        [[ $word != *:* ]] || name=${name#"${word%:*}:"}
+        [[ -z $parted ]] || name=${name#"${word%"${word##*["$parted"]}"}"}
         COMPREPLY+=("$name")
-    done < <(skiff complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
+    done
+    [[ ${#COMPREPLY[@]} == 0 ]] || return 0
+    _skiff "$@"
+    # What stands for a word in the usage is not one.
+    typed=("${COMPREPLY[@]}")
+    COMPREPLY=()
+    for name in "${typed[@]}"; do [[ $name == [\<\[]* ]] || COMPREPLY+=("$name"); done
 }
 complete -F _skiff_or_names -o bashdefault -o default skiff
 "#;
 
 const ZSH: &str = r#"
 _skiff_or_names() {
-    local -a names
-    names=(${(f)"$(skiff complete -- ${words[2,CURRENT-1]} 2>/dev/null)"})
-    (( $#names )) && compadd -a names
+    local -a typed names
+    local front
+    typed=("${(@)words[2,CURRENT-1]}")
+    if [[ $PREFIX == --*=* ]]; then
+        front=${PREFIX%%=*}=
+        typed+=("${PREFIX%%=*}")
+    fi
+    names=(${(f)"$(skiff complete -- "${(@)typed}" 2>/dev/null)"})
+    (( $#names )) && compadd -- ${front}${^names} && return
     _skiff "$@"
 }
 compdef _skiff_or_names skiff
@@ -145,9 +176,61 @@ if [ "$funcstack[1]" = "_skiff" ]; then
 fi
 "#;
 
+/// No files where a name fits. Behind an option fish looks only at what is said of that option: `fish_options`.
 const FISH: &str = r#"
-complete -c skiff -a '(skiff complete -- (commandline -opc)[2..] 2>/dev/null)'
+function __skiff_look_up
+    set -l typed (commandline -opc)
+    set -l word (commandline -ct)
+    if string match -q -- '--*=*' "$word"
+        set -l parts (string split -m 1 = -- "$word")
+        set -a typed $parts[1]
+        set word $parts[2]
+    end
+    set -g __skiff_names
+    for name in (skiff complete -- $typed[2..] 2>/dev/null)
+        test (string sub -l (string length -- "$word") -- $name) = "$word"
+        and set -a __skiff_names $name
+    end
+    set -q __skiff_names[1]
+end
+
+function __skiff_behind
+    contains -- (commandline -opc)[-1] $argv
+    or contains -- (string split -m 1 = -- (commandline -ct))[1] $argv
+    and __skiff_look_up
+end
+
+complete -c skiff -n __skiff_look_up -f -a '$__skiff_names'
 "#;
+
+/// A line for each option with a name behind it.
+fn fish_options() -> String {
+    let mut whole = crate::Cli::command();
+    whole.build();
+    let mut lines = BTreeSet::new();
+    collect_options(&whole, &mut vec![], &mut lines);
+    lines.into_iter().collect()
+}
+
+fn collect_options(command: &Command, path: &mut Vec<String>, lines: &mut BTreeSet<String>) {
+    let above: Vec<&str> = path.iter().map(String::as_str).collect();
+    for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        let longs: Vec<&str> = arg.get_long().into_iter().chain(aliases).collect();
+        if !longs.is_empty() && of_argument(&above, arg.get_id().as_str(), 0).is_some() {
+            let words = longs.iter().map(|long| format!(" --{long}")).collect::<String>();
+            let names = longs.iter().map(|long| format!(" -l {long}")).collect::<String>();
+            lines.insert(format!(
+                "complete -c skiff -n '__skiff_behind{words}'{names} -x -a '$__skiff_names'\n"
+            ));
+        }
+    }
+    for below in command.get_subcommands() {
+        path.push(below.get_name().to_owned());
+        collect_options(below, path, lines);
+        path.pop();
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -197,6 +280,9 @@ mod tests {
             ("cluster exec --node", Some(Nodes)),
             ("cluster up", None),
             ("migrate", Some(Instances)),
+            ("migrate sim", Some(Hosts)),
+            ("drain", Some(Hosts)),
+            ("drain n1 --to", Some(Hosts)),
             ("checkpoint save", Some(Instances)),
             ("checkpoint restore", Some(Checkpoints)),
             ("nosuch", None),
@@ -210,6 +296,10 @@ mod tests {
     fn scripts_ask_for_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             assert!(script(shell).contains("skiff complete -- "), "{shell}");
+        }
+        let fish = fish_options();
+        for line in ["--net --network' -l net -l network -x", "--node' -l node -x", "--base' -l base -x"] {
+            assert!(fish.contains(line), "no {line} in {fish}");
         }
     }
 }

@@ -1,6 +1,9 @@
 //! `skiff complete`: the names that may follow what is typed, for shells. What cannot be looked up has no names: nothing is said in the middle
 //! of somebody's line.
 
+use std::collections::BTreeSet;
+use std::process::Command;
+
 use skiff_cli::complete::{NameKind, following};
 use skiff_cluster::local::record::ClusterDir;
 use skiff_output as output;
@@ -10,6 +13,7 @@ use skiff_spec::fault::Result;
 use skiff_spec::members::Member;
 use skiff_store::PREFIX;
 use skiff_store::index::Names;
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints;
 use skiff_user::context::UserContext;
 
@@ -41,6 +45,7 @@ fn names(context: &UserContext, kind: NameKind) -> Result<Vec<String>> {
         NameKind::Instances => instances()?,
         NameKind::Clusters => clusters()?,
         NameKind::Nodes => nodes(context)?,
+        NameKind::Hosts => hosts(),
         NameKind::Images => images(context)?,
         NameKind::Networks => {
             let sites = skiff_runtime::network::all()?;
@@ -65,6 +70,15 @@ fn nodes(context: &UserContext) -> Result<Vec<String>> {
     let most = skiff_cluster::running(context)?.iter().map(|cluster| cluster.nodes).max().unwrap_or(0);
     let workers = (1..=u16::try_from(most).unwrap_or(u16::MAX)).map(Member::Worker);
     Ok([Member::Controller].into_iter().chain(workers).map(|node| node.to_string()).collect())
+}
+
+/// The nodes that Slurm has and that answer it. Nobody is to wait in the middle of a line for a Slurm that does not answer.
+fn hosts() -> Vec<String> {
+    let slurm = Command::new("timeout").args(["1", "sinfo", "-h", "-r", "-N", "-o", "%N"]).output();
+    let names = slurm
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .default_on_error("without Slurm there are none to offer");
+    names.lines().map(str::trim).collect::<BTreeSet<_>>().into_iter().map(String::from).collect()
 }
 
 /// Images as a user types them: without what is in front of the usual ones of Docker Hub.
