@@ -8,6 +8,7 @@
 #     try CMD...                  runs CMD; sets code, out, err (exit code, stdout, stderr)
 #     ok CMD...                   the same; fails the test unless the exit code is 0
 #     fails N CMD...              the same; fails the test unless the exit code is N
+#     fits CMD...                 the same as `ok`, for a call of skiff that prints JSON: as docs/json.md says; `described CMD...` looks at $out only
 #     within MS CMD...            the same as `ok`, and fails the test if CMD takes longer three times: what else this machine does may
 #                                 hold up one or two
 #     equal GOT WANT [WHAT]       has TEXT PART [WHAT]      lacks TEXT PART [WHAT]
@@ -121,6 +122,16 @@ said() { printf '\n  stdout: %s\n  stderr: %s' "$out" "$err"; }
 ok() {
     try "$@"
     [ "$code" = 0 ] || fail "exit code $code instead of 0: $*$(said)"
+}
+
+fits() {
+    ok "$@"
+    described "$@"
+}
+
+described() {
+    local differs
+    differs=$(/usr/bin/python3 "$(dirname "${BASH_SOURCE[0]}")/schema.py" /usr/share/doc/skiff "$@" <<<"$out" 2>&1) || fail "not as docs/json.md has it: $*: $differs"
 }
 
 fails() { # CODE CMD...

@@ -108,8 +108,9 @@ stop_registry
 # ---- In a job: on its node, and it ends with it
 serve alice sbatch --quiet --wait -o served -e served.err -w n2 --wrap 'skiff cluster notebook --json --environment=dev'
 equal "$(json "$app" 'd["host"]')" n2
+out=$app described skiff app notebook --json
 equal "$forward" "ssh -J alice@ctl -N -o ExitOnForwardFailure=yes -L 127.0.0.1:$port:$socket alice@n2"
-ok as alice skiff app list --json
+fits as alice skiff app list --json
 equal "$(json "$out" 'd[0]["job"]')" "$(squeue -h -o %i)"
 # Where the nodes have it too.
 cp "$here/browser.py" /home/alice

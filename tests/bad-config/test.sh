@@ -61,7 +61,7 @@ refused /home/alice/.config/skiff/config.toml nonsense
 # What the site has locked stays.
 printf 'lock = ["run.linger", "helper"]\n[run]\nlinger = 3\n' >/etc/skiff/conf.d/lock.toml
 printf 'helper = "none"\n[run]\nlinger = 99\nmemory = "7M"\n' >/home/alice/.config/skiff/config.toml
-ok as alice skiff config --json
+fits as alice skiff config --json
 equal "$(json "$out" 'd["run"]["linger"], d["run"]["memory"], d["helper"]')" "(3, '7M', '')"
 rm -r /home/alice/.config
 

@@ -147,7 +147,7 @@ moved mv n1 n2
 # Meanwhile nobody else is given it there, and there it is kept for her.
 ok at n1 bob skiff run --net mv -- ip -o -4 addr show eth0
 has "$out" 10.41.1.1/16
-ok at n1 alice skiff net show mv --json
+fits at n1 alice skiff net show mv --json
 equal "$(json "$out" '[(l["address"], "until" in l) for l in d["leases"] if l["user"] == "alice"]')" "[('10.41.1.0', True)]"
 # What a node has forgotten, or kept long enough, it gives to nobody who would have it twice.
 for forget in 's/"until":[0-9]*/"until":1/' d; do

@@ -53,9 +53,10 @@ has "$result" 'old True True' 'an undisturbed run'
 # Saved once and let go on, then saved again and ended; made again twice.
 ok as alice skiff instance start --checkpoint host calc "${work[@]}" 0.06 calc
 eventually 10 lines calc 20
+fits as alice skiff checkpoint save calc --dry-run --json
 ok as alice skiff checkpoint save calc --dry-run
 has "$out" 'python3 (2 threads' 'what would be saved'
-ok as alice skiff checkpoint save calc --name first --leave-running --json
+fits as alice skiff checkpoint save calc --name first --leave-running --json
 equal "$(json "$out" '(d["processes"], d["left_running"], d["bytes"] > 8 << 20)')" '(2, True, True)'
 steps=$(grep -c . /home/alice/.local/share/skiff/instance/calc/output)
 eventually 10 lines calc $((steps + 20))
@@ -64,16 +65,18 @@ ok as alice skiff checkpoint save calc
 has "$err" 'has ended'
 equal "$(state calc)" 'saved '
 eventually 5 gone
-ok as alice skiff checkpoint list --json
+fits as alice skiff checkpoint list --json
 equal "$(json "$out" '[(c["name"], c["instance"], c["processes"], c["readable"]) for c in d]')" \
     "[('calc', 'calc', 2, True), ('first', 'calc', 2, True)]"
+fits as alice skiff checkpoint show calc --json
 ok as alice skiff checkpoint show calc
 for part in 'CRIU 4.' 'python3 (2 threads' '0 sockets)' 'network      host' 'in memory, /dev/shm' 'its own tmp' 'what it has changed'; do has "$out" "$part"; done
 
+fits as alice skiff checkpoint restore calc --dry-run --json
 ok as alice skiff checkpoint restore calc --dry-run
 has "$out" 'instance     calc'
 equal "$(state calc)" 'saved '
-ok as alice skiff checkpoint restore calc
+fits as alice skiff checkpoint restore calc --json
 equal "$(state calc)" 'running '
 ok as alice skiff instance exec calc -- sh -c 'cat /proc/2/comm; ls /dev/shm; ls /run/skiff/output; test -s /etc/changed'
 equal "$out" $'python3\nfast\n/run/skiff/output'

@@ -8,7 +8,7 @@ as alice mpicc -o mpi mpi.c
 on n1 touch /tmp/hosts-own
 
 # What would be done, and that it is not done.
-ok as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run --dry-run --json -- true
+fits as alice salloc -Q -N2 --ntasks-per-node=2 skiff cluster run --dry-run --json -- true
 equal "$(json "$out" '[(h["name"], h["slots"]) for h in d["hosts"]], d["manager"], d["launches"][0]["argv"][0]["Unix"] is not None')" \
     "([('n1', 2), ('n2', 2)], 'slurm', True)"
 

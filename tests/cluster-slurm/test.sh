@@ -5,7 +5,7 @@
 as bob mkdir -p .config/skiff && echo 'helper = "none"' | as bob tee .config/skiff/config.toml >/dev/null
 nobody_left() { ! pgrep -u alice,bob; }
 nodes() { # USER NAME -> "ctl:running:- n1:running:idle ..."
-    ok as "$1" skiff cluster status "$2" --json
+    fits as "$1" skiff cluster status "$2" --json
     json "$out" '" ".join(":".join((n["name"], n["state"], n["slurm"])) for n in d["nodes"])'
 }
 pid_of() { # USER NAME NODE
@@ -127,7 +127,7 @@ ok as alice skiff cluster up two --slurm --nodes 1
 ok as bob skiff cluster up one --slurm --nodes 1
 ok as alice skiff cluster exec one -- srun -n3 hostname
 equal "$out" $'n1\nn1\nn1'
-ok as alice skiff cluster status --json
+fits as alice skiff cluster status --json
 equal "$(json "$out" '[(c["name"], c["state"], c["nodes"]) for c in d]')" "[('one', 'up', 1), ('two', 'up', 1)]"
 for user in alice bob; do as $user skiff cluster down one; done
 ok as alice skiff cluster exec two -- srun hostname
@@ -187,7 +187,7 @@ for command in 'status lab' 'exec lab -- true' 'down lab' 'add -N1 lab' 'remove 
     has "$err" 'there is no such cluster'
 done
 fails 125 as alice skiff cluster exec --node n999 lab -- true
-ok as alice skiff cluster up lab --slurm --nodes 1 --dry-run --json
+fits as alice skiff cluster up lab --slurm --nodes 1 --dry-run --json
 equal "$(json "$out" '(d["net"], d["shims"])')" "('none', [])"
 equal "$(ls -A /home/alice/.local/share/skiff/cluster)" '' 'what is left of those'
 eventually 3 nobody_left

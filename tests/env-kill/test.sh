@@ -60,7 +60,7 @@ done
 dead=$(sh -c 'echo $$')
 start alice sleep 60
 as alice mkdir -p $state/.new."$dead".half/upper $state/.trash."$dead".gone/upper/a $state/.new."$started".other
-ok as alice skiff sweep --dry-run --json
+fits as alice skiff sweep --dry-run --json
 equal "$(json "$out" 'sorted((e["what"], e["path"], e["removed"]) for e in d)')" \
     "[('environment', '$state/.new.$dead.half', False), ('environment', '$state/.trash.$dead.gone', False)]"
 ok as alice skiff env list

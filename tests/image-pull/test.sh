@@ -136,7 +136,7 @@ fails 125 as alice skiff pull --quiet --arch arm64 $image
 has "$err" arm64
 
 # What goes and what stays.
-ok as alice skiff store du --json
+fits as alice skiff store du --json
 [ "$(json "$out" 'd["images"]')" -gt 3000000 ] || fail "store du: $out"
 start alice skiff run $large sleep 1000
 eventually 5 pgrep -u alice -x sleep
@@ -144,7 +144,7 @@ running=$started
 large_id=$(id_of alice $large)
 [ -d "/run/skiff/images/$large_id" ] || fail 'the image is not mounted'
 ok as bob skiff rmi $large
-ok as alice skiff rmi --json $large
+fits as alice skiff rmi --json $large
 equal "$(json "$out" '[(i["reference"], i["kept_by"]) for i in d]')" "[('$large', None)]"
 fails 125 as alice skiff rmi $large
 [ ! -e "$store/images/$large_id.erofs" ] || fail 'the image is still there'
@@ -178,6 +178,7 @@ fails 1 as alice skiff store verify
 has "$(grep "$small_id" <<<"$out")" "$small_id  "
 lacks "$(grep "$small_id" <<<"$out")" sound
 fails 1 as alice skiff store verify $image --json
+described skiff store verify --json
 ok as alice skiff rmi $image
 ok as alice skiff pull --quiet $image
 ok as alice skiff store verify
@@ -196,14 +197,14 @@ fails 125 as alice sh -c "echo wrong | skiff login $registry --username carol --
 has "$err" 'hint: '
 [ ! -e /home/alice/.docker/config.json ] || lacks "$(cat /home/alice/.docker/config.json)" $registry
 echo 'pass word' >/home/alice/password && chown alice /home/alice/password
-ok as alice skiff login --json $registry --username carol --password-file /home/alice/password
+fits as alice skiff login --json $registry --username carol --password-file /home/alice/password
 lacks "$out$err" 'pass word'
 equal "$(json "$out" 'd["server"], d["username"], d["remembered_in"]')" "('$registry', 'carol', '/home/alice/.config/containers/auth.json')"
 ok as alice skiff pull --quiet $image
 ok as alice skiff run $image
 # What bob could pull he can pull no more, and what alice has logged in for is not his.
 fails 125 as bob skiff pull --quiet $image
-ok as alice skiff logout --json $registry
+fits as alice skiff logout --json $registry
 equal "$(json "$out" 'd["forgotten_in"]')" "['/home/alice/.config/containers/auth.json']"
 fails 125 as alice skiff logout $registry
 fails 125 as alice skiff pull --quiet $image

@@ -91,11 +91,12 @@ on n1 tc qdisc del dev e-n1 root
 # There by the network, back by the shared home, there again: who runs it is always one of the two.
 ok at n1 alice skiff instance start --checkpoint host calc "${work[@]}" 0.1 calc
 eventually 10 lines n1 calc 20
+fits at n1 alice skiff migrate --dry-run --json calc n2
 ok at n1 alice skiff migrate --dry-run calc n2
 has "$out" 'start        ssh'
 has "$out" 'python3'
 equal "$(state n1 calc)" 'running ' 'after --dry-run'
-ok at n1 alice skiff migrate --json calc n2
+fits at n1 alice skiff migrate --json calc n2
 equal "$(json "$out" '(d["processes"], d["memory_bytes"] > 32 << 20, d["file_bytes"] < 1 << 20, [p["phase"] for p in d["phases"]])')" \
     "(2, True, True, ['connect', 'prepare', 'dump', 'files', 'make', 'memory', 'start'])"
 equal "$(state n1 calc)$(state n2 calc)" 'moved running '
@@ -131,6 +132,7 @@ there list
 srun -Q --overlap -N1 -n1 -w n2 sh -c 'skiff instance start host plain sleep 1000; until [ -e drained ]; do sleep 0.1; done; skiff instance rm --force plain' &
 until there list | grep -q plain; do sleep 0.1; done
 skiff drain --dry-run n2
+skiff drain --dry-run --json n2 >drain-json 2>drain-err
 skiff drain n2 2>stayed && exit 1
 touch drained
 wait

@@ -63,7 +63,7 @@ X
 ok at n1 alice lab sh -c "$my_address; ip route show default; ip -o link | wc -l; pwd; id -u; ip -o link show eth0 | sed 's/.* mtu \([0-9]*\) .*/\1/'"
 equal "$out" $'10.20.0.16\ndefault via 10.20.0.1 dev eth0 proto static \n2\n/home/alice\n0\n1400'
 eventually 10 all_free lab
-ok as alice skiff net list --json
+fits as alice skiff net list --json
 equal "$(json "$out" '[(n["name"], n["kind"], n["subnet"], n["in_use"]) for n in d]')" "[('lab', 'bridge', '10.20.0.0/24', 0), ('wire', 'macvlan', '10.30.0.0/24', 0)]"
 # A port below 1024 is free, and oneself is reached by the loopback device.
 ok at n1 alice lab python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 22)); s.listen(); socket.create_connection(("127.0.0.1", 22))'
@@ -125,7 +125,7 @@ done
 eventually 10 sh -c '[ "$(cat /home/alice/address.* | grep -c .)" = 6 ]'
 equal "$(cat /home/alice/address.* | sort -u | wc -l)" 6 'different addresses'
 login alice
-ok on n1 "${login[@]}" skiff net show lab --json
+fits on n1 "${login[@]}" skiff net show lab --json
 equal "$(json "$out" 'sorted({l["user"] for l in d["leases"]})')" "['alice']"
 equal "$(json "$out" 'len(d["leases"])')" 6
 fails 125 at n1 alice lab true
@@ -165,6 +165,8 @@ for net in mv vx routed; do
     wait $!
 done
 login alice
+fails 1 on n2 "${login[@]}" skiff net check --json
+described skiff net check --json
 fails 1 on n2 "${login[@]}" skiff net check
 for net in lab mv routed vx; do has "$out" "pass  $net"; done
 has "$out" $'fail  wire\n      this node has no device e-n1'

@@ -74,7 +74,7 @@ ok as alice srun -N2 --environment=dev true
 equal "$(layers n1)" "$there"
 [ $(($(size) - before)) -lt 20000 ] || fail "sent again: $(($(size) - before)) bytes"
 inside alice dev 'echo small >/opt/small; rm /opt/t/plain'
-ok as alice skiff env snapshot --json dev
+fits as alice skiff env snapshot --json dev
 equal "$(json "$out" 'd["how"]')" incremental
 [ "$(json "$out" 'd["bytes"]')" -lt 100000 ] || fail "sent: $out"
 ok as alice srun -N2 --environment=dev sh -c 'cat /opt/small; test ! -e /opt/t/plain; stat -c %h /opt/t/hard1'

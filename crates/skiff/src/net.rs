@@ -78,7 +78,7 @@ struct ShownLease {
     address: std::net::Ipv4Addr,
     user: String,
     /// Until when it is kept for an instance that was saved.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "output::as_time_if_any")]
     until: Option<u64>,
 }
 
@@ -131,6 +131,8 @@ fn show(name: &NetName, json: bool) -> Result<()> {
 /// How a network is found on this node.
 #[derive(Serialize)]
 pub struct Checked {
+    name: NetName,
+    /// The name by its earlier key.
     network: NetName,
     /// Whether nothing is wrong.
     pub ok: bool,
@@ -150,7 +152,7 @@ pub fn checked(name: Option<&NetName>) -> Result<Vec<Checked>> {
             }
             Err(e) => vec![e.message],
         };
-        checked.push(Checked { network, ok: wrong.is_empty(), wrong });
+        checked.push(Checked { name: network.clone(), network, ok: wrong.is_empty(), wrong });
     }
     Ok(checked)
 }
