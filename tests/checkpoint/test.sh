@@ -263,7 +263,7 @@ fails 125 as alice skiff checkpoint save early --name fuller
 umount_shm=$err left=$(ls -A $shm $shm/fuller/images)
 umount $shm
 has "$umount_shm" 'No space left on device'
-equal "$left" "$shm:"$'\nfuller\n\n'"$shm/fuller/images:" 'what is left of it'
+equal "$left" "$shm:"$'\n.lock\nfuller\n\n'"$shm/fuller/images:" 'what is left of it'
 equal "$(state early)" 'running '
 ok as alice skiff checkpoint save early --name slow
 ok as alice skiff checkpoint restore fast early

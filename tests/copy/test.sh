@@ -101,9 +101,11 @@ sub
         busybox mkfifo pipe; ln -s . d/loop; busybox truncate -s 1G d/hole'
     ok as $user skiff cp web:/x/d out
     cd /home/$user/out/d
-    equal "$(stat -c %a shell) $(stat -c %b hole) $(stat -c %s hole) $(readlink key loop | xargs)" "777 0 1073741824 /home/$user/secret/key ." "$user: what comes out"
+    equal "$(stat -c %a shell) $(stat -c %b hole) $(stat -c %s hole) $(readlink key loop | xargs)" "755 0 1073741824 /home/$user/secret/key ." "$user: what comes out"
     cd - >/dev/null
     [ ! -e /home/$user/out/d/pipe ] || fail 'a pipe has come out'
+    ok as $user sh -c 'umask 077; skiff cp web:/x/d/shell guarded; skiff cp -a web:/x/d/shell as-is'
+    equal "$(stat -c %a /home/$user/guarded /home/$user/as-is | xargs)" '700 777' "$user: modes by the umask"
     # A pipe does not hold up the caller, and is not written to.
     limit=10 refused 'a device, pipe or socket cannot be copied' web:/x/pipe .
     limit=10 refused 'which a copy does not replace' tree/file web:/x/pipe
@@ -151,7 +153,7 @@ P
     ok as $user sh -c "skiff cp - web:/into <$images_tmp/device.tar"
     has "$err" 'are left out: 1'
     ok as $user skiff exec web sh -c 'ls /into; ls /tmp /evil 2>/dev/null | grep evil; stat -c %a /into/good'
-    equal "$out" $'good\nl\n777' "$user: what an archive has made"
+    equal "$out" $'good\nl\n755' "$user: what an archive has made"
     # Nor while it changes: somebody in an environment, who has the home in common, exchanges a directory and a link to another one.
     as $user mkdir -p shared tree/sub
     start $user skiff env exec dev -- sh -c 'cd ~/shared; while :; do rm -rf sub; mkdir sub; rm -rf sub; ln -s ../secret sub; done'

@@ -25,7 +25,7 @@ use crate::record::{self, Checkpoint};
 /// In the directory of checkpoints: who has it gives and takes names there.
 const LOCK: &str = ".lock";
 /// How long somebody else may have it; changing names takes milliseconds.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
@@ -93,13 +93,12 @@ impl NewCheckpoint {
         let _lock = self.lock()?;
         let last = self.ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
         // An empty one makes room for this one, and is no older one.
-        if !is_empty(&self.slot(0)) {
-            // From the oldest on, each changes places with the next newer, until the oldest is where this one is to be.
-            for newer in (1..=last).rev() {
-                change_places(&self.slot(newer - 1), &self.slot(newer))?;
-            }
-        }
+        let has_older = !is_empty(&self.slot(0));
         change_places(&self.dir, &self.slot(0))?;
+        // The newest comes first: whoever is killed in between has that. Then each makes way for the next newer.
+        for newer in (1..=last).filter(|_| has_older) {
+            change_places(&self.dir, &self.slot(newer))?;
+        }
         flush(self.home.path())
     }
 
@@ -120,6 +119,11 @@ impl NewCheckpoint {
         let goes = |slot: &CheckpointName| slot.newer > 0 && (slot.newer >= keep.number() || too_old(slot));
         let old = self.ours()?.into_iter().find(goes);
         old.map(|old| set_aside(&self.slot(old.newer), &old.name)).transpose()
+    }
+
+    /// Whether it can be published, as far as that shows before anything stands still: a file system may have no locks.
+    pub fn check(&self) -> Result<()> {
+        self.lock().map(drop)
     }
 
     /// Two saves into one name, on one host or on several, must not change places in between each other.

@@ -73,6 +73,7 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<Option<Saved>
     }
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     let new = NewCheckpoint::make(&home_of(context, &slot)?, &slot.name)?;
+    new.check()?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
     saving.carry_out(&new, &slot).map(Some).map_err(about)

@@ -13,8 +13,8 @@ pub struct CopyArgs {
     /// Follow a symbolic link in the place of SOURCE
     #[arg(short = 'L', long)]
     pub follow_link: bool,
-    /// Accepted for habit: modes and times are always kept, and owners never
-    #[arg(short = 'a', long, hide = true)]
+    /// Keep modes as they are, whatever your umask; times are kept in any case, owners never
+    #[arg(short = 'a', long)]
     pub archive: bool,
     /// Accepted for habit: no progress is shown
     #[arg(short = 'q', long, hide = true)]

@@ -37,6 +37,8 @@ pub struct Destination<'a> {
     pub base: Option<&'a OsStr>,
     /// In front of paths in messages: whose they are.
     pub of: &'a str,
+    /// Permission bits that nothing gets: who copies may be guarding against others on the host, and modes are what somebody inside has set.
+    pub umask: u16,
 }
 
 /// Unpacks a file, link or tree that [`pack`](crate::pack()) has named `.`.
@@ -53,7 +55,7 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
     let place = Place::of(to, is_directory)?;
     let mut unpacker = match place {
         Place::In { parent, name, shown } => {
-            let mut unpacker = Unpacker::new(reader, parent, shown);
+            let mut unpacker = Unpacker::new(reader, parent, shown, to.umask);
             if !is_directory {
                 unpacker.place(&first, &[&name])?;
                 if unpacker.reader.next_entry().map_err(stream_broken)?.is_some() {
@@ -69,7 +71,7 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
             }
             unpacker
         }
-        Place::Contents { directory, shown } => Unpacker::new(reader, directory, shown),
+        Place::Contents { directory, shown } => Unpacker::new(reader, directory, shown, to.umask),
     };
     while let Some(entry) = unpacker.reader.next_entry().map_err(stream_broken)? {
         unpacker.entry(&entry)?;
@@ -84,7 +86,7 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
 pub fn unpack_archive(to: Destination<'_>, stream: File) -> Result<NotCopied> {
     let shown = shown(to.of, to.path);
     let directory = open_directory(to.path, &shown)?;
-    let mut unpacker = Unpacker::new(TarReader::new(FileStream::new(stream)), directory, shown);
+    let mut unpacker = Unpacker::new(TarReader::new(FileStream::new(stream)), directory, shown, to.umask);
     while let Some(entry) = unpacker.reader.next_entry().map_err(stream_broken)? {
         unpacker.entry(&entry)?;
     }
@@ -101,7 +103,7 @@ enum Place {
 
 impl Place {
     fn of(to: Destination<'_>, is_directory: bool) -> Result<Self> {
-        let Destination { path, base, of } = to;
+        let Destination { path, base, of, .. } = to;
         let whole = shown(of, path);
         let text = show(&whole);
         // A link to a directory is followed, as the user has typed it. One to a file is replaced: it may have been put there.
@@ -188,6 +190,7 @@ struct Unpacker {
     top: OwnedFd,
     /// The path of `top`, for messages.
     shown: Vec<u8>,
+    umask: u16,
     /// The directory in which the last file was made: many come in a row.
     last: Option<(Vec<u8>, OwnedFd)>,
     seals: Vec<Seal>,
@@ -195,8 +198,8 @@ struct Unpacker {
 }
 
 impl Unpacker {
-    fn new(reader: TarReader<FileStream>, top: OwnedFd, shown: Vec<u8>) -> Self {
-        Self { reader, top, shown, last: None, seals: vec![], left_out: NotCopied::default() }
+    fn new(reader: TarReader<FileStream>, top: OwnedFd, shown: Vec<u8>, umask: u16) -> Self {
+        Self { reader, top, shown, umask, last: None, seals: vec![], left_out: NotCopied::default() }
     }
 
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
@@ -244,7 +247,8 @@ impl Unpacker {
             Err(Errno::NOENT) => {
                 let (made, is_new) = self.directory(path)?;
                 if is_new {
-                    fchmod(&made, Mode::from_raw_mode(0o755)).on("set the mode of", self.shown(path))?;
+                    fchmod(&made, Mode::from_raw_mode((0o777 & !self.umask).into()))
+                        .on("set the mode of", self.shown(path))?;
                 }
                 made
             }
@@ -323,7 +327,7 @@ impl Unpacker {
         })
         .on("make", about)?;
         let Some(file) = opened else { return Err(nothing("a file was not opened")) };
-        let mode = file_mode(entry.mode, &mut self.left_out);
+        let mode = file_mode(entry.mode, &mut self.left_out) & !self.umask;
         let done = self.bytes(entry, &file, about).and_then(|()| {
             fchmod(&file, Mode::from_raw_mode(mode.into())).on("set the mode of", about)?;
             Ok(futimens(&file, &times(entry)).on("set the time of", about)?)
@@ -372,7 +376,7 @@ impl Unpacker {
             let place = if path.is_empty() { &b"."[..] } else { &path };
             let dir = openat2(&self.top, place, DIRECTORY, Mode::empty(), how).on("open", &about)?;
             futimens(&dir, &times).on("set the time of", &about)?;
-            fchmod(&dir, Mode::from_raw_mode(mode.into())).on("set the mode of", &about)?;
+            fchmod(&dir, Mode::from_raw_mode((mode & !self.umask).into())).on("set the mode of", &about)?;
         }
         let mut stream = self.reader.into_stream();
         stream.drain().map_err(|e| CopyError::Stream(Fault::new(format!("stream of files: {e}"))))?;

@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,5 +60,7 @@ fn become_root(init: BorrowedFd<'_>) -> Result<()> {
         .context(|| "the environment's namespaces")
         .map_err(|e| e.hint("the environment may just have been stopped"))?;
     Confinement::STRICT.drop_bounding()?;
+    // Only now: a change of credentials takes this back.
+    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
     Confinement::STRICT.confine(true)
 }

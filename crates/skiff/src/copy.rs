@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::dup;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{stdin, stdout};
@@ -36,7 +37,7 @@ pub fn copy(args: &CopyArgs) -> Result<()> {
     }
     let context = UserContext::load()?;
     let (from, to) = (Side::new(&context, from)?, Side::new(&context, to)?);
-    let left_out = transfer(&from, &to, args.follow_link)?;
+    let left_out = transfer(&from, &to, args)?;
     left_out.notes().iter().for_each(|note| output::note(note));
     for live in [from.live, to.live].into_iter().flatten() {
         live.leave();
@@ -114,8 +115,9 @@ impl Begun<'_> {
     }
 }
 
-fn transfer(from: &Side, to: &Side, follow: bool) -> Result<NotCopied> {
-    let destination = |base| to.path().map(|path| Destination { path, base, of: &to.of });
+fn transfer(from: &Side, to: &Side, args: &CopyArgs) -> Result<NotCopied> {
+    let (follow, umask) = (args.follow_link, if args.archive { 0 } else { umask() });
+    let destination = |base| to.path().map(|path| Destination { path, base, of: &to.of, umask });
     let Some(source) = from.path() else {
         let stream = dup(stdin()).context(|| "standard input")?;
         let unpacked = to.begin(stream, |stream| match destination(None) {
@@ -147,6 +149,13 @@ fn transfer(from: &Side, to: &Side, follow: bool) -> Result<NotCopied> {
         (Err(CopyError::Here(fault)), _) | (_, Err(CopyError::Here(fault))) => Err(fault),
         (Err(CopyError::Stream(fault)), _) | (_, Err(CopyError::Stream(fault))) => Err(fault),
     }
+}
+
+/// The permission bits that the caller keeps from others.
+fn umask() -> u16 {
+    let mask = rustix::process::umask(Mode::empty());
+    rustix::process::umask(mask);
+    (mask.bits() & 0o777) as u16
 }
 
 /// What a source is called where it is copied to; nothing if its contents are meant: `DIR/.`, or the root.

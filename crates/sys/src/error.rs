@@ -70,12 +70,18 @@ impl<T, E: Into<io::Error>> SystemContext<T> for Result<T, E> {
     }
 }
 
-/// A path for a message: as it is when it is UTF-8 without control characters, else escaped.
+/// Whether a character changes how those around it look: control characters, and those that turn the direction of writing.
+fn is_disguise(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A path for a message: as it is when it is UTF-8 in which each character looks like itself, else escaped.
 #[must_use]
 pub fn show(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok("") => "/".into(),
-        Ok(text) if !text.chars().any(char::is_control) => text.into(),
+        Ok(text) if !text.chars().any(is_disguise) => text.into(),
         _ => path.escape_ascii().to_string(),
     }
 }

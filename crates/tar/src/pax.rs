@@ -52,8 +52,7 @@ impl Pax {
     pub fn add(&mut self, mut body: &[u8], scope: Scope) -> Result<(), String> {
         while !body.is_empty() {
             let (key, value, rest) = record(body)?;
-            self.set(key, value, scope)
-                .map_err(|why| format!("PAX record {}: {why}", String::from_utf8_lossy(key)))?;
+            self.set(key, value, scope).map_err(|why| format!("PAX record {}: {why}", key.escape_ascii()))?;
             body = rest;
         }
         Ok(())
