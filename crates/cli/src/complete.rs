@@ -97,10 +97,10 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         ("instance" | "logs" | "migrate", _, "instance" | "instances")
         | ("checkpoint", "save", "instance") => Some(Instances),
         ("checkpoint", "restore" | "show" | "delete", "checkpoint" | "checkpoints") => Some(Checkpoints),
-        ("exec" | "stop" | "kill" | "rm", _, "name" | "names") => Some(Anything),
+        ("exec" | "stop" | "kill" | "rm" | "commit", _, "name" | "names") => Some(Anything),
         ("cp", _, "source" | "destination") => Some(Inside),
         ("run", _, "command") if position == 1 => Some(Images),
-        ("pull" | "import", ..) => None,
+        ("pull" | "import" | "commit", ..) => None,
         (_, _, "image" | "images") => Some(Images),
         _ => None,
     }
@@ -260,6 +260,8 @@ mod tests {
             ("logs", Some(Instances)),
             ("exec -it", Some(Anything)),
             ("exec web", None),
+            ("commit -m x", Some(Anything)),
+            ("commit web", None),
             ("cp", Some(Inside)),
             ("cp -L a", Some(Inside)),
             ("cp a b", None),

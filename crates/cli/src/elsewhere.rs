@@ -29,10 +29,9 @@ const OPTIONS: [(&[&str], &str); 22] = [
 
 /// Commands as they are typed, and what to do instead.
 #[rustfmt::skip]
-const COMMANDS: [(&[&str], &str); 14] = [
+const COMMANDS: [(&[&str], &str); 13] = [
     (&["push"], "`skiff export IMAGE oci-archive:FILE`, then `skopeo copy oci-archive:FILE docker://REGISTRY/NAME`"),
     (&["build", "buildx", "bake"], "`podman build`, then `podman save -o FILE` and `skiff import FILE`; or install by hand: `skiff env create NAME --base image:IMAGE`"),
-    (&["commit"], "an environment keeps its changes by itself; a job's container: `srun --container-save=FILE`, then `skiff import FILE`"),
     (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
     (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
     (&["pause", "unpause"], "`skiff checkpoint save NAME`, and later `skiff checkpoint restore NAME`"),

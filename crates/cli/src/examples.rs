@@ -181,6 +181,13 @@ const ALL: &[Examples] = &[
             ("An archive into an instance:", "gzip -d <results.tar.gz | skiff cp - sim:/"),
         ],
     ),
+    (
+        "commit",
+        &[
+            ("An image of what an instance has become:", "skiff commit web web:patched"),
+            ("What an environment has become, with a remark:", "skiff commit -m tuned dev solver:2"),
+        ],
+    ),
     ("logs", &[("Follow the output of an instance:", "skiff logs -f sim")]),
     (
         "stop",

@@ -34,6 +34,29 @@ pub struct ImportArgs {
     pub way: TransferArgs,
 }
 
+#[derive(Args)]
+pub struct CommitArgs {
+    /// Change how the image's programs are run: 'ENV A=B', 'WORKDIR /data', 'CMD [\"bash\"]' ...
+    #[arg(short, long = "change", value_name = "INSTRUCTION")]
+    pub changes: Vec<String>,
+    /// Remark that `skiff history` shows
+    #[arg(short, long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// Author that the image names
+    #[arg(short, long, value_name = "TEXT")]
+    pub author: Option<String>,
+    /// Hide progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Name of the running instance, or of the environment
+    pub name: EnvName,
+    /// Image name: [SERVER/]NAME[:TAG]
+    pub image: String,
+}
+
 pub const EXPORTED: &str = "\
 TARGET is one of
   docker-archive:FILE[:NAME]  for docker load and podman load

@@ -45,8 +45,8 @@ pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use env::{EnvCommand, ExecArgs};
+pub use image::{CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, ShellArgs, StoreCommand};
 use image::{EXPORTED, IMPORTED};
-pub use image::{ExportArgs, ImportArgs, LoginArgs, PullArgs, ShellArgs, StoreCommand};
 pub use instance::{InstanceCommand, StartArgs};
 pub use job::{JobCommand, OnSignalArgs};
 pub use machines::{DaemonCommand, NodesCommand, UpArgs};
@@ -187,6 +187,8 @@ pub enum CliCommand {
     Exec(NamedExecArgs),
     /// Copy files between the host and an instance or environment
     Cp(CopyArgs),
+    /// Make an image of the files of an instance or environment
+    Commit(CommitArgs),
     /// Print the output of an instance's command
     Logs {
         /// Follow the output until the command ends

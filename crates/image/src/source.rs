@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use skiff_erofs::Reader;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::ImageReference;
@@ -20,6 +21,7 @@ use crate::export::root::of_directory;
 use crate::sif;
 use crate::spill::nameless;
 use crate::squashfs::Squashfs;
+use crate::trailer;
 use crate::transport::{self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting};
 use skiff_sys::SystemContext;
 
@@ -190,6 +192,15 @@ impl ImageSource {
             hint: None,
         })?;
         Ok(ImageSource { form, path, tag: None, held: Held::Open(file), lies: None })
+    }
+
+    /// An image file just written, which gets a configuration behind it.
+    ///
+    /// # Errors
+    /// It cannot be written to, or there is no image in it.
+    pub fn written(image: File, name: &str, config: &Value) -> Result<ImageSource> {
+        trailer::append(&image, name, config)?;
+        Self::fetched(image, name)
     }
 
     /// What another process opened, who says that it is this.

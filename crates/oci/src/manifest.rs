@@ -5,6 +5,7 @@
 //! Specifications: <https://github.com/opencontainers/image-spec>, <https://distribution.github.io/distribution/spec/manifest-v2-2/>.
 
 mod config;
+mod instruction;
 mod media;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::platform::Platform;
 
 pub use config::{ExecConfig, History, ImageConfig};
+pub use instruction::{InstructionError, Instructions};
 pub use media::{ACCEPTED, Compression};
 use media::{DocumentType, document_type, layer_kind};
 

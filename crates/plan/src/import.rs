@@ -27,6 +27,22 @@ pub fn import_to(
     Ok(entry)
 }
 
+/// Imports an image that was made just now, and notes its name. No file is behind it that could change.
+pub fn import_made(
+    context: &UserContext,
+    source: ImageSource,
+    name: String,
+    platform: &Platform,
+    progress: &mut PullProgress,
+) -> Result<ImageName> {
+    let entry = ImageName {
+        origin: None,
+        ..read(context, source, (name, FileStamp::default()), platform, progress)?
+    };
+    naming::note(context, &entry)?;
+    Ok(entry)
+}
+
 /// The image that a file is known to hold, for a machine that does not have it.
 pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<ImageName> {
     let entry = read_file(context, file, None, &Platform::host(), &mut PullProgress::new(None, true))?;

@@ -1,5 +1,6 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
+mod commit;
 mod complete;
 mod copy;
 mod doctor;
@@ -181,6 +182,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
         CliCommand::Exec(exec) => return named::exec(exec),
         CliCommand::Cp(args) => copy::copy(&args)?,
+        CliCommand::Commit(args) => commit::commit(&args)?,
         CliCommand::Logs { follow, instance } => named::logs(&instance, follow)?,
         CliCommand::Stop(stop) => named::stop(&stop)?,
         CliCommand::Kill(kill) => return named::kill(&kill),

@@ -49,6 +49,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Ps { .. }
         | CliCommand::Exec(_)
         | CliCommand::Cp(_)
+        | CliCommand::Commit(_)
         | CliCommand::Logs { .. }
         | CliCommand::Stop(_)
         | CliCommand::Kill(_)

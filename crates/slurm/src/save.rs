@@ -107,8 +107,13 @@ impl Saver {
             }
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let all = open_tree(CWD, "/", flags).context(|| "the container's root")?;
-            root::of_root((all.as_fd(), "container"), &is_ours, image.as_fd(), (scratch_dir.as_fd(), &shown))
-                .map_err(ours)
+            root::of_root(
+                (all.as_fd(), "container"),
+                &inside::is_own,
+                image.as_fd(),
+                (scratch_dir.as_fd(), &shown),
+            )
+            .map_err(ours)
         })?;
         Ok(Some(Self { doing, go, image, target }))
     }
@@ -123,11 +128,6 @@ impl Saver {
         written.left_out.notes().iter().for_each(|text| output::note(text));
         Ok(())
     }
-}
-
-/// What every container has of ours: a directory, and links in the place of the host's commands.
-fn is_ours(path: &[u8], target: Option<&[u8]>) -> bool {
-    path == inside::DIR.as_bytes() || target == Some(inside::PROGRAM.as_bytes())
 }
 
 fn is_the_step(job: &SlurmJob, container: &JobContainer) -> Result<bool> {

@@ -197,4 +197,11 @@ pub mod inside {
     pub const TERMINALS: &str = "/run/skiff/terminals";
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
+
+    /// Whether a file is there for Skiff only, and no part of an image that is made of a container: its directory, and the links in the place
+    /// of the host's commands, which lead to `target`.
+    #[must_use]
+    pub fn is_own(path: &[u8], target: Option<&[u8]>) -> bool {
+        path == DIR.as_bytes() || target == Some(PROGRAM.as_bytes())
+    }
 }

@@ -71,6 +71,15 @@ const COPY: [Rule; 4] = [
     (&["--quiet", "-q"], AS_EVER),
 ];
 
+const COMMIT: [Rule; 5] = [
+    (&["--author", "-a"], Becomes::Value("--author")),
+    (&["--change", "-c"], Becomes::Value("--change")),
+    (&["--message", "-m"], Becomes::Value("--message")),
+    // No container is paused here: what its programs write meanwhile may be half there.
+    (&["--pause", "-p"], AS_EVER),
+    (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
+];
+
 /// A mount. A bare word names a volume there, which nothing here keeps.
 fn volume(value: &str) -> Option<Vec<String>> {
     value.starts_with(['/', '.', '~']).then(|| vec![format!("--volume={value}")])
@@ -144,6 +153,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
             ours(&[command], &[&OTHERS])
         }
         "cp" => ours(&["cp"], &[&COPY]),
+        "commit" => ours(&["commit"], &[&COMMIT]),
         "load" => file(program, words, |file, _| vec!["import".into(), file]),
         "save" => file(program, words, |file, rest| {
             let target = [OsString::from("docker-archive:"), file].into_iter().collect::<OsString>();

@@ -60,6 +60,10 @@ fn common_calls() {
             "docker login -u me --password-stdin quay.io",
             "login --username=me --password-stdin quay.io".into(),
         ),
+        (
+            "docker commit -p -m note -c USER=x web x:2",
+            "commit --message=note --change=USER=x web x:2".into(),
+        ),
         ("docker --version", "version".into()),
         ("docker", "help".into()),
         (
@@ -128,7 +132,6 @@ fn what_is_not_translated_is_named() {
         ("docker exec -u bob web id", "-u bob"),
         ("docker build .", "build"),
         ("docker compose up", "compose"),
-        ("podman commit web x", "commit"),
         ("docker load", "standard input"),
         ("apptainer exec --nv x id", "--nv"),
         ("apptainer exec --overlay o x id", "--overlay"),

@@ -42,10 +42,10 @@ pub fn history(image: &str, format: &ListFormat<'_>) -> Result<()> {
         let created = step.created.as_ref().map_or_else(dash, |time| time.chars().take(10).collect());
         let layer = if step.empty_layer { "no" } else { "yes" };
         // One line for each: what a step ran may be a whole script.
-        let by = step.created_by.as_deref().unwrap_or("-").split_whitespace().collect::<Vec<_>>().join(" ");
-        vec![created, layer.into(), by]
+        let line = |text: Option<&str>| text.unwrap_or("-").split_whitespace().collect::<Vec<_>>().join(" ");
+        vec![created, layer.into(), line(step.created_by.as_deref()), line(step.comment.as_deref())]
     };
     let rows: Vec<_> = steps.iter().map(row).collect();
     let by = |step: &Step| step.created_by.clone().unwrap_or_default();
-    output::list(format, &steps, by, || output::table(&["CREATED", "LAYER", "CREATED BY"], &rows))
+    output::list(format, &steps, by, || output::table(&["CREATED", "LAYER", "CREATED BY", "COMMENT"], &rows))
 }

@@ -1,0 +1,134 @@
+//! `skiff commit`: the files of an instance or environment as an image of their own.
+//!
+//! They are read by a process that is root of the container's user namespace, since they may belong to any of the user's ids. From what it
+//! writes, an image file with the new configuration, the store imports as it does from any user's file.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
+use serde_json::{Value, json};
+use skiff_cli::CommitArgs;
+use skiff_image::export::root;
+use skiff_image::source::{ImageSource, temporary};
+use skiff_oci::manifest::{ImageConfig, Instructions};
+use skiff_oci::platform::Platform;
+use skiff_output as output;
+use skiff_plan::import;
+use skiff_plan::progress::PullProgress;
+use skiff_runtime::control::Live;
+use skiff_runtime::environments::Environment;
+use skiff_runtime::record::InstanceDir;
+use skiff_sandbox::enter::{EnterTarget, run};
+use skiff_sandbox::join::NetSpace;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::inside;
+use skiff_store::file::name_for;
+use skiff_store::index::ImageName;
+use skiff_store::{client, ours};
+use skiff_sys::clock::now;
+use skiff_user::context::UserContext;
+
+use crate::images::commands::{ListedImage, digest};
+use crate::named;
+
+/// Makes the image; prints its id.
+pub fn commit(args: &CommitArgs) -> Result<()> {
+    let CommitArgs { changes, message, author, quiet, json, name, image } = args;
+    let context = UserContext::load()?;
+    // Before anything is read: at the end it would be all for nothing.
+    let reference = name_for(image)?;
+    let live = named::enter(&context, name, "commit")?;
+    let mut config = image_below(&context, name)?.config;
+    change(&mut config, changes)?;
+    note_step(&mut config, name.as_str(), message.as_deref(), author.as_deref());
+    let platform = platform(&config)?;
+    let mut progress = PullProgress::new(None, *quiet);
+    if !quiet {
+        output::note(&format!("reading the files of {name}"));
+    }
+    let source = read(&live, name.as_str(), &config)?;
+    let entry = import::import_made(&context, source, reference, &platform, &mut progress)?;
+    live.leave();
+    client::mount(&context, entry.id);
+    match json {
+        true => output::json(&ListedImage::of(&entry)),
+        false => output::line(&digest(entry.id)),
+    }
+}
+
+/// The image that the container was made of: the new one inherits its configuration.
+fn image_below(context: &UserContext, name: &EnvName) -> Result<ImageName> {
+    let environment = Environment::named(context, name.clone())?;
+    let image = match environment.exists() {
+        true => environment.ground()?.image().cloned(),
+        false => InstanceDir::existing(context, name)?.image()?,
+    };
+    image.ok_or_else(|| {
+        Fault::new(format!(
+            "{name} stands on the host's root, and an image of it would be one of the whole host"
+        ))
+        .hint("`skiff env create NAME --base image:IMAGE` makes an environment that an image can be made of")
+    })
+}
+
+fn change(config: &mut Value, changes: &[String]) -> Result<()> {
+    let mut instructions = Instructions::new(config);
+    for text in changes {
+        instructions.apply(text).map_err(|e| Fault::new(format!("commit: --change: {e}")))?;
+    }
+    config["config"] = instructions.into_config();
+    Ok(())
+}
+
+/// Says in the image's history how it came to be. Its files are one layer, whatever layers those below had.
+fn note_step(config: &mut Value, name: &str, message: Option<&str>, author: Option<&str>) {
+    let created = output::rfc3339(now());
+    let steps = config.get("history").and_then(Value::as_array).cloned().unwrap_or_default();
+    let without_layer = steps.into_iter().map(|mut step| {
+        if let Some(step) = step.as_object_mut() {
+            step.insert("empty_layer".into(), true.into());
+        }
+        step
+    });
+    let mut history: Vec<Value> = without_layer.collect();
+    let mut step = json!({"created": created, "created_by": format!("skiff commit {name}")});
+    if let Some(message) = message {
+        step["comment"] = message.into();
+    }
+    if let Some(author) = author {
+        step["author"] = author.into();
+        config["author"] = author.into();
+    }
+    history.push(step);
+    config["history"] = history.into();
+    config["created"] = created.into();
+    config["rootfs"] = json!({"type": "layers", "diff_ids": []});
+    let host = Platform::host();
+    for (key, value) in [("architecture", host.architecture), ("os", host.os)] {
+        if config.get(key).and_then(Value::as_str).is_none_or(str::is_empty) {
+            config[key] = value.into();
+        }
+    }
+}
+
+/// What the image runs on: that of the image below, which need not be this host's.
+fn platform(config: &Value) -> Result<Platform> {
+    let parsed = ImageConfig::parse("the new image", config.to_string().as_bytes())
+        .map_err(|e| Fault::new(e.to_string()))?;
+    Ok(parsed.platform.unwrap_or_else(Platform::host))
+}
+
+/// Reads the container's files into an image file.
+fn read(live: &Live, name: &str, config: &Value) -> Result<ImageSource> {
+    let (image, scratch_dir, scratch_name) = temporary().map_err(ours)?;
+    let target = EnterTarget { init: live.init.as_fd(), net: NetSpace::Ours, number: None };
+    run(target, &[image.as_fd(), scratch_dir.as_fd()], || {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let all = open_tree(CWD, "/", flags).context(|| format!("{name}: root"))?;
+        let scratch = (scratch_dir.as_fd(), &*scratch_name);
+        root::of_root((all.as_fd(), name), &inside::is_own, image.as_fd(), scratch).map_err(ours)
+    })?;
+    ImageSource::written(image, name, config).map_err(ours)
+}

@@ -1,0 +1,64 @@
+# `skiff commit`: an image of what an instance or an environment has become, with the helper (alice) and without (bob).
+# takes: 20
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root
+start_registry
+make_store
+skeleton "$root"
+mkdir "$root/gone" && echo old >"$root/gone/file"
+push tools/plain:1 "$root" --config '{"Entrypoint":["/bin/sh","-c"],"Cmd":["echo old"],"Env":["PATH=/bin","A=1","B=2"],"Labels":{"of":"plain"}}'
+image=$registry/tools/plain:1
+as bob mkdir -p .config/skiff && echo 'helper = "none"' | as bob tee .config/skiff/config.toml >/dev/null
+
+for user in alice bob; do
+    ok as $user skiff pull $image
+    ok as $user mkdir -p data
+    as $user sh -c 'echo private >data/file'
+    ok as $user skiff run -d --name web --writable --root -v data:/data --entrypoint sleep $image 1000
+    ok as $user skiff exec web sh -c 'echo new >/new; ln -s /new /link; rm -r /gone; chmod 4750 /new; chmod 700 /srv 2>/dev/null || mkdir -m 700 /srv
+        truncate -s 1G /sparse'
+    # As soon as it is said what is wrong, before the files are read.
+    fails 125 as $user skiff commit -c 'RUN make' web web:2
+    has "$err" 'instruction "RUN make": only CMD,'
+    fails 125 as $user skiff commit web ./file
+    fails 125 as $user skiff commit nosuch web:2
+    has "$err" 'there is no instance, environment or cluster of this name'
+    ok as $user skiff commit -m 'patched by hand' -a "$user" -c 'ENV A="3 4"' -c 'ENTRYPOINT []' -c 'CMD ["cat", "/new"]' web web:2
+    [[ $out == sha256:* ]] || fail "printed: $out"
+    has "$err" 'reading the files of web'
+    ok as $user skiff stop -t 1 web
+    # It is an image as any other, and what was of the container's own is not in it.
+    ok as $user skiff run web:2
+    equal "$out" new
+    fails 1 as $user skiff run --root web:2 ls -d /gone
+    ok as $user skiff run --root web:2 sh -c 'stat -c "%a %u" /new /srv; readlink /link; ls /data; echo "$A $B"; stat -c %s /sparse'
+    equal "$out" $'4750 0\n700 0\n/new\n3 4 2\n1073741824' "$user: the image's files"
+    ok as $user skiff history web:2
+    has "$out" 'patched by hand'
+    ok as $user skiff inspect --format '{{.Config.author}} {{.Config.config.Labels.of}}' web:2
+    equal "$out" "$user plain"
+    ok as $user skiff inspect --files web:2
+    lacks "$out" run/skiff
+    # The name before gives way; a new container of it changes only what is its own.
+    ok as $user skiff env create boxed --base image:web:2
+    ok as $user skiff env exec boxed -- sh -c 'echo newer >/new'
+    fits as $user skiff commit --quiet --json boxed web:2
+    equal "$err" ''
+    ok as $user skiff run web:2
+    equal "$out" newer
+    # What others unpack.
+    ok as $user skiff export web:2 oci-archive:web.tar
+    ok as $user skiff import web.tar again
+    ok as $user skiff run again
+    equal "$out" newer
+    # The host's root is nobody's image.
+    ok as $user skiff env create dev
+    fails 125 as $user skiff commit dev dev:1
+    has "$err" "stands on the host's root"
+    has "$err" 'hint: '
+done
+# From inside it is done outside.
+inside alice dev 'skiff commit boxed inside:1 && skiff run inside:1'
+has "$out" newer
+ok as alice skiff store verify
