@@ -31,6 +31,10 @@ done
 # What makes mpirun work as root of the environment is no job's business.
 as_root srun -n1 env
 lacks "$out" PMIX_
+lacks "$out" OMPI_ALLOW
+# By its own starter, too, which otherwise refuses root.
+as_root mpirun --oversubscribe -n 2 mpi
+equal "$(grep -c ' of 2, sum 1,' <<<"$out")" 2
 as_root env PMIX_MCA_psec=munge srun -n1 env
 has "$out" PMIX_MCA_psec=munge
 # By the shared memory and single copies, not by the network.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use skiff_runtime::proxy::{PSEC, PSEC_OF_ROOT};
+use skiff_runtime::proxy::MPI_OF_ROOT;
 use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH, own_env, own_variable};
 use skiff_spec::caller::ONLY_INSIDE;
 use skiff_spec::plan::{Identity, Route};
@@ -176,9 +176,10 @@ fn environment(
     if identity == Identity::Root {
         command.set("USER", "root");
         command.set("LOGNAME", "root");
-        // munge tells of the real uid, ranks of root inside claim 0: PMIx would wait for ever for the two to agree.
-        if command.var(PSEC).is_none() {
-            command.set(PSEC, PSEC_OF_ROOT);
+        for (name, value) in MPI_OF_ROOT {
+            if command.var(name).is_none() {
+                command.set(name, value);
+            }
         }
         // Root's programs are found, as after any login as root.
         let path = command.var("PATH").unwrap_or(OsStr::new(DEFAULT_PATH)).to_owned();

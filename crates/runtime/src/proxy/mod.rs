@@ -9,4 +9,4 @@ pub mod words;
 
 pub use client::{call_outside, run_as};
 pub use server::{Served, serve};
-pub use words::{LATER, PSEC, PSEC_OF_ROOT};
+pub use words::{LATER, MPI_OF_ROOT};

@@ -13,10 +13,10 @@ pub const SHIM_DIRS: [&str; 2] = ["/usr/bin", "/usr/local/bin"];
 /// What stands before the names of variables that are for tasks, and not for what starts them on the host.
 pub const LATER: &str = "SKIFF_LATER_";
 
-/// By what the ranks of an MPI program prove who they are.
-pub const PSEC: &str = "PMIX_MCA_psec";
-/// What root inside has to give for that.
-pub const PSEC_OF_ROOT: &str = "native";
+/// Variables by which MPI programs work for root inside. munge tells of the real uid, ranks of root inside claim 0: PMIx would wait for ever
+/// for the two to agree. And `mpirun` refuses root, who can break a host, but inside has only the user's rights.
+pub const MPI_OF_ROOT: [(&str, &str); 3] =
+    [("PMIX_MCA_psec", "native"), ("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")];
 
 /// What the client wants run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,7 +133,9 @@ impl CommandRequest {
             let value = pair.get(at + 1..).unwrap_or_default();
             (OsString::from_vec(pair[..at].to_vec()), OsString::from_vec(value.to_vec()))
         };
-        let is_for_root = |(name, value): &(OsString, OsString)| name == PSEC && value == PSEC_OF_ROOT;
+        let is_for_root = |(name, value): &(OsString, OsString)| {
+            MPI_OF_ROOT.iter().any(|(own, own_value)| name == own && value == own_value)
+        };
         self.env.iter().map(split).filter(|pair| !is_for_root(pair)).collect()
     }
 
