@@ -97,9 +97,17 @@ impl NewCheckpoint {
         change_places(&self.dir, &self.slot(0))?;
         // The newest comes first: whoever is killed in between has that. Then each makes way for the next newer.
         for newer in (1..=last).filter(|_| has_older) {
-            change_places(&self.dir, &self.slot(newer))?;
+            change_places(&self.dir, &self.slot(newer)).inspect_err(|_| self.put_back(newer))?;
         }
         flush(self.home.path())
+    }
+
+    /// Gives the first `places` checkpoints their places again, and the new one that of the new: what it holds in the end is removed.
+    fn put_back(&self, places: u32) {
+        for newer in (0..places).rev() {
+            change_places(&self.dir, &self.slot(newer))
+                .ignore_error("the error that led here is the one to be told");
+        }
     }
 
     /// Removes those of its name that are not to be kept, once it is published.
@@ -170,7 +178,12 @@ fn change_places(from: &Path, to: &Path) -> Result<()> {
         Err(Errno::NOENT) => Ok(()),
         // NFS, for one, cannot do it at once.
         Err(Errno::INVAL) if to.exists() && from.exists() => {
-            let between = to.with_file_name(format!(".new.{}.between", std::process::id()));
+            // With the process and host in it, as any name of what is not finished: another host leaves it alone.
+            let own = from.file_name().unwrap_or_default().to_string_lossy();
+            let between = to.with_file_name(match own.rsplit_once('@') {
+                Some((of_process, host)) => format!("{of_process}.between@{host}"),
+                None => format!("{own}.between"),
+            });
             fs::rename(to, &between)
                 .and_then(|()| fs::rename(from, to))
                 .and_then(|()| fs::rename(&between, from))
@@ -271,6 +284,22 @@ mod tests {
         let mut left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, [LOCK, "work", "work@1"]);
+    }
+
+    #[test]
+    fn a_save_that_fails_half_way_leaves_all_in_their_places() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name) = (temp.path().join("checkpoint"), "work".parse().unwrap());
+        for number in 1..=3 {
+            filled(&home, &name, number).publish("9".parse().unwrap()).unwrap();
+        }
+        let new = filled(&home, &name, 4);
+        for done in 0..=3 {
+            (0..done).for_each(|newer| change_places(&new.dir, &new.slot(newer)).unwrap());
+            new.put_back(done);
+            assert_eq!(published(&home, &name), ["3", "2", "1"], "{done}");
+            assert_eq!(fs::read_to_string(new.dir.join(record::FILE)).unwrap(), "4", "{done}");
+        }
     }
 
     #[test]

@@ -225,7 +225,7 @@ pub fn refresh(context: &UserContext, name: &EnvName, json: bool) -> Result<()> 
     if json {
         return output::json(&refreshed);
     }
-    if directories.is_empty() && report.packages.is_empty() {
+    if directories.is_empty() && report.packages.is_empty() && !report.is_in_use {
         output::note(&format!("environment {name} shows all that the host has: nothing was to be done"));
     }
     directories.iter().try_for_each(|directory| output::line(&directory.display().to_string()))?;

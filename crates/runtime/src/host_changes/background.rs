@@ -102,9 +102,10 @@ fn first(dir: &Path, begun: SystemTime) -> Result<()> {
 fn again(view: &ViewOfHost<'_>) -> Result<()> {
     make_way();
     package_database::note_base(view.dir)?;
-    let Some(known) = HostState::read(view.dir) else { return Ok(()) };
+    // If the first look has not come to its end, nothing is known, and all is forgotten.
+    let known = HostState::read(view.dir).and_then(|known| known.full);
     let found = full::look(None).look;
-    match known.full.is_some_and(|full| full.is_same(found)) {
+    match known.is_some_and(|full| full.is_same(found)) {
         true => Ok(()),
         false => view.forget(Some(found)),
     }

@@ -45,7 +45,10 @@ fn redirected(words: &[OsString], job: &str) -> Vec<OsString> {
     if let Some(target) = words.last_mut() {
         let below = TEMPORARY.into_iter().find_map(|(part, place)| {
             let rest = target.as_bytes().strip_prefix(place.as_bytes())?.strip_prefix(b"/")?;
-            Some((part, rest.to_vec()))
+            // One that begins with a slash would take the place of the whole path.
+            let slashes = rest.iter().take_while(|byte| **byte == b'/').count();
+            let leads_out = rest.split(|byte| *byte == b'/').any(|name| name == b"..");
+            (!leads_out).then(|| (part, rest[slashes..].to_vec()))
         });
         if let Some((part, rest)) = below {
             *target = Path::new(JOBS).join(job).join(part).join(OsString::from_vec(rest)).into_os_string();
@@ -92,6 +95,8 @@ mod tests {
             ("-j 7 prog /tmp/prog", "-j 7 prog /run/skiff/jobs/7/tmp/prog"),
             ("--jobid=7.1 prog /tmp/prog", "--jobid=7.1 prog /run/skiff/jobs/7/tmp/prog"),
             ("/tmp/prog /home/a/prog", "/tmp/prog /home/a/prog"),
+            ("prog /tmp//prog", "prog /run/skiff/jobs/7/tmp/prog"),
+            ("prog /tmp/../etc/x", "prog /tmp/../etc/x"),
             ("prog /tmpfs/x", "prog /tmpfs/x"),
             ("prog tmp/x", "prog tmp/x"),
             ("-j8 prog /tmp/prog", "-j8 prog /tmp/prog"),
