@@ -42,6 +42,11 @@ start alice skiff env exec dev -- sh -c 'skiff run -- sleep 4444 & echo $! >pid;
 eventually 5 pgrep -u alice -f 'sleep 4444'
 inside alice dev 'kill -9 $(cat pid)'
 eventually 5 sh -c '! pgrep -u alice -f "sleep 4444"'
+# Also one that heeds no signal but that one.
+start alice skiff env exec dev -- sh -c 'skiff run -- sh -c "trap : TERM HUP INT; echo; while :; do sleep 4445; done" & echo $! >pid; wait'
+eventually 5 pgrep -u alice -f 'sleep 4445'
+inside alice dev 'kill -9 $(cat pid)'
+eventually 20 sh -c '! pgrep -u alice -f 4445'
 # As root inside and as oneself; from an environment of one's choice into the one that one comes from.
 equal "$(as alice skiff env exec --me dev -- skiff run --me -- id -un)" alice
 equal "$(as alice skiff env exec other -- skiff env exec dev -- cat /opt/of-dev)" x

@@ -1,12 +1,13 @@
 //! The layer of shims: a link to Skiff in the place of each command that by default the host runs for those inside (`srun`,
 //! `sbatch` ...). Which these are is written in the program, so no configuration is read for it; whoever configured others
-//! makes a layer of their own. Kept, like the stand-ins, because to make it takes 80 microseconds of every start.
+//! makes a layer of their own. What leads `ssh` of root inside to the user's keys is in it, too. Kept, like the stand-ins, because to make it takes 80 microseconds of every start.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat, symlinkat};
 use rustix::io::Errno;
+use skiff_sandbox::ssh_user;
 use skiff_spec::config::Slurm;
 use skiff_spec::plan::inside;
 
@@ -23,6 +24,14 @@ pub fn fill(layers: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let host = openat(CWD, "/", flags, Mode::empty())?;
     for shim in Slurm::default().shims() {
         put(host.as_fd(), layer.as_fd(), &shim)?;
+    }
+    let parts: [(&str, fn(BorrowedFd<'_>) -> rustix::io::Result<()>); 2] =
+        [(ssh_user::ROOTS_HOME, ssh_user::put_link), (ssh_user::CONFIGURATIONS, ssh_user::put_configuration)];
+    for (dir, put) in parts {
+        // A host without OpenSSH has no place for its configuration.
+        if let Ok(dir) = Path::new(dir).canonicalize() {
+            put(place(host.as_fd(), layer.as_fd(), &dir)?.as_fd())?;
+        }
     }
     Ok(())
 }

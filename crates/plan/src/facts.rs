@@ -14,6 +14,8 @@ use skiff_spec::plan::{Accounts, Route};
 use skiff_sys::IgnoreError;
 use skiff_user::context::{UserContext, is_inside};
 
+use crate::ssh_user;
+
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
 const PARTS: [&str; 5] = ["/usr", "/var", "/opt", "/srv", "/usr/local"];
 
@@ -28,6 +30,8 @@ pub struct Facts<'a> {
     pub uid: u32,
     /// The user's home.
     pub home: &'a Path,
+    /// The user's name, as their login says; nothing if that is not a plain one.
+    pub login: Option<String>,
     /// What `/etc/resolv.conf` leads to, if that is in `/run`, which is new inside.
     pub resolv_conf: Option<PathBuf>,
     /// The host's directory in which the command begins, if it is to begin in one of these.
@@ -96,12 +100,21 @@ impl<'a> Facts<'a> {
             route: context.route(),
             uid: context.uid,
             home: &context.home,
+            login: login_name(),
             resolv_conf: real.filter(|real| real.starts_with("/run")),
             working_dir: None,
             agent_dir: None,
             base,
         })
     }
+}
+
+/// Not by the account: to look that up takes longer than all else here.
+fn login_name() -> Option<String> {
+    ["LOGNAME", "USER"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok())
+        .filter(|name| ssh_user::is_plain(name))
 }
 
 /// Refuses inside an environment: the helper has no power there.

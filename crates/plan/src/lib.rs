@@ -17,6 +17,7 @@ pub mod replay;
 pub mod resolve;
 pub mod show;
 pub mod ssh_agent;
+mod ssh_user;
 pub mod stop;
 
 use std::path::{Path, PathBuf};
@@ -113,6 +114,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     }
     let shims = if contain || !options.shims { vec![] } else { facts.config.slurm.shims() };
     let is_host = matches!(facts.base, BaseFacts::Host { .. });
+    let ssh_user = if is_host && !contain && !asked.no_home { ssh_user::of(&facts) } else { None };
     let (base, unpacked, accounts) = match facts.base {
         BaseFacts::Host { .. } => (Base::Host, None, Accounts::default()),
         BaseFacts::Image { id, unpacked, accounts, .. } => (Base::Image(id), unpacked, accounts),
@@ -135,6 +137,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
         mounts,
         net: options.net_of_group.unwrap_or(net),
         shims,
+        ssh_user,
     })
 }
 

@@ -90,7 +90,7 @@ fn words_for(mount: &Mount) -> Option<String> {
 fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
     #[rustfmt::skip]
     let Plan {
-        name, route, base, layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net, shims,
+        name, route, base, layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net, shims, ssh_user,
     } = one;
     let parts = [
         ("name", *name == other.name),
@@ -107,6 +107,7 @@ fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
         ("mounts", *mounts == other.mounts),
         ("net", *net == other.net),
         ("shims", *shims == other.shims),
+        ("ssh_user", *ssh_user == other.ssh_user),
     ];
     parts.into_iter().find(|(_, is_same)| !is_same).map(|(part, _)| part)
 }

@@ -29,6 +29,7 @@ mod rootfs_inputs;
 mod rootless;
 pub mod session;
 mod spawn_attr;
+pub mod ssh_user;
 pub mod stack;
 pub mod start;
 pub mod step;

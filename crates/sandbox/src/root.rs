@@ -21,6 +21,7 @@ use crate::mounts::{
     as_root_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
 };
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
+use crate::ssh_user;
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
@@ -60,6 +61,10 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
             place(root, mount, Path::new(target))?;
         }
     }
+    if let Some(user) = &inputs.plan.ssh_user {
+        let is_kept = matches!(inputs.plan.upper, Upper::Directory(_));
+        ssh_user::tell(root, user, is_kept).context(|| inside::DIR)?;
+    }
     if inputs.plan.read_only {
         set_attributes(root, MountAttr::RDONLY, false).context(|| "read-only root")?;
     }
@@ -81,7 +86,11 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
         Shims::Usual => lower.push(at("mask/shims")),
         Shims::These(shims) if shims.is_empty() => {}
         Shims::These(shims) => {
-            put_shims(shims, inputs.dir("shims", 0o755)?.as_fd())?;
+            let layer = inputs.dir("shims", 0o755)?;
+            put_shims(shims, layer.as_fd())?;
+            if plan.ssh_user.is_some() {
+                ssh_user::lead(layer.as_fd()).context(|| "layer of shims")?;
+            }
             lower.push(at("shims"));
         }
     }

@@ -25,6 +25,7 @@ use crate::confine::Confinement;
 use crate::mounts::{as_root_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::root;
 use crate::rootfs_inputs::{PLACE, RootfsInputs};
+use crate::ssh_user;
 
 /// The program.
 pub const PROGRAM: &str = "/usr/bin/fuse-overlayfs";
@@ -91,7 +92,11 @@ fn options(inputs: &RootfsInputs<'_>, ids: u32) -> Result<String> {
         inputs.hang(&shown.context(|| format!("layer {}", layer.display()))?, &name)?;
         lower.push(format!("{PLACE}/{name}"));
     }
-    stand_ins(inputs.dir("stand-ins", 0o755)?.as_fd()).context(|| "stand-ins")?;
+    let layer = inputs.dir("stand-ins", 0o755)?;
+    stand_ins(layer.as_fd()).context(|| "stand-ins")?;
+    if inputs.plan.ssh_user.is_some() {
+        ssh_user::lead(layer.as_fd()).context(|| "stand-ins")?;
+    }
     lower.push(format!("{PLACE}/stand-ins"));
     lower.push("/".into());
     let (upper, work) = match &inputs.plan.upper {

@@ -154,6 +154,7 @@ impl Machine {
             home: Path::new("/home/alice"),
             resolv_conf: self.resolv_conf.map(PathBuf::from),
             working_dir: None,
+            login: Some("alice".into()),
             agent_dir: None,
             base: over,
         };

@@ -133,6 +133,15 @@ pub struct Accounts {
     pub groups: Vec<String>,
 }
 
+/// The user as `ssh` has to know them. It asks for the name and the home of its uid, which inside are root's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SshUser {
+    /// The name to log in by elsewhere.
+    pub name: String,
+    /// The home, with `.ssh` in it.
+    pub home: PathBuf,
+}
+
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -173,6 +182,9 @@ pub struct Plan {
     pub net: Net,
     /// Commands that are handed to the host, as absolute paths.
     pub shims: Vec<PathBuf>,
+    /// As whom and with whose keys root inside logs in elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh_user: Option<SshUser>,
 }
 
 impl Plan {
@@ -195,6 +207,10 @@ pub mod inside {
     pub const OUTPUT: &str = "/run/skiff/output";
     /// The host's pseudo terminals. (Those in `/dev/pts` are the environment's own.)
     pub const TERMINALS: &str = "/run/skiff/terminals";
+    /// A link to the user's `.ssh`, to which root's leads.
+    pub const SSH_DIR: &str = "/run/skiff/ssh";
+    /// What `ssh` reads last: as whom the user logs in elsewhere.
+    pub const SSH_CONFIG: &str = "/run/skiff/ssh_config";
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
 

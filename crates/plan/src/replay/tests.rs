@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use skiff_spec::config::Config;
 use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Accounts, File, Route};
+use skiff_spec::plan::{Accounts, File, Route, SshUser};
 
 use crate::replay::*;
 use crate::{BaseFacts, ssh_agent};
@@ -25,6 +25,7 @@ fn facts(config: &Config, base: Base) -> Facts<'_> {
         route,
         uid: 1000,
         home,
+        login: Some("alice".into()),
         resolv_conf: Some("/run/resolv.conf".into()),
         working_dir: None,
         agent_dir: None,
@@ -193,6 +194,10 @@ fn what_no_words_make_is_refused() {
             Plan { accounts, ..good.clone() },
             Plan { net: Net::Private, ..good.clone() },
             Plan { shims: vec![PathBuf::from("/bin/sh")], ..good.clone() },
+            Plan {
+                ssh_user: Some(SshUser { name: "alice".into(), home: "/home/bob".into() }),
+                ..good.clone()
+            },
         ] {
             let differs = accepted(&bad).expect_err("it is refused");
             assert!(!differs.hint.is_empty(), "{differs}");

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::stat;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketType, connect};
@@ -30,6 +30,9 @@ use crate::control::new_socket;
 use crate::proxy::broadcast;
 use crate::proxy::server::FileOf;
 use crate::proxy::words::{CommandRequest, CommandState, DirectoryId, OURSELVES, SHIM_DIRS, SIGNAL};
+
+/// How often a command in the background looks whether it has come into the foreground: a shell's `fg` tells only those that were stopped.
+const FOREGROUND_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Does what the host's command `name` would do; the exit code.
 pub fn run_as(name: &OsStr) -> Result<i32> {
@@ -141,7 +144,12 @@ struct Relay<'a> {
 impl Relay<'_> {
     fn run(&mut self) -> Result<CommandExit> {
         loop {
-            let typing = self.master.is_some() && self.terminals[0] && self.in_foreground();
+            let is_working = self.master.is_some() && self.terminal.is_some();
+            let in_foreground = is_working && self.in_foreground();
+            let typing = in_foreground && self.terminals[0];
+            if in_foreground && self.cooked.is_none() {
+                self.make_raw();
+            }
             let mut fds =
                 vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(self.socket, PollFlags::IN)];
             if let Some(master) = &self.master {
@@ -150,7 +158,8 @@ impl Relay<'_> {
                     fds.push(PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN));
                 }
             }
-            match poll(&mut fds, None) {
+            let limit = (is_working && !in_foreground).then_some(&FOREGROUND_LOOK);
+            match poll(&mut fds, limit) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(e).context(|| "poll"),
             }
@@ -207,7 +216,7 @@ impl Relay<'_> {
     /// From the command's terminal to the user's; whether there was anything.
     fn show(&mut self) -> bool {
         let Some(master) = &self.master else { return false };
-        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let waiting = poll(&mut [PollFd::new(master, PollFlags::IN)], Some(&none));
         if !matches!(waiting, Ok(1)) {
             return false;

@@ -35,6 +35,12 @@ pub fn passes(request: &CommandRequest, signal: &Signal) -> bool {
     !is_submission(request) || ENDING.contains(signal)
 }
 
+/// Whether it goes on though its caller has gone, however long it takes: it ends or removes something, which is not to be done by half.
+pub fn goes_on(request: &CommandRequest) -> bool {
+    let of_words = request.argv.iter().skip(1).take(2);
+    of_words.into_iter().any(|word| [&b"rm"[..], b"stop", b"kill"].contains(&&word[..]))
+}
+
 /// Starts it. What it writes is open to nobody to whom the supervisor's umask or the caller's closes it, and its memory, with passwords of registries, becomes no core file.
 pub fn start(
     context: &UserContext,

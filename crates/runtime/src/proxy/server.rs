@@ -5,8 +5,9 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitId, WaitIdOptions, ioctl_tiocsctty, kill_process_group, setsid, waitid};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use skiff_output as output;
@@ -79,7 +80,8 @@ fn run(
         .context(|| "answer to inside")?;
     drop(master);
     let passed_on = |signal: &Signal| own::passes(&request, signal);
-    Ok(accompany(&child, &signals, connection, passed_on)?)
+    let grace = if is_own && own::goes_on(&request) { None } else { Some(GRACE) };
+    Ok(accompany(&child, &signals, (connection, grace), passed_on)?)
 }
 
 /// Our own mask is the supervisor's, who blocks everything.
@@ -193,15 +195,19 @@ fn real_command(context: &UserContext, name: &str) -> Result<PathBuf> {
     path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))
 }
 
+/// How long a command may take to end when its client is gone: `srun` cancels its step meanwhile.
+const GRACE: Duration = Duration::from_secs(10);
+
 /// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
-/// the command be.
+/// the command be: also one that heeds no signal, after that time of grace if there is one.
 fn accompany(
     child: &Child,
     signals: &Signals,
-    connection: &OwnedFd,
+    (connection, grace): (&OwnedFd, Option<Duration>),
     passed_on: impl Fn(&Signal) -> bool,
 ) -> Result<()> {
     let mut client = true;
+    let mut gone_since = None;
     loop {
         let flags = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         if let Ok(Some(status)) = waitid(WaitId::PidFd(child.pidfd.as_fd()), flags) {
@@ -219,7 +225,13 @@ fn accompany(
         if client {
             fds.push(PollFd::new(connection, PollFlags::IN));
         }
-        poll(&mut fds, None).ignore_error("interrupted, all is looked at, and waited for again");
+        let left =
+            gone_since.zip(grace).map(|(since, grace): (Instant, _)| grace.saturating_sub(since.elapsed()));
+        if left == Some(Duration::ZERO) {
+            kill_process_group(child.pid, Signal::KILL).ignore_error("it may have ended this moment");
+        }
+        let limit = left.filter(|left| !left.is_zero()).and_then(|left| Timespec::try_from(left).ok());
+        poll(&mut fds, limit.as_ref()).ignore_error("interrupted, all is looked at, and waited for again");
         let spoke = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
         while let Ok(Some(_)) = signals.next() {}
         if spoke {
@@ -228,6 +240,7 @@ fn accompany(
                 Ok(()) if word[0] == SIGNAL => Signal::from_named_raw(i32::from(word[1])),
                 _ => {
                     client = false;
+                    gone_since = Some(Instant::now());
                     Some(Signal::TERM)
                 }
             };
