@@ -8,14 +8,14 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use skiff_output as output;
 use skiff_site::TrustedDir;
-use skiff_spec::config::JobTmp;
+use skiff_spec::config::{JobTmp, TmpQuota};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{JOBS, TEMPORARY};
 use skiff_sys::lock::within;
 use skiff_user::context::UserContext;
 
 use crate::job::{USER, dir};
-use crate::trash;
+use crate::{tmp_quota, trash};
 
 /// In the cache's directory, beside those of the users; root's.
 const JOB_DIRS: &str = "jobs";
@@ -32,6 +32,8 @@ pub struct JobDirs {
     pub dir: TrustedDir,
     /// Where the jobs' `/tmp` are.
     tmp: TmpPlace,
+    /// How many bytes each job may write there.
+    quota: TmpQuota,
 }
 
 /// Where the jobs' `/tmp` are.
@@ -60,7 +62,7 @@ impl JobDirs {
                 TmpPlace::Dir(made.map_err(|e| mend(e.into(), &path, TMP))?)
             }
         };
-        Ok(Self { cache, dir, tmp })
+        Ok(Self { cache, dir, tmp, quota: context.config.slurm.tmp_quota })
     }
 
     /// Finds the directories that hold the users' job directories; why one of them is not to be used hides no other.
@@ -117,6 +119,10 @@ impl JobDirs {
         };
         if let Some(dir) = tmp {
             let parts = TEMPORARY.map(|(part, _)| part);
+            if let Some(bytes) = self.quota.0 {
+                // What is made in it from now on counts.
+                tmp_quota::limit(&dir.make_dir(&name, 0o700)?, id, bytes)?;
+            }
             dir.give_dir_with(&name, user, &parts)?;
             for part in parts {
                 // An interrupted prolog may have made it.
@@ -140,10 +146,9 @@ impl JobDirs {
 /// Takes a user's job directory away, at once: others wait for the lock. What was in it is for epilogs and `skiff sweep` to remove.
 fn discard(dir: &TrustedDir, id: u32) -> Result<()> {
     let name = id.to_string();
-    match trash::opened(dir, name.as_ref())? {
-        Some((_, owner)) => trash::discard(dir, name.as_ref(), owner.st_uid),
-        None => Ok(()),
-    }
+    let Some((_, owner)) = trash::opened(dir, name.as_ref())? else { return Ok(()) };
+    tmp_quota::forget(dir, id);
+    trash::discard(dir, name.as_ref(), owner.st_uid)
 }
 
 /// The names in a directory that are numbers of jobs.

@@ -19,6 +19,7 @@ mod step;
 mod stop;
 mod submit;
 mod task;
+mod tmp_quota;
 mod trash;
 
 use std::path::PathBuf;

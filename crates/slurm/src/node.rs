@@ -17,7 +17,7 @@ use skiff_user::context::UserContext;
 use crate::job::{FAILED, SlurmJob, USER, dir, number};
 use crate::job_dirs::{JobDirs, numbered};
 use crate::stop::stop_job;
-use crate::trash;
+use crate::{tmp_quota, trash};
 
 /// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
 const OWN: Duration = Duration::from_secs(10);
@@ -148,6 +148,7 @@ fn remove_user_dir(job_dirs: &TrustedDir, id: u32) -> Result<()> {
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
     let stopped = stop_job(id, &user_dir, &owner);
     trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
+    tmp_quota::forget(job_dirs, id);
     if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
         let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
         output::note(&format!(

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 mod job_tmp;
 mod merge;
 
-pub use job_tmp::JobTmp;
+pub use job_tmp::{JobTmp, TmpQuota};
 pub use merge::{ConfigError, ConfigText, Ignored, Merged, merge, place};
 
 /// The administrator's main file; `conf.d/*.toml` beside it follows in order of names.
@@ -22,7 +22,7 @@ pub const SITE_DIR: &str = "/etc/skiff/conf.d";
 pub const NO_HELPER: &str = "none";
 
 /// What only the administrator's texts can set (dotted names), and why.
-pub const SITE_ONLY: [(&str, &str); 7] = [
+pub const SITE_ONLY: [(&str, &str); 8] = [
     // `skiff login` runs it on the host for users who are to land in an environment.
     ("helper", "it runs on the host"),
     // The supervisor runs them outside of an environment.
@@ -33,6 +33,7 @@ pub const SITE_ONLY: [(&str, &str); 7] = [
     ("slurm.cache", "root's prolog uses it"),
     ("slurm.cache_bytes", "it limits a user's share of the disk"),
     ("slurm.tmp", "root's prolog uses it"),
+    ("slurm.tmp_quota", "it limits a job's share of the disk"),
 ];
 
 /// The merged configuration.
@@ -138,6 +139,8 @@ pub struct Slurm {
     pub fetch_seconds: u64,
     /// Where the `/tmp` of a job is.
     pub tmp: JobTmp,
+    /// How much a job may write to its directory there, if the file system has project quotas.
+    pub tmp_quota: TmpQuota,
 }
 
 impl Default for Config {
@@ -202,6 +205,7 @@ impl Default for Slurm {
             cache_bytes: 20 << 30,
             fetch_seconds: 300,
             tmp: JobTmp::Disk,
+            tmp_quota: TmpQuota::default(),
         }
     }
 }
@@ -310,7 +314,7 @@ mod tests {
     #[test]
     fn what_decides_about_privilege_is_the_sites() {
         let own = "helper = '/home/mallory/helper'\nmounts = ['/x']\n[slurm]\ncommands = ['sh']\nspool = '/'\ncache='/tmp'\n\
-                   cache_bytes = 1\nfetch_seconds = 7\ntmp = 'memory'\n[inside]\ncommands = ['run']";
+                   cache_bytes = 1\nfetch_seconds = 7\ntmp = 'memory'\ntmp_quota = '1T'\n[inside]\ncommands = ['run']";
         let merged = merge(&texts(&[("helper='/site'", true), (own, false)])).expect("it is ignored");
         let want = Config {
             helper: "/site".into(),
@@ -328,8 +332,9 @@ mod tests {
             "slurm.cache",
             "slurm.cache_bytes",
             "slurm.tmp",
+            "slurm.tmp_quota",
         ];
-        assert_eq!(lines, names.into_iter().zip([1, 4, 11, 5, 6, 7, 9]).collect::<Vec<_>>());
+        assert_eq!(lines, names.into_iter().zip([1, 4, 12, 5, 6, 7, 9, 10]).collect::<Vec<_>>());
         assert!(
             merged.ignored[0].to_string().starts_with("t1:1: `helper` is ignored: "),
             "{:?}",

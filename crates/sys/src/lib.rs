@@ -23,6 +23,7 @@ pub mod ns;
 pub mod path;
 pub mod positional;
 pub mod process;
+pub mod project_quota;
 pub mod seccomp;
 pub mod signal;
 pub mod title;
