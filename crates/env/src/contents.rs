@@ -18,6 +18,7 @@ use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
 use skiff_store::copies;
+use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
 use crate::{base_fingerprint, latest, root};
@@ -28,20 +29,20 @@ pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     if json {
         return output::json(&changes);
     }
-    let mut text = vec![];
+    let mut text = String::new();
     for change in &changes {
-        text.extend(match change.kind {
-            ChangeKind::Added => b"A /",
-            ChangeKind::Changed => b"C /",
-            ChangeKind::Deleted => b"D /",
+        text.push_str(match change.kind {
+            ChangeKind::Added => "A ",
+            ChangeKind::Changed => "C ",
+            ChangeKind::Deleted => "D ",
         });
-        text.extend(&change.path);
+        text.push_str(&show(&[b"/", &change.path[..]].concat()));
         if change.base_changed {
-            text.extend(b"  (the host has changed it since)");
+            text.push_str("  (the host has changed it since)");
         }
-        text.push(b'\n');
+        text.push('\n');
     }
-    output::bytes(&text)
+    output::bytes(text.as_bytes())
 }
 
 /// What is added, changed and deleted in an environment.

@@ -1,5 +1,6 @@
 //! What the user gets to see: data on stdout, everything else on stderr; errors with a hint; exit codes.
 
+mod readable;
 mod template;
 
 use std::ffi::OsStr;
@@ -12,6 +13,7 @@ use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 
+use readable::{readable, readable_cell};
 pub use template::formatted;
 
 /// Our own failure, as opposed to that of the command we run.
@@ -20,12 +22,12 @@ pub const FAILURE: i32 = 125;
 /// Says what went wrong, and how to mend it.
 pub fn complain(e: &Error) {
     let hint = if e.hint.is_empty() { String::new() } else { format!("hint: {}\n", e.hint) };
-    say(&format!("skiff: {}\n{hint}", e.message));
+    say(&readable(&format!("skiff: {}\n{hint}", e.message)));
 }
 
 /// A line on stderr that is no error.
 pub fn note(text: &str) {
-    say(&format!("skiff: {text}\n"));
+    say(&readable(&format!("skiff: {text}\n")));
 }
 
 /// At once: srun mixes what the tasks of a job say wherever one of them stops to think.
@@ -45,8 +47,7 @@ pub fn draw(text: &str) {
 pub fn hint_at(commands: &[String]) {
     if !commands.is_empty() {
         let shown: Vec<_> = commands.iter().map(|c| format!("`{c}`")).collect();
-        writeln!(io::stderr().lock(), "hint: {}?", shown.join(" or "))
-            .ignore_error("without standard error there is nobody to tell");
+        say(&readable(&format!("hint: {}?\n", shown.join(" or "))));
     }
 }
 
@@ -84,9 +85,9 @@ pub fn list<T: Serialize>(
     }
 }
 
-/// Prints one line of data.
+/// Prints a line of data, or several. Characters in it that a terminal would obey are shown.
 pub fn line(text: &str) -> Result<()> {
-    bytes(format!("{text}\n").as_bytes())
+    bytes(readable(&format!("{text}\n")).as_bytes())
 }
 
 /// Prints data as it is. A reader that has had enough (`| head`) is no failure.
@@ -99,6 +100,8 @@ pub fn bytes(data: &[u8]) -> Result<()> {
 
 /// Prints a table: columns as wide as their widest cell, the last one free.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
+    let shown = |cells: &Vec<String>| cells.iter().map(|cell| readable_cell(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(shown).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|r| r[column].chars().count());
         cells.chain([head[column].len()]).max().unwrap_or(0)

@@ -82,6 +82,19 @@ pub fn bind(path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(CWD, path, flags)
 }
 
+/// A directory at a path that has no link, with all that is mounted below it. Whoever may rename what is on the path could otherwise put a
+/// link there meanwhile, and have anything of the caller's mounted.
+pub fn bind_without_links(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat2(CWD, path, flags, Mode::empty(), resolve)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(&dir, "", flags)
+}
+
 /// A directory, without what is mounted below it.
 pub fn bind_one(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     let flags =

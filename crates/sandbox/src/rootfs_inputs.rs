@@ -11,7 +11,7 @@ use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
-use crate::mounts::{attach, bind, bind_one, made_up, memory, open_dir, terminals};
+use crate::mounts::{attach, bind, bind_one, bind_without_links, made_up, memory, open_dir, terminals};
 use crate::{adopt, owners};
 
 /// A directory that every system has, covered while the new root is put together. (What a plan mounts from below it has been
@@ -111,7 +111,7 @@ impl<'a> RootfsInputs<'a> {
                 | Source::Devices
                 | Source::Terminals
                 | Source::Volume => None,
-                Source::Bind(path) | Source::WorkingDir(path) => match bind(path) {
+                Source::Bind(_) | Source::WorkingDir(_) => match bind_source(&mount.source) {
                     // Where only the root of one's subordinate ids may look, one may not yet.
                     Err(Errno::ACCESS) => None,
                     opened => match unless_missing(mount, opened)? {
@@ -152,10 +152,9 @@ impl<'a> RootfsInputs<'a> {
         }
         for at in 0..self.sources.len() {
             let mount = self.sources[at].mount;
-            if let (Source::Bind(path) | Source::WorkingDir(path), None) =
-                (&mount.source, &self.sources[at].shown)
+            if let (Source::Bind(_) | Source::WorkingDir(_), None) = (&mount.source, &self.sources[at].shown)
             {
-                self.sources[at].shown = unless_missing(mount, bind(path))?;
+                self.sources[at].shown = unless_missing(mount, bind_source(&mount.source))?;
             }
             if let (Source::Sys, None) = (&mount.source, &self.sources[at].shown) {
                 // Where the kernel has none to give, as /sys is covered in parts, there is what the host shows.
@@ -288,6 +287,15 @@ fn exists(path: &Path) -> bool {
 }
 
 /// What was opened; nothing if there is nothing and that is no matter.
+/// Opens what a mount shows of the host.
+fn bind_source(source: &Source) -> rustix::io::Result<OwnedFd> {
+    match source {
+        Source::WorkingDir(path) => bind_without_links(path),
+        Source::Bind(path) => bind(path),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 fn unless_missing(mount: &Mount, opened: rustix::io::Result<OwnedFd>) -> Result<Option<OwnedFd>> {
     match opened {
         Err(Errno::NOENT | Errno::ACCESS | Errno::NODEV | Errno::NOTDIR) if mount.optional => Ok(None),

@@ -20,8 +20,8 @@ use skiff_runtime::control::Live;
 use skiff_sandbox::inside::begin_inside;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_user::context::UserContext;
+use skiff_user::own_place;
 
-use crate::images::commands::refuse_own_place;
 use crate::named;
 
 type Copied = skiff_copy::Result<NotCopied>;
@@ -30,12 +30,12 @@ type Copied = skiff_copy::Result<NotCopied>;
 pub fn copy(args: &CopyArgs) -> Result<()> {
     let (from, to) = (CopyEnd::read(&args.source)?, CopyEnd::read(&args.destination)?);
     refuse_useless(&from, &to)?;
+    let context = UserContext::load()?;
     for end in [&from, &to] {
         if let CopyEnd::Host(path) = end {
-            refuse_own_place(&path.to_string_lossy())?;
+            own_place::refuse(&context.config, path)?;
         }
     }
-    let context = UserContext::load()?;
     let (from, to) = (Side::new(&context, from)?, Side::new(&context, to)?);
     let left_out = transfer(&from, &to, args)?;
     left_out.notes().iter().for_each(|note| output::note(note));

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use skiff_cli::LoginArgs;
 use skiff_env as env;
+use skiff_spec::caller::FOR_LOGIN;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_user::context::UserContext;
 
@@ -42,6 +43,7 @@ fn run_outside(words: &[String]) -> Result<i32> {
     {
         command.env_remove(name);
     }
+    command.env(FOR_LOGIN, "1");
     let status = command.args(words).status().context(|| program.display().to_string())?;
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }

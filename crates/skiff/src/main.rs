@@ -40,6 +40,7 @@ use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::wire::{STORE_FETCHER, STORE_WRITER};
 use skiff_user::context::{UserContext, is_inside};
+use skiff_user::own_place;
 
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
@@ -89,7 +90,13 @@ fn all_words() -> Vec<OsString> {
 }
 
 fn ourselves() -> Result<i32> {
-    network::words().and_then(|words| run(Cli::read(words)))
+    let words = network::words()?;
+    let cli = Cli::read(words);
+    if own_place::is_caller_inside() {
+        let config = UserContext::load_silently()?.config;
+        cli::named_files(words).iter().try_for_each(|path| own_place::refuse(&config, path))?;
+    }
+    run(cli)
 }
 
 /// The name we are called by, if it is not our own.

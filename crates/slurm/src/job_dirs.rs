@@ -1,7 +1,7 @@
 //! The part of a job's directory that its user can write in. It lies beside their cache on the node's disk and outlives the node's
 //! boot; `/run/skiff/jobs`, which does not, tells what is of this boot.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ impl JobDirs {
             let parts = TEMPORARY.map(|(part, _)| part);
             if let Some(bytes) = self.quota.0 {
                 // What is made in it from now on counts.
-                tmp_quota::limit(&dir.make_dir(&name, 0o700)?, id, bytes)?;
+                tmp_quota::limit(&dir.make_dir(&name, 0o700)?, bytes)?;
             }
             dir.give_dir_with(&name, user, &parts)?;
             for part in parts {
@@ -146,8 +146,8 @@ impl JobDirs {
 /// Takes a user's job directory away, at once: others wait for the lock. What was in it is for epilogs and `skiff sweep` to remove.
 fn discard(dir: &TrustedDir, id: u32) -> Result<()> {
     let name = id.to_string();
-    let Some((_, owner)) = trash::opened(dir, name.as_ref())? else { return Ok(()) };
-    tmp_quota::forget(dir, id);
+    let Some((user_dir, owner)) = trash::opened(dir, name.as_ref())? else { return Ok(()) };
+    tmp_quota::forget(user_dir.as_fd());
     trash::discard(dir, name.as_ref(), owner.st_uid)
 }
 

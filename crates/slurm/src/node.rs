@@ -2,6 +2,7 @@
 //! touches what a user supplied is done by a process of that user.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -148,7 +149,7 @@ fn remove_user_dir(job_dirs: &TrustedDir, id: u32) -> Result<()> {
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
     let stopped = stop_job(id, &user_dir, &owner);
     trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
-    tmp_quota::forget(job_dirs, id);
+    tmp_quota::forget(user_dir.as_fd());
     if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
         let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
         output::note(&format!(

@@ -104,7 +104,7 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
     if argv.is_empty() {
         return Err(Error::new("a task without a program"));
     }
-    let ours = [names::ARGV0, names::STEP_ENVIRONMENT, names::STEP];
+    let ours = [names::ARGV0, names::STEP_ENVIRONMENT, names::STEP, names::INNER_DIR];
     let env = own_env().into_iter().filter(|(name, _)| !ours.iter().any(|o| name == o)).collect();
     let cwd = std::env::current_dir().unwrap_or_else(|_| context.home.clone());
     let mut command = CommandSpec { argv, env, cwd, ..CommandSpec::default() };
@@ -113,6 +113,11 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
         // The plug-in's word to srun; a step that the task starts begins where that is started.
         command.env.retain(|(name, _)| name != names::WORKING_DIR);
     }
+    // What Slurm has set on this node counts more: where its configuration is, say.
+    let here = std::mem::take(&mut command.env);
+    let is_here = |later: &[u8]| here.iter().any(|(name, _)| name.as_bytes() == later);
+    let is_second = |name: &OsStr| name.as_bytes().strip_prefix(LATER.as_bytes()).is_some_and(is_here);
+    command.env = here.iter().filter(|(name, _)| !is_second(name)).cloned().collect();
     for (name, _) in &mut command.env {
         if let Some(later) = name.as_bytes().strip_prefix(LATER.as_bytes()) {
             *name = OsStr::from_bytes(later).to_owned();
@@ -134,6 +139,9 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
 
 /// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.
 fn only_inside(command: &CommandSpec) -> Option<PathBuf> {
+    if let Some(directory) = std::env::var_os(names::INNER_DIR).map(PathBuf::from) {
+        return directory.is_absolute().then_some(directory);
+    }
     if command.cwd != Path::new(REFUGE) {
         return None;
     }

@@ -6,6 +6,9 @@ pub const CALLED_INSIDE: &str = "skiff-called-inside";
 /// The variable that is set then.
 pub const FOR_CALLER: &str = "SKIFF_FOR_CALLER";
 
+/// The variable that is set for a command that came by ssh to a login that leads into an environment, and is run outside.
+pub const FOR_LOGIN: &str = "SKIFF_FOR_LOGIN";
+
 /// The variable that names the environment it was called in, where that is one that stays.
 pub const CALLED_FROM: &str = "SKIFF_CALLED_FROM";
 

@@ -71,7 +71,8 @@ impl<T, E: Into<io::Error>> SystemContext<T> for Result<T, E> {
 }
 
 /// Whether a character changes how those around it look: control characters, and those that turn the direction of writing.
-fn is_disguise(c: char) -> bool {
+#[must_use]
+pub fn is_disguise(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -93,16 +93,29 @@ pub fn limit(dir: BorrowedFd<'_>, project: u32, bytes: Option<u64>) -> io::Resul
     }
 }
 
+/// The project that a directory, open for reading, belongs to; 0 is none.
+///
+/// # Errors
+/// Of the kernel: `EOPNOTSUPP` or `ENOTTY` where the file system has no projects.
+pub fn project(dir: BorrowedFd<'_>) -> io::Result<u32> {
+    attributes(dir).map(|attributes| attributes.project)
+}
+
+fn attributes(dir: BorrowedFd<'_>) -> io::Result<Attributes> {
+    let mut attributes = Attributes::default();
+    // SAFETY: the structure has the kernel's layout and lives through the call; it points to nothing.
+    match unsafe { libc::ioctl(dir.as_raw_fd(), GET_ATTRIBUTES as libc::Ioctl, &raw mut attributes) } {
+        0 => Ok(attributes),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Makes a directory, open for reading, one of a project, and with it all that is made below from now on.
 ///
 /// # Errors
 /// Of the kernel: `EOPNOTSUPP` or `ENOTTY` where the file system has no projects, `EPERM` where the directory is another user's.
 pub fn assign(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
-    let mut attributes = Attributes::default();
-    // SAFETY: the structure has the kernel's layout and lives through the call; it points to nothing.
-    if unsafe { libc::ioctl(dir.as_raw_fd(), GET_ATTRIBUTES as libc::Ioctl, &raw mut attributes) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let mut attributes = attributes(dir)?;
     attributes.project = project;
     attributes.flags |= IS_INHERITED;
     // SAFETY: as above.

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use rustix::process::getuid;
 use skiff_output as output;
 use skiff_site::account;
-use skiff_spec::caller::{CALLED_FROM, FOR_CALLER, OF_CALLER, ONLY_INSIDE};
+use skiff_spec::caller::{CALLED_FROM, FOR_CALLER, FOR_LOGIN, OF_CALLER, ONLY_INSIDE};
 use skiff_spec::config::{self, Config, NO_HELPER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Route, inside};
@@ -85,7 +85,7 @@ impl UserContext {
     pub fn own_variables(&self) -> Vec<(OsString, OsString)> {
         let is_heard = |name: &OsString| self.variables || !name.as_bytes().starts_with(b"SKIFF_");
         let is_callers = |name: &OsString| {
-            [FOR_CALLER, CALLED_FROM, ONLY_INSIDE].iter().any(|known| name == known)
+            [FOR_CALLER, FOR_LOGIN, CALLED_FROM, ONLY_INSIDE].iter().any(|known| name == known)
                 || name.as_bytes().starts_with(OF_CALLER.as_bytes())
         };
         std::env::vars_os().filter(|(name, _)| is_heard(name) && !is_callers(name)).collect()

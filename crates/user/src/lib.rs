@@ -4,4 +4,5 @@ pub mod checkpoints;
 pub mod context;
 pub mod dirs;
 pub mod named;
+pub mod own_place;
 pub mod scratch;

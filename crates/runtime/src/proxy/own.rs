@@ -27,6 +27,9 @@ const NOTHING_BLOCKED: u64 = 0;
 /// What srun and sbatch need of Skiff, and so is answered wherever these are: what a job carries.
 const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
 
+/// The commands that do so.
+const SUBMITTERS: [&str; 3] = ["srun", "sbatch", "salloc"];
+
 /// What a client can send to that: one that was stopped would keep its locks.
 const ENDING: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
 
@@ -68,6 +71,7 @@ fn command(
     let words = || request.argv.iter().map(|word| OsString::from_vec(word.clone()));
     let name = words().nth(1).unwrap_or_default();
     let env = if is_submission(request) {
+        refuse_without_submitters(context)?;
         context.own_variables()
     } else {
         refuse_unlisted(context, &name)?;
@@ -96,15 +100,16 @@ fn command(
 
 /// Whether the directory in which the caller is has this name outside, too, and is open to the user. The environment has a `/tmp` of its own,
 /// and may show any directory under any name: what has the name outside may be somebody else's.
-fn is_open(dir: &Path, inside: Option<DirectoryId>) -> rustix::io::Result<()> {
+pub fn is_open(dir: &Path, inside: Option<DirectoryId>) -> rustix::io::Result<()> {
     if !dir.is_absolute() {
         return Err(Errno::NOENT);
     }
     let there = stat(dir)?;
     let is_same = match inside {
         Some(id) => id == (DirectoryId { device: there.st_dev, inode: there.st_ino }),
-        // It is the environment's view of it, if it is not the environment's alone.
-        None => there.st_uid == 0 || there.st_uid == getuid().as_raw(),
+        // It is the environment's view of it, if it is not the environment's alone. In root's nobody else may have put anything.
+        None if there.st_uid == 0 => there.st_mode & 0o022 == 0,
+        None => there.st_uid == getuid().as_raw(),
     };
     match is_same {
         true => access(dir.join("."), Access::EXEC_OK),
@@ -134,6 +139,22 @@ fn refuse_unlisted(context: &UserContext, name: &OsStr) -> Result<()> {
             name.display()
         ))
         .hint("call it outside; the site lists the others as `inside.commands` in its configuration")),
+    }
+}
+
+/// A submission takes a snapshot and may pull an image, for commands that the site may not have listed.
+fn refuse_without_submitters(context: &UserContext) -> Result<()> {
+    let is_one = |command: &String| {
+        Path::new(command).file_name().is_some_and(|name| SUBMITTERS.iter().any(|known| name == *known))
+    };
+    match context.config.slurm.commands.iter().any(is_one) {
+        true => Ok(()),
+        false => Err(Error::new(
+            "skiff slurm submit: no command of Slurm's that submits jobs can be called inside an environment",
+        )
+        .hint(
+            "submit outside; the site lists srun, sbatch and salloc as `slurm.commands` in its configuration",
+        )),
     }
 }
 

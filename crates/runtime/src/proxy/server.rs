@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -23,9 +24,10 @@ use skiff_sys::fdpass;
 use skiff_sys::process::Child;
 use skiff_sys::signal::{SignalMask, Signals};
 use skiff_user::context::UserContext;
+use skiff_user::own_place;
 
 use crate::proxy::own;
-use crate::proxy::words::{CommandRequest, CommandState, LATER, OURSELVES, SHIM_DIRS, SIGNAL};
+use crate::proxy::words::{CommandRequest, CommandState, DirectoryId, LATER, OURSELVES, SHIM_DIRS, SIGNAL};
 
 /// In what a client is.
 #[derive(Clone, Copy)]
@@ -98,8 +100,14 @@ fn start_host_command(
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
     let mask = SignalMask::from_bits(NOTHING_BLOCKED);
+    let is_elsewhere = own::is_open(&command.cwd, request.directory).is_err();
+    // Over the host's root Slurm itself says what it cannot do in a directory that nobody has outside.
+    if is_elsewhere && (served.base != Base::Host || request.directory.is_some()) {
+        keep_from_namesake(&mut command, request.directory, &context.home);
+    }
     if served.base != Base::Host {
-        stay_outside(&mut command);
+        refuse_namesakes(context, &command)?;
+        stay_outside(&mut command, is_elsewhere, context.own_variables());
         return as_we_are(&command, attr, mask);
     }
     let helper = context.helper.as_deref().ok_or_else(|| {
@@ -162,18 +170,93 @@ fn command(context: &UserContext, environment: &str, request: &CommandRequest) -
     Ok(command)
 }
 
+/// Variables by which a program loads code or finds its configuration, or a shell runs something first, whatever program it is.
+const STEERING: [&str; 15] = [
+    "BASHOPTS",
+    "BASH_ENV",
+    "ENV",
+    "GCONV_PATH",
+    "GETCONF_DIR",
+    "GLIBC_TUNABLES",
+    "HOSTALIASES",
+    "LOCPATH",
+    "MALLOC_TRACE",
+    "NLSPATH",
+    "PS4",
+    "RESOLV_HOST_CONF",
+    "SHELLOPTS",
+    SLURM_CONF,
+    "TCLLIBPATH",
+];
+
+/// Where Slurm's configuration is, and in it which plug-ins are loaded.
+const SLURM_CONF: &str = "SLURM_CONF";
+
+/// How the names of further ones begin.
+const STEERING_GROUPS: [&str; 6] = ["BASH_FUNC_", "LD_", "LUA_", "PERL", "PYTHON", "RUBY"];
+
+fn is_steering(name: &OsStr) -> bool {
+    STEERING.iter().any(|known| name == *known)
+        || STEERING_GROUPS.iter().any(|begin| name.as_bytes().starts_with(begin.as_bytes()))
+}
+
 /// Over an image the host's programs find nothing of what they need inside. They run on the host then; what they are given there are
-/// the environment's directory and variables all the same, for jobs.
-fn stay_outside(command: &mut CommandSpec) {
+/// the environment's directory and variables all the same, for jobs. Those that steer the program itself are kept from it: the site may have
+/// listed only commands that run nothing of their caller's (`squeue`). `own` are the supervisor's.
+fn stay_outside(command: &mut CommandSpec, is_elsewhere: bool, own: Vec<(OsString, OsString)>) {
     command.set("PWD", command.cwd.clone());
-    if !command.cwd.is_dir() {
-        // As Slurm does where a directory is missing; the task then goes where PWD says.
-        command.cwd = names::REFUGE.into();
+    if is_elsewhere {
+        // Nobody but root has files there.
+        command.cwd = "/".into();
     }
     for (name, _) in &mut command.env {
-        if name.as_bytes().starts_with(b"LD_") {
+        if is_steering(name) {
             *name = [OsStr::new(LATER), name].into_iter().collect();
         }
+    }
+    command.env.extend(own.into_iter().filter(|(name, _)| name == SLURM_CONF));
+}
+
+/// Commands that are given files, which over an image they open on the host.
+const READING: [&str; 2] = ["sbatch", "sbcast"];
+
+/// Refuses another user's files that have the name of the caller's, such as a script in `/tmp`.
+fn refuse_namesakes(context: &UserContext, command: &CommandSpec) -> Result<()> {
+    let name = command.argv0.clone().unwrap_or_default();
+    if !READING.iter().any(|known| name == *known) {
+        return Ok(());
+    }
+    let is_anothers = |path: &Path| {
+        let owner = path.symlink_metadata().map(|found| found.uid());
+        owner.is_ok_and(|uid| uid != context.uid) && own_place::of(&context.config, path).is_some()
+    };
+    match command.argv[1..].iter().map(Path::new).find(|path| path.is_absolute() && is_anothers(path)) {
+        None => Ok(()),
+        Some(path) => Err(Error::new(format!("{}: on the host this is another user's file", path.display()))
+            .hint("the environment has a /tmp of its own: copy the file to your home first")),
+    }
+}
+
+/// What has the name of the caller's directory on the host or on a node may be a neighbour's: a script that is named without a path would be
+/// theirs, and the job's output would go where a link of theirs leads. So Slurm gets the home in its place. A directory that is in the
+/// environment's own files is where the job's tasks go on to; its `/tmp` does not come along.
+fn keep_from_namesake(command: &mut CommandSpec, directory: Option<DirectoryId>, home: &Path) {
+    let cwd = command.cwd.clone();
+    let comes_along = directory.is_none();
+    let name = command.argv0.clone().unwrap_or_default();
+    if name == "sbatch" {
+        // The first one: what the caller says counts more.
+        command.argv.insert(1, [OsStr::new("--chdir="), home.as_os_str()].into_iter().collect());
+        if comes_along {
+            command.set(names::INNER_DIR, cwd.clone());
+        }
+        output::note(&format!(
+            "working directory {} is only in the environment: the job's output goes to {}",
+            cwd.display(),
+            home.display()
+        ));
+    } else if command.var(names::WORKING_DIR).is_none() {
+        command.set(names::WORKING_DIR, if comes_along { Path::new(names::REFUGE) } else { home });
     }
 }
 

@@ -12,7 +12,6 @@ use skiff_output::{self as output, ListFormat};
 use skiff_plan::progress::PullProgress;
 use skiff_plan::{get, import};
 use skiff_runtime::naming;
-use skiff_spec::caller::FOR_CALLER;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
@@ -48,7 +47,6 @@ pub fn import(import: &ImportArgs) -> Result<()> {
     let way = &import.way;
     let platform = platform(way.arch.as_deref())?;
     let name = import.name.as_deref().map(name_for).transpose()?;
-    refuse_own_place(&import.file)?;
     let file = ImageFile::meant(&import.file)?;
     let mut progress = PullProgress::new(way.progress, way.quiet);
     let entry = import::import_to(&context, &file, name, &platform, &mut progress)?;
@@ -59,24 +57,9 @@ pub fn import(import: &ImportArgs) -> Result<()> {
     }
 }
 
-/// Refuses a place that the caller inside an environment has for themselves, and that is another one outside, where this runs.
-pub fn refuse_own_place(file: &str) -> Result<()> {
-    let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
-    let is_own = |part: &str| ["/tmp", "/var/tmp"].iter().any(|place| here.join(part).starts_with(place));
-    // What stands before and behind the path says which format it has, or which image of an archive is meant.
-    if std::env::var_os(FOR_CALLER).is_none() || file == "-" || !file.split(':').any(is_own) {
-        return Ok(());
-    }
-    Err(Error::new(format!(
-        "{file}: the environment has a /tmp of its own, and skiff runs outside, also when it is called inside"
-    ))
-    .hint("name a file that both have, in your home for one"))
-}
-
 /// `skiff export`: prints the digest of what was written, where it has one.
 pub fn export(export: &ExportArgs) -> Result<()> {
     let context = UserContext::load()?;
-    refuse_own_place(&export.target)?;
     let mut target = Target::from_str(&export.target).map_err(ours)?;
     let entry = find(&context, &export.image)?;
     if let Target::DockerArchive { name: name @ None, .. } = &mut target {

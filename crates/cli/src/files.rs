@@ -1,0 +1,89 @@
+//! Which files of the host a command line names, for whoever has to look at them before they are opened.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use clap::{ArgMatches, CommandFactory};
+
+use crate::Cli;
+
+/// Options and arguments that name files of the host; `cp` says itself which of its paths is the host's.
+const NAMING: [&str; 11] = [
+    "base",
+    "env_files",
+    "file",
+    "hostfile",
+    "image",
+    "mounts",
+    "of",
+    "password_file",
+    "plan",
+    "target",
+    "export",
+];
+
+/// The argument of `skiff run`, of which only the first word, the image, can be a file of the host.
+const RUN: &str = "run";
+const COMMAND: &str = "command";
+
+/// What separates a path from what stands before and behind it: `type=bind,source=DIR`, `DIR:TARGET:ro`, `oci-archive:FILE:NAME`.
+const SEPARATORS: [u8; 3] = [b':', b',', b'='];
+
+/// All that may be a path of the host's in a command line that has been read without a fault. What is none does no harm in it.
+#[must_use]
+pub fn named_files(words: &[OsString]) -> Vec<PathBuf> {
+    let Ok(matches) = Cli::command().try_get_matches_from(words) else { return vec![] };
+    let mut found = vec![];
+    let mut level = Some(("", &matches));
+    while let Some((name, matches)) = level {
+        found.extend(NAMING.iter().flat_map(|id| raw(matches, id)));
+        if name == RUN {
+            found.extend(raw(matches, COMMAND).take(1));
+        }
+        level = matches.subcommand();
+    }
+    found.into_iter().flat_map(parts).collect()
+}
+
+fn raw<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsStr> {
+    matches.try_get_raw(id).ok().flatten().into_iter().flatten()
+}
+
+fn parts(value: &OsStr) -> impl Iterator<Item = PathBuf> {
+    let parts = value.as_bytes().split(|byte| SEPARATORS.contains(byte)).filter(|part| !part.is_empty());
+    parts.map(|part| OsStr::from_bytes(part).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_a_file_of_the_host() {
+        for (line, want) in [
+            ("run /tmp/x.sqsh cat /tmp/inside", "/tmp/x.sqsh"),
+            ("run -v /tmp/a:/b:ro -e A=/tmp/c -w /tmp/d -- ls", "/tmp/a /b ro"),
+            (
+                "run --mount type=bind,source=/tmp/a,target=/b --env-file Cargo.toml debian:12 ls",
+                "type bind source /tmp/a target /b Cargo.toml debian 12",
+            ),
+            ("env create --base image:/tmp/x dev -v /tmp/a:/b", "image /tmp/x /tmp/a /b"),
+            ("import oci-archive:/tmp/x:name", "oci-archive /tmp/x name"),
+            ("export debian oci-archive:/tmp/y", "debian oci-archive /tmp/y"),
+            ("instance start /tmp/x.sif web sleep /tmp/z", "/tmp/x.sif"),
+            ("login --username a --password-file /tmp/p x.org", "/tmp/p"),
+            ("cluster run --hostfile /tmp/h -- ./x", "/tmp/h host"),
+            ("env exec dev -- cat /tmp/x", ""),
+        ] {
+            let words: Vec<OsString> =
+                ["skiff"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            let mut found: Vec<_> =
+                named_files(&words).iter().map(|path| path.display().to_string()).collect();
+            let mut want: Vec<_> = want.split_whitespace().map(str::to_owned).collect();
+            found.sort();
+            want.sort();
+            assert_eq!(found, want, "{line}");
+        }
+    }
+}
