@@ -91,6 +91,31 @@ equal "$out" 'COMPLETED 0:0' "$(cat out)"
 equal "$(cat out)" $'tool of the image\n/opt\n/mine /no/such yes'
 ok as alice skiff env exec dev -- sh -c 'cd /opt && FROM_IMAGE=changed srun -Qw n2 sh -c "tool; pwd; hostname; echo \$FROM_IMAGE"'
 equal "$out" $'tool of the image\n/opt\nn2\nchanged'
+# A neighbour's script in the host's /tmp is not the environment's, whatever it is called; and the neighbour's directory is no place for output.
+echo precious >precious
+chown alice: precious
+ok as mallory sh -c 'umask 022; mkdir /tmp/build; for f in /tmp/job.sh /tmp/build/job.sh; do printf "#!/bin/sh\necho by mallory\n" >$f; done'
+for dir in /tmp /tmp/build /opt; do
+    try as alice skiff env exec dev -- sh -c "mkdir -p $dir; cd $dir; sbatch -o /home/alice/stolen job.sh"
+    [ "$code" != 0 ] || fail "$dir/job.sh was submitted: $out"
+    has "$err" "working directory $dir is only in the environment: the job's output goes to /home/alice" "$dir"
+done
+try as alice skiff env exec dev -- sbatch -o /home/alice/stolen /tmp/job.sh
+has "$err" "/tmp/job.sh: on the host this is another user's file"
+idle
+[ ! -e stolen ] || fail "a neighbour's script ran: $(cat stolen)"
+# One's own goes on: the output into the home, the job itself in the directory that only its environment has.
+ok as alice skiff env exec dev -- sh -c 'cd /opt; printf "#!/bin/sh\npwd\n" | sbatch --parsable'
+job=$(tail -1 <<<"$out")
+try ended $job
+equal "$out" 'COMPLETED 0:0'
+equal "$(cat slurm-$job.out)" /opt
+# What is listed is called with the site's configuration, and loads nothing of the caller's.
+printf 'ClusterName=evil\nPluginDir=/home/alice\nSlurmctldHost=nowhere\n' >evil.conf
+ok as alice skiff env exec dev -- env SLURM_CONF=/home/alice/evil.conf GCONV_PATH=/home/alice BASH_ENV=/home/alice/evil.conf squeue -h
+ok as alice skiff env exec dev -- env BASH_ENV=/mine PYTHONPATH=/mine SLURM_CONF=/home/alice/evil.conf srun -Qw n2 sh -c 'echo $BASH_ENV $PYTHONPATH $SLURM_CONF'
+has "$out" '/mine /mine '
+lacks "$out" evil.conf
 idle
 
 # Two nodes that share one store do the work once.

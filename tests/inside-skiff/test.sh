@@ -82,6 +82,22 @@ for words in 'run -- make' 'env create -v ./x:/x new' 'import x.tar' 'run --env-
     has "$err" 'working directory /tmp/build, outside of the environment: No such file'
 done
 [ ! -e $home/made ] || fail 'what a neighbour has put there was run'
+# Nor does a path lead into what is called /tmp outside: by whatever option, through a link, or in a command that comes by ssh.
+ok as mallory sh -c 'mkdir -p /tmp/root/bin /tmp/data; echo "LD_PRELOAD=/tmp/evil.so" >/tmp/variables; echo theirs >/tmp/data/file; chmod -R a+rX /tmp/root /tmp/data /tmp/variables'
+as alice ln -s /tmp $home/mytmp
+for words in 'run /tmp/root id' 'run mytmp/root id' 'run --env-file /tmp/variables -- env' 'run -v /tmp/data:/data -- ls /data' 'run --mount type=bind,source=/tmp/data,target=/data -- ls' \
+    'env create -v /tmp/data:/data third' 'env create --base image:/tmp/root third' 'instance start -v /tmp/data:/data host third true' 'cluster run --hostfile /tmp/variables -- true' \
+    'login --username a --password-file /tmp/variables registry.invalid' 'cp other:/etc/issue mytmp/data' 'run --plan /tmp/variables'; do
+    fails 125 as alice skiff env exec dev -- skiff $words
+    has "$err" 'the environment has a /tmp of its own' "skiff $words"
+    fails 125 as alice env SSH_ORIGINAL_COMMAND="skiff $words" skiff login
+    has "$err" 'the environment has a /tmp of its own' "ssh: skiff $words"
+done
+ok as alice skiff run -v /tmp/data:/data -- cat /data/file
+equal "$out" theirs 'of whoever is outside'
+inside alice dev 'skiff run -e HERE=/tmp/x -w /tmp -- sh -c "pwd; echo \$HERE; ls /tmp"'
+equal "$out" $'/tmp\n/tmp/x' 'paths that mean the inside'
+rm $home/mytmp
 # An environment that was started from there does not take the directory for its own ever after.
 try as alice skiff env stop other
 inside alice dev 'cd /opt/w; skiff env exec -w / other -- true'
@@ -123,7 +139,10 @@ chmod 755 $home/evil/*
 chown -R alice: $home/evil
 mkdir -p /etc/skiff/networks.d
 printf 'kind = "bridge"\nsubnet = "10.20.0.0/24"\n' >/etc/skiff/networks.d/lab.toml
-ok as alice skiff env exec dev -- /usr/bin/python3 - <"$here/attack.py"
+asks() { # SCRIPT: runs it inside
+    ok as alice skiff env exec dev -- /usr/bin/python3 - < <(cat "$here/request.py" "$here/$1")
+}
+asks attack.py
 [ ! -e $home/evil/ran ] || fail "outside ran what the inside put there: $(cat $home/evil/ran)"
 ok as alice skiff env exec dev -- test -e /opt/of-dev
 fails 1 as mallory /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("/home/alice/.local/share/skiff/env/dev/host.sock")'
@@ -153,3 +172,8 @@ fails 125 as alice skiff env exec dev -- skiff run -- true
 has "$err" 'skiff run: not among the commands'
 inside alice dev 'srun -n1 true'
 rm /etc/skiff/conf.d/inside.toml
+# A submission takes a snapshot and pulls images: not where no command that submits is listed.
+printf '[slurm]\ncommands = ["squeue"]\n' >/etc/skiff/conf.d/slurm.toml
+ok as alice skiff env stop dev
+asks unlisted.py
+rm /etc/skiff/conf.d/slurm.toml

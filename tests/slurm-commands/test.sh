@@ -50,6 +50,18 @@ try as alice skiff env exec -w /opt/w dev -- sbatch /opt/w/job.sh
 has "$err" '/opt/w is only in the environment'
 has "$err" 'hint: sbatch --output'
 
+# The /tmp of the environment is not the nodes': what has its directory's name there may be a neighbour's, with a link in the place of the output.
+as alice sh -c 'echo precious >precious'
+for node in n1 n2; do at $node mallory sh -c 'mkdir /tmp/mine; chmod 777 /tmp/mine; for n in $(seq 1 200); do ln -s /home/alice/precious /tmp/mine/slurm-$n.out; done'; done
+inside alice dev 'mkdir /tmp/mine; cd /tmp/mine; sbatch --parsable --wrap "pwd"'
+has "$err" "working directory /tmp/mine is only in the environment: the job's output goes to /home/alice"
+job=$(tail -1 <<<"$out")
+equal "$(ended $job)" 'COMPLETED 0:0'
+equal "$(cat /home/alice/slurm-$job.out) $(cat /home/alice/precious)" '/home/alice precious' 'output beside a neighbour'
+inside alice dev 'cd /tmp/mine; srun -Q -n1 pwd; sbatch --parsable -D /shared -o /shared/said --wrap pwd'
+equal "$(head -1 <<<"$out")" /home/alice
+equal "$(ended $(tail -1 <<<"$out")) $(cat /shared/said)" 'COMPLETED 0:0 /shared' 'the directory that the caller has named'
+
 # salloc: with a command, with a shell's worth of commands, without a shell.
 inside alice dev 'salloc -QN2 srun mytool; salloc -QN2 sh -c "mytool; srun mytool"'
 equal "$(grep -c 'on n[12] by alice' <<<"$out")" 4

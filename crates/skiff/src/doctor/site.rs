@@ -1,15 +1,16 @@
 //! What the site has set up: directories, the job manager, its services.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use skiff_output as output;
 use skiff_runtime::{environments, instances};
 use skiff_sandbox::uplink::PROGRAM as UPLINK;
 use skiff_slurm as slurm;
-use skiff_spec::config;
+use skiff_spec::config::{self, JobTmp};
 use skiff_store::client;
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, project_quota};
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
@@ -21,6 +22,7 @@ pub fn checks(context: &UserContext) -> Vec<Check> {
     let mut checks = vec![state(context), leftovers(context), store(context), private_network(), networks()];
     if slurm_is_here() {
         checks.extend([plug_in(), depot(context), spool(context), munge()]);
+        checks.extend(tmp_quota(context));
     } else {
         checks.push(Check::pass("Slurm", "not on this host"));
     }
@@ -189,6 +191,35 @@ fn spool(context: &UserContext) -> Check {
         true => Check::pass(NAME, format!("{}: batch scripts can be seen inside", dir.display())),
         false => Check::pass(NAME, format!("{} is not on this host (no slurmd)", dir.display())),
     }
+}
+
+/// Whether what limits jobs' `/tmp` can be kept here, if it is to be.
+fn tmp_quota(context: &UserContext) -> Option<Check> {
+    const NAME: &str = "jobs' /tmp";
+    let slurm = &context.config.slurm;
+    let bytes = slurm.tmp_quota.0?;
+    let dir = match &slurm.tmp {
+        JobTmp::Disk => Path::new(&slurm.cache),
+        JobTmp::Directory(dir) => dir,
+        JobTmp::Memory => {
+            return Some(Check::warn(
+                NAME,
+                "in memory: `slurm.tmp_quota` limits nothing",
+                "`run.memory` limits what is in memory",
+            ));
+        }
+    };
+    let is_kept = fs::File::open(dir).is_ok_and(|dir| project_quota::is_enforced(dir.as_fd()));
+    Some(match is_kept {
+        true => {
+            Check::pass(NAME, format!("at most {} for each job, in {}", output::size(bytes), dir.display()))
+        }
+        false => Check::warn(
+            NAME,
+            format!("{}: `slurm.tmp_quota` limits nothing here", dir.display()),
+            "administrator: on the nodes its file system needs project quotas: XFS mounted with pquota, ext4 with prjquota",
+        ),
+    })
 }
 
 fn munge() -> Check {
