@@ -48,6 +48,8 @@ for section in 'Docker and Podman' 'Apptainer and Singularity' Charliecloud 'Enr
             case $line in
             *issue) equal "$out" 'Debian, as it seems' "$line" ;;
             *'ls /data' | *'ls /in' | *'ls /mnt') equal "$out" file "$line" ;;
+            *'kernel/hostname') equal "$out" n1 "$line" ;;
+            *"ulimit -n'") equal "$out" 512 "$line" ;;
             *'ls /a /b') has "$out" passwd "$line" && has "$out" file "$line" ;;
             *' pwd') [[ $out = /usr || $out = /tmp ]] || fail "$line: $out" ;;
             *' A=1 '*) has "$out" A=1 "$line" ;;

@@ -15,7 +15,7 @@ SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_FSPICK
 SYS_MOUNT_SETATTR = 442
 EMPTY_PATH = 0x1000
 RDONLY, NOSUID, NODEV = 1, 2, 4
-VERSION = 2
+VERSION = 3
 
 
 def gained(*words):
@@ -94,7 +94,7 @@ def request(kind, pid):
 
 def ordered(*argv, stack="ffffffffffffffff", head=None):
     """The messages that order this program."""
-    texts = [*(head or ("0000", "0", stack, "", "/", "")), str(len(argv)), *argv]
+    texts = [*(head or ("0000", "0", stack, "", "/", "")), "", "", str(len(argv)), *argv]
     return b"".join(text.encode() + b"\0" for text in texts)
 
 

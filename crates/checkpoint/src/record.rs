@@ -339,6 +339,7 @@ mod tests {
             accounts: Accounts::default(),
             mounts: vec![],
             net: Net::Host,
+            hostname: None,
             shims: vec![],
         };
         let instance = Started {

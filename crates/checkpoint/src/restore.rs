@@ -226,8 +226,8 @@ impl Restorer for CriuRestorer<'_> {
 
     fn restore(&self, instance: &RunningContainer) -> Result<Process> {
         let checkpoint = self.checkpoint;
-        let Plan { net, dumpable, .. } = &checkpoint.instance.plan;
-        let net = enter::net_space(net, *dumpable);
+        let Plan { net, dumpable, hostname, .. } = &checkpoint.instance.plan;
+        let net = enter::net_space(net, *dumpable).named(hostname.is_some());
         let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net, number: None };
         trees::put_back_memory(inside, checkpoint, self.dir)?;
         let images = self.dir.join(IMAGES);

@@ -16,7 +16,6 @@ use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::enter;
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::EnterTarget;
-use skiff_sandbox::join::NetSpace;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Started};
@@ -59,9 +58,9 @@ pub fn save(context: &UserContext, words: &SaveArgs) -> Result<()> {
 /// Saves an instance; nothing if that was only to be shown.
 pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<Option<Saved>> {
     let (record, started, live) = running(context, &save.instance)?;
-    let net = enter::net_space(&started.net, started.plan.dumpable);
+    let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
     let about = |e: Error| e.about(&format!("instance {}", record.name));
-    let found = look(live.pid, net == NetSpace::Its).map_err(about)?;
+    let found = look(live.pid, net.is_its()).map_err(about)?;
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
     let slot = CheckpointName::newest(name);
     if save.dry_run {
@@ -171,7 +170,7 @@ impl Saving<'_> {
                 return Ok(());
             }
             // Now that they stand still.
-            processes = look(self.init, self.inside.net == NetSpace::Its)?.processes;
+            processes = look(self.init, self.inside.net.is_its())?.processes;
             trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
             if !leave_running {
                 // Only what is safe on the disk may end.

@@ -2,9 +2,7 @@
 
 /// Options as they are typed, and what to do instead.
 #[rustfmt::skip]
-const OPTIONS: [(&[&str], &str); 22] = [
-    (&["--hostname", "-h"], "the host's name stays, as Slurm, MPI and licences go by it; nodes with names of their own: `skiff cluster up`"),
-    (&["--ulimit"], "a program has your shell's limits: `ulimit -n 4096` (or -l, -s, -u) before skiff"),
+const OPTIONS: [(&[&str], &str); 20] = [
     (&["--overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
     (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR; the directory to start in: -w DIR"),
     (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
@@ -81,7 +79,7 @@ mod tests {
         for word in OPTIONS.iter().flat_map(|(words, _)| *words) {
             assert!(!longs.contains(&word.trim_start_matches('-')), "{word}: `skiff run` has it");
         }
-        assert!(option("--ulimit=nofile=1").is_some() && option("--nosuch").is_none());
+        assert!(option("--memory=1g").is_some() && option("--nosuch").is_none());
         assert!(command("push").is_some() && command("").is_none());
     }
 }

@@ -85,7 +85,19 @@ impl StartArgs {
 
 impl From<RootArgs> for RootOptions {
     fn from(args: RootArgs) -> Self {
-        let RootArgs { inside, writable, tmpfs, shm_size, device, user, pull, host, contain } = args;
+        let RootArgs {
+            inside,
+            writable,
+            tmpfs,
+            shm_size,
+            hostname,
+            ulimits,
+            device,
+            user,
+            pull,
+            host,
+            contain,
+        } = args;
         let ContainArgs { contain, containall, no_home } = contain;
         let host = Self::from(host);
         let shared = shm_size.map(|size| format!("{TMPFS}{SHARED_MEMORY}:size={size}"));
@@ -95,6 +107,8 @@ impl From<RootArgs> for RootOptions {
         Self {
             inside: ProcessArgs { cleanenv: inside.cleanenv || containall, ..inside },
             user,
+            hostname,
+            ulimits,
             pull,
             contain: contain || containall,
             no_home,

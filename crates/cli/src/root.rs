@@ -6,6 +6,8 @@ use clap::builder::{StringValueParser, TypedValueParser};
 use skiff_plan::absolute;
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
+use skiff_spec::limit::ResourceLimit;
+use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 
 /// The base where none is named.
@@ -25,6 +27,12 @@ pub struct RootArgs {
     /// Size of /dev/shm, where POSIX shared memory is: 2G, 512M ...
     #[arg(long, value_name = "SIZE")]
     pub shm_size: Option<String>,
+    /// Host name that programs see inside [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<HostName>,
+    /// Resource limit of the command, as for setrlimit(2): NAME=SOFT[:HARD], such as nofile=4096; -1 means unlimited
+    #[arg(long = "ulimit", value_name = "LIMIT")]
+    pub ulimits: Vec<ResourceLimit>,
     /// Mount a device: PATH[:TARGET[:rwm]]; without --contain all devices are there
     #[arg(long, value_name = "DEVICE")]
     pub device: Vec<String>,

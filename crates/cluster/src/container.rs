@@ -152,7 +152,7 @@ impl SshContainer {
     ) -> std::result::Result<Child, Failed> {
         let (init, mask) = (&self.instance.init, SignalMask::from_bits(0));
         match self.identity {
-            Identity::Me => as_me(needs_helper(context)?, init.pid, command, attr, mask),
+            Identity::Me => as_me(needs_helper(context)?, (init.pid, false), command, attr, mask),
             Identity::Root => as_root(init.pidfd.as_fd(), NetSpace::Ours, command, attr, mask),
         }
     }
@@ -191,7 +191,13 @@ fn start_daemon(
     };
     let attr = SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
     if identity == Identity::Me {
-        return as_me(needs_helper(context)?, instance.init.pid, &command, attr, SignalMask::from_bits(0));
+        return as_me(
+            needs_helper(context)?,
+            (instance.init.pid, false),
+            &command,
+            attr,
+            SignalMask::from_bits(0),
+        );
     }
     match fork(CloneFlags::NONE).context(|| "process for the ssh daemon")? {
         Fork::Parent(child) => Ok(child),

@@ -31,6 +31,9 @@ use crate::caller::Caller;
 use crate::namespaces::{check_owner, open_ns, own_proc};
 use crate::wait;
 
+/// The one that it has with a host name of its own.
+const HOST_NAME: (&str, LinkNameSpaceType) = ("uts", LinkNameSpaceType::HostNameAndNISDomainName);
+
 /// Seconds that process 1 has to make the root: its maker waits no longer either. (Some mount file systems of a slow server's.)
 const SECONDS_FOR_ROOT: i64 = 60;
 
@@ -46,7 +49,7 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
 /// command.
 pub fn start(caller: &Caller, pid: u32, request: &[u8], told: bool, socket: &OwnedFd) -> Result<()> {
     let request = ExecRequest::decode(request).ok_or_else(|| Error::new("join: not a command"))?;
-    let Spaces { mount, others } = Spaces::open(caller, pid)?;
+    let Spaces { mount, others } = Spaces::open(caller, pid, request.own_name)?;
     for (kind, space) in &others {
         move_into_link_name_space(space.as_fd(), Some(*kind)).context(|| entering(pid))?;
     }
@@ -144,7 +147,7 @@ struct Spaces {
 
 impl Spaces {
     /// Opens those of a process, all of which must belong to a user namespace of the caller's making.
-    fn open(caller: &Caller, pid: u32) -> Result<Self> {
+    fn open(caller: &Caller, pid: u32, own_name: bool) -> Result<Self> {
         let name = format!("process {pid}");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let proc = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).context(|| name.clone())?;
@@ -153,7 +156,8 @@ impl Spaces {
         let ours = own_proc()?;
         let ours_user = open_ns(ours.as_fd(), "user").context(|| name.clone())?;
         let mut spaces = Self { mount: None, others: vec![] };
-        for (kind, space) in KINDS {
+        let name_space = Some(HOST_NAME).filter(|_| own_name);
+        for (kind, space) in name_space.into_iter().chain(KINDS) {
             let fd = open_ns(proc.as_fd(), kind).context(|| name.clone())?;
             // One that is shared with the host anyway need not be entered.
             let own = open_ns(ours.as_fd(), kind).context(|| name.clone())?;

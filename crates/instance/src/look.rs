@@ -173,7 +173,7 @@ fn session(
     command: &CommandSpec,
 ) -> std::result::Result<HowEnded, Failed> {
     let session = Session::begin()?;
-    let net = enter::net_space(&plan.net, plan.dumpable);
+    let net = enter::net_space(&plan.net, plan.dumpable).named(plan.hostname.is_some());
     let child = enter::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
     Ok(session.wait(&child)?)
 }

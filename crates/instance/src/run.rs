@@ -192,7 +192,7 @@ fn as_me_in_new(
     let (helper, hosts) = (Some(enter::helper_for_me(context)?), network::hosts(plan)?);
     let options = StartOptions { helper, started, hosts: hosts.as_deref(), ..StartOptions::default() };
     let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
-    let request = ExecRequest::new(command, attr, session.mask());
+    let request = ExecRequest::new(command, attr, session.mask(), plan.hostname.is_some());
     let (instance, child, mut helper) = start_for_me(plan, options, &request)?;
     instance.notes.iter().for_each(|note| output::note(note));
     let ended = session.wait(&child)?;

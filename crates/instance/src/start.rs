@@ -258,6 +258,7 @@ fn of_environment(
     // Topmost first.
     let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
     let RootOptions { inside, user, entrypoint, argv, .. } = options.asked.clone();
+    let asked_limits = options.asked.limits()?;
     let plan =
         plan::build(over_environment(options, settings, paths), base::of_ground(context, &env.ground()?)?)?;
     let words: Vec<OsString> = entrypoint.into_iter().chain(argv).collect();
@@ -269,6 +270,7 @@ fn of_environment(
             if let Some(user) = &user {
                 in_image::run_as(&mut command, user, &inside);
             }
+            command.limits = asked_limits;
             Some(command)
         }
     };

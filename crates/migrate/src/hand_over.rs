@@ -22,7 +22,6 @@ use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::EnterTarget;
-use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::IgnoreError;
@@ -273,7 +272,7 @@ impl Migration<'_> {
     ) -> std::result::Result<u64, SwitchoverError> {
         let dir = scratch.dir();
         // Now that they stand still.
-        let found = look(self.init, self.inside.net == NetSpace::Its)?;
+        let found = look(self.init, self.inside.net.is_its())?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;

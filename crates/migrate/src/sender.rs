@@ -81,8 +81,8 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let launch = way::launch(context, &words.node)?;
-    let net = enter::net_space(&started.net, started.plan.dumpable);
-    let look = || look(live.pid, net == NetSpace::Its).map_err(about);
+    let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
+    let look = || look(live.pid, net.is_its()).map_err(about);
     if words.dry_run {
         return show(words, &launch.argv, &look()?).map(|()| MigrationOutcome::Shown);
     }

@@ -5,7 +5,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::command::{CommandSpec, own_variable};
+use skiff_sandbox::limits::refuse_above_own;
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::limit::ResourceLimit;
 use skiff_spec::plan::Identity;
 
 use crate::replay::AGAIN;
@@ -27,6 +29,8 @@ pub struct DescribedProcess {
     identity: Identity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seen_as: Option<[u32; 2]>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ulimits: Vec<ResourceLimit>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     stop: Option<String>,
 }
@@ -75,7 +79,8 @@ impl DescribedProcess {
     pub fn of(process: MainProcess) -> Self {
         let MainProcess { command, identity, stop } = process;
         // What is untrusted is so by the plan, and only login shells have another name than their program's.
-        let CommandSpec { argv, argv0: _, env, cwd, only_there, user, untrusted: _, seen_as } = command;
+        let CommandSpec { argv, argv0: _, env, cwd, only_there, user, untrusted: _, seen_as, limits } =
+            command;
         let setting = |(name, value): &(OsString, OsString)| {
             let mut text = name.clone();
             // A value that is passed on may be a secret, and is there anyway.
@@ -93,13 +98,14 @@ impl DescribedProcess {
             user,
             identity,
             seen_as,
+            ulimits: limits,
             stop,
         }
     }
 
     /// From a text that may be anybody's.
     pub fn check(self, untrusted: bool, own: [u32; 2]) -> Result<MainProcess> {
-        let Self { argv, env, cwd, only_there, user, identity, seen_as, stop } = self;
+        let Self { argv, env, cwd, only_there, user, identity, seen_as, ulimits, stop } = self;
         let argv: Vec<OsString> = argv.into_iter().map(Text::into_os).collect::<Result<_>>()?;
         let cwd = std::path::PathBuf::from(cwd.into_os()?);
         if user.as_ref().is_some_and(|user| user.contains('\0')) {
@@ -116,9 +122,20 @@ impl DescribedProcess {
             (.., false) => return Err(bad_plan("no words make its process who it is to be")),
             _ => {}
         }
+        let limits = ResourceLimit::last_of_each(&ulimits);
+        refuse_above_own(&limits)?;
         let env = env.into_iter().map(setting).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
-        let command =
-            CommandSpec { argv, env, cwd, only_there, user, untrusted, seen_as, ..CommandSpec::default() };
+        let command = CommandSpec {
+            argv,
+            env,
+            cwd,
+            only_there,
+            user,
+            untrusted,
+            seen_as,
+            limits,
+            ..CommandSpec::default()
+        };
         Ok(MainProcess { command, identity, stop })
     }
 }

@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use skiff_launch::hosts;
 use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, Upper, inside as places};
 
@@ -103,11 +104,14 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     only_last_shared_memory(&mut mounts);
     mounts.retain(|mount| !options.replaced.iter().any(|target| mount.target == Path::new(target)));
     let PlanOptions { name, upper, layers, asked, .. } = options;
-    let RootOptions { contain, untrusted, dumpable, writable, .. } = asked;
+    let RootOptions { contain, untrusted, dumpable, writable, hostname, .. } = asked;
     mounts.extend(options.own);
     add_network(&mut mounts, &net);
-    if matches!(net, Net::Named(_)) && !net.is_own(dumpable) {
-        tell_names(&mut mounts, options.has_host_name.then_some(name.as_str()));
+    let has_address = matches!(net, Net::Named(_)) && !net.is_own(dumpable);
+    if has_address || hostname.is_some() {
+        let own = hostname.as_ref().map(HostName::as_str);
+        let own = own.or_else(|| options.has_host_name.then_some(name.as_str()));
+        tell_names(&mut mounts, own);
     }
     if dumpable && !mounts.contains(&terminals()) {
         mounts.push(terminals());
@@ -136,6 +140,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
         accounts: with_shell(accounts, options.shell),
         mounts,
         net: options.net_of_group.unwrap_or(net),
+        hostname,
         shims,
         ssh_user,
     })
@@ -281,8 +286,8 @@ fn show_own_devices(mounts: &mut Vec<Mount>) {
     mounts.splice(at..=at, [own, groups]);
 }
 
-/// Has the host's name and this one mean the address on a network of the site's: elsewhere the host's name means the host. What the user
-/// has mounted there stands.
+/// Has the host's name and this one mean the address on a network of the site's: elsewhere the host's name means the host, and this one
+/// the loopback device. What the user has mounted there stands.
 fn tell_names(mounts: &mut Vec<Mount>, name: Option<&str>) {
     let is_hosts = |mount: &Mount| mount.target == Path::new(HOSTS);
     let is_usual = |mount: &Mount| matches!(&mount.source, Source::Bind(path) if path == Path::new(HOSTS));

@@ -5,8 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use skiff_sandbox::command::own_variable;
+use skiff_sandbox::limits::refuse_above_own;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::job::JobContainer;
+use skiff_spec::limit::ResourceLimit;
+use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 use skiff_spec::settings::Settings;
 
@@ -40,6 +43,10 @@ pub struct RootOptions {
     pub mounts: Vec<String>,
     /// The network, if one was named.
     pub net: Option<Net>,
+    /// The host name that programs see, if it is not to be the host's.
+    pub hostname: Option<HostName>,
+    /// The resource limits that the command gets; of several of a kind the last counts.
+    pub ulimits: Vec<ResourceLimit>,
     /// Whether the user's home is left out; what an image has in its place stays.
     pub no_home: bool,
     /// Whether all of the host is left out that programs can do without: see [`Plan::contain`](skiff_spec::plan::Plan::contain).
@@ -95,6 +102,16 @@ impl RootOptions {
         let Some(text) = said.filter(|text| !text.is_empty()) else { return self };
         let mounts = [vec![absolute(&text, std::env::current_dir)], self.mounts].concat();
         Self { mounts, ..self }
+    }
+
+    /// The resource limits, one of each kind.
+    ///
+    /// # Errors
+    /// One that is above the hard limit of this process.
+    pub fn limits(&self) -> Result<Vec<ResourceLimit>> {
+        let limits = ResourceLimit::last_of_each(&self.ulimits);
+        refuse_above_own(&limits)?;
+        Ok(limits)
     }
 
     /// The network. One that was named counts, whatever is untrusted.

@@ -38,6 +38,7 @@ pub fn asked_for(plan: &Plan, facts: &Facts<'_>, upper: &Upper) -> Result<RootOp
 fn with_home(plan: &Plan, facts: &Facts<'_>, upper: &Upper, no_home: bool) -> Result<RootOptions> {
     let asked = RootOptions {
         net: Some(plan.net.clone()),
+        hostname: plan.hostname.clone(),
         no_home,
         // As the words have it.
         contain: plan.contain || plan.untrusted,
@@ -90,7 +91,8 @@ fn words_for(mount: &Mount) -> Option<String> {
 fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
     #[rustfmt::skip]
     let Plan {
-        name, route, base, layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net, shims, ssh_user,
+        name, route, base, layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net, hostname,
+        shims, ssh_user,
     } = one;
     let parts = [
         ("name", *name == other.name),
@@ -106,6 +108,7 @@ fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
         ("accounts", *accounts == other.accounts),
         ("mounts", *mounts == other.mounts),
         ("net", *net == other.net),
+        ("hostname", *hostname == other.hostname),
         ("shims", *shims == other.shims),
         ("ssh_user", *ssh_user == other.ssh_user),
     ];

@@ -21,6 +21,9 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
         }
     }
     output::line(&format!("network      {}", plan.net))?;
+    if let Some(name) = &plan.hostname {
+        output::line(&format!("host name    {name}"))?;
+    }
     match (plan.untrusted, plan.contain) {
         (true, _) => output::line(
             "untrusted    no capabilities, fewer system calls, nothing of the host but the mounts below",

@@ -21,7 +21,9 @@ pub fn spawn(
     let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
     match identity {
         Identity::Root => join::as_root(init.as_fd(), net, command, attr, session.mask()),
-        Identity::Me => join::as_me(helper_for_me(context)?, pid, command, attr, session.mask()),
+        Identity::Me => {
+            join::as_me(helper_for_me(context)?, (pid, net.has_own_name()), command, attr, session.mask())
+        }
     }
 }
 

@@ -194,6 +194,9 @@ pub fn own_hosts() -> String {
         .default_on_error("without the file no host has a name, as with an empty one")
 }
 
+/// The address that Debian gives a host's own name where it has none of a network.
+const LOOPBACK: &str = "127.0.1.1";
+
 /// What a plan's list of hosts says, if it has one: the host's own, but with the host's name and the plan's for the address on the network
 /// that the helper has put us on.
 pub fn hosts(plan: &Plan) -> Result<Option<String>> {
@@ -201,7 +204,12 @@ pub fn hosts(plan: &Plan) -> Result<Option<String>> {
         Source::Hosts(names) => Some(names),
         _ => None,
     });
-    let (Some(also), Some(address)) = (names, address()) else { return Ok(None) };
+    let Some(also) = names else { return Ok(None) };
+    let Some(address) = address() else {
+        // On no network of the site's only a host name of its own is told.
+        let own = Some((LOOPBACK.to_owned(), also.clone())).filter(|_| plan.hostname.is_some());
+        return Ok(own.map(|own| hosts::hosts_with([own], &own_hosts())));
+    };
     let mut names = vec![host_name()];
     names.extend(also.iter().filter(|name| **name != names[0]).cloned().collect::<Vec<_>>());
     Ok(Some(hosts::hosts_with([(address.to_string(), names)], &own_hosts())))

@@ -114,7 +114,13 @@ impl Service<'_> {
             (instance, Main::Inside(process))
         } else {
             let instance = start(plan, options)?;
-            match self.start_as_me(context, command, &instance, (attr, mask), &output) {
+            match self.start_as_me(
+                context,
+                command,
+                (&instance, plan.hostname.is_some()),
+                (attr, mask),
+                &output,
+            ) {
                 Ok(child) => (instance, Main::Me(child)),
                 Err(why) => {
                     instance.end();
@@ -137,7 +143,7 @@ impl Service<'_> {
         &self,
         context: &UserContext,
         command: &CommandSpec,
-        instance: &RunningContainer,
+        (instance, own_name): (&RunningContainer, bool),
         (attr, mask): (SpawnAttr, SignalMask),
         output: &Path,
     ) -> Result<Child, Failed> {
@@ -145,7 +151,7 @@ impl Service<'_> {
         let about = || format!("output {}", output.display());
         let file: OwnedFd = std::fs::File::options().append(true).open(output).context(about)?.into();
         rustix::stdio::dup2_stdout(&file).and_then(|()| rustix::stdio::dup2_stderr(&file)).context(about)?;
-        let child = as_me(helper, instance.init.pid, command, attr, mask);
+        let child = as_me(helper, (instance.init.pid, own_name), command, attr, mask);
         skiff_sandbox::start::detach_stdio();
         child
     }

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::CWD;
 use rustix::thread::CapabilitySet;
 use skiff_spec::caller::{FOR_CALLER, OF_CALLER};
+use skiff_spec::limit::ResourceLimit;
 use skiff_sys::{IgnoreError, caps, process, seccomp};
 
+use crate::limits;
 use crate::mounts::{open_dir, resolve};
 use crate::user::Account;
 
@@ -34,6 +36,8 @@ pub struct CommandSpec {
     pub untrusted: bool,
     /// The user and group ids by which root inside knows itself, in a user namespace of its own.
     pub seen_as: Option<[u32; 2]>,
+    /// The resource limits that it gets, each of a kind of its own; those of its maker where there is none.
+    pub limits: Vec<ResourceLimit>,
 }
 
 /// Why a command was not started.
@@ -47,6 +51,8 @@ pub enum NotStarted {
     Program(io::Error),
     /// The program cannot be confined as untrusted.
     Untrusted(io::Error),
+    /// It cannot have the resource limits that it was to get.
+    Limits(io::Error),
 }
 
 /// Where programs are where nobody says so.
@@ -68,6 +74,7 @@ impl NotStarted {
             Self::Directory(e) => (b'd', e),
             Self::Program(e) => (b'p', e),
             Self::Untrusted(e) => (b'c', e),
+            Self::Limits(e) => (b'l', e),
         };
         let [a, b, c, d] = e.raw_os_error().unwrap_or(0).to_le_bytes();
         [kind, a, b, c, d]
@@ -83,6 +90,7 @@ impl NotStarted {
             b'd' => Some(Self::Directory(e)),
             b'p' => Some(Self::Program(e)),
             b'c' => Some(Self::Untrusted(e)),
+            b'l' => Some(Self::Limits(e)),
             _ => None,
         }
     }
@@ -91,7 +99,7 @@ impl NotStarted {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::User(_) | Self::Directory(_) | Self::Untrusted(_) => 125,
+            Self::User(_) | Self::Directory(_) | Self::Untrusted(_) | Self::Limits(_) => 125,
             Self::Program(e) => exit_code(e),
         }
     }
@@ -123,9 +131,13 @@ impl CommandSpec {
         if let Err(e) = self.enter_directory() {
             return NotStarted::Directory(e.into());
         }
-        match self.confine() {
+        if let Err(e) = self.confine() {
+            return NotStarted::Untrusted(e);
+        }
+        // Last: what was needed until here might have been beyond them.
+        match limits::apply(&self.limits) {
             Ok(()) => NotStarted::Program(self.become_program()),
-            Err(e) => NotStarted::Untrusted(e),
+            Err(e) => NotStarted::Limits(e),
         }
     }
 
@@ -295,6 +307,7 @@ mod tests {
             (NotStarted::Program(io::Error::from_raw_os_error(2)), 127),
             (NotStarted::Program(io::Error::from_raw_os_error(13)), 126),
             (NotStarted::Untrusted(io::Error::from_raw_os_error(1)), 125),
+            (NotStarted::Limits(io::Error::from_raw_os_error(1)), 125),
         ] {
             let back = NotStarted::from_bytes(&why.to_bytes()).expect("as encoded");
             assert_eq!((back.to_bytes(), back.exit_code()), (why.to_bytes(), code));

@@ -130,7 +130,7 @@ fn between<T: Serialize>(
 
 fn join_then_fork(inside: EnterTarget<'_>) -> Result<Fork> {
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
-    if inside.net != NetSpace::Ours {
+    if inside.net.is_its() {
         ours |= ThreadNameSpaceType::NETWORK;
     }
     move_into_thread_name_spaces(inside.init, ours)
@@ -142,8 +142,11 @@ fn join_then_fork(inside: EnterTarget<'_>) -> Result<Fork> {
     }
 }
 
-fn join_the_rest(EnterTarget { init, number, .. }: EnterTarget<'_>) -> Result<()> {
-    let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+fn join_the_rest(EnterTarget { init, net, number }: EnterTarget<'_>) -> Result<()> {
+    let mut theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    if net.has_own_name() {
+        theirs |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+    }
     move_into_thread_name_spaces(init, theirs).context(|| "the environment's namespaces")?;
     if let Some(number) = number {
         // Its own children, too, get numbers beyond those that are to be free.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use skiff_ipc::{Codec, Framing, Protocol, Unanswered};
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::limit::ResourceLimit;
 use skiff_spec::wire::MOST_ORDERED;
 use skiff_sys::signal::SignalMask;
 
@@ -15,6 +16,8 @@ use crate::stack::StackLimit;
 
 /// Said of a command whose directory will do or none.
 const ONLY_THERE: &str = "only";
+/// Said of an environment with a host name of its own.
+const OWN_NAME: &str = "name";
 
 /// What to start, and how.
 pub struct ExecRequest<'a> {
@@ -26,13 +29,15 @@ pub struct ExecRequest<'a> {
     pub mask: SignalMask,
     /// The soft limit of the stack that it gets.
     pub stack: StackLimit,
+    /// Whether the environment has a host name of its own, in a namespace that is to be entered, too.
+    pub own_name: bool,
 }
 
 impl<'a> ExecRequest<'a> {
     /// With the limits of this process.
     #[must_use]
-    pub fn new(command: &'a CommandSpec, attr: SpawnAttr, mask: SignalMask) -> Self {
-        Self { command: Cow::Borrowed(command), attr, mask, stack: StackLimit::own() }
+    pub fn new(command: &'a CommandSpec, attr: SpawnAttr, mask: SignalMask, own_name: bool) -> Self {
+        Self { command: Cow::Borrowed(command), attr, mask, stack: StackLimit::own(), own_name }
     }
 
     /// As bytes.
@@ -40,7 +45,9 @@ impl<'a> ExecRequest<'a> {
     /// # Errors
     /// When one of its texts has a zero byte in it: no program could be given that.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let Self { command, attr, mask, stack } = self;
+        let Self { command, attr, mask, stack, own_name } = self;
+        let own_name = if *own_name { OWN_NAME } else { "" };
+        let limits = command.limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let only_there = if command.only_there { ONLY_THERE } else { "" };
         let mut bytes = vec![];
         push(&mut bytes, &[attr.to_word().as_ref()])?;
@@ -49,6 +56,8 @@ impl<'a> ExecRequest<'a> {
         push(&mut bytes, &[only_there.as_ref()])?;
         push(&mut bytes, &[command.cwd.as_os_str()])?;
         push(&mut bytes, &[command.argv0.as_deref().unwrap_or_default()])?;
+        push(&mut bytes, &[limits.as_ref()])?;
+        push(&mut bytes, &[own_name.as_ref()])?;
         push(&mut bytes, &[command.argv.len().to_string().as_ref()])?;
         for word in &command.argv {
             push(&mut bytes, &[word])?;
@@ -69,17 +78,20 @@ impl<'a> ExecRequest<'a> {
         let only_there = texts.next()? == ONLY_THERE;
         let cwd = texts.next()?.into();
         let argv0 = texts.next().map(OsString::from)?;
+        let limits = limits(texts.next()?.to_str()?)?;
+        let own_name = texts.next()? == OWN_NAME;
         let count = texts.next()?.to_str()?.parse::<usize>().ok().filter(|count| *count > 0)?;
         let argv: Vec<OsString> = texts.by_ref().take(count).map(OsString::from).collect();
         let env = texts.map(variable).collect::<Option<_>>()?;
         let argv0 = Some(argv0).filter(|name| !name.is_empty());
-        let command = CommandSpec { argv, argv0, env, cwd, only_there, ..CommandSpec::default() };
+        let command = CommandSpec { argv, argv0, env, cwd, only_there, limits, ..CommandSpec::default() };
         let whole = command.argv.len() == count;
         whole.then_some(ExecRequest {
             command: Cow::Owned(command),
             attr,
             mask: SignalMask::from_bits(mask),
             stack,
+            own_name,
         })
     }
 }
@@ -119,6 +131,11 @@ fn push(bytes: &mut Vec<u8>, parts: &[&OsStr]) -> Result<()> {
     Ok(())
 }
 
+/// What is behind one another with spaces between.
+fn limits(text: &str) -> Option<Vec<ResourceLimit>> {
+    text.split_ascii_whitespace().map(|limit| limit.parse().ok()).collect()
+}
+
 fn variable(text: &OsStr) -> Option<(OsString, OsString)> {
     let bytes = text.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b'=')?;
@@ -140,6 +157,7 @@ mod tests {
             env: vec![("A".into(), "1=2".into()), ("B".into(), "".into()), ("".into(), "x".into())],
             cwd: "/a b".into(),
             only_there: true,
+            limits: ["nofile=5:9", "core=-1"].map(|text| text.parse().expect("a limit")).into(),
             ..CommandSpec::default()
         };
         let attr = SpawnAttr { own_group: true, death_signal: 9, ..SpawnAttr::default() };
@@ -148,6 +166,7 @@ mod tests {
             attr,
             mask: SignalMask::from_bits(5),
             stack: limit("40000000"),
+            own_name: true,
         }
     }
 
@@ -156,10 +175,16 @@ mod tests {
         let plain = CommandSpec { argv: vec!["a".into()], cwd: "/".into(), ..CommandSpec::default() };
         for request in [
             request(),
-            ExecRequest { command: Cow::Owned(plain), stack: limit("ffffffffffffffff"), ..request() },
+            ExecRequest {
+                command: Cow::Owned(plain),
+                stack: limit("ffffffffffffffff"),
+                own_name: false,
+                ..request()
+            },
         ] {
             let back = ExecRequest::decode(&request.encode().expect("no zero bytes")).expect("as encoded");
             assert_eq!((back.command, back.attr, back.stack), (request.command, request.attr, request.stack));
+            assert_eq!(back.own_name, request.own_name);
             assert_eq!(back.mask.to_bits(), request.mask.to_bits());
         }
     }
@@ -187,13 +212,16 @@ mod tests {
         for bad in [
             "",
             "\0",
-            "0000\x000\x000\0\0/\0\x000\0",
-            "0000\x000\x000\0\0/\0\x002\0a\0",
-            "0000\x000\x000\0\0/\0\x001\0a\0A\0",
-            "0000\0x\x000\0\0/\0\x001\0a\0",
-            "0000\x000\0x\0\0/\0\x001\0a\0",
+            "0000\x000\x000\0\0/\0\0\0\x000\0",
+            "0000\x000\x000\0\0/\0\0\0\x002\0a\0",
+            "0000\x000\x000\0\0/\0\0\0\x001\0a\0A\0",
+            "0000\0x\x000\0\0/\0\0\0\x001\0a\0",
+            "0000\x000\0x\0\0/\0\0\0\x001\0a\0",
+            "0000\x000\x000\0\0/\0\0nofile\0\x001\0a\0",
         ] {
             assert!(ExecRequest::decode(bad.as_bytes()).is_none(), "{bad:?}");
         }
+        let good = "0000\x000\x000\0\0/\0\0\0\x001\0a\0";
+        assert!(ExecRequest::decode(good.as_bytes()).is_some(), "{good:?}");
     }
 }

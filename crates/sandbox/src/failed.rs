@@ -54,6 +54,12 @@ impl Failed {
             NotStarted::Untrusted(e) => Fault::new(format!("confinement of an untrusted program: {e}"))
                 .hint("the kernel needs CONFIG_SECCOMP_FILTER and must allow one more user namespace (user.max_user_namespaces)")
                 .into(),
+            NotStarted::Limits(e) => {
+                let limits = command.limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                Fault::new(format!("resource limits {limits}: {e}"))
+                    .hint("no limit may be above your hard limit: `ulimit -Ha`")
+                    .into()
+            }
             NotStarted::Directory(e) => {
                 Fault::new(format!("working directory {}: {e}", command.cwd.display()))
                     .hint("it must exist inside, and be open to the one who works there: -v DIR mounts a directory, -w DIR starts in another")

@@ -27,10 +27,34 @@ pub enum NetSpace {
     Ours,
     /// One of the environment's own.
     Its,
-    /// One of its own, with a host name of its own: a node of a group.
+    /// One of its own, with a host name of its own, as a node of a group has it.
     Machine,
-    /// Ours, but the host name is its own: a node of a group without networks.
+    /// Ours, but the host name is its own, as that of a node of a group without networks.
     MachineInOurs,
+}
+
+impl NetSpace {
+    /// With a host name of the environment's own, if it has one.
+    #[must_use]
+    pub fn named(self, has_own_name: bool) -> Self {
+        match (self, has_own_name) {
+            (Self::Its, true) => Self::Machine,
+            (Self::Ours, true) => Self::MachineInOurs,
+            (other, _) => other,
+        }
+    }
+
+    /// Whether the network namespace is the environment's own.
+    #[must_use]
+    pub fn is_its(self) -> bool {
+        matches!(self, Self::Its | Self::Machine)
+    }
+
+    /// Whether the host name is the environment's own.
+    #[must_use]
+    pub fn has_own_name(self) -> bool {
+        matches!(self, Self::Machine | Self::MachineInOurs)
+    }
 }
 
 /// Starts `command` as root of the environment whose process 1 is `init`, as a child of this process; which moves, for
@@ -48,7 +72,7 @@ pub fn as_root(
     let gone = |e: Fault| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
     let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
-    if matches!(net, NetSpace::Its | NetSpace::Machine) {
+    if net.is_its() {
         ours |= ThreadNameSpaceType::NETWORK;
     }
     move_into_thread_name_spaces(init, ours).context(|| "the environment's namespaces").map_err(gone)?;
@@ -77,7 +101,7 @@ fn become_root(
     mask: SignalMask,
 ) -> Failed {
     let mut theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
-    if matches!(net, NetSpace::Machine | NetSpace::MachineInOurs) {
+    if net.has_own_name() {
         theirs |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
     }
     let ready = move_into_thread_name_spaces(init, theirs)
@@ -102,19 +126,20 @@ pub(crate) fn become_command(command: &CommandSpec, mask: SignalMask) -> Failed 
     Failed::to_start(command, &command.exec())
 }
 
-/// Starts a command in the environment whose process 1 is `init`, as the user: no user namespace, no capability.
+/// Starts a command in the environment whose process 1 is `init`, as the user: no user namespace, no capability. With `own_name` it
+/// sees the host name that the environment has of its own, otherwise the host's.
 ///
 /// # Errors
 /// As [`as_root`], and what the helper refuses.
 pub fn as_me(
     program: &Path,
-    init: Pid,
+    (init, own_name): (Pid, bool),
     command: &CommandSpec,
     attr: SpawnAttr,
     mask: SignalMask,
 ) -> std::result::Result<Child, Failed> {
     let helper = Helper::spawn(program)?;
-    let request = ExecRequest::new(command, attr, mask);
+    let request = ExecRequest::new(command, attr, mask, own_name);
     let asked = helper.ask_to_run(&request, init).and_then(|()| helper.go());
     let joined = asked.map_err(Failed::from).and_then(|()| helper.joined(command));
     helper.finish();

@@ -19,6 +19,7 @@ pub mod helper;
 mod init;
 pub mod inside;
 pub mod join;
+pub mod limits;
 mod map;
 pub mod mounts;
 mod options;

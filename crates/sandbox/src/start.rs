@@ -173,6 +173,9 @@ fn launch(plan: &Plan, mut options: StartOptions<'_>, purpose: For<'_>) -> Resul
     if plan.net.is_own(plan.dumpable) {
         flags = flags.and(CloneFlags::NETWORK);
     }
+    if plan.hostname.is_some() {
+        flags = flags.and(CloneFlags::UTS);
+    }
     let made = fork(flags).context(|| "new namespaces").map_err(|e| {
         e.hint("user namespaces may be closed to users here (sysctl user.max_user_namespaces, AppArmor): `skiff doctor`")
     })?;
@@ -351,6 +354,9 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
     }
     if let Some(part) = &making.part {
         return make_root_in(making, part, wards, hung);
+    }
+    if let Some(name) = &making.plan.hostname {
+        rustix::system::sethostname(name.as_str().as_bytes()).context(|| format!("host name {name}"))?;
     }
     let mut inputs = RootfsInputs::prepare(making.plan, making.extras)?;
     match making.helper {

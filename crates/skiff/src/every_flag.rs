@@ -39,6 +39,8 @@ fn value(id: &str) -> &'static str {
         "shm_size" => "64M",
         "device" => "/dev/fuse",
         "workdir" => "/srv",
+        "hostname" => "n1",
+        "ulimits" => "nofile=512",
         "user" => "www-data",
         "pull" => "always",
         "mounts" => "/data:/in:ro",

@@ -32,7 +32,7 @@ use skiff_spec::settings::Settings;
 use skiff_sys::IgnoreError;
 
 /// A file's name, the machine that it is for, and the words.
-const CASES: [(&str, Machine, &str); 48] = [
+const CASES: [(&str, Machine, &str); 50] = [
     ("run-host", HELPER, "run -- true"),
     ("run-host-me", HELPER, "run --me -- true"),
     ("run-host-rootless", ROOTLESS, "run -- true"),
@@ -43,6 +43,8 @@ const CASES: [(&str, Machine, &str); 48] = [
         HELPER,
         "run --shm-size 64M --mount type=bind,source=/data,target=/in,readonly -- true",
     ),
+    ("run-host-hostname", HELPER, "run --hostname n1 --ulimit nofile=64 -- true"),
+    ("run-image-hostname-net-site", HELPER, "run --net lab --hostname n1.example debian:12"),
     ("run-host-contain", HELPER, "run --contain -- true"),
     ("run-host-no-home", HELPER, "run --no-home -- true"),
     ("run-host-net-none", HELPER, "run --net none -- true"),

@@ -68,7 +68,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         JobSpec::Container(JobContainer { root: true, .. }) => {
             as_root(step.init.as_fd(), NetSpace::Ours, &command, attr, mask)?
         }
-        _ => as_me(helper, step.pid, &command, attr, mask)?,
+        _ => as_me(helper, (step.pid, false), &command, attr, mask)?,
     };
     let ended = signals.wait(&child)?;
     // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.

@@ -11,6 +11,7 @@ pub mod ids;
 pub mod image;
 pub mod instance;
 pub mod job;
+pub mod limit;
 pub mod locked;
 pub mod members;
 pub mod name;

@@ -1,4 +1,4 @@
-//! Names of environments: they become directory names, so what they may hold is decided once, here.
+//! Names of environments and of hosts: these become directory names and lines of files, so what they may hold is decided once, here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -70,6 +70,68 @@ impl fmt::Display for EnvName {
     }
 }
 
+/// A host name: labels of letters, digits and hyphens (RFC 1123) with dots between, at most 64 bytes, as the kernel takes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostName(String);
+
+/// Why a host name was not taken.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("host name {name:?}: {reason}")]
+pub struct HostNameError {
+    name: String,
+    reason: &'static str,
+}
+
+impl HostName {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HostName {
+    type Err = HostNameError;
+    fn from_str(name: &str) -> Result<Self, HostNameError> {
+        let refuse = |reason| Err(HostNameError { name: name.into(), reason });
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let is_label = |label: &str| {
+            (1..=63).contains(&label.len())
+                && label.chars().all(is_plain)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        match name {
+            n if n.len() > 64 => refuse("is longer than 64 bytes"),
+            "localhost" => refuse("means the host itself"),
+            n if !n.split('.').all(is_label) => refuse(
+                "may hold only letters, digits and hyphens, in parts with dots between that begin and end with a letter or digit",
+            ),
+            n => Ok(Self(n.into())),
+        }
+    }
+}
+
+impl TryFrom<String> for HostName {
+    type Error = HostNameError;
+    fn try_from(name: String) -> Result<Self, HostNameError> {
+        name.parse()
+    }
+}
+
+impl From<HostName> for String {
+    fn from(name: HostName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +140,20 @@ mod tests {
     fn names_that_are_taken() {
         for good in ["a", "dev", "gcc-13.2_x", "0", "Default"] {
             assert_eq!(good.parse::<EnvName>().map(String::from), Ok(good.to_owned()));
+        }
+    }
+
+    #[test]
+    fn host_names() {
+        let (label, most) = ("x".repeat(63), format!("{}.y", "x".repeat(62)));
+        for good in ["n1", "0", "a-b", "node.example.org", "N1", &label, &most] {
+            assert_eq!(good.parse::<HostName>().map(String::from), Ok(good.to_owned()));
+        }
+        let (long, label) = ("x.".repeat(32) + "x", "x".repeat(64));
+        for bad in
+            ["", ".", "a.", ".a", "a..b", "-a", "a-", "a_b", "a b", "a\nb", "ü", "localhost", &long, &label]
+        {
+            bad.parse::<HostName>().expect_err(bad);
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::image::ImageId;
+use crate::name::HostName;
 use crate::network::{Net, NetName};
 
 /// The list of hosts.
@@ -82,7 +83,7 @@ pub enum Source {
     /// A file with this content.
     Text(String),
     /// The host's list of hosts, where its own name and these mean the address that the environment has on a network of the site's: that is
-    /// known only when it starts.
+    /// known only when it starts. On any other network these mean a loopback address, and the host's name what it does there.
     Hosts(Vec<String>),
     /// A directory with these files.
     Files(Vec<File>),
@@ -180,6 +181,9 @@ pub struct Plan {
     /// Network of the container.
     #[serde(default, skip_serializing_if = "Net::is_host")]
     pub net: Net,
+    /// Host name that programs see inside; the host's own if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<HostName>,
     /// Commands that are handed to the host, as absolute paths.
     pub shims: Vec<PathBuf>,
     /// As whom and with whose keys root inside logs in elsewhere.

@@ -15,7 +15,7 @@ const HEAD: usize = 6;
 /// The longest command, words and variables: somewhat more than the kernel would start.
 pub const MOST_ORDERED: usize = 8 << 20;
 /// Raised when a message changes its meaning: the two programs are installed together.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The word by which the helper starts `skiff` as the trusted store's writer; behind it come the store's path, the uid for which it
 /// works, as what images are mounted, the bytes that each user may have (or nothing: a share), and the numbers of the sockets to the user

@@ -19,11 +19,12 @@ const GLOBAL: [Rule; 5] = [
 
 /// Of `exec`, `run`, `shell` and `instance start`.
 #[rustfmt::skip]
-const RUN: [Rule; 25] = [
+const RUN: [Rule; 26] = [
     (&["--bind", "-B"], Becomes::Value("--bind")),
     (&["--mount"], Becomes::Value("--mount")),
     (&["--env"], Becomes::Made(variables)),
     (&["--env-file"], Becomes::Value("--env-file")),
+    (&["--hostname"], Becomes::Value("--hostname")),
     (&["--pwd", "--cwd"], Becomes::Value("--pwd")),
     (&["--network"], Becomes::Made(network)),
     (&["--net", "-n"], AS_EVER),
@@ -157,7 +158,7 @@ fn pull(program: &str, words: &[OsString]) -> Result<Commands> {
 
 /// `build FILE docker://IMAGE`.
 fn build(program: &str, words: &[OsString]) -> Result<Commands> {
-    let read = options(program, &[&PULL, &RUN[13..14]], words)?;
+    let read = options(program, &[&PULL, &RUN[14..15]], words)?;
     match read.rest {
         [file, image] if image.to_str().is_some_and(|image| image.starts_with("docker://")) => {
             into_file(program, vec![], image, file)

@@ -10,7 +10,7 @@ use crate::elsewhere;
 
 /// Of `run` and `create`.
 #[rustfmt::skip]
-const RUN: [Rule; 23] = [
+const RUN: [Rule; 25] = [
     (&["--detach", "-d"], Becomes::Words(&["--detach"])),
     (&["--rm"], Becomes::Words(&["--rm"])),
     (&["--interactive", "-i"], AS_EVER),
@@ -26,6 +26,8 @@ const RUN: [Rule; 23] = [
     (&["--mount"], Becomes::Value("--mount")),
     (&["--tmpfs"], Becomes::Value("--tmpfs")),
     (&["--shm-size"], Becomes::Value("--shm-size")),
+    (&["--hostname", "-h"], Becomes::Value("--hostname")),
+    (&["--ulimit"], Becomes::Value("--ulimit")),
     (&["--device"], Becomes::Value("--device")),
     (&["--name"], Becomes::Value("--name")),
     (&["--workdir", "-w"], Becomes::Value("--workdir")),

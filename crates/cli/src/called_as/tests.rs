@@ -39,6 +39,11 @@ fn common_calls() {
             "docker run -w /srv --entrypoint /bin/sh x -c id",
             format!("{OF_DOCKER} --workdir=/srv --entrypoint=/bin/sh x -c id"),
         ),
+        (
+            "docker run -h n1 --ulimit nofile=1024:4096 x",
+            format!("{OF_DOCKER} --hostname=n1 --ulimit=nofile=1024:4096 x"),
+        ),
+        ("apptainer exec --hostname n1 x id", "run --entrypoint= --hostname=n1 x id".into()),
         ("docker exec -it web sh", "exec web sh".into()),
         ("docker exec -u root -e A=1 web id -u", "exec --root --env=A=1 web id -u".into()),
         ("docker ps -aq", "ps --all --quiet".into()),

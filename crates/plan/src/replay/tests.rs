@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use skiff_spec::config::Config;
 use skiff_spec::image::ImageId;
+use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, File, Route, SshUser};
 
@@ -56,6 +57,10 @@ fn accepted(plan: &Plan) -> Result<RootOptions> {
     let (working_dir, agent_dir) = (working_dir(plan), ssh_agent::shown(plan));
     let facts = Facts { working_dir, agent_dir, ..facts(&config, plan.base) };
     asked_for(plan, &facts, &memory())
+}
+
+fn host_name() -> HostName {
+    "n1".parse().expect("a host name")
 }
 
 /// What can be asked for, each in both ways.
@@ -120,6 +125,13 @@ fn what_words_make_is_carried_out() {
         let plan = build(PlanOptions::new(RUN, memory(), asked), facts).expect("a plan");
         assert_eq!(ssh_agent::shown(&plan).is_some(), is_shown, "{base:?}");
         assert!(accepted(&plan).is_ok(), "{base:?}");
+    }
+    for net in ["host", "none", "lab"].map(|net| net.parse().expect("a network")) {
+        let asked = RootOptions { hostname: Some(host_name()), net: Some(net), ..RootOptions::default() };
+        let plan = plan(&asked, Base::Image(IMAGE));
+        let hosts = Source::Hosts(vec!["n1".into()]);
+        assert!(plan.mounts.iter().any(|mount| mount.source == hosts), "{plan:?}");
+        assert_eq!(accepted(&plan).map(|found| found.hostname), Ok(Some(host_name())));
     }
     let untrusted = RootOptions { untrusted: true, contain: true, ..RootOptions::default() };
     assert!(accepted(&plan(&untrusted, Base::Image(IMAGE))).is_ok());
@@ -193,6 +205,7 @@ fn what_no_words_make_is_refused() {
             Plan { unpacked: Some("/home/mallory/root".into()), ..good.clone() },
             Plan { accounts, ..good.clone() },
             Plan { net: Net::Private, ..good.clone() },
+            Plan { hostname: Some(host_name()), ..good.clone() },
             Plan { shims: vec![PathBuf::from("/bin/sh")], ..good.clone() },
             Plan {
                 ssh_user: Some(SshUser { name: "alice".into(), home: "/home/bob".into() }),

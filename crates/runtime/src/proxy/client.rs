@@ -78,8 +78,11 @@ fn directly(name: &OsStr, words: Vec<OsString>) -> Error {
     let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
     let command =
         CommandSpec { argv, argv0: Some(name.to_owned()), env: own_env(), cwd, ..CommandSpec::default() };
-    let (NotStarted::User(e) | NotStarted::Directory(e) | NotStarted::Program(e) | NotStarted::Untrusted(e)) =
-        command.exec();
+    let (NotStarted::User(e)
+    | NotStarted::Directory(e)
+    | NotStarted::Program(e)
+    | NotStarted::Untrusted(e)
+    | NotStarted::Limits(e)) = command.exec();
     Error::new(format!("{}: {e}", name.display()))
 }
 

@@ -116,7 +116,7 @@ fn start_host_command(
     })?;
     let real = PathBuf::from(&command.argv[0]);
     command.argv[0] = Path::new(HOST).join(real.strip_prefix("/").unwrap_or(&real)).into();
-    as_me(helper, init.pid, &command, attr, mask)
+    as_me(helper, (init.pid, false), &command, attr, mask)
 }
 
 /// Tells the client; that it is gone shows when it is waited for.
