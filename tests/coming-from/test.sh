@@ -18,6 +18,7 @@ make_store
 node_stores
 push library/debian:12 "$root" --config '{"Cmd":["sh"],"Env":["PATH=/usr/bin:/bin"]}'
 printf '[[registry]]\nlocation = "docker.io"\n[[registry.mirror]]\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
+printf '[[registry]]\nprefix = "registry.site"\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
 as alice sh -c 'mkdir data bin; echo here >data/file; echo B=2 >variables'
 for name in docker podman apptainer singularity ch-run; do as alice ln -s /usr/bin/skiff bin/$name; done
 

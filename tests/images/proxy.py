@@ -1,10 +1,10 @@
-"""A proxy before a registry that lets answers go wrong, as networks and servers let them.
+"""A proxy before a registry that lets answers and uploads go wrong, as networks and servers let them.
 
     proxy.py ADDRESS UPSTREAM LOG       forwards from one HOST:PORT to another; a line for each answer goes to LOG:
                                         METHOD PATH STATUS BYTES-SENT FAULT
 
-`GET /sent?REGEXP` answers how many bytes it has sent of such paths since it was last told what goes wrong, answers that are under way
-included. What goes wrong is told it by `PUT /faults` with a list of rules; the first that fits a request and has some of its times left
+`GET /sent?REGEXP` answers how many bytes it has passed on of such paths, either way, since it was last told what goes wrong, answers that
+are under way included. What goes wrong is told it by `PUT /faults` with a list of rules; the first that fits a request and has some of its times left
 is used:
 
     {"path": REGEXP, "do": WHAT, "times": N, "after": BYTES, "seconds": S}
@@ -13,7 +13,8 @@ reset     the connection is reset behind so many bytes of the answer's body
 short     the body ends there, its connection closed in good order
 stall     nothing more comes for so many seconds
 flip      the byte there is another one
-slow      the body comes at so many bytes a second ("after" in this one case)
+slow      the body comes, or goes, at so many bytes a second ("after" in this one case)
+cut       the connection is reset behind so many bytes of what is uploaded
 lie       the answer is about as many zeros instead
 token     the token is spoilt on the way, so that the registry wants another
 NUMBER    this status is answered instead; "seconds" is its Retry-After
@@ -50,8 +51,16 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+    def do_POST(self):
+        self.forward()
+
+    def do_PATCH(self):
+        self.forward()
+
     def do_PUT(self):
         global rules
+        if self.path != "/faults":
+            return self.forward()
         wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with lock:
             rules = wanted
@@ -92,6 +101,8 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
     def refuse(self, status, seconds):
         self.status = status
+        # A server that has not read all resets the connection, and its answer may be lost.
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(status)
         if seconds is not None:
             self.send_header("Retry-After", str(seconds))
@@ -99,10 +110,14 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def answer(self, what, rule):
-        left_out = ["host", "connection"] + (["authorization"] if what == "token" else [])
+        left_out = ["host", "connection", "expect"] + (["authorization"] if what == "token" else [])
         headers = {name: value for name, value in self.headers.items() if name.lower() not in left_out}
         connection = http.client.HTTPConnection(upstream, timeout=30)
-        connection.request(self.command, self.path, headers={"Host": address, **headers})
+        if self.command in ("POST", "PUT", "PATCH"):
+            if not self.upload(connection, {"Host": address, **headers}, what, rule):
+                return
+        else:
+            connection.request(self.command, self.path, headers={"Host": address, **headers})
         answer = connection.getresponse()
         self.status = answer.status
         self.send_response(answer.status)
@@ -116,6 +131,28 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.body(answer, what, rule)
         connection.close()
+
+    def upload(self, connection, headers, what, rule):
+        """Whether all has been passed on."""
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        at, left, gone = rule.get("after", 0), int(self.headers.get("Content-Length", 0)), 0
+        while left:
+            piece = self.rfile.read(min(PIECE, left))
+            if not piece:
+                raise ConnectionError
+            if what == "cut" and gone + len(piece) > at:
+                connection.close()
+                self.break_off("reset", rule)
+                return False
+            connection.send(piece)
+            left, gone = left - len(piece), gone + len(piece)
+            self.count(len(piece))
+            if what == "slow":
+                time.sleep(len(piece) / at)
+        return True
 
     def body(self, answer, what, rule):
         at = rule.get("after", 0)
@@ -136,8 +173,11 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     def send(self, piece):
         self.wfile.write(piece)
         self.sent += len(piece)
+        self.count(len(piece))
+
+    def count(self, bytes_passed):
         with lock:
-            sent[self.path] = sent.get(self.path, 0) + len(piece)
+            sent[self.path] = sent.get(self.path, 0) + bytes_passed
 
     def break_off(self, what, rule):
         self.close_connection = True

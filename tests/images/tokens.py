@@ -1,4 +1,4 @@
-"""A token service for a registry: anybody may pull, carol with her password too.
+"""A token service for a registry: anybody may pull, carol with her password too, and she may push.
 
     tokens.py make DIR                  makes a key and a certificate: DIR/key.pem, DIR/certificate.pem
     tokens.py serve ADDRESS DIR LOG     gives out tokens at http://ADDRESS/token; a line in LOG for each: USER SCOPE
@@ -33,7 +33,7 @@ def token(directory, user, scopes):
     access = []
     for scope in scopes:
         kind, name, actions = scope.split(":")
-        access.append({"type": kind, "name": name, "actions": [a for a in actions.split(",") if a == "pull"]})
+        access.append({"type": kind, "name": name, "actions": [a for a in actions.split(",") if a == "pull" or (a == "push" and user)]})
     now = int(time.time())
     head = {"typ": "JWT", "alg": "RS256", "x5c": ["".join(lines[1:-1])]}
     body = {"iss": "tokens", "sub": user, "aud": "registry", "exp": now + 300, "nbf": now - 10, "iat": now, "jti": str(time.time_ns()), "access": access}

@@ -27,8 +27,7 @@ const OPTIONS: [(&[&str], &str); 20] = [
 
 /// Commands as they are typed, and what to do instead.
 #[rustfmt::skip]
-const COMMANDS: [(&[&str], &str); 13] = [
-    (&["push"], "`skiff export IMAGE oci-archive:FILE`, then `skopeo copy oci-archive:FILE docker://REGISTRY/NAME`"),
+const COMMANDS: [(&[&str], &str); 12] = [
     (&["build", "buildx", "bake"], "`podman build`, then `podman save -o FILE` and `skiff import FILE`; or install by hand: `skiff env create NAME --base image:IMAGE`"),
     (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
     (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
@@ -80,6 +79,6 @@ mod tests {
             assert!(!longs.contains(&word.trim_start_matches('-')), "{word}: `skiff run` has it");
         }
         assert!(option("--memory=1g").is_some() && option("--nosuch").is_none());
-        assert!(command("push").is_some() && command("").is_none());
+        assert!(command("attach").is_some() && command("").is_none());
     }
 }

@@ -282,6 +282,13 @@ const ALL: &[Examples] = &[
             ("For Apptainer and Enroot:", "skiff export debian:12 debian.sqsh"),
         ],
     ),
+    (
+        "push",
+        &[
+            ("By its own name:", "skiff push registry.site/team/tool:1"),
+            ("Under another one:", "skiff push web:2 registry.site/team/web:2"),
+        ],
+    ),
     ("images", &[("Your images:", "skiff images")]),
     ("rmi", &[("Remove one from your list:", "skiff rmi debian:12")]),
     (

@@ -77,6 +77,27 @@ pub struct ExportArgs {
     pub output: OutputArgs,
 }
 
+pub const PUSHED: &str = "\
+Without DESTINATION the image goes where its own name says. It is pushed as `skiff export` writes it: with all files in one layer,
+so its digest there follows from what is in it. What the registry has already is not sent again.";
+
+#[derive(Args)]
+pub struct PushArgs {
+    /// Hide progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// How to show progress [default: bars on a terminal, else lines]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub progress: Option<ProgressKind>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Image name or digest
+    pub image: String,
+    /// Name in the registry: SERVER/NAME[:TAG] [default: the image's own]
+    pub destination: Option<String>,
+}
+
 #[derive(Args)]
 pub struct ShellArgs {
     #[command(flatten)]

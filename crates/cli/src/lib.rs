@@ -47,8 +47,8 @@ pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use env::{EnvCommand, ExecArgs};
 pub use files::named_files;
-pub use image::{CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, ShellArgs, StoreCommand};
-use image::{EXPORTED, IMPORTED};
+pub use image::{CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, StoreCommand};
+use image::{EXPORTED, IMPORTED, PUSHED};
 pub use instance::{InstanceCommand, StartArgs};
 pub use job::{JobCommand, OnSignalArgs};
 pub use machines::{DaemonCommand, NodesCommand, UpArgs};
@@ -222,6 +222,9 @@ pub enum CliCommand {
     /// Export an image to a file or directory
     #[command(after_help = EXPORTED)]
     Export(ExportArgs),
+    /// Push an image to a registry
+    #[command(after_help = PUSHED)]
+    Push(PushArgs),
     /// List your images
     Images(ListArgs),
     /// Give an image one more name

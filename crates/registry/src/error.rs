@@ -49,7 +49,7 @@ pub enum Error {
         why: String,
     },
     /// registries.conf forbids it.
-    #[error("{image} may not be pulled: registries.conf blocks {prefix}")]
+    #[error("{image} may not be pulled or pushed: registries.conf blocks {prefix}")]
     Blocked {
         /// The image.
         image: String,
@@ -127,7 +127,7 @@ impl Error {
                 "your config.json or auth.json names it (credHelpers, credsStore): it must be in PATH; \
                  `docker-credential-NAME list` shows whether it works",
             ),
-            Error::Blocked { .. } => Some("ask the site's administrator, or pull it from elsewhere"),
+            Error::Blocked { .. } => Some("ask the site's administrator, or use another registry"),
             Error::Refused { .. } => {
                 Some("the site demands signed images; ask its administrator, or the image's maker")
             }

@@ -49,6 +49,9 @@ pub enum Failure {
     /// The server's certificate is not trusted.
     #[error("{0}")]
     Certificate(String),
+    /// What is to be sent cannot be read here.
+    #[error("{0}")]
+    Unreadable(String),
     /// The pull was given up.
     #[error("it was given up")]
     Cancelled,
@@ -67,6 +70,7 @@ impl Failure {
             Failure::Unauthorized(_)
             | Failure::Nonsense(_)
             | Failure::Certificate(_)
+            | Failure::Unreadable(_)
             | Failure::Cancelled => false,
         }
     }
@@ -115,8 +119,33 @@ impl Failure {
             Failure::WrongDigest { .. } => Some(
                 "the server or something on the way damages what it gives out; tell its administrator".into(),
             ),
-            Failure::Status { .. } | Failure::Nonsense(_) | Failure::Cancelled => None,
+            Failure::Status { .. } | Failure::Nonsense(_) | Failure::Unreadable(_) | Failure::Cancelled => None,
         }
+    }
+
+    /// The same for who pushes.
+    fn push_hint(&self, server: &str) -> Option<String> {
+        let hint = match self {
+            Failure::Unauthorized(_) | Failure::Status { status: 401 | 403, .. } => {
+                "log in to the server as somebody who may push there"
+            }
+            Failure::Status { status: 404, .. } => {
+                "look at the spelling of the name; some registries want a repository to be made before it is pushed to"
+            }
+            Failure::Status { status: 405, .. } => {
+                "the registry takes no images: it is read-only, or a cache of another; push to another one"
+            }
+            Failure::Status { status: 400, .. } => "the registry does not take what came; push it again",
+            Failure::Status { status: 413, .. } => {
+                "the registry, or a proxy before it, takes no request of this size; ask its administrator"
+            }
+            Failure::Status { status: 507, .. } => "the registry has no space; ask its administrator",
+            Failure::Connection(_) | Failure::Short { .. } => {
+                "look at the server's name, the network and the proxy (HTTPS_PROXY, NO_PROXY); layers that are there are not sent again"
+            }
+            _ => return self.hint(server),
+        };
+        Some(hint.into())
     }
 }
 
@@ -133,7 +162,7 @@ fn detail(message: &str) -> String {
 
 /// What a failed request was for; what went wrong; how to mend it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("registry {server}: cannot get {object}: {failure}{}", after(*.tries))]
+#[error("registry {server}: cannot {} {object}: {failure}{}", if *.is_push { "push" } else { "get" }, after(*.tries))]
 pub struct RegistryError {
     /// The server, as the user names it.
     pub server: String,
@@ -143,6 +172,8 @@ pub struct RegistryError {
     pub tries: u32,
     /// The last failure.
     pub failure: Failure,
+    /// Whether it was to be sent there.
+    pub is_push: bool,
     pub(super) hint: Option<String>,
 }
 
@@ -153,7 +184,13 @@ fn after(tries: u32) -> String {
 impl RegistryError {
     pub(super) fn new(server: &str, object: impl Into<String>, tries: u32, failure: Failure) -> Self {
         let hint = failure.hint(server);
-        RegistryError { server: server.into(), object: object.into(), tries, failure, hint }
+        RegistryError { server: server.into(), object: object.into(), tries, failure, is_push: false, hint }
+    }
+
+    /// The same of who pushes.
+    pub(super) fn of_push(self) -> Self {
+        let hint = self.failure.push_hint(&self.server);
+        Self { is_push: true, hint, ..self }
     }
 
     /// The same of one of the registries in which a name without a server is searched.

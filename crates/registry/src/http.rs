@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use skiff_sys::IgnoreError;
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, SendBody};
 
 use super::ClientSettings;
 use super::failure::Failure;
+use super::push::{Unreadable, Upload};
 use super::retry::retry_after;
 use super::{proxy, tls};
 
@@ -22,9 +23,12 @@ const MAX_EXPLANATION: u64 = 16 << 10;
 /// Big enough that a blob costs few system calls.
 const INPUT_BUFFER: usize = 256 << 10;
 
+/// Above this many bytes a server is asked first whether it wants them: one that refuses closes the connection, and with it goes the reason.
+const MAX_UNASKED: u64 = 1 << 20;
+
 /// What to request.
-#[derive(Debug, Clone)]
-pub(super) struct HttpRequest {
+#[derive(Clone)]
+pub(super) struct HttpRequest<'a> {
     pub method: Method,
     pub uri: Uri,
     /// Sent to the first server only, never to where it redirects.
@@ -32,13 +36,27 @@ pub(super) struct HttpRequest {
     pub accept: Option<&'static str>,
     /// First and last byte.
     pub range: Option<(u64, u64)>,
-    /// A form to post.
-    pub form: Option<String>,
+    /// What is sent along.
+    pub content: Content<'a>,
 }
 
-impl HttpRequest {
-    pub(super) fn get(uri: Uri) -> HttpRequest {
-        HttpRequest { method: Method::GET, uri, authorization: None, accept: None, range: None, form: None }
+/// What a request brings.
+#[derive(Clone)]
+pub(super) enum Content<'a> {
+    /// Nothing, as a request that only asks.
+    Nothing,
+    /// A form.
+    Form(String),
+    /// Some bytes of a media type; none of them are content, too.
+    Bytes(&'static str, &'a [u8]),
+    /// A blob from this byte on; whether a header is to say from which.
+    Blob(&'a Upload<'a>, u64, bool),
+}
+
+impl<'a> HttpRequest<'a> {
+    pub(super) fn get(uri: Uri) -> HttpRequest<'a> {
+        let (method, content) = (Method::GET, Content::Nothing);
+        HttpRequest { method, uri, authorization: None, accept: None, range: None, content }
     }
 }
 
@@ -70,7 +88,7 @@ impl Http {
     /// Asks, and follows redirects. Gives the answer, whatever its status, and where it came from.
     pub(super) fn send(
         &self,
-        request: &HttpRequest,
+        request: &HttpRequest<'_>,
         insecure: bool,
     ) -> Result<(Response<Body>, Uri), Failure> {
         let mut uri = request.uri.clone();
@@ -85,18 +103,14 @@ impl Http {
             let location = location
                 .and_then(|l| l.to_str().ok())
                 .ok_or_else(|| Failure::Nonsense(format!("{} redirects to nowhere", authority(&uri))))?;
-            let next = join(&uri, location)?;
-            if uri.scheme_str() == Some("https") && next.scheme_str() != Some("https") && !insecure {
-                return Err(Failure::Certificate(format!("it redirects from HTTPS to {next}")));
-            }
-            uri = next;
+            uri = lead(&uri, location, insecure)?;
         }
         Err(Failure::Nonsense(format!("more than {MAX_REDIRECTS} redirects")))
     }
 
     fn send_once(
         &self,
-        request: &HttpRequest,
+        request: &HttpRequest<'_>,
         uri: &Uri,
         same_server: bool,
         insecure: bool,
@@ -113,12 +127,29 @@ impl Http {
         }
         let agent = self.agent(uri, insecure)?;
         let bad = |e: ureq::http::Error| Failure::Nonsense(format!("a request that cannot be sent: {e}"));
-        let answer = match &request.form {
-            Some(form) => {
+        let answer = match &request.content {
+            Content::Nothing => agent.run(builder.body(()).map_err(bad)?),
+            Content::Form(form) => {
                 let builder = builder.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
                 agent.run(builder.body(form.as_str()).map_err(bad)?)
             }
-            None => agent.run(builder.body(()).map_err(bad)?),
+            Content::Bytes(media_type, bytes) => {
+                let builder = builder.header(header::CONTENT_TYPE, *media_type);
+                agent.run(builder.body(*bytes).map_err(bad)?)
+            }
+            Content::Blob(blob, begin, with_range) => {
+                let mut builder = builder
+                    .header(header::CONTENT_TYPE, "application/octet-stream")
+                    .header(header::CONTENT_LENGTH, blob.size - begin);
+                if *with_range {
+                    builder = builder.header(header::CONTENT_RANGE, format!("{begin}-{}", blob.size - 1));
+                }
+                if blob.size - begin > MAX_UNASKED {
+                    builder = builder.header(header::EXPECT, "100-continue");
+                }
+                let mut reader = blob.reader(*begin)?;
+                agent.run(builder.body(SendBody::from_reader(&mut reader)).map_err(bad)?)
+            }
         };
         answer.map_err(|e| connection_failure(e, uri, self.settings.resolve))
     }
@@ -207,6 +238,9 @@ pub(super) fn io_failure(error: std::io::Error, server: &str) -> Failure {
     if let Some(e @ rustls::Error::InvalidCertificate(_)) = inner {
         return Failure::Certificate(format!("the certificate of {server} is not to be trusted: {e}"));
     }
+    if error.get_ref().is_some_and(|e| e.is::<Unreadable>()) {
+        return Failure::Unreadable(error.to_string());
+    }
     match error.kind() {
         _ if error.to_string().starts_with(LOOKUP) => Failure::Unresolved(format!("{server}: {error}")),
         std::io::ErrorKind::TimedOut => Failure::Connection(format!("{server} has gone silent")),
@@ -258,6 +292,15 @@ pub fn explanation(text: &[u8]) -> String {
             .find_map(|value| value.as_str().filter(|text| !text.is_empty()))
             .unwrap_or_default();
     message.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// Where a server sends who asks it, if that is not from TLS to where all can read what is sent.
+pub(super) fn lead(from: &Uri, location: &str, insecure: bool) -> Result<Uri, Failure> {
+    let next = join(from, location)?;
+    if from.scheme_str() == Some("https") && next.scheme_str() != Some("https") && !insecure {
+        return Err(Failure::Certificate(format!("it redirects from HTTPS to {next}")));
+    }
+    Ok(next)
 }
 
 /// Where a redirect leads (RFC 3986, 5.2, without `..`: what a server writes is sent back as it is).

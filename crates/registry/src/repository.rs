@@ -32,6 +32,8 @@ pub(super) struct Repository {
     insecure: bool,
     /// Whether it stands in for the repository that the name says.
     pub(super) is_mirror: bool,
+    /// What a token is to allow.
+    scopes: Vec<String>,
     credentials: Arc<Credentials>,
     /// `https://HOST`, once it is known whether it is https.
     base: Mutex<Option<String>>,
@@ -63,6 +65,7 @@ impl Repository {
         let insecure = insecure || is_loopback(host_of(&server));
         Repository {
             server,
+            scopes: vec![format!("repository:{repository}:pull")],
             path: repository,
             insecure,
             is_mirror,
@@ -70,6 +73,13 @@ impl Repository {
             base: Mutex::default(),
             held: Mutex::default(),
         }
+    }
+
+    /// For who pushes there, and would have blobs of another repository of the server mounted.
+    pub(super) fn for_push(self, from: Option<&str>) -> Repository {
+        let own = format!("repository:{}:pull,push", self.path);
+        let scopes = std::iter::once(own).chain(from.map(|from| format!("repository:{from}:pull"))).collect();
+        Repository { scopes, ..self }
     }
 
     pub(super) fn insecure(&self) -> bool {
@@ -85,33 +95,44 @@ impl Repository {
     /// Asks, with a token where one is wanted. Gives good answers (200, 206), and where they came from.
     pub(super) fn ask(&self, http: &Http, wish: Wish<'_>) -> Result<(Response<Body>, Uri), Failure> {
         let uri = self.uri(http, wish.path)?;
-        let scope = format!("repository:{}:pull", self.path);
         let Wish { accept, range, .. } = wish;
         let request = HttpRequest { method: wish.method.clone(), accept, range, ..HttpRequest::get(uri) };
-        let (response, from) = self.ask_as_user(http, request, Some(&scope), None)?;
+        let (response, from) = self.ask_as_user(http, request, &self.scopes, None)?;
         if is_good(response.status()) { Ok((response, from)) } else { Err(status_failure(response)) }
+    }
+
+    /// Sends something, and gives the answer with a status that is not a failure. A token goes to this server only, wherever it has said
+    /// that the bytes are to go.
+    pub(super) fn send(
+        &self,
+        http: &Http,
+        request: HttpRequest<'_>,
+    ) -> Result<(Response<Body>, Uri), Failure> {
+        let (response, from) = self.ask_as_user(http, request, &self.scopes, None)?;
+        if response.status().is_success() { Ok((response, from)) } else { Err(status_failure(response)) }
     }
 
     /// Whether the server takes this login.
     pub(super) fn try_login(&self, http: &Http, credential: &Credential) -> Result<(), Failure> {
         let uri = format!("{}/v2/", self.base(http)?).parse().map_err(|_| self.no_name())?;
-        let (response, _) = self.ask_as_user(http, HttpRequest::get(uri), None, Some(credential))?;
+        let (response, _) = self.ask_as_user(http, HttpRequest::get(uri), &[], Some(credential))?;
         if is_good(response.status()) { Ok(()) } else { Err(status_failure(response)) }
     }
 
     fn ask_as_user(
         &self,
         http: &Http,
-        mut request: HttpRequest,
-        scope: Option<&str>,
+        mut request: HttpRequest<'_>,
+        scopes: &[String],
         credential: Option<&Credential>,
     ) -> Result<(Response<Body>, Uri), Failure> {
         let mut renewals = 0;
+        let is_own = self.is_own(http, &request.uri)?;
         loop {
             let held = self.held().clone();
-            request.authorization = held.authorization;
+            request.authorization = held.authorization.filter(|_| is_own);
             let (response, from) = http.send(&request, self.insecure)?;
-            let is_ours = authority(&from) == authority(&request.uri);
+            let is_ours = is_own && authority(&from) == authority(&request.uri);
             if response.status().as_u16() != 401 || !is_ours {
                 return Ok((response, from));
             }
@@ -125,7 +146,7 @@ impl Repository {
             let challenges = challenges(&response);
             // Read to its end, so that the connection is kept.
             status_failure(response);
-            self.renew(http, held.generation, &challenges, scope, credential)?;
+            self.renew(http, held.generation, &challenges, scopes, credential)?;
         }
     }
 
@@ -134,7 +155,7 @@ impl Repository {
         http: &Http,
         seen: u64,
         challenges: &[Challenge],
-        scope: Option<&str>,
+        scopes: &[String],
         credential: Option<&Credential>,
     ) -> Result<(), Failure> {
         // Held while the token service is asked: all others would ask it for the same.
@@ -151,13 +172,19 @@ impl Repository {
                 stored.as_ref()
             }
         };
-        let asker = Asker { scope, credential, insecure: self.insecure };
+        let asker = Asker { scopes, credential, insecure: self.insecure };
         held.authorization = Some(token::authorization(http, challenges, &asker)?);
         held.generation += 1;
         Ok(())
     }
 
-    fn uri(&self, http: &Http, path: &str) -> Result<Uri, Failure> {
+    /// Whether an address is this server's own, and reached as it is.
+    fn is_own(&self, http: &Http, uri: &Uri) -> Result<bool, Failure> {
+        let base = format!("{}://{}", uri.scheme_str().unwrap_or_default(), authority(uri));
+        Ok(self.base(http)? == base)
+    }
+
+    pub(super) fn uri(&self, http: &Http, path: &str) -> Result<Uri, Failure> {
         let uri = format!("{}/v2/{}/{path}", self.base(http)?, self.path);
         uri.parse().map_err(|_| self.no_name())
     }

@@ -9,7 +9,7 @@ use ureq::http::{Method, Uri};
 
 use super::challenge::Challenge;
 use super::failure::Failure;
-use super::http::{Http, HttpRequest, authority, read_body, status_failure};
+use super::http::{Content, Http, HttpRequest, authority, read_body, status_failure};
 use crate::auth::Credential;
 
 /// No token's answer is longer, in bytes.
@@ -18,7 +18,7 @@ const MAX_ANSWER: u64 = 1 << 20;
 /// Who asks for what.
 pub(super) struct Asker<'a> {
     /// What is to be allowed: `repository:NAME:pull`; nothing where only a login is tried.
-    pub scope: Option<&'a str>,
+    pub scopes: &'a [String],
     pub credential: Option<&'a Credential>,
     /// Whether a token service without TLS will do.
     pub insecure: bool,
@@ -93,7 +93,7 @@ pub fn parse_token(answer: &[u8]) -> Option<String> {
     (!token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic())).then_some(token)
 }
 
-fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<HttpRequest, Failure> {
+fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<HttpRequest<'static>, Failure> {
     let parameter = |name: &str| challenge.parameters.get(name).map(String::as_str);
     let realm = parameter("realm").unwrap_or_default();
     let bad = || Failure::Nonsense(format!("its token service {realm:?} is no URL"));
@@ -110,12 +110,12 @@ fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<HttpRequest
     }
     let mut query = vec![];
     query.extend(parameter("service").map(|service| ("service", service)));
-    query.extend(asker.scope.map(|scope| ("scope", scope)));
+    query.extend(asker.scopes.iter().map(|scope| ("scope", scope.as_str())));
     if let Some(Credential::IdentityToken(token)) = asker.credential {
         query.extend([("grant_type", "refresh_token"), ("client_id", "skiff"), ("refresh_token", &token.0)]);
         return Ok(HttpRequest {
             method: Method::POST,
-            form: Some(encoded(&query)),
+            content: Content::Form(encoded(&query)),
             ..HttpRequest::get(service)
         });
     }
@@ -153,8 +153,8 @@ mod tests {
         header: &str,
         credential: Option<&Credential>,
         insecure: bool,
-    ) -> Result<HttpRequest, Failure> {
-        let asker = Asker { scope: Some("repository:a/b:pull"), credential, insecure };
+    ) -> Result<HttpRequest<'static>, Failure> {
+        let asker = Asker { scopes: &["repository:a/b:pull".into()], credential, insecure };
         token_request(&challenge::parse(header)[0], &asker)
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let ask =
             request(header, Some(&Credential::IdentityToken(Secret("r&t".into()))), false).expect("sound");
         assert_eq!(ask.method, Method::POST);
-        assert!(ask.form.expect("a form").ends_with("&refresh_token=r%26t"));
+        assert!(matches!(ask.content, Content::Form(form) if form.ends_with("&refresh_token=r%26t")));
     }
 
     #[test]

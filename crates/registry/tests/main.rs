@@ -3,5 +3,6 @@
 mod blobs;
 mod policy;
 mod proxy;
+mod push;
 mod registry;
 mod support;

@@ -169,6 +169,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Cluster(command) => return cluster::run(&command),
         CliCommand::Net(command) => return net::run(&command),
         CliCommand::Pull(pull) => images::commands::pull(&pull)?,
+        CliCommand::Push(push) => images::push::push(&push)?,
         CliCommand::Shell(shell) => return instance::run::shell(&shell),
         CliCommand::Import(import) => images::commands::import(&import)?,
         CliCommand::Export(export) => images::commands::export(&export)?,

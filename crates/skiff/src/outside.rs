@@ -61,6 +61,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Pull(_)
         | CliCommand::Import(_)
         | CliCommand::Export(_)
+        | CliCommand::Push(_)
         | CliCommand::Images(_)
         | CliCommand::Rmi { .. }
         | CliCommand::Inspect { .. }

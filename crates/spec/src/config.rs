@@ -176,7 +176,7 @@ impl Default for Config {
 
 impl Default for InsideConfig {
     fn default() -> Self {
-        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit app cluster net pull import export images tag history rmi \
+        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit app cluster net pull push import export images tag history rmi \
                         inspect login logout store doctor sweep config complete";
         Self { commands: commands.split_whitespace().map(String::from).collect() }
     }

@@ -73,6 +73,12 @@ const COPY: [Rule; 4] = [
     (&["--quiet", "-q"], AS_EVER),
 ];
 
+const PUSH: [Rule; 2] = [
+    (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
+    // No signature is made or looked for by a push.
+    (&["--disable-content-trust"], AS_EVER),
+];
+
 const COMMIT: [Rule; 5] = [
     (&["--author", "-a"], Becomes::Value("--author")),
     (&["--change", "-c"], Becomes::Value("--change")),
@@ -154,6 +160,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
         "pull" | "rm" | "stop" | "kill" | "tag" | "history" | "inspect" | "login" | "logout" => {
             ours(&[command], &[&OTHERS])
         }
+        "push" => ours(&["push"], &[&PUSH]),
         "cp" => ours(&["cp"], &[&COPY]),
         "commit" => ours(&["commit"], &[&COMMIT]),
         "load" => file(program, words, |file, _| vec!["import".into(), file]),

@@ -3,6 +3,7 @@
 //! What is written is either whole under its name or absent.
 
 mod archive;
+mod blobs;
 mod config;
 mod directory;
 mod layer;
@@ -28,6 +29,7 @@ use crate::squashfs;
 use crate::trailer;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
 use crate::unpack::{LeftOut, unpack};
+pub use blobs::{ImageBlobs, LayerBytes};
 use replace::Replacement;
 
 const BUFFER: usize = 1 << 20;

@@ -6,6 +6,7 @@ pub mod faults;
 pub mod images;
 pub mod server;
 pub mod token;
+pub mod uploads;
 pub mod web;
 
 use std::process::{Command, Stdio};

@@ -3,3 +3,4 @@
 pub mod commands;
 pub mod login;
 pub mod names;
+pub mod push;

@@ -1,0 +1,307 @@
+//! Pushing: blobs and a manifest into a repository, each only if it is not there.
+//!
+//! A blob goes in one request. If that is cut off, the registry is asked how much it has, and gets the rest; one that does not say so gets
+//! the blob from its beginning.
+//! <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#push>
+
+use std::cell::Cell;
+use std::io::Read;
+use std::sync::Arc;
+
+use skiff_oci::digest::Digest;
+use skiff_oci::hash::sha256;
+use skiff_oci::reference::Named;
+use ureq::http::{HeaderName, Method, Response, Uri, header};
+
+use super::failure::{Failure, RegistryError};
+use super::http::{Content, HttpRequest, authority, header_text, lead, read_body};
+use super::manifest;
+use super::repository::{Repository, Wish};
+use super::{Client, Error, Result};
+
+/// So many bytes more than before are worth as many tries again.
+const PROGRESS: u64 = 8 << 20;
+/// An answer to who pushes has next to nothing in it.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// Gives the bytes of a blob from this one on, as often as it is asked.
+pub type ReadFrom<'a> = dyn Fn(u64) -> std::io::Result<Box<dyn Read>> + 'a;
+
+/// A blob to push.
+pub struct Upload<'a> {
+    /// The digest.
+    pub digest: Digest,
+    /// How many bytes it has.
+    pub size: u64,
+    /// The bytes.
+    pub read: &'a ReadFrom<'a>,
+    /// Is told how many bytes have been sent, from the beginning.
+    pub sent: &'a dyn Fn(u64),
+}
+
+/// What came of a push.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Bytes of the blobs that were sent; what was there already is not among them.
+    pub sent: u64,
+}
+
+/// What is to be pushed cannot be read here.
+#[derive(Debug, thiserror::Error)]
+#[error("what is to be pushed cannot be read: {0}")]
+pub(super) struct Unreadable(std::io::Error);
+
+/// How a blob came to be in a repository.
+enum Arrival {
+    /// It was there, or another repository of the registry had it.
+    Without,
+    Sent,
+}
+
+impl Upload<'_> {
+    pub(super) fn reader(&self, begin: u64) -> Result<impl Read + '_, Failure> {
+        let unreadable = |e| Failure::Unreadable(Unreadable(e).to_string());
+        Ok(Counting { blob: self, reader: (self.read)(begin).map_err(unreadable)?, at: begin })
+    }
+}
+
+/// Tells of each byte that is read, and ends where the blob ends.
+struct Counting<'a> {
+    blob: &'a Upload<'a>,
+    reader: Box<dyn Read>,
+    at: u64,
+}
+
+impl Read for Counting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.reader.read(buffer).map_err(|e| std::io::Error::other(Unreadable(e)))?;
+        self.at += read as u64;
+        if read == 0 && self.at < self.blob.size && !buffer.is_empty() {
+            let short = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            return Err(std::io::Error::other(Unreadable(short)));
+        }
+        (self.blob.sent)(self.at);
+        Ok(read)
+    }
+}
+
+impl Client {
+    /// Pushes an image, of which `from` may have blobs, too, if it is in another repository of the same registry.
+    ///
+    /// # Errors
+    /// registries.conf blocks the registry, or it does not take the image.
+    pub fn push(
+        &self,
+        to: &Named,
+        from: Option<&Named>,
+        blobs: &[Upload<'_>],
+        (media_type, manifest): (&'static str, &[u8]),
+    ) -> Result<Pushed> {
+        // Never to a mirror: those only give.
+        let endpoint =
+            self.conf.endpoints(to)?.pop().unwrap_or_else(|| unreachable!("an image has a repository"));
+        let from = from.filter(|from| from.server() == to.server() && from.repository() != to.repository());
+        let from = from.map(Named::repository);
+        let repository = Repository::new(endpoint, Arc::clone(&self.credentials), false).for_push(from);
+        let push = Push { client: self, repository: &repository, from };
+        let digest = sha256(manifest);
+        let (tag, object) = (to.wanted(), format!("the manifest of {to}"));
+        if push.insist(&object, || push.has_manifest(&tag, &digest))? {
+            return Ok(Pushed::default());
+        }
+        let mut sent = 0;
+        for blob in blobs {
+            if let Arrival::Sent = push.blob(blob)? {
+                sent += blob.size;
+            }
+        }
+        push.insist(&object, || push.manifest(&tag, &digest, (media_type, manifest)))?;
+        Ok(Pushed { sent })
+    }
+}
+
+struct Push<'a> {
+    client: &'a Client,
+    repository: &'a Repository,
+    /// Another repository that may have the blobs.
+    from: Option<&'a str>,
+}
+
+impl Push<'_> {
+    fn insist<T>(&self, object: &str, ask: impl FnMut() -> Result<T, Failure>) -> Result<T> {
+        let tries = self.client.http.settings().tries;
+        self.client.insist(self.repository, object, tries, ask).map_err(|e| match e {
+            Error::Registry(e) => RegistryError::of_push(*e).into(),
+            other => other,
+        })
+    }
+
+    /// Whether a tag means this manifest already.
+    fn has_manifest(&self, tag: &str, digest: &Digest) -> Result<bool, Failure> {
+        let path = format!("manifests/{tag}");
+        let wish = Wish { method: &Method::HEAD, path: &path, accept: Some(manifest::ACCEPTED), range: None };
+        match self.repository.ask(&self.client.http, wish) {
+            Ok((response, _)) => Ok(told_digest(&response).as_ref() == Some(digest)),
+            Err(failure) if failure.is_missing() => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn manifest(
+        &self,
+        tag: &str,
+        digest: &Digest,
+        (media_type, bytes): (&'static str, &[u8]),
+    ) -> Result<(), Failure> {
+        let uri = self.repository.uri(&self.client.http, &format!("manifests/{tag}"))?;
+        let content = Content::Bytes(media_type, bytes);
+        self.send(HttpRequest { method: Method::PUT, content, ..HttpRequest::get(uri) }, Some(digest))
+            .map(drop)
+    }
+
+    /// Brings a blob there. As long as more and more of it arrives, it may be cut off as often as it likes.
+    fn blob(&self, blob: &Upload<'_>) -> Result<Arrival> {
+        let (session, arrived) = (Cell::new(None), Cell::new(0));
+        let object = format!("blob {}", blob.digest);
+        loop {
+            let before = arrived.get();
+            match self.insist(&object, || self.blob_once(blob, &session, &arrived)) {
+                Err(Error::Registry(e)) if e.failure.is_transient() && arrived.get() >= before + PROGRESS => {
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// One try: what has `arrived` by the `session` of the last one does not go again.
+    fn blob_once(
+        &self,
+        blob: &Upload<'_>,
+        session: &Cell<Option<Uri>>,
+        arrived: &Cell<u64>,
+    ) -> Result<Arrival, Failure> {
+        // Also after a failure: of a request that was cut off at its very end only the answer is lost.
+        if self.has_blob(&blob.digest)? {
+            return Ok(Arrival::Without);
+        }
+        let known = session.take().map(|at| self.progress(at, blob.size)).transpose()?.flatten();
+        let (at, begin) = match known {
+            Some(known) => known,
+            None => match self.begin(&blob.digest)? {
+                Some(at) => (at, 0),
+                None => return Ok(Arrival::Without),
+            },
+        };
+        session.set(Some(at.clone()));
+        arrived.set(begin);
+        if begin == 0 {
+            self.finish(&at, &blob.digest, Content::Blob(blob, 0, false))?;
+            return Ok(Arrival::Sent);
+        }
+        let at = if begin < blob.size { self.rest(at, blob, begin)? } else { at };
+        self.finish(&at, &blob.digest, Content::Bytes("application/octet-stream", &[]))?;
+        Ok(Arrival::Sent)
+    }
+
+    /// Brings what is missing of a blob; where the registry then is to be told that it is whole.
+    fn rest(&self, at: Uri, blob: &Upload<'_>, begin: u64) -> Result<Uri, Failure> {
+        let content = Content::Blob(blob, begin, true);
+        let rest = HttpRequest { method: Method::PATCH, content, ..HttpRequest::get(at) };
+        self.location(self.send(rest, None)?).map(|(at, _)| at)
+    }
+
+    fn has_blob(&self, digest: &Digest) -> Result<bool, Failure> {
+        let path = format!("blobs/{digest}");
+        let wish = Wish { method: &Method::HEAD, path: &path, accept: None, range: None };
+        match self.repository.ask(&self.client.http, wish) {
+            Ok(_) => Ok(true),
+            Err(failure) if failure.is_missing() => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Where a blob is to go; nothing if the registry has taken it from the other repository.
+    fn begin(&self, digest: &Digest) -> Result<Option<Uri>, Failure> {
+        let mount = self.from.map(|from| format!("?mount={digest}&from={from}")).unwrap_or_default();
+        let uri = self.repository.uri(&self.client.http, &format!("blobs/uploads/{mount}"))?;
+        let content = Content::Bytes("application/octet-stream", &[]);
+        let answer =
+            self.send(HttpRequest { method: Method::POST, content, ..HttpRequest::get(uri) }, None)?;
+        if answer.0.status().as_u16() == 201 {
+            return Ok(None);
+        }
+        self.location(answer).map(|(at, _)| Some(at))
+    }
+
+    /// Where the rest is to go of what was cut off, and how much is there; nothing if the registry does not know.
+    fn progress(&self, at: Uri, size: u64) -> Result<Option<(Uri, u64)>, Failure> {
+        match self.send(HttpRequest::get(at), None) {
+            Ok(answer) => Ok(self.location(answer).ok().filter(|(_, arrived)| *arrived <= size)),
+            // What it has forgotten it gets anew.
+            Err(Failure::Status { status: 400..=499, .. }) => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn finish(&self, at: &Uri, digest: &Digest, content: Content<'_>) -> Result<(), Failure> {
+        let join = if at.query().is_some() { '&' } else { '?' };
+        let uri = format!("{at}{join}digest={digest}");
+        let uri = uri.parse().map_err(|_| Failure::Nonsense(format!("upload to {uri:?}")))?;
+        self.send(HttpRequest { method: Method::PUT, content, ..HttpRequest::get(uri) }, Some(digest))
+            .map(drop)
+    }
+
+    /// Sends it; the answer has been read to its end, so that its connection is kept. `digest` is what the registry is to have understood.
+    fn send(
+        &self,
+        request: HttpRequest<'_>,
+        digest: Option<&Digest>,
+    ) -> Result<(Response<()>, Uri), Failure> {
+        let (response, from) = self.repository.send(&self.client.http, request)?;
+        match (digest, told_digest(&response)) {
+            (Some(sent), Some(got)) if *sent != got => {
+                return Err(Failure::WrongDigest { got: got.to_string() });
+            }
+            _ => {}
+        }
+        let (parts, body) = response.into_parts();
+        read_body(Response::new(body), MAX_ANSWER, authority(&from))?;
+        Ok((Response::from_parts(parts, ()), from))
+    }
+
+    /// Where an answer says that the next bytes are to go, and how many are there.
+    fn location(&self, (response, from): (Response<()>, Uri)) -> Result<(Uri, u64), Failure> {
+        let location = header_text(response.headers(), header::LOCATION)
+            .ok_or_else(|| Failure::Nonsense("it does not say where to upload".into()))?;
+        let at = lead(&from, location, self.repository.insecure())?;
+        let arrived = header_text(response.headers(), header::RANGE).map_or(0, arrived);
+        Ok((at, arrived))
+    }
+}
+
+fn told_digest<T>(response: &Response<T>) -> Option<Digest> {
+    header_text(response.headers(), HeaderName::from_static("docker-content-digest"))?.parse().ok()
+}
+
+/// How many bytes are there by `FIRST-LAST`. Registries write `0-0` for none.
+fn arrived(range: &str) -> u64 {
+    let range = range.strip_prefix("bytes=").unwrap_or(range);
+    match range.split_once('-').map(|(first, last)| (first, last.parse::<u64>())) {
+        Some(("0", Ok(last))) if last > 0 => last.saturating_add(1),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_uploads() {
+        for (range, bytes) in
+            [("0-0", 0), ("0-9", 10), ("bytes=0-9", 10), ("5-9", 0), ("0--1", 0), ("", 0), ("0-x", 0)]
+        {
+            assert_eq!(arrived(range), bytes, "{range}");
+        }
+    }
+}
