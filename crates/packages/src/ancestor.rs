@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::Error;
 use crate::records::Records;
-use crate::stanza::{Database, Hash};
+use crate::stanza::{Database, Hash, hash_from_hex, hex};
 
 /// The first line; another one was written by another version.
 const HEAD: &str = "skiff-packages 1";
@@ -53,8 +53,7 @@ impl Ancestor {
         let mut text = format!("{HEAD}\n{}\n", self.mark.replace('\n', " "));
         let mut line = |words: std::fmt::Arguments<'_>| writeln!(text, "{words}").unwrap_or(());
         for (key, Known { installed, hash }) in &self.packages {
-            let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-            line(format_args!("package {key} {hex} {}", installed.as_deref().unwrap_or("-")));
+            line(format_args!("package {key} {} {}", hex(hash), installed.as_deref().unwrap_or("-")));
         }
         for (name, records) in &self.records {
             line(format_args!("list {name}"));
@@ -93,7 +92,7 @@ impl Ancestor {
                 let (key, rest) = rest.split_once(' ')?;
                 let (hex, installed) = rest.split_once(' ')?;
                 let installed = (installed != "-").then(|| installed.to_owned());
-                self.packages.insert(key.to_owned(), Known { installed, hash: hash(hex)? });
+                self.packages.insert(key.to_owned(), Known { installed, hash: hash_from_hex(hex)? });
             }
             "list" => {
                 self.records.entry(rest.to_owned()).or_default();
@@ -116,15 +115,4 @@ impl Known {
         let stanza = base.get(key)?;
         Some(Self { installed: stanza.installed(), hash: stanza.hash() })
     }
-}
-
-fn hash(hex: &str) -> Option<Hash> {
-    let mut hash = Hash::default();
-    if hex.len() != hash.len() * 2 || !hex.is_ascii() {
-        return None;
-    }
-    for (n, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[n * 2..n * 2 + 2], 16).ok()?;
-    }
-    Some(hash)
 }

@@ -1,4 +1,4 @@
-//! dpkg's database as plain data: an environment's copy of it is merged with what the host's has become since the copy was made
+//! dpkg's and RPM's databases as plain data: an environment's copy of one is merged with what the host's has become since the copy was made
 //! (docs/decisions/024-the-hosts-changes-show-by-themselves.md). Nothing here opens a file, and all text is foreign.
 
 mod ancestor;
@@ -6,13 +6,14 @@ mod ancestor;
 pub mod fuzz;
 mod merge;
 mod records;
+pub mod rpm;
 mod stanza;
 mod version;
 
 pub use ancestor::Ancestor;
 pub use merge::{Conflict, MergedDatabase, PackageChange, Unmet, merge, summary};
 pub use records::{Records, merge_records};
-pub use stanza::{Database, Stanza, field, paragraphs};
+pub use stanza::{Database, Hash, Stanza, field, paragraphs};
 pub use version::compare;
 
 /// What is wrong with a package database.

@@ -22,7 +22,24 @@ pub struct Database<'a> {
 }
 
 /// A hash that does not depend on the order of the fields, which another version of dpkg may change.
-pub(crate) type Hash = [u8; 16];
+pub type Hash = [u8; 16];
+
+/// A hash as text.
+pub(crate) fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// From that text.
+pub(crate) fn hash_from_hex(hex: &str) -> Option<Hash> {
+    let mut hash = Hash::default();
+    if hex.len() != hash.len() * 2 || !hex.is_ascii() {
+        return None;
+    }
+    for (n, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[n * 2..n * 2 + 2], 16).ok()?;
+    }
+    Some(hash)
+}
 
 impl<'a> Database<'a> {
     /// Reads a status file.
