@@ -25,8 +25,14 @@ pub struct BaseFingerprint {
 /// The directory in a depot where lists of packages are.
 const LISTS: &str = "bases";
 const DPKG: &str = "/var/lib/dpkg/status";
-const RPM: [&str; 3] =
-    ["/usr/lib/sysimage/rpm/rpmdb.sqlite", "/var/lib/rpm/rpmdb.sqlite", "/var/lib/rpm/Packages"];
+/// In all formats of RPM: SQLite, its own (ndb), Berkeley DB.
+const RPM: [&str; 5] = [
+    "/usr/lib/sysimage/rpm/rpmdb.sqlite",
+    "/usr/lib/sysimage/rpm/Packages.db",
+    "/var/lib/rpm/rpmdb.sqlite",
+    "/var/lib/rpm/Packages.db",
+    "/var/lib/rpm/Packages",
+];
 /// More differences than these are counted, not named.
 const NAMED: usize = 5;
 

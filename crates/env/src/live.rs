@@ -254,7 +254,7 @@ fn refreshed(context: &UserContext, env: &Environment) -> Result<Refreshed> {
             .hint("without the helper: stop the environment and enter it again"));
     };
     let directories = host_changes::refresh(&view)?;
-    let report = package_database::bring_up_to_date(view.dir, view.init)?;
+    let report = package_database::bring_all_up_to_date(view.dir, view.init)?;
     live.leave();
     Ok(Refreshed { directories, report })
 }

@@ -83,7 +83,7 @@ pub fn report_conflicts(name: &EnvName, report: &PackageReport) {
     }
     for Unmet { name: package, needs } in &report.unmet {
         output::note(&format!(
-            "environment {name}: package {package} needs {needs}, which the host has removed: `apt-get -f install` inside installs it"
+            "environment {name}: package {package} needs {needs}, which the host has removed: install it inside (`apt-get -f install`, or `dnf install {needs}`)"
         ));
     }
 }

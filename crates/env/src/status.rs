@@ -1,7 +1,10 @@
 //! What of an environment hides something newer of the host's.
 
+use std::os::fd::AsFd as _;
+
 use serde::Serialize;
 use skiff_output as output;
+use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::package_database::{self, ShadowedPackage};
 use skiff_spec::fault::Result;
@@ -17,7 +20,7 @@ struct Shadowed {
     packages: Vec<ShadowedPackage>,
     /// Files that the user has changed, and the host after that.
     files: Vec<String>,
-    /// An RPM database of the user's, which hides the host's.
+    /// An RPM database of the user's that was not compared with the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     rpm_database: Option<String>,
 }
@@ -33,7 +36,12 @@ pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
         let changes = contents::changes(context, &env)?;
         let files = changes.iter().filter(|change| change.base_changed);
         shadowed.files = files.map(|change| format!("/{}", String::from_utf8_lossy(&change.path))).collect();
-        shadowed.rpm_database = package_database::own_rpm_database(&env.dir).map(|path| format!("/{path}"));
+        let live = Live::connect(&env.dir, ControlRequest::Session)?;
+        let init = live.as_ref().map(|live| live.init.as_fd());
+        let (packages, database) = package_database::shadowed_rpm(&env.dir, init)?;
+        live.into_iter().for_each(Live::leave);
+        shadowed.packages.extend(packages);
+        shadowed.rpm_database = database;
     }
     if json { output::json(&shadowed) } else { print(&shadowed) }
 }
@@ -50,7 +58,7 @@ fn print(shadowed: &Shadowed) -> Result<()> {
     files.iter().try_for_each(|file| output::line(&format!("{file}  (the host has changed it since)")))?;
     if let Some(database) = rpm_database {
         output::note(&format!(
-            "{database} is the environment's own: what `rpm` says inside leaves out what the host has installed since"
+            "{database} is the environment's own and was not compared: RPM reads it only while the environment runs"
         ));
     }
     Ok(())

@@ -24,6 +24,7 @@ mod map;
 pub mod mounts;
 mod options;
 mod owners;
+pub mod program;
 pub mod refresh;
 mod root;
 mod rootfs_inputs;

@@ -13,7 +13,7 @@ use rustix::fs::statfs;
 use rustix::io::Errno;
 
 use super::state::HostState;
-use crate::package_database::DATABASE;
+use crate::package_database::DATABASES;
 
 /// File systems that only this host changes, by their numbers. Of what another host changes on a file server inotify does not tell.
 const LOCAL: [u32; 11] = [
@@ -54,8 +54,8 @@ impl HostWatch {
             let number = statfs(path).ok().and_then(|file_system| u32::try_from(file_system.f_type).ok());
             number.is_some_and(|number| LOCAL.contains(&number))
         };
-        // The package database may be on a file system of its own.
-        if !is_local("/") || (Path::new(DATABASE).exists() && !is_local(DATABASE)) {
+        // A package database may be on a file system of its own.
+        if !is_local("/") || DATABASES.iter().any(|path| Path::new(path).exists() && !is_local(path)) {
             return None;
         }
         let inotify = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
@@ -113,10 +113,12 @@ pub(super) fn watch_all(inotify: BorrowedFd<'_>, dir: &Path) -> bool {
     let Some(state) = HostState::read(dir) else { return false };
     let flags = CHANGES | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
     let are_watched = state.dirs.iter().all(|(path, _)| add_watch(inotify, path, flags).is_ok());
-    // Last, as it may be one of them: whoever edits the status file by hand may write into it.
-    let database = add_watch(inotify, DATABASE, flags | WatchFlags::MODIFY);
-    let is_database_watched = !matches!(database, Err(e) if e != Errno::NOENT);
-    are_watched && is_database_watched && state.changed().is_empty()
+    // Last, as they may be among them: RPM writes into its database, and whoever edits dpkg's by hand may write into that.
+    let are_databases_watched = DATABASES.iter().all(|database| {
+        let watched = add_watch(inotify, *database, (flags | WatchFlags::MODIFY) - WatchFlags::DONT_FOLLOW);
+        !matches!(watched, Err(e) if e != Errno::NOENT)
+    });
+    are_watched && are_databases_watched && state.changed().is_empty()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The package database of an environment over the host: once the user has installed a package it is the user's own, and
+//! The package database of an environment over the host, dpkg's and RPM's: once the user has installed a package it is the user's own, and
 //! hides what the administrator installs later. So what has become of the host's since is merged into it, by `skiff_packages`.
 //!
 //! See docs/decisions/024-the-hosts-changes-show-by-themselves.md.
@@ -14,11 +14,13 @@ use skiff_user::dirs;
 
 mod base;
 mod own;
+pub(crate) mod rpm;
 mod shadowed;
 
 use base::BaseDatabase;
 use own::UsersFiles;
-pub use shadowed::{ShadowedPackage, own_rpm_database, shadowed};
+pub use rpm::shadowed_rpm;
+pub use shadowed::{ShadowedPackage, shadowed};
 
 /// In the environment's directory: the host's database as it was at the last merge.
 const FILE: &str = "packages";
@@ -26,8 +28,8 @@ const FILE: &str = "packages";
 /// The file is no longer than this: each package takes some hundred bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// The directory in which dpkg puts another status file in the place of its own.
-pub(crate) const DATABASE: &str = "/var/lib/dpkg";
+/// The directories of the host's package databases: dpkg puts another file in the place of its own, RPM writes into its own.
+pub(crate) const DATABASES: [&str; 3] = ["/var/lib/dpkg", rpm::DIRECTORIES[0], rpm::DIRECTORIES[1]];
 
 /// What a merge has brought.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -48,10 +50,31 @@ pub struct PackageReport {
 /// # Errors
 /// When one of the two cannot be read, or the environment's not be written.
 pub fn bring_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageReport> {
-    let Some(mark) = due(dir) else { return Ok(PackageReport::default()) };
-    match has_own(dir) {
-        true => merge(dir, init, mark),
-        false => note(dir, mark),
+    let dpkg = match due(dir) {
+        None => PackageReport::default(),
+        Some(mark) if has_own(dir) => merge(dir, init, mark)?,
+        Some(mark) => note(dir, mark)?,
+    };
+    Ok(dpkg.and(rpm::bring_up_to_date(dir, init)?))
+}
+
+/// The same, also of what a session leaves to the background.
+///
+/// # Errors
+/// As [`bring_up_to_date`].
+pub fn bring_all_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageReport> {
+    let noted = rpm::note_base(dir)?;
+    let mut report = bring_up_to_date(dir, init)?;
+    report.packages.extend(noted);
+    Ok(report)
+}
+
+impl PackageReport {
+    fn and(mut self, other: Self) -> Self {
+        self.packages.extend(other.packages);
+        self.conflicts.extend(other.conflicts);
+        self.unmet.extend(other.unmet);
+        Self { is_in_use: self.is_in_use || other.is_in_use, ..self }
     }
 }
 
@@ -61,7 +84,7 @@ pub fn bring_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageRepor
 /// As [`bring_up_to_date`].
 pub fn bring_own_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageReport> {
     if due(dir).is_none() || !has_own(dir) {
-        return Ok(PackageReport::default());
+        return rpm::bring_up_to_date(dir, init);
     }
     bring_up_to_date(dir, init)
 }
@@ -71,15 +94,15 @@ pub fn bring_own_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<PackageR
 /// # Errors
 /// As [`bring_up_to_date`].
 pub fn note_base(dir: &Path) -> Result<()> {
-    match due(dir).filter(|_| !has_own(dir)) {
-        Some(mark) => note(dir, mark).map(drop),
-        None => Ok(()),
+    if let Some(mark) = due(dir).filter(|_| !has_own(dir)) {
+        note(dir, mark)?;
     }
+    rpm::note_base(dir).map(drop)
 }
 
 /// Whether the host's database is as it was at the last merge into the environment in `dir`.
 pub(crate) fn is_up_to_date(dir: &Path) -> bool {
-    due(dir).is_none()
+    due(dir).is_none() && rpm::is_up_to_date(dir)
 }
 
 /// What was merged last into the environment in `dir`.
@@ -95,7 +118,8 @@ pub fn ancestor(dir: &Path) -> Option<Ancestor> {
 /// # Errors
 /// When it cannot be written.
 pub fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
-    ancestor(from).map_or(Ok(()), |ancestor| write(to, &ancestor))
+    ancestor(from).map_or(Ok(()), |ancestor| write(to, &ancestor))?;
+    rpm::copy_ancestor(from, to)
 }
 
 /// Whether an environment has a database of its own.

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use skiff_packages::{Ancestor, Database, compare, field, merge, paragraphs};
 use skiff_spec::fault::{Fault as Error, Result};
 
@@ -18,31 +18,23 @@ use super::{ancestor, has_own};
 /// Where apt keeps what the host's repositories have.
 const LISTS: &str = "/var/lib/apt/lists";
 const LONGEST: u64 = 256 << 20;
-/// RPM's databases, of which an environment's own hides the host's.
-const RPM: [&str; 4] = [
-    "var/lib/rpm/rpmdb.sqlite",
-    "usr/lib/sysimage/rpm/rpmdb.sqlite",
-    "var/lib/rpm/Packages.db",
-    "var/lib/rpm/Packages",
-];
-
 /// A package whose version on the host is not the user's.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ShadowedPackage {
     /// Name of the package, with its architecture where several may be there.
     pub name: String,
     /// The user's version; nothing if they have removed it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub yours: Option<String>,
     /// The host's version; nothing if it has been removed there.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub host: Option<String>,
     /// Whether both have changed it.
     pub conflict: bool,
     /// Whether the user holds it at its version.
     pub held: bool,
     /// Whether the host's version is of a security suite, as far as apt's lists on the host say.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub security: Option<bool>,
 }
 
@@ -123,12 +115,4 @@ fn mark_security(packages: &mut [ShadowedPackage]) {
             package.security = Some(package.security == Some(true) || is_there);
         }
     }
-}
-
-/// The RPM database of the environment in `dir`, which hides the host's.
-pub fn own_rpm_database(dir: &Path) -> Option<&'static str> {
-    RPM.into_iter().find(|path| {
-        let is_own = std::fs::symlink_metadata(dir.join("upper").join(path)).is_ok_and(|own| own.is_file());
-        is_own && Path::new("/").join(path).exists()
-    })
 }
