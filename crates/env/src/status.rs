@@ -6,7 +6,7 @@ use serde::Serialize;
 use skiff_output as output;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::Environment;
-use skiff_runtime::package_database::{self, ShadowedPackage};
+use skiff_runtime::package_database::{self, ShadowedPackage, UncomparedDatabase};
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
@@ -41,13 +41,27 @@ pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
         let (packages, database) = package_database::shadowed_rpm(&env.dir, init)?;
         live.into_iter().for_each(Live::leave);
         shadowed.packages.extend(packages);
-        shadowed.rpm_database = database;
+        if let Some(database) = &database {
+            tell_uncompared(database);
+        }
+        shadowed.rpm_database = database.map(|database| database.path);
     }
     if json { output::json(&shadowed) } else { print(&shadowed) }
 }
 
+fn tell_uncompared(UncomparedDatabase { path, is_merged }: &UncomparedDatabase) {
+    output::note(&match is_merged {
+        true => format!(
+            "{path} is the environment's own: RPM compares it with the host's only while the environment runs"
+        ),
+        false => format!(
+            "{path} is the environment's own: what `rpm` says inside leaves out what the host has installed since"
+        ),
+    });
+}
+
 fn print(shadowed: &Shadowed) -> Result<()> {
-    let Shadowed { name, packages, files, rpm_database } = shadowed;
+    let Shadowed { name, packages, files, .. } = shadowed;
     if packages.is_empty() && files.is_empty() {
         output::note(&format!("environment {name} hides nothing that is newer on the host"));
     }
@@ -56,11 +70,6 @@ fn print(shadowed: &Shadowed) -> Result<()> {
         output::table(&["PACKAGE", "YOURS", "HOST", "NOTE"], &rows)?;
     }
     files.iter().try_for_each(|file| output::line(&format!("{file}  (the host has changed it since)")))?;
-    if let Some(database) = rpm_database {
-        output::note(&format!(
-            "{database} is the environment's own and was not compared: RPM reads it only while the environment runs"
-        ));
-    }
     Ok(())
 }
 

@@ -92,23 +92,26 @@ fn first(dir: &Path, begun: SystemTime) -> Result<()> {
     std::thread::sleep(PAUSE);
     HostState { dirs: quick::directories(begun), full: None }.write(dir)?;
     make_way();
-    package_database::note_base(dir)?;
+    let noted = package_database::note_base(dir);
     let found = full::look(None).look.sure(begun);
     // A session may have refreshed meanwhile.
     let known = HostState::read(dir).unwrap_or_default();
-    HostState { full: Some(found), ..known }.write(dir)
+    HostState { full: Some(found), ..known }.write(dir)?;
+    // A database that cannot be read hides no other change.
+    noted
 }
 
 fn again(view: &ViewOfHost<'_>) -> Result<()> {
     make_way();
-    package_database::note_base(view.dir)?;
+    let noted = package_database::note_base(view.dir);
     // If the first look has not come to its end, nothing is known, and all is forgotten.
     let known = HostState::read(view.dir).and_then(|known| known.full);
     let found = full::look(None).look;
     match known.is_some_and(|full| full.is_same(found)) {
         true => Ok(()),
         false => view.forget(Some(found)),
-    }
+    }?;
+    noted
 }
 
 fn make_way() {

@@ -19,7 +19,7 @@ mod shadowed;
 
 use base::BaseDatabase;
 use own::UsersFiles;
-pub use rpm::shadowed_rpm;
+pub use rpm::{UncomparedDatabase, shadowed_rpm};
 pub use shadowed::{ShadowedPackage, shadowed};
 
 /// In the environment's directory: the host's database as it was at the last merge.

@@ -70,8 +70,8 @@ impl Location {
     }
 }
 
-/// A database of the environment in `dir` that hides the host's, and in a format that is not merged.
-pub(super) fn own_of_no_known_format(dir: &Path) -> Option<String> {
+/// A database of the environment in `dir` that hides the host's, in a format that is not merged.
+pub(super) fn own_that_is_not_merged(dir: &Path) -> Option<String> {
     let paths = DIRECTORIES.iter().flat_map(|at| NOT_MERGED.map(|file| format!("{at}/{file}")));
     paths.into_iter().find(|path| is_own_file(dir, path.trim_start_matches('/')) && Path::new(path).exists())
 }

@@ -60,10 +60,10 @@ pub(super) fn bring_up_to_date(dir: &Path, init: BorrowedFd<'_>) -> Result<Packa
 pub(super) fn note_base(dir: &Path) -> Result<Vec<PackageChange>> {
     let record = Record::read_head(dir);
     let Some(due) = due(record.as_ref()) else { return Ok(vec![]) };
-    if record.is_some() && due.location.is_own(dir) {
+    let before = ancestor(dir);
+    if before.is_some() && due.location.is_own(dir) {
         return Ok(vec![]);
     }
-    let before = ancestor(dir);
     let Some(base) = BaseHeaders::read(due.location, &due.mark, None)? else { return Ok(vec![]) };
     let now = RpmAncestor::of(&base.packages, due.mark);
     let changes = before.map_or_else(Vec::new, |before| differences(&before, &now));
@@ -81,6 +81,14 @@ pub(super) fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
     ancestor(from).map_or(Ok(()), |ancestor| write(to, &ancestor))
 }
 
+/// A database of the user's that was not compared with the host's.
+pub struct UncomparedDatabase {
+    /// Its file.
+    pub path: String,
+    /// Whether it is merged: then it is compared when the environment runs.
+    pub is_merged: bool,
+}
+
 /// Packages of the environment in `dir` that hide newer ones of the host's, or that both have changed; of all packages if it runs, and `init` is its process 1.
 /// Otherwise what is known from the last merge, and the database of which the rest is not known.
 ///
@@ -89,9 +97,9 @@ pub(super) fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
 pub fn shadowed_rpm(
     dir: &Path,
     init: Option<BorrowedFd<'_>>,
-) -> Result<(Vec<ShadowedPackage>, Option<String>)> {
-    if let Some(path) = location::own_of_no_known_format(dir) {
-        return Ok((vec![], Some(path)));
+) -> Result<(Vec<ShadowedPackage>, Option<UncomparedDatabase>)> {
+    if let Some(path) = location::own_that_is_not_merged(dir) {
+        return Ok((vec![], Some(UncomparedDatabase { path, is_merged: false })));
     }
     let Some(location) = Location::of_host().filter(|location| location.is_own(dir)) else {
         return Ok((vec![], None));
@@ -99,7 +107,10 @@ pub fn shadowed_rpm(
     let known = ancestor(dir).unwrap_or_default();
     match init {
         Some(init) => Ok((shadowed::compared(location, init, &known)?, None)),
-        None => Ok((shadowed::recorded(&known), Some(location.path()))),
+        None => {
+            let uncompared = UncomparedDatabase { path: location.path(), is_merged: true };
+            Ok((shadowed::recorded(&known), Some(uncompared)))
+        }
     }
 }
 
