@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use skiff_packages::Hash;
 use skiff_packages::rpm::{HeaderReader, RpmAncestor, RpmHeader, RpmPackage};
 use skiff_sandbox::program::{ProgramOutput, VARIABLES};
@@ -18,6 +19,10 @@ use super::location::{Location, RPMDB};
 
 /// The file that RPM locks as long as it changes packages.
 pub(super) const LOCK: &str = ".rpm.lock";
+
+/// What RPM locks when it reads for us: a file of this process. To export a database it takes the lock for changes, which no user may take, and
+/// which must not hold up the administrator.
+const LOCK_OF_READER: &str = "/proc/self/fd/0";
 
 /// What is installed on the host.
 pub(super) struct BaseHeaders {
@@ -33,9 +38,11 @@ impl BaseHeaders {
             return Ok(None);
         }
         let mut command = Command::new(RPMDB);
+        command.args(["--define", &format!("_rpmlock_path {LOCK_OF_READER}")]);
         command.args(export(location.directory, location.format));
         command.env_clear().envs(VARIABLES).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let lock = memfd_create("lock", MemfdFlags::CLOEXEC).context(|| "file for RPM to lock")?;
+        command.stdin(lock).stdout(Stdio::piped()).stderr(Stdio::piped());
         start_with(&mut command, SignalMask::from_bits(0));
         let mut child = command.spawn().context(|| RPMDB)?;
         let read = match (child.stdout.take(), child.stderr.take()) {
