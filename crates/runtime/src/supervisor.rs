@@ -188,6 +188,9 @@ impl<'a> Supervisor<'a> {
                 self.serve_inside();
             }
             let stop = woken.control && self.serve_command();
+            if self.look.as_ref().and_then(BackgroundLook::patience) == Some(Duration::ZERO) {
+                self.look_at_host();
+            }
             let lingered = self.idle_until().is_some_and(|end| Instant::now() >= end);
             if stop || served || woken.init_ended || (self.sessions.is_empty() && lingered) {
                 return self.end();
@@ -219,6 +222,8 @@ impl<'a> Supervisor<'a> {
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
         let left = self.idle_until().map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.or_else(|| self.running.as_ref()?.patience());
+        let look = self.look.as_ref().and_then(BackgroundLook::patience);
+        let left = left.into_iter().chain(look).min();
         let limit = left.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(d.subsec_nanos()),

@@ -9,6 +9,7 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
+use super::full::FullLook;
 use super::state::HostState;
 use super::watch::{HostWatch, watch_all};
 use super::{TICK, ViewOfHost, full, quick};
@@ -34,19 +35,29 @@ pub struct BackgroundLook {
     /// When the next one is due; nothing before the first.
     due: Option<Instant>,
     child: Option<(Pid, Instant)>,
+    /// A session has begun since the last look did.
+    is_wanted: bool,
     watch: Option<HostWatch>,
 }
 
 impl BackgroundLook {
     /// For an environment that is about to begin.
     pub fn from_now() -> Self {
-        Self { begun: SystemTime::now() - TICK, due: None, child: None, watch: HostWatch::new() }
+        let begun = SystemTime::now() - TICK;
+        Self { begun, due: None, child: None, is_wanted: false, watch: HostWatch::new() }
     }
 
-    /// Begins one if it is due, for the environment in `dir`.
+    /// How long until [`Self::begin`] is to be called again, for a session that has begun too early for a look.
+    pub fn patience(&self) -> Option<Duration> {
+        let due = self.due.filter(|_| self.is_wanted && self.child.is_none())?;
+        Some(due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Begins one for the environment in `dir`, or notes that one is wanted once it is due.
     pub fn begin(&mut self, dir: &Path, helper: &Path, init: &Child) {
         let (is_first, now) = (self.due.is_none(), Instant::now());
-        if self.child.is_some() || self.due.is_some_and(|due| now < due) {
+        self.is_wanted = self.child.is_some() || self.due.is_some_and(|due| now < due);
+        if self.is_wanted {
             return;
         }
         self.due = Some(now + REST);
@@ -104,16 +115,55 @@ fn first(dir: &Path, begun: SystemTime) -> Result<()> {
 fn again(view: &ViewOfHost<'_>) -> Result<()> {
     make_way();
     let noted = package_database::note_base(view.dir);
-    // If the first look has not come to its end, nothing is known, and all is forgotten.
-    let known = HostState::read(view.dir).and_then(|known| known.full);
+    let known = HostState::read(view.dir).unwrap_or_default();
     let found = full::look(None).look;
-    match known.is_some_and(|full| full.is_same(found)) {
+    match is_seen(&known, found) {
         true => Ok(()),
         false => view.forget(Some(found)),
     }?;
     noted
 }
 
+/// Whether an environment that knows this sees all that a look has found. If the first look has not come to its end, nothing is known.
+/// The full look leaves out /var, where the quick look, whose time is short, may have missed a change.
+fn is_seen(known: &HostState, found: FullLook) -> bool {
+    known.full.is_some_and(|full| full.is_same(found)) && known.changed().is_empty()
+}
+
 fn make_way() {
     nice(19).ignore_error("it takes its turn as others do");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::walk::{ChangeTime, stamp};
+    use super::*;
+
+    #[test]
+    fn a_change_that_the_full_look_leaves_out_is_not_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = vec![(dir.path().to_owned(), stamp(&rustix::fs::stat(dir.path()).unwrap()))];
+        let look = |sum| FullLook { sum: Some(sum), newest: ChangeTime::default() };
+        let known = HostState { dirs, full: Some(look(1)) };
+        assert!(is_seen(&known, look(1)));
+        assert!(!is_seen(&known, look(2)), "another sum");
+        assert!(!is_seen(&HostState { full: None, ..known.clone() }, look(1)), "no full look yet");
+        assert!(!is_seen(&HostState::default(), look(1)), "nothing is known");
+        std::fs::remove_dir(dir.path()).unwrap();
+        assert!(!is_seen(&known, look(1)), "a directory of the quick look alone");
+    }
+
+    #[test]
+    fn a_session_that_begins_too_early_for_a_look_gets_one_later() {
+        let mut look = BackgroundLook { is_wanted: true, ..BackgroundLook::from_now() };
+        assert_eq!(look.patience(), None, "the first is begun without a session");
+        look.due = Some(Instant::now() + Duration::from_secs(100));
+        assert!(look.patience().is_some_and(|left| left > Duration::from_secs(90)));
+        look.due = Some(Instant::now());
+        assert_eq!(look.patience(), Some(Duration::ZERO));
+        look.child = Some((rustix::process::getpid(), Instant::now()));
+        assert_eq!(look.patience(), None, "one at a time");
+        (look.child, look.is_wanted) = (None, false);
+        assert_eq!(look.patience(), None, "nobody wants one");
+    }
 }

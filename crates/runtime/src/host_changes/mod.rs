@@ -46,7 +46,7 @@ pub struct ViewOfHost<'a> {
 /// # Errors
 /// When something has changed and the environment could not be made to see it.
 pub fn look(view: &ViewOfHost<'_>) -> Result<()> {
-    // To read what is known takes a part of the time.
+    // To read what is known takes a part of the time, or all.
     let until = Instant::now() + QUICK;
     // Without a state the environment has just begun, and its supervisor writes one.
     let Some(known) = HostState::read(view.dir) else { return Ok(()) };

@@ -46,9 +46,11 @@ pub(super) fn directories(unsure: SystemTime) -> Vec<(PathBuf, DirStamp)> {
 }
 
 impl HostState {
-    /// Whether any of the directories has changed, as far as the time suffices.
+    /// Whether any of the directories has changed, as far as the time suffices. The likeliest are looked at in any case: to read the
+    /// state from a file server may have taken all of it.
     pub(super) fn has_changed(&self, until: Instant) -> bool {
-        self.dirs.chunks(STRIDE).any(|dirs| Instant::now() < until && dirs.iter().any(is_changed))
+        let mut chunks = self.dirs.chunks(STRIDE).enumerate();
+        chunks.any(|(at, dirs)| (at == 0 || Instant::now() < until) && dirs.iter().any(is_changed))
     }
 
     /// The directories that have changed.
@@ -66,5 +68,25 @@ fn is_changed((path, known): &(PathBuf, DirStamp)) -> bool {
             *known != DirStamp { inode: now.stx_ino, changed }
         }
         Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::walk::stamp;
+    use super::*;
+
+    #[test]
+    fn the_likeliest_are_looked_at_even_when_no_time_is_left() {
+        let root = (PathBuf::from("/"), stamp(&rustix::fs::stat("/").unwrap()));
+        let missing = (PathBuf::from("/nosuch"), DirStamp::default());
+        let state = |at: usize| {
+            let mut dirs = vec![root.clone(); STRIDE + 1];
+            dirs[at] = missing.clone();
+            HostState { dirs, full: None }
+        };
+        let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(100));
+        assert!(state(STRIDE - 1).has_changed(past));
+        assert!(!state(STRIDE).has_changed(past) && state(STRIDE).has_changed(future));
     }
 }
