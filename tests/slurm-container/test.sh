@@ -77,6 +77,25 @@ ls .local/share/skiff/depot/images/*.erofs >/dev/null
 ok as alice skiff env rm --force of-mine
 ok as alice skiff rmi mine $registry/tools/env:1
 equal "$(ls .local/share/skiff/depot/images)" ''
+# So does one that was made of an instance by `skiff commit`, by its name and by its digest.
+ok as alice skiff run -d --name maker --writable --root $registry/tools/env:1 sh -c 'echo made >/opt/made; until [ -e /opt/never ]; do sleep 1; done'
+eventually 5 as alice skiff exec maker cat /opt/made
+ok as alice skiff commit --quiet maker made:2
+committed=$out
+ok as alice skiff rm -f maker
+: >"$registry_log"
+for name in made:2 "$committed"; do
+    in_image -N2 --container-image="$name" cat /opt/made
+    equal "$out" $'made\nmade' "$name"
+done
+ok as alice skiff run --pull always made:2 cat /opt/made
+equal "$(cat "$registry_log")" '' 'what the registry was asked'
+# A copy whose making was killed is left over.
+touch .local/share/skiff/depot/images/.new.4999999.x@ctl && chown alice .local/share/skiff/depot/images/.new*
+ok as alice skiff sweep
+has "$out" 'removed copy of an image /home/alice/.local/share/skiff/depot/images/.new.4999999.x@ctl'
+ok as alice skiff rmi made:2 $registry/tools/env:1
+equal "$(ls -A .local/share/skiff/depot/images)" ''
 
 # Mounts: from the node, read-only or not, in a place that the image does not have.
 as alice sh -c 'mkdir -p in sub; echo content >in/file'

@@ -27,7 +27,8 @@ pub fn import_to(
     Ok(entry)
 }
 
-/// Imports an image that was made just now, and notes its name. No file is behind it that could change.
+/// Imports an image that was made just now, and notes its name. No file is behind it that could change, and no registry has it: as of an
+/// imported one, its jobs take a copy along.
 pub fn import_made(
     context: &UserContext,
     source: ImageSource,
@@ -35,15 +36,12 @@ pub fn import_made(
     platform: &Platform,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
-    let entry = ImageName {
-        origin: None,
-        ..read(context, source, (name, FileStamp::default()), platform, progress)?
-    };
+    let entry = read(context, source, (name, FileStamp::default()), platform, progress)?;
     naming::note(context, &entry)?;
     Ok(entry)
 }
 
-/// The image that a file is known to hold, for a machine that does not have it.
+/// The image that a file is known to hold, for a host that does not have it.
 pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<ImageName> {
     let entry = read_file(context, file, None, &Platform::host(), &mut PullProgress::new(None, true))?;
     if entry.id != id {

@@ -1,4 +1,4 @@
-//! `skiff sweep`: what crashes have left on this machine, and its removal.
+//! `skiff sweep`: what crashes have left on this host, and its removal.
 
 use std::path::PathBuf;
 
@@ -10,6 +10,7 @@ use skiff_output as output;
 use skiff_runtime::{environments, instances};
 use skiff_slurm as slurm;
 use skiff_spec::fault::Result;
+use skiff_store::copies;
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
@@ -26,8 +27,8 @@ struct Found {
     kept_for: Option<String>,
 }
 
-/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments
-/// and checkpoints, and instances that were killed.
+/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments,
+/// checkpoints and copies of images, and instances that were killed.
 pub fn sweep(sweep: &SweepArgs) -> Result<()> {
     let context = UserContext::load()?;
     let own = match sweep.dry_run {
@@ -51,6 +52,11 @@ pub fn sweep(sweep: &SweepArgs) -> Result<()> {
         true => scratch::leftovers(&context)?,
         false => scratch::delete_leftovers(&context)?,
     };
+    let depot = context.depot()?;
+    let copies = match sweep.dry_run {
+        true => copies::leftovers(&depot),
+        false => copies::delete_leftovers(&depot)?,
+    };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         let found = move |p: PathBuf| Found {
             what,
@@ -67,6 +73,7 @@ pub fn sweep(sweep: &SweepArgs) -> Result<()> {
         .chain(found("cluster", clusters))
         .chain(found("scratch directory", scratch))
         .chain(found("checkpoint", checkpoints))
+        .chain(found("copy of an image", copies))
         .chain(found("job", jobs))
         .chain(networks)
         .collect();

@@ -13,6 +13,7 @@ use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::ImageId;
 use skiff_user::context::UserContext;
+use skiff_user::dirs;
 
 use crate::client;
 use crate::error::Result;
@@ -33,22 +34,42 @@ pub struct ImageCopy {
 /// Puts a copy of an imported image into a depot, unless there is one.
 ///
 /// # Errors
-/// The image is not in this machine's store, or there is no room.
+/// The image is not in this host's store, or there is no room.
 pub fn put(context: &UserContext, depot: &Path, entry: &ImageName) -> Result<()> {
     if entry.origin.is_none() || find(depot, entry.id)?.is_some() {
         return Ok(());
     }
     let dir = TrustedDir::make(&depot.join(IMAGES), getuid().as_raw(), 0o700).map_err(Fault::from)?;
     let image = client::open_image(context, entry)?;
-    let new = format!(".{}.{}", entry.id, std::process::id());
+    let new = dirs::new_name(&entry.id);
     let path = dir.path_of(&new);
-    export(&image, &Target::Erofs(path.clone()))?;
-    let named = digest_of(&path).map(|id| format!("{}-{id}{SUFFIX}", entry.id));
+    let made =
+        export(&image, &Target::Erofs(path.clone())).map_err(Into::into).and_then(|_| digest_of(&path));
+    let named = made.map(|id| format!("{}-{id}{SUFFIX}", entry.id));
     let named = named.and_then(|name| Ok(dir.rename(&new, &dir, name).map_err(Fault::from)?));
     if named.is_err() {
         dir.remove_file(&new).map_err(Fault::from)?;
     }
     named
+}
+
+/// What commands that were killed have left of copies in a depot.
+#[must_use]
+pub fn leftovers(depot: &Path) -> Vec<PathBuf> {
+    dirs::leftovers(&depot.join(IMAGES))
+}
+
+/// Removes those.
+///
+/// # Errors
+/// As [`find`].
+pub fn delete_leftovers(depot: &Path) -> Result<Vec<PathBuf>> {
+    let left = leftovers(depot);
+    let Some(dir) = existing(depot)? else { return Ok(vec![]) };
+    for name in left.iter().filter_map(|path| path.file_name()) {
+        dir.remove_file(name).map_err(Fault::from)?;
+    }
+    Ok(left)
 }
 
 /// The copy of an image in a depot.
@@ -102,4 +123,26 @@ fn digest_of(path: &Path) -> Result<ImageId> {
         }
     }
     crate::import::id_of(&hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_makes_any_more_is_left_over() {
+        let depot = tempfile::tempdir().unwrap();
+        let id = ImageId([7; 32]);
+        assert_eq!(delete_leftovers(depot.path()).unwrap(), Vec::<PathBuf>::new(), "no copy yet");
+        let dir = TrustedDir::make(&depot.path().join(IMAGES), getuid().as_raw(), 0o700).unwrap();
+        // No process has it: it is above the kernel's limit.
+        let dead = dirs::new_name(&id).replace(&std::process::id().to_string(), "4999999");
+        let others = [dirs::new_name(&id), format!("{id}-{id}{SUFFIX}"), format!("{dead}elsewhere")];
+        for name in others.iter().chain([&dead]) {
+            std::fs::write(dir.path_of(name), "").unwrap();
+        }
+        assert_eq!(leftovers(depot.path()), [dir.path_of(&dead)]);
+        assert_eq!(delete_leftovers(depot.path()).unwrap(), [dir.path_of(&dead)]);
+        assert_eq!(dir.names().unwrap().len(), others.len());
+    }
 }

@@ -1,5 +1,6 @@
 //! Directories of the user's: made, found and removed so that no other user can exchange them meanwhile.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,12 +69,12 @@ pub fn new_in(all: &Path, name: &EnvName) -> PathBuf {
 }
 
 /// What something is called until it gets its name.
-pub fn new_name(name: &EnvName) -> String {
+pub fn new_name(name: &impl Display) -> String {
     unfinished(NEW, name)
 }
 
 /// `PREFIX` `PID.NAME@HOST`.
-fn unfinished(prefix: &str, name: &EnvName) -> String {
+fn unfinished(prefix: &str, name: &impl Display) -> String {
     format!("{prefix}{}.{name}@{}", std::process::id(), this_host())
 }
 
