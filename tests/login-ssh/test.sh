@@ -127,6 +127,9 @@ equal "$(head -1 <<<"$out")" gone
 lacks "$out" "$key"
 ok with_agent alice@ctl 'skiff env create second; skiff env exec second -- ssh-add -l; skiff env rm second; ssh-add -l'
 equal "$out" "$key"$'\n'"$key"
+# With mounts of all forms; with one over /tmp what is there is the user's affair.
+ok with_agent alice@ctl 'skiff env create second -v /srv:/mnt,/usr:/media --mount type=bind,source=/srv,target=/opt; skiff env exec second -- ssh-add -l; skiff env rm second'
+equal "$out$err" "$key" 'the agent where there are mounts'
 # In a throw-away environment its directory is shown, but not where nothing of the host is to be.
 ok with_agent alice@ctl 'skiff run -- ssh-add -l; skiff run --me -- ssh-add -l; skiff run --contain -- ssh-add -l 2>&1 || echo none'
 equal "$out" "$key"$'\n'"$key"$'\n'"$(tail -2 <<<"$out")" 'the agent in skiff run'

@@ -2,6 +2,7 @@
 //! environment's own `/tmp` leads to it as long as the session lasts.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -16,13 +17,14 @@ use rustix::process::{
     Signal, WaitOptions, geteuid, getpid, kill_process, set_parent_process_death_signal, wait,
 };
 use skiff_output as output;
-use skiff_plan::parse_mount;
 use skiff_plan::ssh_agent::{PLACE, VARIABLE, parts};
+use skiff_plan::{parse_mount, parse_mounts};
 use skiff_runtime::control::new_socket;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::plan::Mount;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::block_all;
@@ -34,10 +36,10 @@ const AT_ONCE: usize = 16;
 /// The way to an agent, which is closed when this is dropped.
 pub struct ForwardedAgent {
     server: Child,
-    socket: Socket,
+    _socket: Socket,
 }
 
-/// A socket in a directory of its own in an environment's `/tmp`.
+/// A socket in a directory of its own in an environment's `/tmp`, which is removed when this is dropped.
 struct Socket {
     all: OwnedFd,
     dir: OwnedFd,
@@ -54,26 +56,28 @@ pub fn forward(
 ) -> Option<ForwardedAgent> {
     let agent = PathBuf::from(command.var(VARIABLE)?);
     let (dir, name) = parts(&agent)?;
-    let socket = match open_way(context, env, (dir, name)) {
-        Ok(found) => found,
-        Err(e) => {
-            output::note(&format!("no way to the ssh agent from inside: {}", e.message));
-            return None;
-        }
+    let unreachable = |why: &dyn Display| {
+        output::note(&format!("no way to the ssh agent from inside: {why}"));
+        None
     };
-    let (listener, socket) = socket?;
-    command.set(VARIABLE, Path::new(PLACE).join(dir).join(&socket.name));
+    let (listener, socket) = match open_way(context, env, (dir, name)) {
+        Ok(found) => found?,
+        Err(e) => return unreachable(&e.message),
+    };
     match fork(CloneFlags::NONE) {
-        Ok(Fork::Parent(server)) => Some(ForwardedAgent { server, socket }),
+        Ok(Fork::Parent(server)) => {
+            command.set(VARIABLE, Path::new(PLACE).join(dir).join(&socket.name));
+            Some(ForwardedAgent { server, _socket: socket })
+        }
         Ok(Fork::Child) => {
             close_all_except(&[listener.as_fd()]);
             end_with_parent();
-            // A key that ends the command is no word to this process.
+            // Ctrl-C ends the command, not this process.
             block_all(&[]);
             detach_stdio();
             serve(&listener, &agent)
         }
-        Err(_) => None,
+        Err(e) => unreachable(&e),
     }
 }
 
@@ -82,11 +86,8 @@ fn open_way(
     env: &Environment,
     (dir_name, name): (&OsStr, &OsStr),
 ) -> Result<Option<(OwnedFd, Socket)>> {
-    let settings = env.settings()?;
-    for text in context.config.mounts.iter().chain(&settings.mounts) {
-        if parse_mount(text)?.target.starts_with(PLACE) {
-            return Ok(None);
-        }
+    if mounts(context, env)?.iter().any(|mount| mount.target.starts_with(PLACE)) {
+        return Ok(None);
     }
     let place = env.dir.join("tmp");
     let about = || place.join(dir_name).display().to_string();
@@ -102,41 +103,53 @@ fn open_way(
     if meta.st_uid != geteuid().as_raw() || meta.st_mode & 0o077 != 0 {
         return Err(Error::new(format!("{}: another user's, or open to others", about())));
     }
-    let mut socket = Socket { all, dir, dir_name: dir_name.into(), name: name.into() };
-    let listener = socket.listen().context(about)?;
-    Ok(Some((listener, socket)))
+    let (listener, name) = listen_in(&dir, name).context(about)?;
+    Ok(Some((listener, Socket { all, dir, dir_name: dir_name.into(), name })))
 }
 
-impl Socket {
-    fn address(&self) -> rustix::io::Result<SocketAddrUnix> {
-        SocketAddrUnix::new(
-            Path::new("/proc/self/fd").join(self.dir.as_raw_fd().to_string()).join(&self.name),
-        )
+/// What the site and the environment's user have mounted in it.
+fn mounts(context: &UserContext, env: &Environment) -> Result<Vec<Mount>> {
+    let mut all = vec![];
+    for text in &env.settings()?.mounts {
+        all.extend(parse_mounts(text)?);
     }
+    for text in &context.config.mounts {
+        all.push(parse_mount(text)?);
+    }
+    Ok(all)
+}
 
-    /// Listens under this name, or under another beside it where another session of the user's does.
-    fn listen(&mut self) -> rustix::io::Result<OwnedFd> {
-        let listener = new_socket(SocketType::STREAM)?;
-        match bind(&listener, &self.address()?) {
-            Err(Errno::ADDRINUSE) => {
-                match connect(new_socket(SocketType::STREAM)?, &self.address()?) {
-                    Err(Errno::CONNREFUSED) => unlinkat(&self.dir, &self.name, AtFlags::empty())?,
-                    _ => self.name.push(format!(".{}", getpid().as_raw_nonzero())),
-                }
-                bind(&listener, &self.address()?)?;
+/// Listens under this name, or under another beside it where another session of the user's does. Gives the name.
+fn listen_in(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<(OwnedFd, OsString)> {
+    let mut name = name.to_owned();
+    let address = |name: &OsStr| {
+        SocketAddrUnix::new(Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name))
+    };
+    let listener = new_socket(SocketType::STREAM)?;
+    match bind(&listener, &address(&name)?) {
+        Err(Errno::ADDRINUSE) => {
+            match connect(new_socket(SocketType::STREAM)?, &address(&name)?) {
+                Err(Errno::CONNREFUSED) => unlinkat(dir, &name, AtFlags::empty())?,
+                _ => name.push(format!(".{}", getpid().as_raw_nonzero())),
             }
-            bound => bound?,
+            bind(&listener, &address(&name)?)?;
         }
-        listen(&listener, 16)?;
-        Ok(listener)
+        bound => bound?,
     }
+    listen(&listener, 16)?;
+    Ok((listener, name))
 }
 
 impl Drop for ForwardedAgent {
     fn drop(&mut self) {
         kill_process(self.server.pid, Signal::KILL).ignore_error("it may have ended by itself");
         reap(self.server.pid);
-        let Socket { all, dir, dir_name, name } = &self.socket;
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let Self { all, dir, dir_name, name } = &*self;
         unlinkat(dir, name, AtFlags::empty()).ignore_error("who works inside may have removed it");
         unlinkat(all, dir_name, AtFlags::REMOVEDIR).ignore_error("another session may still have one in it");
     }
