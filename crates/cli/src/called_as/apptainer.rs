@@ -2,10 +2,10 @@
 
 use std::ffi::OsString;
 
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Fault, Result};
 
 use super::options::{AS_EVER, Becomes, Rule, translate as options};
-use super::{Commands, own, untranslated};
+use super::{Commands, missing, own, untranslated};
 use crate::elsewhere;
 
 /// In front of the command.
@@ -16,6 +16,8 @@ const GLOBAL: [Rule; 5] = [
     (&["--debug", "-d"], AS_EVER),
     (&["--nocolor"], AS_EVER),
 ];
+
+const FAKEROOT: Rule = (&["--fakeroot", "-f"], Becomes::Words(&["--root"]));
 
 /// Of `exec`, `run`, `shell` and `instance start`.
 #[rustfmt::skip]
@@ -34,7 +36,7 @@ const RUN: [Rule; 26] = [
     (&["--cleanenv", "-e"], Becomes::Words(&["--cleanenv"])),
     (&["--compat"], Becomes::Words(&["--containall", "--writable-tmpfs"])),
     (&["--no-home"], Becomes::Words(&["--no-home"])),
-    (&["--fakeroot", "-f"], Becomes::Words(&["--root"])),
+    FAKEROOT,
     (&["--writable-tmpfs"], Becomes::Words(&["--writable-tmpfs"])),
     (&["--userns", "-u"], AS_EVER),
     (&["--pid", "-p"], AS_EVER),
@@ -55,6 +57,14 @@ const PULL: [Rule; 5] = [
     (&["--arch"], Becomes::Value("--arch")),
     (&["--platform"], Becomes::Value("--platform")),
     (&["--name"], Becomes::Value("NAME")),
+];
+
+const BUILD: [Rule; 4] = [
+    (&["--force", "-F"], AS_EVER),
+    (&["--disable-cache"], AS_EVER),
+    // No command of a definition is run.
+    (&["--fakeroot", "-f"], AS_EVER),
+    (&["--arch"], Becomes::Value("--arch")),
 ];
 
 /// `A=1,B=2`.
@@ -79,10 +89,16 @@ pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
     let (command, rest) =
         read.rest.split_first().map_or((None, read.rest), |(first, rest)| (first.to_str(), rest));
     let one = |words| Ok(vec![words]);
+    let is_help = rest.first().is_some_and(|word| word == "--help" || word == "-h");
     match command.unwrap_or("help") {
-        "exec" => one(entered(program, rest, &["run", "--entrypoint="])?),
-        "run" => one(entered(program, rest, &["run"])?),
-        "shell" => one(entered(program, rest, &["shell"])?),
+        "exec" if is_help => one(own(&["help", "run"])),
+        command @ ("run" | "shell" | "instance" | "pull" | "inspect") if is_help => {
+            one(own(&["help", command]))
+        }
+        "build" if is_help => one(own(&["help", "export"])),
+        "exec" => one(entered(program, "exec", rest, &["run", "--entrypoint="])?),
+        "run" => one(entered(program, "run", rest, &["run"])?),
+        "shell" => one(entered(program, "shell", rest, &["shell"])?),
         "instance" => one(instance(program, rest)?),
         "pull" => pull(program, rest),
         "build" => build(program, rest),
@@ -93,10 +109,10 @@ pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
 }
 
 /// A command in an image, or in an instance.
-fn entered(program: &str, words: &[OsString], ours: &[&str]) -> Result<Vec<OsString>> {
+fn entered(program: &str, command: &str, words: &[OsString], ours: &[&str]) -> Result<Vec<OsString>> {
     let read = options(program, &[&RUN], words)?;
     let (image, rest) =
-        read.rest.split_first().ok_or_else(|| untranslated(program, "a command without an image", None))?;
+        read.rest.split_first().ok_or_else(|| missing(program, &format!("{command}: no image given")))?;
     if let Some(name) = image.to_str().and_then(|image| image.strip_prefix("instance://")) {
         let shell = own(&["/bin/sh"]);
         let command = if rest.is_empty() { &shell } else { rest };
@@ -120,7 +136,7 @@ fn known(program: &str, image: &OsString) -> Result<OsString> {
 
 fn instance(program: &str, words: &[OsString]) -> Result<Vec<OsString>> {
     let (command, rest) =
-        words.split_first().ok_or_else(|| untranslated(program, "instance without a command", None))?;
+        words.split_first().ok_or_else(|| missing(program, "instance: no command given"))?;
     match command.to_str() {
         Some("start" | "run") => {
             let read = options(program, &[&RUN], rest)?;
@@ -132,7 +148,7 @@ fn instance(program: &str, words: &[OsString]) -> Result<Vec<OsString>> {
                     words.to_vec(),
                 ]
                 .concat()),
-                _ => Err(untranslated(program, "an instance without image and name", None)),
+                _ => Err(missing(program, "instance start: no image and name given")),
             }
         }
         Some("list") => Ok(own(&["instance", "list"])),
@@ -158,10 +174,10 @@ fn pull(program: &str, words: &[OsString]) -> Result<Commands> {
 
 /// `build FILE docker://IMAGE`.
 fn build(program: &str, words: &[OsString]) -> Result<Commands> {
-    let read = options(program, &[&PULL, &RUN[14..15]], words)?;
+    let read = options(program, &[&BUILD], words)?;
     match read.rest {
         [file, image] if image.to_str().is_some_and(|image| image.starts_with("docker://")) => {
-            into_file(program, vec![], image, file)
+            into_file(program, read.options, image, file)
         }
         _ => Err(untranslated(program, "build from a definition", elsewhere::command("build"))),
     }
@@ -172,7 +188,7 @@ fn into_file(program: &str, options: Vec<OsString>, image: &OsString, file: &OsS
     let text = file.to_string_lossy();
     if ![".sqsh", ".squashfs", ".erofs"].iter().any(|end| text.ends_with(end)) {
         let nearest = "name it FILE.sqsh, which Apptainer runs, too; or leave the file out: the image is kept by its name";
-        return Err(untranslated(program, &format!("{text}, as Skiff writes no SIF files,"), Some(nearest)));
+        return Err(Fault::new(format!("{program}: {text}: Skiff does not write SIF files")).hint(nearest));
     }
     let pull = [own(&["pull"]), options, vec![image.clone()]].concat();
     Ok(vec![pull, [own(&["export"]), vec![image, file.clone()]].concat()])

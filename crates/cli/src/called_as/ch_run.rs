@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use skiff_spec::fault::Result;
 
 use super::options::{AS_EVER, Becomes, Rule, translate as options};
-use super::{Commands, own, untranslated};
+use super::{Commands, missing, own};
 
 #[rustfmt::skip]
 const RUN: [Rule; 13] = [
@@ -43,8 +43,7 @@ pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
     if read.has("--version") || read.has("--help") {
         return Ok(vec![own(&[if read.has("--version") { "version" } else { "help" }])]);
     }
-    let (image, rest) =
-        read.rest.split_first().ok_or_else(|| untranslated(program, "a command without an image", None))?;
+    let (image, rest) = read.rest.split_first().ok_or_else(|| missing("ch-run:", "no image given"))?;
     let rest = if rest.first().is_some_and(|word| word == "--") { &rest[1..] } else { rest };
     let home = if read.has("--home") { own(&[]) } else { own(&["--no-home"]) };
     Ok(vec![

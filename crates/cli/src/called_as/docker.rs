@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use skiff_spec::fault::Result;
 
 use super::options::{AS_EVER, Becomes, Rule, translate as options};
-use super::{Commands, own, untranslated};
+use super::{Commands, missing, own, untranslated};
 use crate::elsewhere;
 
 /// Of `run` and `create`.
@@ -135,6 +135,9 @@ fn grouped(program: &str, is_image: bool, words: &[OsString]) -> Result<Commands
 }
 
 fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>> {
+    if let Some(ours) = ours_of(command).filter(|_| words.first().is_some_and(|word| word == "--help")) {
+        return Ok(own(&["help", ours]));
+    }
     let ours = |begin: &[&str], tables: &[&[Rule]]| {
         let read = options(program, tables, words)?;
         Ok([own(begin), read.options, read.rest.to_vec()].concat())
@@ -157,7 +160,9 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
         }
         // There `-f` follows, and it is no force.
         "logs" => ours(&["logs"], &[&[(&["--follow", "-f"], Becomes::Words(&["--follow"]))]]),
-        "pull" | "rm" | "stop" | "kill" | "tag" | "history" | "inspect" | "login" | "logout" => {
+        // There `-f` is a format.
+        "inspect" => ours(&["inspect"], &[&[(&["--format", "-f"], Becomes::Value("--format"))]]),
+        "pull" | "rm" | "stop" | "kill" | "tag" | "history" | "login" | "logout" => {
             ours(&[command], &[&OTHERS])
         }
         "push" => ours(&["push"], &[&PUSH]),
@@ -174,11 +179,24 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
     }
 }
 
+/// Our command of which `--help` tells.
+fn ours_of(command: &str) -> Option<&str> {
+    const ALIKE: [&str; 17] = [
+        "run", "exec", "ps", "images", "rmi", "logs", "inspect", "pull", "rm", "stop", "kill", "tag",
+        "history", "login", "logout", "cp", "commit",
+    ];
+    match command {
+        "load" => Some("import"),
+        "save" => Some("export"),
+        alike => ALIKE.contains(&alike).then_some(alike),
+    }
+}
+
 /// As root in an image that takes changes, and with nothing of the host.
 fn run(program: &str, words: &[OsString]) -> Result<Vec<OsString>> {
     let read = options(program, &[&RUN], words)?;
     if read.rest.is_empty() {
-        return Err(untranslated(program, "run without an image", None));
+        return Err(missing(program, "run: no image given"));
     }
     let mut ours = own(&["run", "--containall"]);
     if !read.has("--user") {

@@ -40,6 +40,12 @@ fn untranslated(program: &str, what: &str, nearest: Option<&str>) -> Fault {
     )
 }
 
+/// What of another program's words is not there.
+fn missing(program: &str, what: &str) -> Fault {
+    Fault::new(format!("{program} {what}"))
+        .hint("an option may have taken it for its value; `skiff help` lists Skiff's own commands")
+}
+
 /// Words of our own.
 fn own(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use skiff_spec::fault::Result;
 
-use super::untranslated;
+use super::{missing, untranslated};
 use crate::elsewhere;
 
 /// What becomes of an option.
@@ -12,7 +12,7 @@ use crate::elsewhere;
 pub enum Becomes {
     /// Ours of this name, with the value that is given.
     Value(&'static str),
-    /// These words; the option has no value.
+    /// These words; the option has no value, or says whether it is meant: `--rm=true`.
     Words(&'static [&'static str]),
     /// What a function makes of the value: words, or nothing if it cannot be translated.
     Made(fn(&str) -> Option<Vec<String>>),
@@ -59,13 +59,18 @@ pub fn translate<'a>(program: &str, rules: &[&[Rule]], words: &'a [OsString]) ->
         for (name, value) in pieces {
             let refused = || untranslated(program, &name, elsewhere::option(&name));
             let (names, becomes) = find(rules, &name).ok_or_else(refused)?;
+            if let (Becomes::Words(ours), Some(value)) = (becomes, value)
+                && !is_meant(program, (&name, value), ours)?
+            {
+                continue;
+            }
             done.given.push(names[0]);
             let mut value = || match value {
                 Some(value) => Ok(value.to_owned()),
                 None => {
                     let (first, behind) = rest
                         .split_first()
-                        .ok_or_else(|| untranslated(program, &format!("{name} without a value"), None))?;
+                        .ok_or_else(|| missing(program, &format!("{name}: no value given")))?;
                     rest = behind;
                     first
                         .to_str()
@@ -89,6 +94,15 @@ pub fn translate<'a>(program: &str, rules: &[&[Rule]], words: &'a [OsString]) ->
     }
     done.rest = rest;
     Ok(done)
+}
+
+/// Whether an option without a value is on, where it says so itself. What is so in any case cannot be switched off.
+fn is_meant(program: &str, (name, value): (&str, &str), ours: &[&str]) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "t" | "1" => Ok(true),
+        "false" | "f" | "0" if !ours.is_empty() => Ok(false),
+        _ => Err(untranslated(program, &format!("{name}={value}"), elsewhere::option(name))),
+    }
 }
 
 fn find(rules: &[&[Rule]], name: &str) -> Option<Rule> {

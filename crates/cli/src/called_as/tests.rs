@@ -32,6 +32,8 @@ fn common_calls() {
             "docker run -eA=1 -e B --env-file /dev/null debian",
             format!("{OF_DOCKER} --env=A=1 --env=B --env-file=/dev/null debian"),
         ),
+        ("docker run --rm=true --detach=false -i=true debian", format!("{OF_DOCKER} --rm debian")),
+        ("docker inspect -f {{.Id}} x", "inspect --format={{.Id}} x".into()),
         ("docker run -itd --name=web nginx", format!("{OF_DOCKER} --detach --name=web nginx")),
         ("docker run -u 1000 --read-only x", "run --containall --user=1000 x".into()),
         ("docker run --network bridge x", format!("{OF_DOCKER} --net=private x")),
@@ -74,6 +76,11 @@ fn common_calls() {
         ),
         ("docker --version", "version".into()),
         ("docker", "help".into()),
+        ("docker run --help", "help run".into()),
+        ("docker image rm --help", "help rmi".into()),
+        ("podman load --help", "help import".into()),
+        ("apptainer exec --help", "help run".into()),
+        ("apptainer instance --help", "help instance".into()),
         (
             "apptainer exec docker://debian:12 cat /etc/issue",
             "run --entrypoint= debian:12 cat /etc/issue".into(),
@@ -100,6 +107,10 @@ fn common_calls() {
         (
             "singularity build -F x.squashfs docker://debian:12",
             "pull debian:12; export debian:12 x.squashfs".into(),
+        ),
+        (
+            "apptainer build --arch arm64 -f x.sqsh docker://debian:12",
+            "pull --arch=arm64 debian:12; export debian:12 x.sqsh".into(),
         ),
         ("apptainer inspect x.sif", "inspect x.sif".into()),
         ("apptainer version", "version".into()),
@@ -135,8 +146,9 @@ fn what_is_not_translated_is_named() {
         ("docker run -v data:/x y", "-v data:/x"),
         ("docker run --net=mine x", "--net mine"),
         ("docker run --pull=newer x", "--pull newer"),
-        ("docker run -it", "run without an image"),
-        ("docker run -e", "-e without a value"),
+        ("docker run --detach=maybe x", "--detach=maybe"),
+        ("docker run --sig-proxy=false x", "--sig-proxy=false"),
+        ("docker inspect -s x", "-s"),
         ("docker exec -u bob web id", "-u bob"),
         ("docker build .", "build"),
         ("docker push --all-tags x", "--all-tags"),
@@ -146,9 +158,8 @@ fn what_is_not_translated_is_named() {
         ("apptainer exec --nv x id", "--nv"),
         ("apptainer exec --overlay o x id", "--overlay"),
         ("apptainer exec library://x id", "library://x"),
-        ("apptainer pull x.sif docker://debian", "x.sif"),
+        ("apptainer build --sandbox x docker://debian", "--sandbox"),
         ("apptainer build x.sqsh recipe.def", "build from a definition"),
-        ("apptainer run", "without an image"),
         ("apptainer exec --network=bridge x id", "--network bridge"),
         ("ch-run -w x -- id", "-w"),
         ("ch-run --unset-env=A* x -- id", "--unset-env A*"),
@@ -156,6 +167,20 @@ fn what_is_not_translated_is_named() {
     ] {
         let why = translated(line).expect_err(line);
         assert!(why.contains(what) && why.contains("not translated"), "{line}: {why}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    for (line, why) in [
+        ("docker run -it", "docker run: no image given"),
+        ("docker run -e", "docker -e: no value given"),
+        ("apptainer run", "apptainer run: no image given"),
+        ("apptainer instance", "apptainer instance: no command given"),
+        ("ch-run -W", "ch-run: no image given"),
+        ("apptainer pull x.sif docker://debian", "apptainer: x.sif: Skiff does not write SIF files"),
+    ] {
+        assert_eq!(translated(line).expect_err(line), why);
     }
 }
 
