@@ -106,6 +106,14 @@ for user in alice bob; do
     ok as $user skiff instance start env:dev two-more cat /etc/marker
     eventually 5 wrote $user two-more later
 
+    # A name that Skiff chooses is not an environment's: `skiff stop` would take that for it.
+    ok as $user skiff env create host
+    ok as $user skiff run -d -- sleep 1000
+    equal "$out" host-2 "$user"
+    ok as $user skiff stop host-2 one
+    for name in one host-2; do equal "$(state $user $name)" "['killed 143 15']" "$user: $name"; done
+    ok as $user skiff env rm host
+
     # An image, as its maker means it.
     ok as $user skiff instance start $image served more words
     eventually 5 wrote $user served 'entry more words as'

@@ -49,7 +49,7 @@ pub struct StopArgs {
     /// How long an instance may take before it is killed
     #[arg(short, long, value_name = "SECONDS", default_value_t = 10)]
     pub time: u64,
-    /// Environment or instance
-    #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-    pub name: EnvName,
+    /// Environments or instances
+    #[arg(value_name = "NAME", env = CALLED_FROM, hide_env = true, default_values_t = [EnvName::default_name()])]
+    pub names: Vec<EnvName>,
 }

@@ -40,7 +40,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             let env = Environment::existing(&context, name.clone())?;
             let mut words = live::command(&context, &env, inside, command)?;
             // Whoever sees a prompt sees where they are. A command elsewhere than meant may remove what it should not.
-            words.only_there |= !command.is_empty();
+            words.only_there = true;
             return Ok(exec_in(&context, &env, inside, &words));
         }
         EnvCommand::List(list) => live::list(&context, &list.format())?,
@@ -53,9 +53,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
         EnvCommand::Stop { name } => stop(&context, name)?,
         EnvCommand::Rm { names, force, dry_run } => {
-            for name in names {
-                remove::remove(&context, name, *force, *dry_run)?;
-            }
+            output::each(names, |name| remove::remove(&context, name, *force, *dry_run))?;
         }
     }
     Ok(0)

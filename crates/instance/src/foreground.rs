@@ -23,16 +23,19 @@ use crate::start;
 const PATIENCE: u64 = 10;
 /// How many instances are named after one image.
 const MOST_OF_A_NAME: u32 = 999;
+/// How many characters of an image's name become a part of its instances'.
+const LONGEST_STEM: usize = 48;
 /// What asks us to end, and with us the instance.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 /// What is between the terminal and us.
 const OURS: [Signal; 5] = [Signal::TSTP, Signal::CONT, Signal::TTIN, Signal::TTOU, Signal::WINCH];
 
 /// `skiff run --detach`: starts an instance, and prints its name; the exit code.
-pub fn detach(run: &RunArgs) -> Result<i32> {
+/// `taken` has the names that a new one must not get.
+pub fn detach(run: &RunArgs, taken: fn(&UserContext) -> Result<Vec<EnvName>>) -> Result<i32> {
     let name = match run.checkpoint.as_ref().or(run.name.as_ref()) {
         Some(name) => name.clone(),
-        None => free_name(&UserContext::load()?, run)?,
+        None => free_name(&taken(&UserContext::load()?)?, run)?,
     };
     if run.habit.remove {
         output::note(&format!(
@@ -45,18 +48,25 @@ pub fn detach(run: &RunArgs) -> Result<i32> {
     }
 }
 
-/// A name after the image that no instance has.
-fn free_name(context: &UserContext, run: &RunArgs) -> Result<EnvName> {
+/// A name after the image, by which commands find nothing else.
+fn free_name(taken: &[EnvName], run: &RunArgs) -> Result<EnvName> {
     let image = match run.options()?.source {
         RootSource::Image(image) => image,
         RootSource::Host => "host".into(),
     };
-    let last = image.rsplit('/').next().unwrap_or_default();
-    let stem: String = last.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-    let taken: Vec<String> = InstanceDir::all(context)?.iter().map(|one| one.name.to_string()).collect();
+    let stem = stem(&image);
     let names = std::iter::once(stem.clone()).chain((2..=MOST_OF_A_NAME).map(|n| format!("{stem}-{n}")));
-    let mut free = names.filter(|name| !taken.contains(name)).filter_map(|name| name.parse().ok());
+    let mut free = names.filter_map(|name| name.parse().ok()).filter(|name| !taken.contains(name));
     free.next().ok_or_else(|| Error::new("--detach: no name is free").hint("--name NAME gives one"))
+}
+
+/// What of an image's name, or of the path of a file or directory, can begin an instance's.
+fn stem(image: &str) -> String {
+    let last = image.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let begin = last.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let fits = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+    let stem: String = begin.chars().take_while(fits).take(LONGEST_STEM).collect();
+    if stem.is_empty() { "instance".into() } else { stem }
 }
 
 /// `skiff run --checkpoint`: starts one of this name, and waits for its end; the exit code.
@@ -157,5 +167,31 @@ fn ended(record: &InstanceDir) -> Result<HowEnded> {
                 .hint("`skiff checkpoint list` shows as what; `skiff checkpoint restore` lets it go on"))
         }
         _ => Err(not_running(record)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_gives_a_name() {
+        for (image, name) in [
+            ("debian:12", "debian"),
+            ("registry.example:5000/tools/env:1", "env"),
+            ("./rootfs/", "rootfs"),
+            ("/srv/root.d//", "root"),
+            ("./x.sif", "x"),
+            (".hidden", "hidden"),
+            ("_build", "build"),
+            ("-x", "x"),
+            (".", "instance"),
+            ("/", "instance"),
+            ("é", "instance"),
+            (&"a".repeat(200), &"a".repeat(LONGEST_STEM)),
+        ] {
+            assert_eq!(stem(image), name, "{image}");
+            assert!(format!("{name}-{MOST_OF_A_NAME}").parse::<EnvName>().is_ok(), "{name}");
+        }
     }
 }

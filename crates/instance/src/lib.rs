@@ -10,6 +10,7 @@ pub mod run;
 pub mod start;
 
 use skiff_cli::InstanceCommand;
+use skiff_output as output;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
@@ -31,7 +32,7 @@ pub fn run(command: &InstanceCommand) -> Result<i32> {
         InstanceCommand::Logs { follow, instance } => logs::show(&context, instance, *follow)?,
         InstanceCommand::Stop { time, instance } => look::stop(&context, instance, *time)?,
         InstanceCommand::Rm { instances, force } => {
-            instances.iter().try_for_each(|name| look::remove(&context, name, *force))?;
+            output::each(instances, |name| look::remove(&context, name, *force))?;
         }
     }
     Ok(0)

@@ -21,6 +21,7 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{CommandExit, Session};
 use skiff_sandbox::start::{StartOptions, start_for, start_for_me};
 use skiff_spec::fault::Result;
+use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Base, Identity, Plan};
 use skiff_user::context::{UserContext, is_inside};
@@ -35,15 +36,15 @@ struct Resolved {
     process: DescribedProcess,
 }
 
-/// Runs the command; its exit code.
-pub fn run(run: &RunArgs) -> Result<i32> {
+/// Runs the command; its exit code. `taken` has the names that one in the background must not get.
+pub fn run(run: &RunArgs, taken: fn(&UserContext) -> Result<Vec<EnvName>>) -> Result<i32> {
     if let (Some(name), false) = (&run.name, run.detach) {
         output::note(&format!(
             "--name {name}: only what runs in the background has a name; -d lets it run there"
         ));
     }
     match (&run.checkpoint, &run.plan) {
-        _ if run.detach => crate::foreground::detach(run),
+        _ if run.detach => crate::foreground::detach(run, taken),
         (Some(name), _) => crate::foreground::run(run, name),
         (None, Some(file)) => unless_attached(|context| replay(context, file, &run.show)),
         (None, None) => start(run.options()?, &run.show),

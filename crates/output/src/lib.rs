@@ -25,6 +25,22 @@ pub fn complain(e: &Error) {
     say(&readable(&format!("skiff: {}\n{hint}", e.message)));
 }
 
+/// Acts on each of several: what fails for one keeps nothing from being done for the others. Of several faults the last is the caller's to tell.
+///
+/// # Errors
+/// The last of `act`.
+pub fn each<T>(all: &[T], act: impl Fn(&T) -> Result<()>) -> Result<()> {
+    let mut last = Ok(());
+    for one in all {
+        if let Err(e) = act(one)
+            && let Err(before) = std::mem::replace(&mut last, Err(e))
+        {
+            complain(&before);
+        }
+    }
+    last
+}
+
 /// A line on stderr that is no error.
 pub fn note(text: &str) {
     say(&readable(&format!("skiff: {text}\n")));

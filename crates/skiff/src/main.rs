@@ -155,7 +155,7 @@ fn run(cli: Cli) -> Result<i32> {
         return Ok(code);
     }
     match cli.command {
-        CliCommand::Run(run) => return instance::run::run(&run),
+        CliCommand::Run(run) => return instance::run::run(&run, named::names),
         CliCommand::Env(command) => return env::run(&command),
         CliCommand::App(command) => return app::run(&command),
         CliCommand::Instance(command) => return instance::run(&command),
@@ -193,8 +193,8 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Commit(args) => commit::commit(&args)?,
         CliCommand::Logs { follow, instance } => named::logs(&instance, follow)?,
         CliCommand::Stop(stop) => named::stop(&stop)?,
-        CliCommand::Kill(kill) => return named::kill(&kill),
-        CliCommand::Rm(rm) => return named::remove(rm),
+        CliCommand::Kill(kill) => named::kill(&kill)?,
+        CliCommand::Rm(rm) => named::remove(&rm)?,
         CliCommand::Version => output::line(concat!("skiff ", env!("CARGO_PKG_VERSION")))?,
         CliCommand::Help { command } => return Ok(show_help(&command)),
         CliCommand::Doctor(output) => return doctor::doctor(output.json),

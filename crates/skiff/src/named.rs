@@ -5,8 +5,10 @@ use skiff_cli::{
     NodesCommand, StopArgs,
 };
 use skiff_cluster as cluster;
+use skiff_cluster::local::record::ClusterDir;
 use skiff_env as env;
 use skiff_instance as instance;
+use skiff_output as output;
 use skiff_plan::stop;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::{self, Environment};
@@ -19,13 +21,13 @@ use skiff_user::named::there_are;
 
 /// What a name is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Named {
+enum NamedKind {
     Environment,
     Instance,
     Cluster,
 }
 
-impl Named {
+impl NamedKind {
     /// The command group of its kind.
     fn group(self) -> &'static str {
         match self {
@@ -39,7 +41,7 @@ impl Named {
     fn all(context: &UserContext, name: &EnvName) -> Result<Vec<Self>> {
         let is_environment = Environment::named(context, name.clone())?.exists();
         let is_instance = InstanceDir::named(context, name)?.is_there();
-        let is_cluster = cluster::local::record::ClusterDir::named(context, name)?.is_there();
+        let is_cluster = ClusterDir::named(context, name)?.is_there();
         let found =
             [(is_environment, Self::Environment), (is_instance, Self::Instance), (is_cluster, Self::Cluster)];
         Ok(found.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect())
@@ -59,21 +61,27 @@ impl Named {
     }
 }
 
+/// All names that something of the user's has.
+pub fn names(context: &UserContext) -> Result<Vec<EnvName>> {
+    let instances = InstanceDir::all(context)?.into_iter().map(|one| one.name);
+    let environments = environments::list(context)?.into_iter().map(|one| one.name);
+    let clusters = ClusterDir::all(context)?.into_iter().map(|one| one.name);
+    Ok(instances.chain(environments).chain(clusters).collect())
+}
+
 fn none(context: &UserContext, name: &EnvName) -> Result<Fault> {
-    let instances = InstanceDir::all(context)?;
-    let environments = environments::list(context)?;
-    let names = instances.iter().map(|one| &one.name).chain(environments.iter().map(|one| &one.name));
+    let names = names(context)?;
     Ok(Fault::new(format!("{name}: there is no instance, environment or cluster of this name"))
-        .hint(there_are(names)))
+        .hint(there_are(names.iter())))
 }
 
 /// `skiff exec`; the exit code.
 pub fn exec(args: NamedExecArgs) -> Result<i32> {
     let NamedExecArgs { inside, tty: _, interactive: _, name, command } = args;
-    match Named::only(&UserContext::load()?, &name, "exec")? {
-        Named::Environment => env::run(&EnvCommand::Exec(ExecArgs { inside, name, command })),
-        Named::Instance => instance::run(&InstanceCommand::Exec { inside, instance: name, command }),
-        Named::Cluster => {
+    match NamedKind::only(&UserContext::load()?, &name, "exec")? {
+        NamedKind::Environment => env::run(&EnvCommand::Exec(ExecArgs { inside, name, command })),
+        NamedKind::Instance => instance::run(&InstanceCommand::Exec { inside, instance: name, command }),
+        NamedKind::Cluster => {
             let exec = NodesCommand::Exec { inside, node: Member::Controller, name, command };
             cluster::run(&ClusterCommand::Machines(exec))
         }
@@ -82,42 +90,48 @@ pub fn exec(args: NamedExecArgs) -> Result<i32> {
 
 /// A session in an environment, which is started if need be, or in a running instance; for `verb`.
 pub fn enter(context: &UserContext, name: &EnvName, verb: &str) -> Result<Live> {
-    match Named::all(context, name)?[..] {
-        [Named::Environment] => env::root::session(context, &Environment::existing(context, name.clone())?),
-        [Named::Instance] => {
+    match NamedKind::all(context, name)?[..] {
+        [NamedKind::Environment] => {
+            env::root::session(context, &Environment::existing(context, name.clone())?)
+        }
+        [NamedKind::Instance] => {
             let record = InstanceDir::existing(context, name)?;
             Live::connect(&record.dir, ControlRequest::Session)?
                 .ok_or_else(|| instance::look::not_running(&record))
         }
-        [Named::Cluster] => Err(Fault::new(format!("{name} is a cluster, and {verb} is for one root"))
+        [NamedKind::Cluster] => Err(Fault::new(format!("{name} is a cluster, and {verb} is for one root"))
             .hint(format!("`skiff cluster exec {name} -- COMMAND` runs a command on one of its nodes"))),
         [] => Err(none(context, name)?),
-        _ => Err(Fault::new(format!("{name}: several have this name"))
-            .hint(format!("give the environment another one: skiff env rename {name} NEW"))),
+        ref several => Err(Fault::new(format!("{name}: several have this name")).hint(
+            match several.contains(&NamedKind::Environment) {
+                true => format!("give the environment another name: skiff env rename {name} NEW"),
+                false => format!("end one: `skiff instance stop {name}` or `skiff cluster down {name}`"),
+            },
+        )),
     }
 }
 
 /// `skiff stop`: an environment of this name goes first, as it always has.
 pub fn stop(args: &StopArgs) -> Result<()> {
     let context = UserContext::load()?;
-    let StopArgs { time, name } = args;
-    match Named::all(&context, name)?.first() {
-        Some(Named::Environment) => env::stop(&context, name),
-        Some(Named::Instance) => instance::look::stop(&context, name, *time),
-        Some(Named::Cluster) => Err(is_cluster(name)),
+    let StopArgs { time, names } = args;
+    output::each(names, |name| match NamedKind::all(&context, name)?.first() {
+        Some(NamedKind::Environment) => env::stop(&context, name),
+        Some(NamedKind::Instance) => instance::look::stop(&context, name, *time),
+        Some(NamedKind::Cluster) => Err(is_cluster(name)),
         None => Err(none(&context, name)?),
-    }
+    })
 }
 
 /// `skiff logs`.
 pub fn logs(name: &EnvName, follow: bool) -> Result<()> {
     let context = UserContext::load()?;
-    match Named::all(&context, name)?[..] {
-        [Named::Environment] => {
+    match NamedKind::all(&context, name)?[..] {
+        [NamedKind::Environment] => {
             Err(Fault::new(format!("environment {name}: nothing keeps the output of its commands"))
                 .hint("an instance's output is kept: `skiff run -d`, `skiff instance start`"))
         }
-        [Named::Cluster] => {
+        [NamedKind::Cluster] => {
             Err(Fault::new(format!("cluster {name}: nothing keeps the output of its commands"))
                 .hint(format!("`skiff cluster exec {name} -- cat FILE` shows what a job has written")))
         }
@@ -125,25 +139,20 @@ pub fn logs(name: &EnvName, follow: bool) -> Result<()> {
     }
 }
 
-/// `skiff kill`; the exit code.
-pub fn kill(args: &KillArgs) -> Result<i32> {
+/// `skiff kill`.
+pub fn kill(args: &KillArgs) -> Result<()> {
     let context = UserContext::load()?;
     let signal = args.signal.as_deref().map(number_of).transpose()?.unwrap_or(KILL);
-    for name in &args.names {
-        match Named::only(&context, name, "stop")? {
-            Named::Cluster => return Err(is_cluster(name)),
-            Named::Environment if signal == KILL => env::stop(&context, name)?,
-            Named::Environment => {
-                return Err(Fault::new(format!(
-                    "environment {name} has no command of its own to get a signal"
-                ))
-                .hint(format!("skiff exec {name} kill -{signal} PID")));
-            }
-            Named::Instance if signal == KILL => instance::look::kill(&context, name)?,
-            Named::Instance => instance::look::signal(&context, name, signal)?,
+    output::each(&args.names, |name| match NamedKind::only(&context, name, "stop")? {
+        NamedKind::Cluster => Err(is_cluster(name)),
+        NamedKind::Environment if signal == KILL => env::stop(&context, name),
+        NamedKind::Environment => {
+            Err(Fault::new(format!("environment {name} has no command of its own to get a signal"))
+                .hint(format!("skiff exec {name} kill -{signal} PID")))
         }
-    }
-    Ok(0)
+        NamedKind::Instance if signal == KILL => instance::look::kill(&context, name),
+        NamedKind::Instance => instance::look::signal(&context, name, signal),
+    })
 }
 
 /// The signal that ends every process, not the command alone.
@@ -157,20 +166,17 @@ fn number_of(signal: &str) -> Result<u8> {
     })
 }
 
-/// `skiff rm`; the exit code.
-pub fn remove(args: NamedRmArgs) -> Result<i32> {
+/// `skiff rm`.
+pub fn remove(args: &NamedRmArgs) -> Result<()> {
     let context = UserContext::load()?;
-    let NamedRmArgs { names, force } = args;
-    for name in names {
-        match Named::only(&context, &name, "rm")? {
-            Named::Environment => {
-                env::run(&EnvCommand::Rm { names: vec![name], force, dry_run: false })?;
-            }
-            Named::Instance => instance::look::remove(&context, &name, force)?,
-            Named::Cluster => return Err(is_cluster(&name)),
+    let force = args.force;
+    output::each(&args.names, |name| match NamedKind::only(&context, name, "rm")? {
+        NamedKind::Environment => {
+            env::run(&EnvCommand::Rm { names: vec![name.clone()], force, dry_run: false }).map(drop)
         }
-    }
-    Ok(0)
+        NamedKind::Instance => instance::look::remove(&context, name, force),
+        NamedKind::Cluster => Err(is_cluster(name)),
+    })
 }
 
 fn is_cluster(name: &EnvName) -> Fault {
