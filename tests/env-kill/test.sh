@@ -41,7 +41,7 @@ for delay in $delays; do
     # Whoever makes one.
     killed_soon skiff env create half
     try as alice skiff env create half
-    [ "$code" = 0 ] || has "$err" 'it is there already' "create after its kill ($delay s)"
+    [ "$code" = 0 ] || has "$err" 'already exists' "create after its kill ($delay s)"
     ok as alice skiff env exec half -- sh -c 'mkdir -p /opt/x; chown daemon /opt/x'
     ok as alice skiff env stop half
 

@@ -15,7 +15,7 @@ has "$out" /home/alice/.local/share/skiff/env/dev
 ok as alice skiff env create dev
 equal "$out$err" ''
 fails 125 as alice skiff env create dev
-has "$err" 'it is there already'
+has "$err" 'already exists'
 has "$err" 'hint: `skiff env rm dev`'
 equal "$(stat -c '%U %a' /home/alice/.local/share/skiff/env)" 'alice 700'
 
@@ -147,9 +147,14 @@ ok as alice skiff exec second sh -c 'stat -c "%U %h" /usr/new; cat /var/tmp/kept
 equal "$out" $'daemon 2\nkept\nls: cannot access \'/etc/issue\': No such file or directory\n/etc/skel:'
 ok as alice skiff exec first cat /usr/new
 equal "$out" new 'the first one after a change of its copy'
+# One that failed leaves nothing: files of other ids inside would be in nobody's way but take up the room.
+inside alice first 'head -c 2000000 /dev/zero >/usr/big; chown -R daemon /etc/skel; mkdir -m 700 /usr/theirs; touch /usr/theirs/x; chown -R daemon /usr/theirs'
+fails 125 as alice sh -c 'ulimit -f 1000; exec skiff env clone first broken'
+has "$err" 'cp has failed'
+equal "$(ls -A /home/alice/.local/share/skiff/env)" $'first\nsecond' 'after a clone that failed'
 ok as alice skiff env stop first
 fails 125 as alice skiff env rename first second
-has "$err" 'it is there already'
+has "$err" 'already exists'
 ok as alice skiff env rename first third
 ok as alice skiff exec third cat /usr/linked
 equal "$out" new

@@ -8,6 +8,8 @@ root=$images_tmp/root
 image=$registry/tools/env:1
 skeleton "$root"
 echo one >"$root/etc/version"
+# As its maker chose: later than any change that is made here.
+touch -d 2100-01-01 "$root/etc/version"
 printf '#!/bin/sh\necho tool of the image\n' >"$root/usr/bin/tool" && chmod 755 "$root/usr/bin/tool"
 mkdir "$root/opt" && mv "$root/usr/bin/tool" "$root/opt/tool"
 start_registry
@@ -45,6 +47,7 @@ ok as alice skiff env stop dev
 ok as alice skiff env exec dev -- sh -c 'cat /etc/version /opt/new; stat -c %u /opt/new; ls /bin/find 2>&1 | grep -c "No such"'
 equal "$out" $'changed\nnew\n5\n1'
 ok as alice skiff env diff dev
+lacks "$out" 'has changed it' 'an image does not change'
 for line in 'C /etc/version' 'A /opt/new' 'D /bin/find'; do has $'\n'"$out"$'\n' $'\n'"$line"$'\n'; done
 lacks "$out" /bin/busybox
 # What only mounts needed is nobody's change.

@@ -48,13 +48,18 @@ pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
 /// What is added, changed and deleted in an environment.
 pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> {
     let upper = env.dir.join("upper");
-    let base = env.ground()?.base();
+    let ground = env.ground()?;
+    let base = ground.base();
     let own = own_view(context, base)?;
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let as_seen = |uid, gid| (uid, gid);
         skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
     })?;
+    if ground.image().is_some() {
+        // An image does not change; what times its files have was its maker's choice.
+        changes.iter_mut().for_each(|change| change.base_changed = false);
+    }
     // One that cannot run now has its places shown.
     if let Ok(plan) = root::plan(context, env) {
         leave_out_places(&mut changes, &plan);

@@ -126,7 +126,7 @@ pub struct ListedEnvironment {
     /// What lies below, as its user named that.
     pub base: String,
     #[serde(serialize_with = "output::as_time")]
-    created: u64,
+    pub(crate) created: u64,
     /// Whether it runs.
     pub running: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,14 +150,8 @@ pub fn list(context: &UserContext, format: &ListFormat<'_>) -> Result<()> {
 
 /// A row of the table of them.
 pub fn row(l: &ListedEnvironment) -> Vec<String> {
-    let state = match (l.pid, l.sessions) {
-        (Some(_), Some(1)) => "1 session".into(),
-        (Some(_), Some(n)) => format!("{n} sessions"),
-        _ if l.running => "no answer".into(),
-        _ => "-".into(),
-    };
     let pid = l.pid.map_or_else(|| "-".into(), |p| p.to_string());
-    vec![l.name.clone(), l.base.clone(), output::time(l.created), state, pid]
+    vec![l.name.clone(), l.base.clone(), output::time(l.created), l.state(), pid]
 }
 
 /// All of the user's.
@@ -183,6 +177,16 @@ impl ListedEnvironment {
             sessions: live.map(|l| l.sessions),
             path: env.dir.display().to_string(),
         })
+    }
+
+    /// Whether it runs, and how many sessions it has.
+    pub(crate) fn state(&self) -> String {
+        match (self.pid, self.sessions) {
+            (Some(_), Some(1)) => "1 session".into(),
+            (Some(_), Some(n)) => format!("{n} sessions"),
+            _ if self.running => "no answer".into(),
+            _ => "-".into(),
+        }
     }
 }
 

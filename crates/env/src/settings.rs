@@ -14,10 +14,12 @@ use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
+use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
+use skiff_user::dirs;
 
 use crate::latest;
-use crate::live::{self, ListedEnvironment};
+use crate::live::ListedEnvironment;
 
 /// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
 const KEPT: [&str; 3] = ["upper", "tmp", "vartmp"];
@@ -42,12 +44,11 @@ pub fn show(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
         let (image, mounts, net) = (settings.image, &settings.mounts[..], &settings.net);
         return output::json(&ShownEnvironment { listed, image, mounts, net });
     }
-    let [_, _, created, state, _] = &live::row(&listed)[..] else { return Ok(()) };
     output::line(&format!("environment  {name}"))?;
     output::line(&format!("base         {}", settings.base))?;
     settings.image.iter().try_for_each(|id| output::line(&format!("image        sha256:{id}")))?;
-    output::line(&format!("created      {created}"))?;
-    output::line(&format!("running      {state}"))?;
+    output::line(&format!("created      {}", output::time(listed.created)))?;
+    output::line(&format!("running      {}", listed.state()))?;
     output::line(&format!("network      {}", settings.net))?;
     settings.mounts.iter().try_for_each(|mount| output::line(&format!("mount        {mount}")))?;
     output::line(&format!("directory    {}", env.dir.display()))
@@ -58,10 +59,15 @@ pub fn copy(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> 
     let env = Environment::existing(context, name.clone())?;
     let _held = lock_ended(&env)?;
     Environment::named(context, new.clone())?.create_like(&env, |dir| {
-        as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+        let copied = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
             KEPT.iter().try_for_each(|part| copy_files(&env.dir.join(part), &dir.join(part)))
-        })?;
-        package_database::copy_ancestor(&env.dir, dir)
+        });
+        if copied.is_err() {
+            // Of root's files inside none are the user's to remove outside, and there may be no more room because of them.
+            dirs::delete(context, dir.to_owned())
+                .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+        }
+        copied.and_then(|()| package_database::copy_ancestor(&env.dir, dir))
     })
 }
 

@@ -7,11 +7,23 @@ use skiff_output as output;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::package_database::{self, ShadowedPackage, UncomparedDatabase};
+use skiff_snapshot::Change;
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
 use crate::contents;
+
+/// What programs write for themselves on both sides: of no such file is one side's newer, and packages are compared by what is installed.
+const KEPT_BY_PROGRAMS: [&[u8]; 7] = [
+    b"var/log/",
+    b"var/cache/",
+    b"var/lib/apt/",
+    b"var/lib/dpkg/",
+    b"var/lib/rpm/",
+    b"var/lib/dnf/",
+    b"usr/lib/sysimage/rpm/",
+];
 
 #[derive(Serialize)]
 struct Shadowed {
@@ -25,7 +37,7 @@ struct Shadowed {
     rpm_database: Option<String>,
 }
 
-/// Prints it.
+/// Prints what of an environment hides something newer of the host's.
 pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
     let mut shadowed =
@@ -34,7 +46,10 @@ pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     if env.ground()?.image().is_none() {
         shadowed.packages = package_database::shadowed(&env.dir)?;
         let changes = contents::changes(context, &env)?;
-        let files = changes.iter().filter(|change| change.base_changed);
+        let is_told = |change: &&Change| {
+            change.base_changed && !KEPT_BY_PROGRAMS.iter().any(|dir| change.path.starts_with(dir))
+        };
+        let files = changes.iter().filter(is_told);
         shadowed.files = files.map(|change| format!("/{}", String::from_utf8_lossy(&change.path))).collect();
         let live = Live::connect(&env.dir, ControlRequest::Session)?;
         let init = live.as_ref().map(|live| live.init.as_fd());
@@ -61,8 +76,8 @@ fn tell_uncompared(UncomparedDatabase { path, is_merged }: &UncomparedDatabase) 
 }
 
 fn print(shadowed: &Shadowed) -> Result<()> {
-    let Shadowed { name, packages, files, .. } = shadowed;
-    if packages.is_empty() && files.is_empty() {
+    let Shadowed { name, packages, files, rpm_database } = shadowed;
+    if packages.is_empty() && files.is_empty() && rpm_database.is_none() {
         output::note(&format!("environment {name} hides nothing that is newer on the host"));
     }
     if !packages.is_empty() {

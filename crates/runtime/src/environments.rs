@@ -136,7 +136,7 @@ impl Environment {
 
     fn refuse_taken(&self) -> Result<()> {
         match self.exists() {
-            true => Err(Error::new(format!("environment {}: it is there already", self.name))
+            true => Err(Error::new(format!("environment {} already exists", self.name))
                 .hint(format!("`skiff env rm {}` removes it", self.name))),
             false => Ok(()),
         }
@@ -146,7 +146,7 @@ impl Environment {
         let made = made.and_then(|()| Ok(all.rename(new, all, self.name.as_str())?));
         if made.is_err() {
             all.remove_tree(new)
-                .ignore_error("the first error is the one to tell; what stays is swept by the next `create`");
+                .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
         }
         made.map_err(|e| if e.hint.is_empty() { e.hint(HINT) } else { e })
     }
