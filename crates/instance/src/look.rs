@@ -10,7 +10,7 @@ use skiff_env as env;
 use skiff_output::{self as output, ListFormat};
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
-use skiff_runtime::control::{self, ControlRequest, Live, SupervisorStatus};
+use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::record::{ENV, InstanceDir, State};
 use skiff_runtime::{enter, lock, network};
@@ -72,19 +72,16 @@ impl ListedInstance {
             checkpoint: started.checkpoint,
             path: record.dir.display().to_string(),
         };
-        // The one that hangs must not keep the others from being listed.
-        if let SupervisorStatus::Silent = Live::status(&record.dir)? {
-            listed.state = "unresponsive";
-            return Ok(listed);
-        }
-        match record.state()? {
-            State::Running(live) => {
+        match record.state_for_list()? {
+            // The one that hangs must not keep the others from being listed.
+            None => listed.state = "unresponsive",
+            Some(State::Running(live)) => {
                 listed.state = "running";
                 listed.pid = Some(live.pid.as_raw_nonzero().get());
                 listed.sessions = Some(live.sessions);
                 listed.address = record.address().ok();
             }
-            State::Ended(Ended { end, at }) => {
+            Some(State::Ended(Ended { end, at })) => {
                 listed.ended = Some(at);
                 (listed.state, listed.exit_code, listed.signal) = match end {
                     Some(End::Exited(code)) => ("exited", Some(code), None),
@@ -94,7 +91,7 @@ impl ListedInstance {
                     None => ("stopped", None, None),
                 };
             }
-            State::Lost => {}
+            Some(State::Lost) => {}
         }
         Ok(listed)
     }
@@ -127,13 +124,23 @@ pub fn listed(context: &UserContext) -> Result<Vec<ListedInstance>> {
     looked.filter(|(record, one)| one.is_ok() || record.dir.exists()).map(|(_, one)| one).collect()
 }
 
+/// The words of a command as a shell would take them.
+fn shown_command(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:=@%+,".contains(c);
+    let quoted = |word: &String| match word.is_empty() || !word.chars().all(is_plain) {
+        true => format!("'{}'", word.replace('\'', r"'\''")),
+        false => word.clone(),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
 /// Prints all.
 pub fn list(context: &UserContext, format: &ListFormat<'_>) -> Result<()> {
     let all = listed(context)?;
     let row = |l: &ListedInstance| {
         let pid = l.pid.map_or_else(|| "-".into(), |pid| pid.to_string());
         let (name, of) = (l.name.clone(), l.of.clone());
-        vec![name, of, output::time(l.started), l.shown_state(), pid, l.command.join(" ")]
+        vec![name, of, output::time(l.started), l.shown_state(), pid, shown_command(&l.command)]
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     output::list(
@@ -274,4 +281,22 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool) -> Result<()> 
             .hint(format!("`skiff instance stop {name}` first, or rm --force"))
     })?;
     record.remove(context, lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown_command;
+
+    #[test]
+    fn a_command_is_shown_as_it_can_be_typed() {
+        for (words, shown) in [
+            (&["redis-server", "--port", "6390", "--save", ""][..], "redis-server --port 6390 --save ''"),
+            (&["sh", "-c", "sleep 1; echo 'a'"], r"sh -c 'sleep 1; echo '\''a'\'''"),
+            (&["a=b", "/x/é"], "a=b /x/é"),
+            (&[], ""),
+        ] {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            assert_eq!(shown_command(&words), shown);
+        }
+    }
 }

@@ -35,7 +35,7 @@ const LAST: u8 = b'l';
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a list waits for one of many.
-const PATIENCE_OF_LIST: Duration = Duration::from_secs(2);
+const LIST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a command wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,19 +165,15 @@ pub enum SupervisorStatus {
 impl Live {
     /// Asks the supervisor of what is in `dir` whether it is running. One that hangs must not keep a list from showing the others.
     pub fn status(dir: &Path) -> Result<SupervisorStatus> {
-        Ok(match Self::ask(dir, ControlRequest::Status, PATIENCE_OF_LIST)? {
-            None => SupervisorStatus::NotRunning,
-            Some(Some(live)) => SupervisorStatus::Running(live),
-            Some(None) => SupervisorStatus::Silent,
-        })
+        Self::ask(dir, ControlRequest::Status, LIST_PATIENCE)
     }
 
     /// Asks the supervisor of the environment in `dir`; nothing if none runs.
     pub fn connect(dir: &Path, want: ControlRequest) -> Result<Option<Self>> {
         match Self::ask(dir, want, PATIENCE)? {
-            None => Ok(None),
-            Some(Some(live)) => Ok(Some(live)),
-            Some(None) => Err(Error::new(format!(
+            SupervisorStatus::NotRunning => Ok(None),
+            SupervisorStatus::Running(live) => Ok(Some(live)),
+            SupervisorStatus::Silent => Err(Error::new(format!(
                 "environment {}: its supervisor does not answer",
                 dir.display()
             ))
@@ -185,10 +181,9 @@ impl Live {
         }
     }
 
-    /// The outer option is empty where nothing is running, the inner one where no answer came in time.
-    fn ask(dir: &Path, want: ControlRequest, patience: Duration) -> Result<Option<Option<Self>>> {
+    fn ask(dir: &Path, want: ControlRequest, patience: Duration) -> Result<SupervisorStatus> {
         let name = || format!("environment {}", dir.display());
-        let Some(socket) = dial(dir)? else { return Ok(None) };
+        let Some(socket) = dial(dir)? else { return Ok(SupervisorStatus::NotRunning) };
         // A supervisor answers at once, or something is badly wrong with it.
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(patience)).context(name)?;
         let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
@@ -196,15 +191,15 @@ impl Live {
         let (bytes, fds) = match asked {
             // It is just ending.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
-                return Ok(None);
+                return Ok(SupervisorStatus::NotRunning);
             }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Some(None)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(SupervisorStatus::Silent),
             other => other.context(name)?,
         };
-        let Some(init) = fds.into_iter().next() else { return Ok(None) };
+        let Some(init) = fds.into_iter().next() else { return Ok(SupervisorStatus::NotRunning) };
         let Process1 { pid, sessions, sees_host } = Process1::from_bytes(&bytes)
             .ok_or_else(|| Error::new(format!("{}: its supervisor sent an invalid answer", name())))?;
-        Ok(Some(Some(Self { connection: socket, init, pid, sessions, sees_host })))
+        Ok(SupervisorStatus::Running(Self { connection: socket, init, pid, sessions, sees_host }))
     }
 
     /// The connection that makes it a session.

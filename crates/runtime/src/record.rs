@@ -19,7 +19,7 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
 
-use crate::control::{ControlRequest, Live};
+use crate::control::{ControlRequest, Live, SupervisorStatus};
 use crate::lock;
 
 pub(crate) const STARTED: &str = "instance.json";
@@ -126,9 +126,23 @@ impl InstanceDir {
 
     /// How it fares.
     pub fn state(&self) -> Result<State> {
-        if let Some(live) = Live::connect(&self.dir, ControlRequest::Status)? {
-            return Ok(State::Running(live));
+        match Live::connect(&self.dir, ControlRequest::Status)? {
+            Some(live) => Ok(State::Running(live)),
+            None => self.end(),
         }
+    }
+
+    /// How it fares, for a list of many; nothing if its supervisor does not answer soon.
+    pub fn state_for_list(&self) -> Result<Option<State>> {
+        match Live::status(&self.dir)? {
+            SupervisorStatus::Running(live) => Ok(Some(State::Running(live))),
+            SupervisorStatus::NotRunning => self.end().map(Some),
+            SupervisorStatus::Silent => Ok(None),
+        }
+    }
+
+    /// How one fares that does not run.
+    fn end(&self) -> Result<State> {
         Ok(read(&self.dir.join(ENDED))?.map_or(State::Lost, State::Ended))
     }
 
