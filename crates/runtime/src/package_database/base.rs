@@ -1,10 +1,11 @@
 //! The host's database, as anybody may read it.
 
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use skiff_packages::{Database, Records};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+
+use super::read_whole;
 
 /// What is installed.
 pub(super) const STATUS: &str = "/var/lib/dpkg/status";
@@ -53,7 +54,5 @@ fn optional(path: &str) -> Result<Vec<u8>> {
 }
 
 fn read(path: &str) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![];
-    std::fs::File::open(path)?.take(LONGEST).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    read_whole(std::fs::File::open(path)?, LONGEST)
 }

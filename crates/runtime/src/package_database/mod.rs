@@ -3,6 +3,8 @@
 //!
 //! See docs/decisions/024-the-hosts-changes-show-by-themselves.md.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
@@ -162,6 +164,30 @@ fn merge(dir: &Path, init: BorrowedFd<'_>, mark: String) -> Result<PackageReport
     Ok(report)
 }
 
+/// Reads a file of a package database, which has at most `longest` bytes: one that is cut would be merged, and written back shorter.
+fn read_whole(file: File, longest: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    file.take(longest + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > longest {
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("longer than {longest} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
 fn write(dir: &Path, ancestor: &Ancestor) -> Result<()> {
     Ok(dirs::open(dir)?.write(FILE, ancestor.to_text().as_bytes(), 0o600)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_is_not_cut() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&path, "12345").unwrap();
+        let read = |longest| read_whole(File::open(&path).unwrap(), longest);
+        assert_eq!(read(5).unwrap(), b"12345");
+        assert_eq!(read(4).unwrap_err().to_string(), "longer than 4 bytes");
+    }
 }

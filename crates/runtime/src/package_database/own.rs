@@ -1,7 +1,7 @@
 //! The environment's own database, read and written by a process inside under dpkg's locks.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use skiff_packages::{Ancestor, Database, PackageChange, field, merge_records, pa
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::lock::{self, Lock};
 
-use super::PackageReport;
 use super::base::{BaseDatabase, EXTENDED, LISTS};
+use super::{PackageReport, read_whole};
 
 const DPKG: &str = "/var/lib/dpkg";
 const STATUS: &str = "status";
@@ -119,9 +119,7 @@ impl UsersFiles<'_> {
         if !file.metadata().context(about)?.is_file() {
             return Err(Error::new(format!("{}: not a regular file", about())));
         }
-        let mut bytes = vec![];
-        file.take(LONGEST).read_to_end(&mut bytes).context(about)?;
-        Ok(bytes)
+        read_whole(file, LONGEST).context(about)
     }
 
     fn stat(&self, path: &str) -> Option<FileType> {
@@ -190,9 +188,7 @@ fn extended_states(users: &UsersFiles<'_>, base: &[u8], changes: &[PackageChange
 fn read(dir: BorrowedFd<'_>, name: &str) -> Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::empty()).context(|| name.to_owned())?;
-    let mut bytes = vec![];
-    File::from(file).take(LONGEST).read_to_end(&mut bytes).context(|| name.to_owned())?;
-    Ok(bytes)
+    read_whole(File::from(file), LONGEST).context(|| name.to_owned())
 }
 
 /// Puts a file in the place of another one, with its mode: whoever is killed leaves the one or the other.
