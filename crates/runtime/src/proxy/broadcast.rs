@@ -14,14 +14,17 @@ use skiff_spec::job::names::{self, JOBS, TEMPORARY};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
+/// Its options of one letter that have a value: fan-out, job, size of a block, time limit.
+const WITH_VALUE: &str = "Fjst";
+
 /// Slurm's command for that.
 pub const COMMAND: &str = "sbcast";
 
 /// The words of the command as the host's has to be given them.
 pub fn redirect(words: Vec<OsString>) -> Result<Vec<OsString>> {
-    let number = |name: &str| own_variable(OsStr::new(name)).and_then(|text| text.into_string().ok());
-    let has_environment = number(names::JOB).is_some_and(|spec| !spec.is_empty() && spec != names::NONE);
-    let Some(job) = number(names::JOB_ID).filter(|_| has_environment) else { return Ok(words) };
+    let variable = |name: &str| own_variable(OsStr::new(name)).and_then(|text| text.into_string().ok());
+    let has_environment = variable(names::JOB).is_some_and(|spec| !spec.is_empty() && spec != names::NONE);
+    let Some(job) = variable(names::JOB_ID).filter(|_| has_environment) else { return Ok(words) };
     let redirected = redirected(&words, &job);
     if redirected == words {
         return Ok(words);
@@ -30,8 +33,9 @@ pub fn redirect(words: Vec<OsString>) -> Result<Vec<OsString>> {
         return Err(Error::new("/tmp of this job is memory, in which Slurm cannot write")
             .hint("sbcast to another directory that the job has, as your home; administrator: `slurm.tmp = \"disk\"`"));
     }
-    if number("SLURM_JOB_NUM_NODES").is_none_or(|nodes| nodes != "1") {
-        make_everywhere(number("SLURM_JOB_NUM_NODES"));
+    let nodes = variable("SLURM_JOB_NUM_NODES").unwrap_or_else(|| "1".into());
+    if nodes != "1" {
+        make_everywhere(&nodes);
     }
     Ok(redirected)
 }
@@ -61,9 +65,10 @@ fn redirected(words: &[OsString], job: &str) -> Vec<OsString> {
 fn is_for_another(words: &[OsString], job: &str) -> bool {
     let mut words = words.iter().map(|word| word.to_string_lossy());
     while let Some(word) = words.next() {
-        let named = match word.strip_prefix("--jobid").or_else(|| word.strip_prefix("-j")) {
-            Some("") => words.next().map(|next| next.into_owned()),
-            Some(named) => Some(named.trim_start_matches('=').to_owned()),
+        let named = match job_option(&word) {
+            Some(None) => words.next().map(|next| next.into_owned()),
+            Some(Some(named)) => Some(named.to_owned()),
+            None if word == "--" => break,
             None => continue,
         };
         if named.is_none_or(|named| named.split(['.', '+']).next() != Some(job)) {
@@ -73,9 +78,21 @@ fn is_for_another(words: &[OsString], job: &str) -> bool {
     false
 }
 
+/// The value of a word that is `--jobid` or `-j`, as getopt_long takes it: also a long name's beginning, and behind letters without a value.
+/// The outer option is empty if it is neither, the inner one if the value is the next word.
+fn job_option(word: &str) -> Option<Option<&str>> {
+    if let Some(long) = word.strip_prefix("--") {
+        let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+        return (!name.is_empty() && "jobid".starts_with(name)).then_some(value);
+    }
+    let letters = word.strip_prefix('-')?;
+    let at = letters.find(|letter| WITH_VALUE.contains(letter))?;
+    let value = letters[at..].strip_prefix('j')?;
+    Some(Some(value).filter(|value| !value.is_empty()))
+}
+
 /// Has the job's directories made on its other nodes: Slurm runs the prolog where a step begins, and sbcast is none.
-fn make_everywhere(nodes: Option<String>) {
-    let nodes = nodes.unwrap_or_else(|| "1".into());
+fn make_everywhere(nodes: &str) {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("srun").args(["--quiet", "--overlap", "--immediate=10", "--ntasks-per-node=1"]);
     command.args([format!("--nodes={nodes}"), format!("--ntasks={nodes}")]).arg("true");
@@ -101,6 +118,15 @@ mod tests {
             ("prog tmp/x", "prog tmp/x"),
             ("-j8 prog /tmp/prog", "-j8 prog /tmp/prog"),
             ("--jobid 8 prog /tmp/prog", "--jobid 8 prog /tmp/prog"),
+            ("--job=8 prog /tmp/prog", "--job=8 prog /tmp/prog"),
+            ("--jobi 8 prog /tmp/prog", "--jobi 8 prog /tmp/prog"),
+            ("--j=7 prog /tmp/prog", "--j=7 prog /run/skiff/jobs/7/tmp/prog"),
+            ("-fj8 prog /tmp/prog", "-fj8 prog /tmp/prog"),
+            ("-fpj 8 prog /tmp/prog", "-fpj 8 prog /tmp/prog"),
+            ("-fj7 prog /tmp/prog", "-fj7 prog /run/skiff/jobs/7/tmp/prog"),
+            ("prog -j8 /tmp/prog", "prog -j8 /tmp/prog"),
+            ("-s8 --exclude=/usr/j8 prog /tmp/prog", "-s8 --exclude=/usr/j8 prog /run/skiff/jobs/7/tmp/prog"),
+            ("-- -j8 /tmp/prog", "-- -j8 /run/skiff/jobs/7/tmp/prog"),
             ("-j", "-j"),
             ("", ""),
         ] {
