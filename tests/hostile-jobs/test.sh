@@ -108,6 +108,11 @@ for way in 'mkdir -m 777 skiff-jobs' 'ln -s /home/mallory skiff-jobs' 'ln -s /et
     fails 125 bobs_begin
     has "$err" "skiff: $tmps: " "$way"
     has "$err" 'hint: '
+    # It keeps nobody from clearing the other directory.
+    install -d -o bob $jobs/4242
+    fails 125 skiff sweep
+    has "$err" "skiff: $tmps: " "$way"
+    [ ! -e $jobs/4242 ] || fail "$jobs/4242 is left ($way)"
     as mallory rm -rf $tmps
     rm -rf /run/skiff/jobs/$job
 done

@@ -70,8 +70,8 @@ pub fn epilog() -> Result<()> {
 
 /// Removes what jobs that are no longer here have left (an epilog that failed, or never ran); gives their directories.
 pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> {
+    // What one directory that is not to be trusted holds is left; the others are swept all the same.
     let (mut job_dirs, found) = JobDirs::find(context);
-    found?;
     let mut jobs: BTreeMap<u32, PathBuf> = BTreeMap::new();
     // Where a job has both, the directory in /run is the one to be shown.
     for parent in job_dirs.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
@@ -88,6 +88,7 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
         let emptied = job_dirs.iter().map(|dir| trash::empty(dir, None).map(drop));
         emptied.fold(removed, Result::and)?;
     }
+    found?;
     Ok(jobs.into_values().chain(left).collect())
 }
 
