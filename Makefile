@@ -113,7 +113,8 @@ uninstall:
 	elif [ -e $(CONFIG)/config.toml ]; then echo 'keeping $(CONFIG)/config.toml: it was changed'; fi
 	rm -rf $(LIBEXEC)/criu
 	rm -f $(UNITS)/skiff-agent.service
-	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/pam-skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff
+	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/pam-skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff \
+	    $(DOC)/coming-from.md $(DOC)/json.md $(DOC)/json.schema.json
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
 
