@@ -78,8 +78,8 @@ her = Screen("her", f"{SSH} -tt alice@ctl")
 her.prompt()
 her.type("id -un; pwd", r"^root$", r"^/home/alice$")
 her.type("skiff env list", r"^default +host +\S+ \S+ +1 session")
-her.type("skiff env diff", "")
-her.never(r"skiff: ")
+her.type("skiff env diff")
+her.never(r"^skiff: ")
 
 # Software: a package, by the distribution's own tool. What has come with it shows.
 laptop = Screen("laptop", "bash --norc")
@@ -135,7 +135,7 @@ her.wait(r"^\(default\)alice@n\d:\S+\$\Z")
 her.type("lab-tool; exit", r"^42 by n1 as ")
 
 # Images, here and on the nodes.
-her.type("skiff pull debian:12", "debian:12|sha256:")
+her.type("skiff pull debian:12", r"^sha256:[0-9a-f]{64}$")
 her.type("skiff run debian:12 cat /etc/issue", "^Debian, as it seems$")
 her.type("skiff images", r"^library/debian +12 |^debian +12 ")
 her.type("srun -N2 --environment=image:debian:12 cat /etc/issue", "^Debian, as it seems\nDebian, as it seems$")
@@ -160,7 +160,8 @@ again.type("pgrep -x nightly | wc -l; pkill -x nightly; rm ~/nightly", "^1$")
 her = again
 
 # A long computation, saved and made again.
-her.type("skiff instance start --checkpoint host calc sh -c 'i=0; while sleep 0.1; do i=$((i+1)); echo $i; done'", "")
+her.type("skiff instance start --checkpoint host calc sh -c 'i=0; while sleep 0.1; do i=$((i+1)); echo $i; done'")
+her.never(r"^skiff: ")
 her.type("sleep 1; skiff checkpoint save calc && skiff checkpoint list", "^calc ")
 last = int(her.type("skiff logs calc | tail -1", r"^\d+$").strip().split("\n")[-2])
 her.type("skiff checkpoint restore calc; sleep 1; skiff logs calc | tail -1")
@@ -186,7 +187,7 @@ her.wait(r"\[y/N\] *\Z")
 her.type("n", "left as it is")
 
 # A slip of the fingers; help; the doctor, who finds nothing ill here that is not ill outside.
-her.type("skiff imags", "tip: .*images|images")
+her.type("skiff imags", "tip: .*'images'")
 her.type("skiff help env | head -3", "skiff env")
 her.type("skiff doctor | grep -c FAIL", "^0$")
 tmux("send-keys", "-t", "again", "exit", "Enter")

@@ -12,7 +12,7 @@ unmeasured() { sed -E 's/[0-9.]+ (ms|s)\b//g' <<<"$1"; }
 # Lists, changes, errors and exit codes: the same bytes from inside as from outside.
 as alice skiff env exec dev -- true
 for words in 'images --json' 'net list' 'instance list' 'config' 'env diff other' 'inspect nosuch' 'env rm nosuch' 'checkpoint list' \
-    'cluster list' 'app list' 'store usage' 'env nosuch' 'pull registry.invalid/x' 'migrate nosuch n1' 'doctor'; do
+    'cluster status' 'app list' 'store du' 'env nosuch' 'pull registry.invalid/x' 'migrate nosuch n1' 'doctor'; do
     try as alice skiff $words
     outside="$code $out $err"
     try as alice skiff env exec dev -- skiff $words

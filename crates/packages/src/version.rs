@@ -115,6 +115,7 @@ mod tests {
         let dpkg =
             |a: &str, op: &str, b: &str| Command::new("dpkg").args(["--compare-versions", a, op, b]).status();
         if dpkg("1", "lt", "2").is_err() {
+            assert!(std::env::var_os("CI").is_none(), "dpkg is not installed");
             println!("SKIPPED: dpkg is not installed");
             return;
         }

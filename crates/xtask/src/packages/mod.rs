@@ -169,19 +169,7 @@ impl Trial<'_> {
     fn inside(&self, script: &str, argument: &str) -> anyhow::Result<(bool, String)> {
         let script = format!("exec 2>&1; export DEBIAN_FRONTEND=noninteractive\n{script}");
         let mut command = self.user.command("timeout");
-        command.args([
-            LIMIT,
-            "skiff",
-            "env",
-            "exec",
-            ENVIRONMENT,
-            "--",
-            "sh",
-            "-euc",
-            &script,
-            "sh",
-            argument,
-        ]);
+        command.args([LIMIT, SKIFF, "env", "exec", ENVIRONMENT, "--", "sh", "-euc", &script, "sh", argument]);
         let done = command.stdin(Stdio::null()).output().context("running skiff env exec")?;
         let all = [done.stdout, done.stderr].concat();
         let text = String::from_utf8_lossy(&all);
