@@ -69,6 +69,17 @@ ok typed 'A=1 apptainer exec docker://debian:12 sh -c "id -un; cat ~/data/file; 
 equal "$out" $'alice\nhere\n1'
 fails 3 typed 'podman run debian:12 sh -c "exit 3"'
 
+# A name that somebody else has chosen becomes no option, where a script writes `--` in front of it or the name has something before it.
+for line in 'docker run --rm -- --volume=/home/alice/data:/x debian:12 ls /x' 'podman run -- --volume=/home/alice/data:/x debian:12 ls /x' \
+    'docker rmi -- --help' 'apptainer exec -- --bind=/home/alice/data:/x debian:12 ls /x' 'ch-run -- --bind=/home/alice/data:/x debian:12 -- ls /x' \
+    'apptainer exec docker://--bind=/home/alice/data:/x debian:12 ls /x'; do
+    fails 125 typed "$line"
+    has "$err" 'no name begins with a dash' "$line"
+    lacks "$out" file "$line"
+done
+ok typed 'docker run --rm -- debian:12 cat /etc/issue'
+equal "$out" 'Debian, as it seems'
+
 mapfile -t rows < <(column 'Not here' 1)
 mapfile -t nearest < <(column 'Not here' 2)
 [ ${#rows[@]} -gt 20 ] || fail "only ${#rows[@]} lines are not here"

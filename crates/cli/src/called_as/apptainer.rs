@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use skiff_spec::fault::{Fault, Result};
 
-use super::options::{AS_EVER, Becomes, Rule, translate as options};
+use super::options::{AS_EVER, Becomes, Rule, refuse_dash, translate as options};
 use super::{Commands, missing, own, untranslated};
 use crate::elsewhere;
 
@@ -102,7 +102,7 @@ pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
         "instance" => one(instance(program, rest)?),
         "pull" => pull(program, rest),
         "build" => build(program, rest),
-        "inspect" => one([own(&["inspect"]), options(program, &[], rest)?.rest.to_vec()].concat()),
+        "inspect" => one([own(&["inspect"]), options(program, &[], rest)?.names(program)?].concat()),
         "help" | "--help" | "-h" => one(own(&["help"])),
         other => Err(untranslated(program, other, elsewhere::command(other))),
     }
@@ -116,6 +116,7 @@ fn entered(program: &str, command: &str, words: &[OsString], ours: &[&str]) -> R
     if let Some(name) = image.to_str().and_then(|image| image.strip_prefix("instance://")) {
         let shell = own(&["/bin/sh"]);
         let command = if rest.is_empty() { &shell } else { rest };
+        refuse_dash(program, &name.into())?;
         return Ok([own(&["exec"]), read.options, own(&[name]), command.to_vec()].concat());
     }
     let rest = if rest.first().is_some_and(|word| word == "--") { &rest[1..] } else { rest };
@@ -126,7 +127,7 @@ fn entered(program: &str, command: &str, words: &[OsString], ours: &[&str]) -> R
 fn known(program: &str, image: &OsString) -> Result<OsString> {
     let nearest = "Skiff has images of registries (docker://NAME) and of files: `skiff import --help`";
     match image.to_str().and_then(|text| text.split_once("://")) {
-        Some(("docker", name)) => Ok(name.into()),
+        Some(("docker", name)) => refuse_dash(program, &name.into()).map(|()| name.into()),
         Some(("library" | "shub" | "http" | "https", _)) => {
             Err(untranslated(program, &image.to_string_lossy(), Some(nearest)))
         }
@@ -141,18 +142,19 @@ fn instance(program: &str, words: &[OsString]) -> Result<Vec<OsString>> {
         Some("start" | "run") => {
             let read = options(program, &[&RUN], rest)?;
             match read.rest {
-                [image, name, words @ ..] => Ok([
-                    own(&["instance", "start"]),
-                    read.options,
-                    vec![known(program, image)?, name.clone()],
-                    words.to_vec(),
-                ]
-                .concat()),
+                [image, name, words @ ..] => {
+                    refuse_dash(program, name)?;
+                    let (begin, names) =
+                        (own(&["instance", "start"]), vec![known(program, image)?, name.clone()]);
+                    Ok([begin, read.options, names, words.to_vec()].concat())
+                }
                 _ => Err(missing(program, "instance start: no image and name given")),
             }
         }
         Some("list") => Ok(own(&["instance", "list"])),
-        Some("stop") => Ok([own(&["instance", "stop"]), options(program, &[], rest)?.rest.to_vec()].concat()),
+        Some("stop") => {
+            Ok([own(&["instance", "stop"]), options(program, &[], rest)?.names(program)?].concat())
+        }
         _ => Err(untranslated(program, &format!("instance {}", command.to_string_lossy()), None)),
     }
 }
@@ -185,6 +187,7 @@ fn build(program: &str, words: &[OsString]) -> Result<Commands> {
 
 fn into_file(program: &str, options: Vec<OsString>, image: &OsString, file: &OsString) -> Result<Commands> {
     let image = known(program, image)?;
+    refuse_dash(program, file)?;
     let text = file.to_string_lossy();
     if ![".sqsh", ".squashfs", ".erofs"].iter().any(|end| text.ends_with(end)) {
         let nearest = "name it FILE.sqsh, which Apptainer runs, too; or leave the file out: the image is kept by its name";

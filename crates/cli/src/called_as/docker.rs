@@ -140,11 +140,15 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
     }
     let ours = |begin: &[&str], tables: &[&[Rule]]| {
         let read = options(program, tables, words)?;
-        Ok([own(begin), read.options, read.rest.to_vec()].concat())
+        let names = read.names(program)?;
+        Ok([own(begin), read.options, names].concat())
     };
     match command {
         "run" => run(program, words),
-        "exec" => ours(&["exec"], &[&EXEC]),
+        "exec" => {
+            let read = options(program, &[&EXEC], words)?;
+            Ok([own(&["exec"]), read.options, read.rest.to_vec()].concat())
+        }
         "ps" => ours(&["ps"], &[&LISTS]),
         "images" => {
             // All of ours are shown in any case.
@@ -229,5 +233,5 @@ fn file(
             Some("name the file: load -i FILE, save -o FILE IMAGE"),
         )
     })?;
-    Ok(make(file.into(), read.rest))
+    Ok(make(file.into(), &read.names(program)?))
 }

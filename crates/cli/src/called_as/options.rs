@@ -1,8 +1,9 @@
 //! Options of another program, read from a table, and written as Skiff's.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Fault, Result};
 
 use super::{missing, untranslated};
 use crate::elsewhere;
@@ -32,6 +33,8 @@ pub struct Translated<'a> {
     pub given: Vec<&'static str>,
     /// The words behind.
     pub rest: &'a [OsString],
+    /// Whether `--` stands in front of these.
+    pub has_dashes: bool,
 }
 
 impl Translated<'_> {
@@ -39,15 +42,36 @@ impl Translated<'_> {
     pub fn has(&self, name: &str) -> bool {
         self.given.contains(&name)
     }
+
+    /// The words behind, where all of them are names. No option is among those that `--` marks as names, though to Skiff it would be one.
+    pub fn names(&self, program: &str) -> Result<Vec<OsString>> {
+        if self.has_dashes {
+            self.rest.iter().try_for_each(|word| refuse_dash(program, word))?;
+        }
+        Ok(self.rest.to_vec())
+    }
 }
 
-/// Translates options up to the first word that is none, or `--`, which is skipped.
+/// Refuses a name that Skiff would take for an option. Images, containers and their files are never called so.
+pub fn refuse_dash(program: &str, word: &OsString) -> Result<()> {
+    if !word.as_bytes().starts_with(b"-") || word == "-" {
+        return Ok(());
+    }
+    Err(Fault::new(format!("{program}: {}: no name begins with a dash", word.display()))
+        .hint("what stands behind `--` is a name, never an option: check who chose it"))
+}
+
+/// Translates options up to the first word that is none, or `--`, which is skipped. The word behind that one is never an option: a script
+/// writes `--` in front of a name that somebody else has chosen.
 pub fn translate<'a>(program: &str, rules: &[&[Rule]], words: &'a [OsString]) -> Result<Translated<'a>> {
-    let (mut done, mut rest) = (Translated { options: vec![], given: vec![], rest: &[] }, words);
+    let (mut done, mut rest) =
+        (Translated { options: vec![], given: vec![], rest: &[], has_dashes: false }, words);
     while let [word, behind @ ..] = rest {
         let Some(text) = word.to_str().filter(|text| text.starts_with('-') && *text != "-") else { break };
         rest = behind;
         if text == "--" {
+            rest.first().map_or(Ok(()), |word| refuse_dash(program, word))?;
+            done.has_dashes = true;
             break;
         }
         let pieces = match text.strip_prefix("--") {

@@ -185,6 +185,40 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn no_name_behind_dashes_becomes_an_option() {
+    for line in [
+        "docker run -- --volume=/root:/x debian cat /x",
+        "docker run --rm -- -v debian",
+        "docker exec -- --root web id",
+        "docker rmi -- --help",
+        "docker rm -f -- web --all",
+        "docker save -o f.tar -- --help",
+        "apptainer exec -- --bind=/root:/x debian id",
+        "apptainer -- exec --bind=/root:/x -- --root debian",
+        "apptainer instance start -- --bind=/ x",
+        "apptainer instance stop -- x --all",
+        "apptainer inspect -- --files x",
+        "ch-run -- --bind=/root:/x -- ls",
+        // Without them, where a name has something in front.
+        "apptainer exec docker://--bind=/root:/x debian id",
+        "apptainer exec instance://--root web id",
+        "apptainer instance start x --bind=/root:/x",
+        "apptainer pull --name --help.sqsh docker://debian",
+    ] {
+        let why = translated(line).expect_err(line);
+        assert!(why.contains("no name begins with a dash"), "{line}: {why}");
+    }
+    for (line, want) in [
+        ("docker run --rm -- debian ls -l", format!("{OF_DOCKER} --rm debian ls -l")),
+        ("docker rmi -- x y", "rmi x y".into()),
+        ("docker cp -- - web:/a", "cp - web:/a".into()),
+        ("apptainer exec -- x -- id", "run --entrypoint= x id".into()),
+    ] {
+        assert_eq!(translated(line), Ok(vec![want]), "{line}");
+    }
+}
+
+#[test]
 fn others_are_nobodys_names() {
     for name in ["skiff", "srun", "", "docker-compose", "Docker"] {
         assert!(translate(OsStr::new(name), &[]).is_none(), "{name}");
