@@ -152,6 +152,12 @@ ok as alice skiff env exec dev -- test ! -e /var/ran
 # It is said once.
 installed skiff-up
 equal "$err" ''
+# A named pipe in the place of the file that is not whole yet holds up nobody.
+inside alice dev 'mkfifo /var/lib/dpkg/status.skiff-new'
+admin -i $(package skiff-up 3)
+limit=8 installed skiff-up
+equal "$out" 'skiff-up 3 installed'
+equal "$err" ''
 # What is removed is removed. One of hers needed it.
 admin --force-depends -P skiff-gone skiff-new
 ok as alice skiff env refresh dev

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, fsync, openat, openat2, renameat,
-    statat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use skiff_packages::{Ancestor, Database, PackageChange, field, merge_records, paragraphs};
@@ -196,7 +196,12 @@ fn replace(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<()> {
     let about = || name.to_owned();
     let mode = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).context(about)?.st_mode & 0o777;
     let new = format!("{name}{NEW}");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Whatever was left or put there: to open a named pipe would wait for its reader.
+    match unlinkat(dir, &new, AtFlags::empty()) {
+        Err(Errno::NOENT) => {}
+        removed => removed.context(about)?,
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(openat(dir, &new, flags, Mode::from_raw_mode(0o600)).context(about)?);
     (&file).write_all(bytes).context(about)?;
     fchmod(&file, Mode::from_raw_mode(mode)).context(about)?;
