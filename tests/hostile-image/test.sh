@@ -51,6 +51,12 @@ for word in $(sed -nE 's/^ +got\(.*, "([a-z0-9_-]+)"\);$/\1/p' "$here/probe.c");
     esac
 done
 ways=(helper rootless)
+# A variable of her profile opens nothing of what she closes.
+ok as alice env SKIFF_BIND=/home/alice/.ssh:/x skiff run --untrusted $image ls /
+lacks " $(xargs <<<"$out") " ' x '
+has "$err" 'SKIFF_BIND is not heard with --untrusted'
+ok as alice env SKIFF_BIND=/home/alice/.ssh:/x skiff run --containall $image ls /x
+equal "$out" id_test
 none='CapInh: 0000000000000000 CapPrm: 0000000000000000 CapEff: 0000000000000000 CapAmb: 0000000000000000 NoNewPrivs: 1 Seccomp_filters: 2 still'
 way() { [ "$1" = helper ] && unset SKIFF_HELPER || export SKIFF_HELPER=none; }
 lacks_all() { # WORDS...: none of these is among what it got

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use skiff_output as output;
 use skiff_sandbox::command::own_variable;
 use skiff_sandbox::limits::refuse_above_own;
 use skiff_spec::fault::{Fault, Result};
@@ -95,11 +96,16 @@ impl RootOptions {
         Self { inside, untrusted: true, contain: true, ..self }
     }
 
-    /// With the mounts of the variable `SKIFF_BIND`, which are weaker than those of the command line.
+    /// With the mounts of the variable `SKIFF_BIND`, which are weaker than those of the command line. Set in a profile for the daily work, it
+    /// must not open what `--untrusted` closes.
     #[must_use]
     pub fn with_bind_variable(self) -> Self {
         let said = own_variable(OsStr::new(BIND)).and_then(|text| text.into_string().ok());
         let Some(text) = said.filter(|text| !text.is_empty()) else { return self };
+        if self.untrusted {
+            output::note(&format!("{BIND} is not heard with --untrusted; -v mounts something"));
+            return self;
+        }
         let mounts = [vec![absolute(&text, std::env::current_dir)], self.mounts].concat();
         Self { mounts, ..self }
     }
