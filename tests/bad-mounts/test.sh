@@ -67,6 +67,15 @@ equal "$out" $'/dev/fuse\n0'
 fails 125 as alice skiff run --device nvidia.com/gpu=all -- true
 has "$err" 'hint: without --contain, all devices'
 
+# A file of variables that has no end, or never comes, and one that a program writes.
+fails 125 as alice skiff run --env-file /dev/zero -- true
+has "$err$out" 'longer than' 'variables without end'
+ok as alice mkfifo never
+limit=45 fails 125 as alice skiff run --env-file never -- true
+has "$err" 'nothing has come of it in time'
+ok as alice bash -c 'skiff run --env-file <(echo A=1; sleep 0.5; echo B=2) -- sh -c "echo \$A \$B"'
+equal "$out" '1 2'
+
 # Links of hers as sources mean what they mean to her.
 ok as alice skiff run -v $home/to-dir:/x -- cat /x/file
 equal "$out" one

@@ -3,6 +3,7 @@
 //! `--dry-run` prints is what is carried out.
 
 pub mod base;
+mod bounded;
 pub mod described;
 mod facts;
 pub mod get;
