@@ -58,6 +58,18 @@ for user in alice bob; do
     has "$err" "stands on the host's root"
     has "$err" 'hint: '
 done
+# Root inside neither stops nor sees the process that reads the files.
+ok as alice skiff run -d --name watched --writable --root --entrypoint sleep $image 1000
+start alice skiff exec watched sh -c 'echo on >/watching; while :; do
+    for about in /proc/[0-9]*; do case $about in */1 | */$$) ;; *) case $(cat $about/comm 2>&-) in skiff*) echo $about >>/seen; kill -STOP ${about#/proc/} ;; esac ;; esac; done; done'
+eventually 10 as alice skiff exec watched test -e /watching
+limit=30 ok as alice skiff commit --quiet watched watched:1
+limit=30 ok as alice skiff run watched:1 sh -c '[ -e /watching ]'
+ok as alice skiff rm -f watched
+# The reader goes with its caller.
+start alice skiff commit --quiet boxed killed:1
+kill -9 "$started"
+eventually 5 sh -c '! pgrep -u alice -f "commit --quiet" >/dev/null'
 # From inside it is done outside.
 inside alice dev 'skiff commit boxed inside:1 && skiff run inside:1'
 has "$out" newer

@@ -1,20 +1,27 @@
 //! Doing something inside a running environment as its root, with all capabilities that its user namespace gives: what CRIU needs.
 //! (Programs of the user's never get these: see [`crate::join`].)
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::process::{Pid, WaitOptions, setsid, waitpid};
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setsid, waitpid};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use skiff_ipc::{Reporter, ReportingChild};
+use skiff_ipc::{Descriptors, Reporter, ReportingChild};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{SignalMask, restore};
 
 use crate::join::NetSpace;
 use crate::start::detach_stdio;
+
+/// The process, in messages.
+const NAME: &str = "process in the environment";
 
 /// Where to go.
 #[derive(Clone, Copy)]
@@ -39,6 +46,60 @@ pub fn run<T: Serialize + DeserializeOwned>(
     begin(inside, keep, act)?.end()
 }
 
+/// The container's root as a mount of its own, without what is mounted in it.
+///
+/// # Errors
+/// That the environment is gone.
+pub fn open_root(init: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let about = || "the environment's root";
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(about)?;
+    let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
+    as_root_unseen(init, spaces, &[theirs.as_fd()], || {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let root = open_tree(CWD, "/", flags).context(about)?;
+        fdpass::send(theirs.as_fd(), b"r", &[root.as_fd()]).context(about)
+    })?;
+    drop(theirs);
+    let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
+    fds.into_iter().next().ok_or_else(|| Fault::new(format!("{}: no descriptor received", about())))
+}
+
+/// Runs `act` as root of the container's user namespace, outside of the container: nobody inside sees the process, so root inside can neither
+/// stop nor end it. It ends with its caller.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_unseen<T: Serialize + DeserializeOwned>(
+    init: BorrowedFd<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    as_root_unseen(init, ThreadNameSpaceType::USER, keep, act)
+}
+
+fn as_root_unseen<T: Serialize + DeserializeOwned>(
+    init: BorrowedFd<'_>,
+    spaces: ThreadNameSpaceType,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let kept = [keep, &[init]].concat();
+    let child = ReportingChild::begin(NAME, CloneFlags::NONE, Descriptors::Only(&kept), || {
+        join(init, spaces)?;
+        // Only now: a change of credentials takes this back.
+        set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
+        act()
+    });
+    child?.end()
+}
+
+fn join(init: BorrowedFd<'_>, spaces: ThreadNameSpaceType) -> Result<()> {
+    move_into_thread_name_spaces(init, spaces)
+        .context(|| "the environment's namespaces")
+        .map_err(|e| e.hint("the environment may just have been stopped"))
+}
+
 /// Begins what [`run`] does.
 ///
 /// # Errors
@@ -48,7 +109,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
-    ReportingChild::fork("process in the environment", CloneFlags::NONE, |reporter| {
+    ReportingChild::fork(NAME, CloneFlags::NONE, |reporter| {
         let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
         close_all_except(&kept);
         detach_stdio();
@@ -133,9 +194,7 @@ fn join_then_fork(inside: EnterTarget<'_>) -> Result<Fork> {
     if inside.net.is_its() {
         ours |= ThreadNameSpaceType::NETWORK;
     }
-    move_into_thread_name_spaces(inside.init, ours)
-        .context(|| "the environment's namespaces")
-        .map_err(|e| e.hint("the environment may just have been stopped"))?;
+    join(inside.init, ours)?;
     match inside.number {
         None => fork(CloneFlags::NONE).context(|| "process inside"),
         Some(number) => fork_as(number, CloneFlags::NONE).context(|| format!("process {number} inside")),

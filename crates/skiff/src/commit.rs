@@ -1,12 +1,11 @@
 //! `skiff commit`: the files of an instance or environment as an image of their own.
 //!
-//! They are read by a process that is root of the container's user namespace, since they may belong to any of the user's ids. From what it
+//! They are read by a process that is root of the container's user namespace, since they may belong to any of the user's ids, and that root inside
+//! does not see. From what it
 //! writes, an image file with the new configuration, the store imports as it does from any user's file.
 
 use std::os::fd::AsFd;
 
-use rustix::fs::CWD;
-use rustix::mount::{OpenTreeFlags, open_tree};
 use serde_json::{Value, json};
 use skiff_cli::CommitArgs;
 use skiff_image::export::root;
@@ -19,9 +18,8 @@ use skiff_plan::progress::PullProgress;
 use skiff_runtime::control::Live;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::record::InstanceDir;
-use skiff_sandbox::enter::{EnterTarget, run};
-use skiff_sandbox::join::NetSpace;
-use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sandbox::enter::{open_root, run_unseen};
+use skiff_spec::fault::{Fault, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 use skiff_store::file::name_for;
@@ -123,10 +121,9 @@ fn platform(config: &Value) -> Result<Platform> {
 /// Reads the container's files into an image file.
 fn read(live: &Live, name: &str, config: &Value) -> Result<ImageSource> {
     let (image, scratch_dir, scratch_name) = temporary().map_err(ours)?;
-    let target = EnterTarget { init: live.init.as_fd(), net: NetSpace::Ours, number: None };
-    run(target, &[image.as_fd(), scratch_dir.as_fd()], || {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let all = open_tree(CWD, "/", flags).context(|| format!("{name}: root"))?;
+    let init = live.init.as_fd();
+    let all = open_root(init)?;
+    run_unseen(init, &[image.as_fd(), scratch_dir.as_fd(), all.as_fd()], || {
         let scratch = (scratch_dir.as_fd(), &*scratch_name);
         root::of_root((all.as_fd(), name), &inside::is_own, image.as_fd(), scratch).map_err(ours)
     })?;
