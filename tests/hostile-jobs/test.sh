@@ -26,6 +26,13 @@ bobs_begin() { job=$((job + 1)) && prolog $job bob; }
 bobs_end() { epilog $job; }
 bobs_job() { bobs_begin && bobs_end; }
 now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+# What bob's job runs in, and what it mounts, is his and root's to read.
+bobs_begin
+ok as bob cat /run/skiff/jobs/$job/descriptor
+has "$out" '"environment":"dev"'
+fails 1 as mallory cat /run/skiff/jobs/$job/descriptor
+fails 1 as bob sh -c "echo >>/run/skiff/jobs/$job/descriptor"
+bobs_end
 reach() { # OUTPUT WHAT [NODE]: mallory tries what she can there with processes of hers that she has not started
     rm -f /shared/enough
     login mallory

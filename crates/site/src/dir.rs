@@ -1,7 +1,6 @@
 //! [`TrustedDir`]: the rule for whom a directory may belong to, and what can be done in one.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -238,22 +237,6 @@ impl TrustedDir {
         openat2(&self.fd, name, flags, mode, BENEATH).on("open", || self.path_of(name))
     }
 
-    /// What is in a file; nothing if there is none.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn read(&self, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
-        // A FIFO without a writer is not waited for.
-        let file = match self.file(name.as_ref(), OFlags::RDONLY | OFlags::NONBLOCK, 0) {
-            Err(e) if e.errno() == Some(Errno::NOENT) => return Ok(None),
-            file => file?,
-        };
-        let mut bytes = vec![];
-        let read = std::fs::File::from(file).read_to_end(&mut bytes);
-        read.map_err(Error::system("read", self.path_of(name.as_ref())))?;
-        Ok(Some(bytes))
-    }
-
     /// Puts a file in it, in place of one that has this name: nobody ever sees half of it.
     ///
     /// # Errors
@@ -389,5 +372,6 @@ fn plain(name: &OsStr) -> Result<&OsStr> {
     }
 }
 
+mod files;
 #[cfg(test)]
 mod tests;

@@ -34,8 +34,11 @@ pub fn prolog() -> Result<()> {
     let prepared = prepare(&job);
     if let Err(e) = &prepared {
         // Slurm's log has it in any case.
-        let noted =
-            TrustedDir::make(&dir(job.id), 0, 0o755).and_then(|dir| dir.write(FAILED, &e.to_bytes(), 0o644));
+        let noted = TrustedDir::make(&dir(job.id), 0, 0o755).and_then(|dir| match owner() {
+            Ok(user) => dir.write_for(FAILED, &e.to_bytes(), user),
+            // It is of nobody's job then.
+            Err(_) => dir.write(FAILED, &e.to_bytes(), 0o644),
+        });
         noted.ignore_error("Slurm's log has it in any case");
     }
     prepared
@@ -48,7 +51,8 @@ fn prepare(job: &SlurmJob) -> Result<()> {
     // A step may bring an environment into a job that has none; the others must not find it.
     if std::env::var_os(names::STEP).is_none() {
         let line = job.spec.to_line().map_err(|e| Error::new(format!("job {}: {e}", job.id)))?;
-        dir.write(JOB_SPEC_FILE, line.as_bytes(), 0o644)?;
+        // What a job's user runs in, and what they mount, is nobody else's concern.
+        dir.write_for(JOB_SPEC_FILE, line.as_bytes(), user)?;
     }
     Ok(())
 }
