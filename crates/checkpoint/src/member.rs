@@ -14,6 +14,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::{Net, NetworkDriver, Reservation};
 use skiff_sys::clock::now;
+use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
 /// In a checkpoint: what this is.
@@ -54,7 +55,7 @@ impl SavedInterface {
     /// Of one that was saved into a checkpoint's directory.
     pub fn read(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(FILE);
-        let text = match fs::read(&path) {
+        let text = match small_file::read(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.context(|| path.display().to_string())?,
         };

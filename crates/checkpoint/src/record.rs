@@ -14,10 +14,11 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, unlinkat};
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
+use skiff_sys::small_file;
 
 use crate::obstacles::SavedProcess;
 use crate::versions::Versions;
@@ -156,8 +157,7 @@ impl Checkpoint {
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         let about = || path.display().to_string();
-        let mut bytes = vec![];
-        File::open(&path).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)).context(about)?;
+        let bytes = small_file::read_below(CWD, &*path, LONGEST).context(about)?;
         Self::parse(&bytes).map_err(|why| {
             Fault::new(format!("checkpoint {}: {why}", dir.display()))
                 .hint("it is not restored: what would come of it nobody knows")

@@ -9,8 +9,8 @@ use rustix::process::getuid;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
+use skiff_sys::{IgnoreError, small_file};
 use skiff_user::context::UserContext;
 
 /// The release, the architecture, the packages of a root.
@@ -169,7 +169,7 @@ fn packages(keep: &Path) -> Result<BTreeSet<String>> {
         meta.mtime(),
         meta.mtime_nsec()
     );
-    if let Ok(text) = fs::read_to_string(keep)
+    if let Ok(text) = small_file::read_to_string(keep)
         && let Some((first, rest)) = text.split_once('\n')
         && first == key
     {

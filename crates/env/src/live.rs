@@ -22,6 +22,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
+use skiff_user::named;
 
 use crate::{calling, root, ssh_agent};
 
@@ -156,7 +157,7 @@ pub fn row(l: &ListedEnvironment) -> Vec<String> {
 
 /// All of the user's.
 pub fn listed(context: &UserContext) -> Result<Vec<ListedEnvironment>> {
-    environments::list(context)?.iter().map(ListedEnvironment::of).collect()
+    Ok(named::listable(environments::list(context)?.iter().map(ListedEnvironment::of)))
 }
 
 impl ListedEnvironment {

@@ -12,6 +12,7 @@ use skiff_output as output;
 use skiff_runtime::record::{InstanceDir, State};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
 /// Prints it, and what follows if that is asked for, until the instance ends.
@@ -21,7 +22,7 @@ pub fn show(context: &UserContext, name: &EnvName, follow: bool) -> Result<()> {
         return Follow::begin(&record, 0)?.until(None).map(drop);
     }
     let path = record.output();
-    File::open(&path).and_then(|mut file| copy(&mut file)).context(|| path.display().to_string())
+    small_file::open(&path).and_then(|mut file| copy(&mut file)).context(|| path.display().to_string())
 }
 
 /// Somebody who reads along.
@@ -36,7 +37,7 @@ impl<'a> Follow<'a> {
     pub fn begin(record: &'a InstanceDir, skipped: u64) -> Result<Self> {
         let path = record.output();
         let about = || path.display().to_string();
-        let file = File::open(&path).context(about)?;
+        let file = small_file::open(&path).context(about)?;
         seek(&file, SeekFrom::Start(skipped)).context(about)?;
         let news = inotify::init(CreateFlags::CLOEXEC).context(about)?;
         inotify::add_watch(&news, &path, WatchFlags::MODIFY).context(about).map_err(|e: Error| {

@@ -24,6 +24,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Identity, Plan, Route};
 use skiff_user::context::UserContext;
+use skiff_user::named;
 
 /// One, for people and programs.
 #[derive(Serialize)]
@@ -121,7 +122,8 @@ pub fn listed(context: &UserContext) -> Result<Vec<ListedInstance>> {
     let all = InstanceDir::all(context)?;
     let looked = all.iter().map(|record| (record, ListedInstance::of(record)));
     // One that has gone meanwhile is none.
-    looked.filter(|(record, one)| one.is_ok() || record.dir.exists()).map(|(_, one)| one).collect()
+    let there = looked.filter(|(record, one)| one.is_ok() || record.dir.exists());
+    Ok(named::listable(there.map(|(_, one)| one)))
 }
 
 /// The words of a command as a shell would take them.

@@ -12,6 +12,7 @@ use skiff_runtime::lock;
 use skiff_runtime::record::{InstanceDir, State};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::name::EnvName;
+use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
 const ARRIVAL: &str = "arrival";
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Notes that the instance is here and waits.
 pub fn announce(dir: &Path, token: &str) -> Result<()> {
     let path = dir.join(ARRIVAL);
-    fs::write(&path, token).context(|| path.display().to_string())
+    small_file::write(&path, token.as_bytes()).context(|| path.display().to_string())
 }
 
 /// Notes that the instance may run; says whether that is so.
@@ -36,7 +37,7 @@ pub fn take(dir: &Path) -> Result<bool> {
 /// Whether the one that was offered with this token has been taken. If nobody has said so yet, it never will be.
 pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<bool> {
     let record = InstanceDir::named(context, instance)?;
-    let is_it = || fs::read_to_string(record.dir.join(ARRIVAL)).is_ok_and(|there| there == token);
+    let is_it = || small_file::read_to_string(&record.dir.join(ARRIVAL)).is_ok_and(|there| there == token);
     if !is_it() || decide(&record.dir, REFUSED)? {
         return Ok(false);
     }
@@ -61,12 +62,12 @@ pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<boo
 fn decide(dir: &Path, what: &str) -> Result<bool> {
     let about = || dir.join(DECISION).display().to_string();
     let new = dir.join(format!(".{DECISION}.{}", std::process::id()));
-    fs::write(&new, what).context(about)?;
+    small_file::write(&new, what.as_bytes()).context(about)?;
     let linked = fs::hard_link(&new, dir.join(DECISION));
     fs::remove_file(&new).context(about)?;
     match linked {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            Ok(fs::read_to_string(dir.join(DECISION)).context(about)? == what)
+            Ok(small_file::read_to_string(&dir.join(DECISION)).context(about)? == what)
         }
         other => other.context(about).map(|()| true),
     }

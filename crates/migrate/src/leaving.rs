@@ -1,7 +1,7 @@
 //! That an instance is being given away, written down on the sender's side: where it goes, and which CRIU, itself stopped, holds its
 //! processes. Of a sender that comes to its end in that moment this stays, and the next one finds out what has become of it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use skiff_runtime::control;
 use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_sys::IgnoreError;
 use skiff_sys::process::positive_pid;
+use skiff_sys::{IgnoreError, small_file};
 
 const FILE: &str = "leaving";
 
@@ -60,7 +60,7 @@ impl InDoubtRecord {
         let about = || path.display().to_string();
         let text = serde_json::to_vec(self).map_err(|e| Error::new(format!("{}: {e}", about())))?;
         let new = path.with_extension("new");
-        let mut file = File::create(&new).context(about)?;
+        let mut file = small_file::create(&new).context(about)?;
         file.write_all(&text)
             .and_then(|()| file.sync_all())
             .and_then(|()| fs::rename(&new, path))
@@ -70,7 +70,7 @@ impl InDoubtRecord {
     /// The one that was left, if one was.
     pub fn left(record: &InstanceDir) -> Result<Option<Self>> {
         let path = path(record);
-        match fs::read(&path) {
+        match small_file::read(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             text => serde_json::from_slice(&text.context(|| path.display().to_string())?)
                 .map(Some)

@@ -1,6 +1,6 @@
 //! The lock of what runs: whoever runs or removes an environment holds it.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,6 +20,14 @@ pub fn try_lock(dir: &Path) -> Result<Option<OwnedFd>> {
         Err(rustix::io::Errno::AGAIN) => Ok(None),
         Err(e) => Err(e).context(|| path.display().to_string()),
     }
+}
+
+/// Who holds that lock, in words; nothing where the kernel does not tell.
+pub fn holder(dir: &Path) -> Option<String> {
+    let file =
+        open(dir.join("lock"), OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let (pid, name) = lock::file_holder(file.as_fd())?;
+    Some(format!("process {pid} ({name})"))
 }
 
 /// Waits until a supervisor that is about to end has: its lock goes last.

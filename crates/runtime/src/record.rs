@@ -15,6 +15,7 @@ use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::name::EnvName;
 use skiff_store::index::ImageName;
 use skiff_sys::clock::now;
+use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, own_dir};
 use skiff_user::named;
@@ -183,11 +184,11 @@ impl InstanceDir {
 
 pub(crate) fn write(path: &Path, data: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(data).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
-    fs::write(path, text).context(|| path.display().to_string())
+    small_file::write(path, &text).context(|| path.display().to_string())
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    match fs::read(path) {
+    match small_file::read(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         text => {
             serde_json::from_slice(&text.context(|| path.display().to_string())?).map(Some).map_err(|e| {

@@ -21,8 +21,12 @@ const NOBODY: u32 = 65534;
 
 /// Remembers that fuse-overlayfs will have written here.
 pub fn mark(kept: BorrowedFd<'_>) -> Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    openat(kept, MARK, flags, Mode::from_raw_mode(0o644)).map(drop).context(|| MARK)
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    match openat(kept, MARK, flags, Mode::from_raw_mode(0o644)) {
+        // Whatever it is, it marks.
+        Err(Errno::EXIST) => Ok(()),
+        made => made.map(drop).context(|| MARK),
+    }
 }
 
 /// Converts the upper if it must be. Interrupted, it goes on the next time.

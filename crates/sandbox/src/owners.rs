@@ -1,25 +1,26 @@
 //! Whose the files of a kept environment are: on disk they belong to the user and to their subordinate ids, so they mean the
 //! same only as long as they have the same ids. The environment's directory says which they were.
 
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Mode, OFlags, openat, renameat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::small_file;
 
 /// In the environment's directory: the map of user ids, as the kernel shows it.
 const FILE: &str = "ids";
+/// A map has at most 340 lines of three numbers.
+const LONGEST: u64 = 64 << 10;
 
 /// Refuses ids under which files made earlier would be somebody else's; remembers them otherwise.
 pub fn fit(kept: BorrowedFd<'_>) -> Result<()> {
     let now = lines(&std::fs::read_to_string("/proc/self/uid_map").context(|| "own ids")?);
-    let before = match openat(kept, FILE, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-    {
-        Err(Errno::NOENT) => vec![],
-        opened => {
-            lines(&std::io::read_to_string(std::fs::File::from(opened.context(|| FILE)?)).context(|| FILE)?)
-        }
+    let before = match small_file::read_below(kept, FILE, LONGEST) {
+        Err(e) if e.kind() == ErrorKind::NotFound => vec![],
+        text => lines(&String::from_utf8_lossy(&text.context(|| FILE)?)),
     };
     if before == now {
         return Ok(());
@@ -36,7 +37,12 @@ pub fn fit(kept: BorrowedFd<'_>) -> Result<()> {
 
 fn write(kept: BorrowedFd<'_>, text: &str) -> rustix::io::Result<()> {
     let new = "ids.new";
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // Whatever has been put there: to open a named pipe would wait for its reader.
+    match unlinkat(kept, new, AtFlags::empty()) {
+        Err(Errno::NOENT) => {}
+        removed => removed?,
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = openat(kept, new, flags, Mode::from_raw_mode(0o644))?;
     rustix::io::write(&file, text.as_bytes())?;
     renameat(kept, new, kept, FILE)

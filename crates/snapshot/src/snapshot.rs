@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::base::BaseRoot;
 use crate::depot::Depot;
@@ -19,7 +21,7 @@ use crate::layer::{FinishedLayer, Item, LayerWriter, pack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::plan::{SnapshotPlan, full, incremental, take_out_unshippable};
 use crate::tree::{NodeType, TreeNode, walk};
-use skiff_sys::SystemContext;
+use skiff_sys::{SystemContext, SystemError, lock};
 
 /// The longest chain of layers; the next snapshot is a full one.
 const MAX_CHAIN: usize = 8;
@@ -31,6 +33,8 @@ const ENTRY: u64 = 64;
 const TRIES: u32 = 8;
 /// Orders the submitters of one environment on this machine.
 const LOCK: &str = "snapshot.lock";
+/// For how long another snapshot of the environment is waited for.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a snapshot is taken of.
 #[derive(Debug, Clone, Copy)]
@@ -84,7 +88,7 @@ pub fn last_snapshot(state: BorrowedFd<'_>) -> Result<Option<SnapshotId>> {
 /// one after the other. Runs inside the environment's user namespace, so that all of the upper can be read and ids are
 /// those seen inside.
 pub fn push(depot: &Depot, input: &SnapshotInput<'_>) -> Result<Pushed> {
-    let _ordered = lock(input.state)?;
+    let _ordered = wait_for_turn(input.state)?;
     let mut last = None;
     for attempt in 0..TRIES {
         // What moved once, most likely a build in progress, may do so again: a full layer tolerates most of it.
@@ -96,11 +100,24 @@ pub fn push(depot: &Depot, input: &SnapshotInput<'_>) -> Result<Pushed> {
     Err(Error::Busy { object: last.unwrap_or_default(), tries: TRIES })
 }
 
-fn lock(state: BorrowedFd<'_>) -> Result<OwnedFd> {
+fn wait_for_turn(state: BorrowedFd<'_>) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(state, LOCK, flags, Mode::RUSR | Mode::WUSR).on("open", LOCK)?;
-    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).on("lock", LOCK)?;
-    Ok(file)
+    let attempt = || match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::AGAIN) => Ok(None),
+        taken => taken.map(Some),
+    };
+    // Whatever can open the file can hold it, a program inside as well.
+    match lock::within(PATIENCE, attempt).on("lock", LOCK)? {
+        Some(()) => Ok(file),
+        None => {
+            let holder = lock::file_holder(file.as_fd());
+            let holder =
+                holder.map_or_else(|| "a process".into(), |(pid, name)| format!("process {pid} ({name})"));
+            let reason = format!("{holder} has held it for {} s", PATIENCE.as_secs());
+            Err(SystemError { reason, ..SystemError::new("lock", LOCK, Errno::AGAIN) }.into())
+        }
+    }
 }
 
 /// The last snapshot, if it is whole in the depot.

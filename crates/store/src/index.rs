@@ -10,6 +10,7 @@ use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::ImageId;
+use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private};
 
@@ -71,7 +72,7 @@ fn emulates() -> bool {
 impl ImageName {
     /// Reads one; nothing if there is none.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        let text = match fs::read(path) {
+        let text = match small_file::read(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.context(|| path.display().to_string())?,
         };
@@ -115,6 +116,11 @@ impl Names {
 
     /// All, by name.
     pub fn all(&self) -> Result<Vec<ImageName>> {
+        self.all_but(|_| ())
+    }
+
+    /// All, by name; those that cannot be read are named to `bad`.
+    pub fn all_but(&self, mut bad: impl FnMut(Error)) -> Result<Vec<ImageName>> {
         if !self.is_there {
             return Ok(vec![]);
         }
@@ -123,10 +129,11 @@ impl Names {
         for entry in entries {
             let path = entry.context(|| self.dir.display().to_string())?.path();
             if path.extension().is_some_and(|e| e == "json") {
-                // Gone meanwhile, or somebody else's idea of a file.
-                let read =
-                    fs::read(&path).ok().and_then(|text| serde_json::from_slice::<ImageName>(&text).ok());
-                all.extend(read);
+                // One that has gone meanwhile is none.
+                match ImageName::read(&path) {
+                    Ok(entry) => all.extend(entry),
+                    Err(e) => bad(e),
+                }
             }
         }
         all.sort_by(|a, b| a.reference.cmp(&b.reference));

@@ -26,6 +26,7 @@ pub mod process;
 pub mod project_quota;
 pub mod seccomp;
 pub mod signal;
+pub mod small_file;
 pub mod title;
 pub mod uncached;
 pub mod verity;

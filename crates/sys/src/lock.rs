@@ -6,9 +6,11 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
 use rustix::path::Arg;
+
+use crate::error::show;
 
 /// Between two attempts to take a lock that another has.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -69,6 +71,27 @@ pub fn try_file(dir: BorrowedFd<'_>, name: impl Arg) -> io::Result<Option<OwnedF
         Err(Errno::AGAIN) => Ok(None),
         Err(e) => Err(e.into()),
     }
+}
+
+/// The process that has locked a file as [`try_file`] does, with its name; nothing where the kernel names none of this PID namespace, or the one
+/// that it names has ended and left the lock to its children.
+#[must_use]
+pub fn file_holder(file: BorrowedFd<'_>) -> Option<(u32, String)> {
+    let found = fstat(file).ok()?;
+    let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+    let wanted = format!("{major:02x}:{minor:02x}:{}", found.st_ino);
+    let pid = holder_in(&std::fs::read_to_string("/proc/locks").ok()?, &wanted)?;
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some((pid, show(name.trim_ascii_end())))
+}
+
+/// From lines such as `2: FLOCK  ADVISORY  WRITE 708 08:01:2621 0 EOF`; those who wait have `->` in front.
+fn holder_in(locks: &str, wanted: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else { return None };
+        pid.parse().ok().filter(|_| file == wanted)
+    })
 }
 
 /// Locks the first of `NAME.0`, `NAME.1` ... that is free, as [`try_file`] does; nothing if all `count` of them are locked.
@@ -138,6 +161,14 @@ mod tests {
         drop(copy);
         assert!(take().is_some());
         std::fs::remove_dir_all(path).expect("removed");
+    }
+
+    #[test]
+    fn who_has_locked_a_file_is_found() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 08:01:5 0 EOF\n2: FLOCK  ADVISORY  WRITE 8 08:01:55 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 9 08:01:5 0 EOF\n3: FLOCK  ADVISORY  WRITE 10 08:01:5 0 EOF\n";
+        assert_eq!(holder_in(locks, "08:01:5"), Some(10));
+        assert_eq!(holder_in(locks, "08:01:6"), None);
     }
 
     #[test]

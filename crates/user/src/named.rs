@@ -19,6 +19,11 @@ pub fn all<N: FromStr + Display + Ord>(dir: &Path, mark: &str) -> Result<Vec<N>>
     Ok(all)
 }
 
+/// What can be listed. What cannot is named on standard error: one broken record must not hide all others.
+pub fn listable<T>(looked: impl IntoIterator<Item = Result<T>>) -> Vec<T> {
+    looked.into_iter().filter_map(|one| one.map_err(|e| skiff_output::complain(&e)).ok()).collect()
+}
+
 /// The error for a name that does not exist. Its hint lists those that do, and the command that creates one.
 pub fn no_such<N: Display>(
     what: &str,

@@ -10,6 +10,7 @@ use skiff_spec::instance::End;
 use skiff_spec::members::Member;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
+use skiff_user::named;
 
 use crate::local::errand::{Errand, wait_until_ready};
 use crate::local::known::{nodes, not_up, shown_end};
@@ -233,11 +234,9 @@ pub fn listed(context: &UserContext) -> Result<Vec<ListedCluster>> {
     };
     let all = ClusterDir::all(context)?;
     // One that has gone meanwhile is none.
-    all.iter()
-        .map(|record| (record, one(record)))
-        .filter(|(record, one)| one.is_ok() || record.dir.exists())
-        .map(|(_, one)| one)
-        .collect()
+    let looked = all.iter().map(|record| (record, one(record)));
+    let there = looked.filter(|(record, one)| one.is_ok() || record.dir.exists());
+    Ok(named::listable(there.map(|(_, one)| one)))
 }
 
 /// Prints the user's clusters.

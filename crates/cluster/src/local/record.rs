@@ -16,7 +16,7 @@ use skiff_spec::members::{MOST, Member};
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_store::index::ImageName;
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, is_whole, make_private, new_in, own_dir, set_aside, with_umask};
 use skiff_user::named;
@@ -186,7 +186,7 @@ impl ClusterDir {
     /// What it was made as.
     pub fn settings(&self) -> Result<ClusterSettings> {
         let path = self.dir.join(SETTINGS);
-        let text = fs::read(&path).context(|| path.display().to_string())?;
+        let text = small_file::read(&path).context(|| path.display().to_string())?;
         serde_json::from_slice(&text).map_err(|e| Error::new(format!("{}: {e}", path.display())))
     }
 
@@ -198,7 +198,7 @@ impl ClusterDir {
     /// By which its nodes know each other.
     pub fn key(&self) -> Result<String> {
         let path = self.dir.join(KEY);
-        fs::read_to_string(&path).context(|| path.display().to_string())
+        small_file::read_to_string(&path).context(|| path.display().to_string())
     }
 
     /// Adds to what a node has written, if its own file is not this one.
@@ -231,8 +231,8 @@ impl ClusterDir {
 
     fn log_tail(&self, member: Member) -> String {
         let path = self.log(member);
-        let text =
-            fs::read(&path).map_or_else(|e| e.to_string(), |t| String::from_utf8_lossy(&t).into_owned());
+        let text = small_file::read(&path)
+            .map_or_else(|e| e.to_string(), |t| String::from_utf8_lossy(&t).into_owned());
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(5)..].join("; ")
     }

@@ -1,10 +1,11 @@
 //! What a running environment has seen of the host, as a file in its directory: lines of text.
 
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::CWD;
 use skiff_spec::fault::Result;
+use skiff_sys::small_file;
 use skiff_user::dirs;
 
 use super::full::FullLook;
@@ -29,9 +30,8 @@ pub(super) struct HostState {
 impl HostState {
     /// The state of the environment in `dir`; nothing if there is none, or none that can be read.
     pub(super) fn read(dir: &Path) -> Option<Self> {
-        let mut text = String::new();
-        std::fs::File::open(dir.join(FILE)).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
-        Self::from_text(&text)
+        let text = small_file::read_below(CWD, dir.join(FILE), LONGEST).ok()?;
+        Self::from_text(std::str::from_utf8(&text).ok()?)
     }
 
     /// Puts it in place of the one there.

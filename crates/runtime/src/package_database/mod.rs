@@ -110,7 +110,7 @@ pub(crate) fn is_up_to_date(dir: &Path) -> bool {
 /// What was merged last into the environment in `dir`.
 pub fn ancestor(dir: &Path) -> Option<Ancestor> {
     let mut text = String::new();
-    let file = std::fs::File::open(dir.join(FILE)).ok()?;
+    let file = skiff_sys::small_file::open(&dir.join(FILE)).ok()?;
     std::io::Read::read_to_string(&mut std::io::Read::take(file, LONGEST), &mut text).ok()?;
     Ancestor::from_text(&text).ok()
 }
@@ -135,8 +135,8 @@ fn due(dir: &Path) -> Option<String> {
     let mark = base::mark()?;
     // The beginning is enough.
     let mut head = [0; 256];
-    let known =
-        std::fs::File::open(dir.join(FILE)).and_then(|mut file| std::io::Read::read(&mut file, &mut head));
+    let known = skiff_sys::small_file::open(&dir.join(FILE))
+        .and_then(|mut file| std::io::Read::read(&mut file, &mut head));
     let known =
         known.ok().and_then(|length| std::str::from_utf8(&head[..length]).ok()).and_then(Ancestor::mark_of);
     (known != Some(&mark)).then_some(mark)

@@ -151,7 +151,8 @@ impl ListedImage {
 /// `skiff images`.
 pub fn list(format: &ListFormat<'_>) -> Result<()> {
     let context = UserContext::load()?;
-    let all: Vec<ListedImage> = Names::of(&context)?.all()?.iter().map(ListedImage::of).collect();
+    let all: Vec<ListedImage> =
+        Names::of(&context)?.all_but(|e| output::complain(&e.into()))?.iter().map(ListedImage::of).collect();
     let rows: Vec<Vec<String>> = all.iter().map(ListedImage::row).collect();
     output::list(
         format,
