@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -21,7 +21,9 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{Child, positive_pid};
 use skiff_user::dirs::with_umask;
 
-use crate::lock;
+mod ending;
+
+pub use ending::{end_at, end_if_idle, stop_at};
 
 /// The socket for the user's own commands, in the environment's directory.
 pub const CONTROL: &str = "control.sock";
@@ -162,6 +164,17 @@ pub enum SupervisorStatus {
     Silent,
 }
 
+/// What came of a question.
+enum Answer {
+    /// Nothing is running.
+    Nobody,
+    From(Live),
+    /// No answer came in time.
+    Silence,
+    /// The connection ended without an answer.
+    CutOff,
+}
+
 impl Live {
     /// Asks the supervisor of what is in `dir` whether it is running. One that hangs must not keep a list from showing the others.
     pub fn status(dir: &Path) -> Result<SupervisorStatus> {
@@ -177,29 +190,49 @@ impl Live {
                 "environment {}: its supervisor does not answer",
                 dir.display()
             ))
-            .hint("end the process that holds its control.sock; the environment's files stay as they are")),
+            .hint(
+                "`skiff env stop` or `skiff instance stop` ends it; the environment's files stay as they are",
+            )),
         }
     }
 
     fn ask(dir: &Path, want: ControlRequest, patience: Duration) -> Result<SupervisorStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            // A supervisor answers at once, or something is badly wrong with it.
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match Self::ask_once(dir, want, left)? {
+                Answer::Nobody => return Ok(SupervisorStatus::NotRunning),
+                Answer::From(live) => return Ok(SupervisorStatus::Running(live)),
+                Answer::Silence => return Ok(SupervisorStatus::Silent),
+                // It is just ending, which shows by its socket; or too many others are there.
+                Answer::CutOff if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
+                Answer::CutOff => return Ok(SupervisorStatus::Silent),
+            }
+        }
+    }
+
+    fn ask_once(dir: &Path, want: ControlRequest, patience: Duration) -> Result<Answer> {
         let name = || format!("environment {}", dir.display());
-        let Some(socket) = dial(dir)? else { return Ok(SupervisorStatus::NotRunning) };
-        // A supervisor answers at once, or something is badly wrong with it.
+        let socket = match dial_within(dir, patience)? {
+            None => return Ok(Answer::Nobody),
+            Some(None) => return Ok(Answer::Silence),
+            Some(Some(socket)) => socket,
+        };
         sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(patience)).context(name)?;
         let asked = fdpass::send(socket.as_fd(), &[want.byte()], &[])
             .and_then(|()| fdpass::receive(socket.as_fd(), 64));
         let (bytes, fds) = match asked {
-            // It is just ending.
             Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
-                return Ok(SupervisorStatus::NotRunning);
+                return Ok(Answer::CutOff);
             }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(SupervisorStatus::Silent),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Answer::Silence),
             other => other.context(name)?,
         };
-        let Some(init) = fds.into_iter().next() else { return Ok(SupervisorStatus::NotRunning) };
+        let Some(init) = fds.into_iter().next() else { return Ok(Answer::CutOff) };
         let Process1 { pid, sessions, sees_host } = Process1::from_bytes(&bytes)
             .ok_or_else(|| Error::new(format!("{}: its supervisor sent an invalid answer", name())))?;
-        Ok(SupervisorStatus::Running(Self { connection: socket, init, pid, sessions, sees_host }))
+        Ok(Answer::From(Self { connection: socket, init, pid, sessions, sees_host }))
     }
 
     /// The connection that makes it a session.
@@ -225,11 +258,22 @@ impl Live {
 
 /// A connection to the supervisor of what runs at `dir`; nothing if none does.
 pub fn dial(dir: &Path) -> Result<Option<OwnedFd>> {
+    match dial_within(dir, PATIENCE)? {
+        Some(None) => Err(Error::new(format!("{}: its supervisor does not answer", dir.display()))),
+        dialled => Ok(dialled.flatten()),
+    }
+}
+
+/// The outer option is empty where nothing is running, the inner one where too many others are being connected.
+fn dial_within(dir: &Path, patience: Duration) -> Result<Option<Option<OwnedFd>>> {
     let name = || dir.display().to_string();
     let socket = new_socket(SocketType::SEQPACKET).context(name)?;
     let Ok(address) = Address::of(dir, CONTROL) else { return Ok(None) };
+    // It is this one that bounds connect(2).
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience)).context(name)?;
     match connect(&socket, &address.unix) {
-        Ok(()) => Ok(Some(socket)),
+        Ok(()) => Ok(Some(Some(socket))),
+        Err(Errno::AGAIN) => Ok(Some(None)),
         Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
         Err(e) => Err(e).context(name),
     }
@@ -295,48 +339,4 @@ impl Address {
         let path = format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         Ok(Self { unix: SocketAddrUnix::new(path)?, _dir: Some(fd) })
     }
-}
-
-/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left.
-pub fn stop_at(dir: &Path) -> Result<bool> {
-    if !end_at(dir)? {
-        return Ok(false);
-    }
-    lock::wait(dir)?;
-    Ok(true)
-}
-
-/// Ends the environment at `dir` if it only waits for its next session; otherwise it goes on. Waits for the end.
-pub fn end_if_idle(dir: &Path) -> Result<()> {
-    // That its last session has ended may just be on the way to the supervisor.
-    for _ in 0..ROUNDS {
-        let Some(live) = Live::connect(dir, ControlRequest::EndIfIdle)? else { return lock::wait(dir) };
-        if live.sessions > 0 {
-            return Ok(());
-        }
-        let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        if poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&moment))
-            .context(|| "waiting for its end")?
-            > 0
-        {
-            return lock::wait(dir);
-        }
-    }
-    Ok(())
-}
-
-/// How often a supervisor is asked that has no session, and does not know yet that nothing runs.
-const ROUNDS: usize = 20;
-
-/// Ends every process of what runs at `dir`; whether anything did.
-pub fn end_at(dir: &Path) -> Result<bool> {
-    let Some(live) = Live::connect(dir, ControlRequest::Stop)? else { return Ok(false) };
-    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
-        .context(|| "waiting for its end")?;
-    if ended == 0 {
-        return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
-            .hint("one that waits for a dead file server cannot be killed before that answers"));
-    }
-    Ok(true)
 }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, SocketFlags, SocketType, accept_with, send};
-use rustix::process::{Signal, WaitOptions, kill_process, wait};
+use rustix::process::{Resource, Signal, WaitOptions, getrlimit, kill_process, wait};
+use skiff_output as output;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::{RunningContainer, StartOptions, detach_stdio, reap_all_until, start};
 use skiff_sandbox::{IDLE, STILL};
@@ -20,11 +21,12 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 use skiff_user::context::UserContext;
 
-use crate::control::{CONTROL, ControlRequest, HOST, Live, Process1, accept, answer, listen_at};
+use crate::control::{CONTROL, ControlRequest, HOST, Live, Process1, answer, listen_at};
+use crate::control_listener::ControlListener;
 use crate::host_changes::BackgroundLook;
-use crate::lock::try_lock;
+use crate::lock::{self, try_lock};
 use crate::service::{Running, Service};
-use crate::{network, proxy};
+use crate::{network, proxy, supervisor_process};
 
 mod launch;
 
@@ -47,6 +49,12 @@ impl RuntimeDir {
     }
 }
 
+/// Descriptors of a supervisor that are not sessions.
+const DESCRIPTORS_OF_OTHERS: usize = 128;
+
+/// How long a wait for another command's start is nobody's concern.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// When an environment ends.
 #[derive(Clone, Copy)]
 pub enum Lifetime<'a> {
@@ -68,7 +76,8 @@ pub fn session_at(
     lifetime: Lifetime<'_>,
     make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
 ) -> Result<Live> {
-    let until = Instant::now() + Duration::from_secs(300);
+    let begun = Instant::now();
+    let mut is_told = false;
     loop {
         if let Some(live) = Live::connect(&runtime.dir, ControlRequest::Session)? {
             return Ok(live);
@@ -77,14 +86,33 @@ pub fn session_at(
             // Whoever started it between our question and our lock would hold the lock now.
             let (plan, held) = make()?;
             launch(context, runtime, lifetime, &plan, &held, &lock).map_err(Failed::into_error)?;
-        } else if Instant::now() > until {
-            return Err(Error::new(format!(
-                "environment {}: it neither runs nor lets itself be started",
-                runtime.name
-            ))
-            .hint("another command may be busy with it, or hang"));
+        } else if begun.elapsed() > lifetime.patience() {
+            return Err(is_held(runtime));
         } else {
+            if !is_told && begun.elapsed() > SILENCE {
+                output::note(&is_held(runtime).message);
+                is_told = true;
+            }
             std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+/// Why what neither runs nor can be started is waited for.
+fn is_held(runtime: &RuntimeDir) -> Error {
+    let (name, holder) = (&runtime.name, lock::holder(&runtime.dir));
+    let lock = runtime.dir.join("lock");
+    let by = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
+    Error::new(format!("environment {name}: is not running, and {} is held{by}", lock.display()))
+        .hint("another command may be busy with the environment; end the process if it hangs")
+}
+
+impl Lifetime<'_> {
+    /// How long another command's start is waited for. In a job it may have to fetch gigabytes first.
+    fn patience(self) -> Duration {
+        match self {
+            Self::WhileUsed => Duration::from_secs(60),
+            Self::WhileEntered | Self::UntilStopped | Self::Instance(_) => Duration::from_secs(300),
         }
     }
 }
@@ -97,10 +125,14 @@ struct Supervisor<'a> {
     instance: RunningContainer,
     /// What it is kept for, if that is one thing.
     running: Option<Running>,
-    control: OwnedFd,
+    control: ControlListener,
     host: OwnedFd,
     signals: Signals,
     sessions: Vec<OwnedFd>,
+    /// How many there can be.
+    most_sessions: usize,
+    /// By this it is found when it cannot be asked.
+    _mark: OwnedFd,
     idle_since: Option<Instant>,
     look: Option<BackgroundLook>,
 }
@@ -125,7 +157,7 @@ impl<'a> Supervisor<'a> {
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
         let kind = if runtime.environment.as_ref() == Some(&runtime.name) { "env" } else { "instance" };
-        skiff_sys::title::set(&format!("skiff-{kind} {}", runtime.name));
+        skiff_sys::title::set(&format!("{}{kind} {}", supervisor_process::NAME, runtime.name));
         let signals = Signals::block(&[]).context(|| "signals")?;
         let look = runtime.sees_host_changes(context, lifetime, plan).then(BackgroundLook::from_now);
         let host = listen_at(&runtime.dir, HOST, SocketType::STREAM)?;
@@ -142,7 +174,8 @@ impl<'a> Supervisor<'a> {
             }
         };
         // Last: whoever can connect finds it running.
-        let control = listen_at(&runtime.dir, CONTROL, SocketType::SEQPACKET)?;
+        let control = ControlListener::new(&runtime.dir)?;
+        let mark = supervisor_process::mark(&runtime.dir)?;
         // The first session needs a moment to arrive.
         let idle_since = Some(Instant::now() + Duration::from_secs(5));
         let (base, sessions) = (plan.base, vec![]);
@@ -157,6 +190,8 @@ impl<'a> Supervisor<'a> {
             host,
             signals,
             sessions,
+            most_sessions: most_sessions(),
+            _mark: mark,
             idle_since,
             look,
         })
@@ -187,7 +222,7 @@ impl<'a> Supervisor<'a> {
             if woken.host {
                 self.serve_inside();
             }
-            let stop = woken.control && self.serve_command();
+            let stop = woken.control && self.serve_commands();
             if self.look.as_ref().and_then(BackgroundLook::patience) == Some(Duration::ZERO) {
                 self.look_at_host();
             }
@@ -213,17 +248,19 @@ impl<'a> Supervisor<'a> {
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(&self.instance.init.pidfd, PollFlags::IN),
             PollFd::new(&self.instance.control, PollFlags::IN),
-            PollFd::new(&self.control, PollFlags::IN),
             PollFd::new(&self.host, PollFlags::IN),
         ];
         let output = self.running.as_ref().and_then(Running::output);
         fds.extend(output.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let others = fds.len();
         fds.extend(self.sessions.iter().map(|s| PollFd::new(s, PollFlags::IN)));
+        let control = fds.len();
+        fds.extend(self.control.descriptors().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let left = self.idle_until().map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.or_else(|| self.running.as_ref()?.patience());
         let look = self.look.as_ref().and_then(BackgroundLook::patience);
-        let left = left.into_iter().chain(look).min();
+        let silent = self.control.patience();
+        let left = left.into_iter().chain(look).chain(silent).min();
         let limit = left.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(d.subsec_nanos()),
@@ -234,8 +271,8 @@ impl<'a> Supervisor<'a> {
             signal: ready(0),
             init_ended: ready(1),
             init_spoke: ready(2),
-            control: ready(3),
-            host: ready(4),
+            host: ready(3),
+            control: silent.is_some() || (control..fds.len()).any(ready),
             gone: (0..self.sessions.len()).filter(|n| ready(others + n)).collect(),
         }
     }
@@ -256,9 +293,18 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Answers one command of the user's; whether the environment is to end.
-    fn serve_command(&mut self) -> bool {
-        let Some((connection, want)) = accept(&self.control) else { return false };
+    /// Answers the user's commands; whether the environment is to end.
+    fn serve_commands(&mut self) -> bool {
+        let requests = self.control.requests();
+        requests
+            .into_iter()
+            .fold(false, |ends, (connection, want)| self.serve_command(connection, want) || ends)
+    }
+
+    fn serve_command(&mut self, connection: OwnedFd, want: ControlRequest) -> bool {
+        if want == ControlRequest::Session && self.sessions.len() >= self.most_sessions {
+            return false;
+        }
         let init = &self.instance.init;
         let sessions = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX);
         let sees_host = self.look.as_mut().is_some_and(BackgroundLook::is_unchanged);
@@ -339,6 +385,12 @@ impl<'a> Supervisor<'a> {
             remove(&self.runtime.dir, name);
         }
     }
+}
+
+/// Some descriptors are left for what ends the environment, whoever has taken all sessions.
+fn most_sessions() -> usize {
+    let most = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
+    most.unwrap_or(1 << 20).saturating_sub(DESCRIPTORS_OF_OTHERS).max(16)
 }
 
 fn remove(dir: &Path, name: &str) {

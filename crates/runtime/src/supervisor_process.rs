@@ -1,0 +1,99 @@
+//! Ends a supervisor that cannot be asked: a program inside may hold up its socket, or have removed it, with all that is in the directory.
+//! What the program cannot reach is the supervisor itself, a process of the host's, by which it is known: its name, and that it
+//! holds the directory open.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::process::positive_pid;
+
+/// What every supervisor's name begins with.
+pub const NAME: &str = "skiff-";
+/// How long it may take to clean up when its processes are gone.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long it may take to be gone.
+const DYING: Duration = Duration::from_secs(10);
+
+/// The directory, as a supervisor holds it open.
+pub fn mark(dir: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, dir, flags, Mode::empty()).context(|| dir.display().to_string())
+}
+
+/// Whether a supervisor holds `dir`.
+pub fn is_there(dir: &Path) -> bool {
+    find(dir).is_some()
+}
+
+/// Ends the supervisor of what runs at `dir`, with everything inside; whether there was one.
+pub fn end(dir: &Path) -> Result<bool> {
+    let Some((pid, handle)) = find(dir) else { return Ok(false) };
+    // Without them it notes how it ended and cleans up, as always.
+    for child in children(pid) {
+        kill(child.as_fd());
+    }
+    if !has_ended(handle.as_fd(), GRACE) {
+        kill(handle.as_fd());
+    }
+    match has_ended(handle.as_fd(), DYING) {
+        true => Ok(true),
+        false => Err(Fault::new(format!("{}: its supervisor, process {pid}, does not end", dir.display()))
+            .hint("one that waits for a dead file server cannot be killed before that answers")),
+    }
+}
+
+fn find(dir: &Path) -> Option<(Pid, OwnedFd)> {
+    let wanted = fs::metadata(dir).ok()?;
+    let own_space = fs::read_link("/proc/self/ns/pid").ok()?;
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().and_then(positive_pid);
+    fs::read_dir("/proc").ok()?.flatten().filter_map(number).find_map(|pid| {
+        let about = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+        if !fs::metadata(&about).is_ok_and(|found| found.uid() == getuid().as_raw()) {
+            return None;
+        }
+        // Before anything is looked at: what is found is of this process then, not of a later one of its number.
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let is_named = fs::read(about.join("comm")).is_ok_and(|name| name.starts_with(NAME.as_bytes()));
+        // A process inside could call itself so, and hold the directory.
+        let is_outside =
+            is_named && fs::read_link(about.join("ns/pid")).is_ok_and(|space| space == own_space);
+        let held = is_outside.then(|| fs::read_dir(about.join("fd")).ok()).flatten()?;
+        let holds = held.flatten().any(|fd| {
+            fs::metadata(fd.path())
+                .is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
+        });
+        holds.then_some((pid, handle))
+    })
+}
+
+fn children(pid: Pid) -> Vec<OwnedFd> {
+    let pid = pid.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .default_on_error("a process that is gone has none");
+    let pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok().and_then(positive_pid));
+    pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect()
+}
+
+fn kill(process: BorrowedFd<'_>) {
+    pidfd_send_signal(process, Signal::KILL).ignore_error("it may have ended by itself");
+}
+
+fn has_ended(process: BorrowedFd<'_>, limit: Duration) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).ok();
+        match poll(&mut [PollFd::from_borrowed_fd(process, PollFlags::IN)], left.as_ref()) {
+            Err(rustix::io::Errno::INTR) => {}
+            ended => return ended.is_ok_and(|count| count > 0),
+        }
+    }
+}
