@@ -97,6 +97,7 @@ attack surroundings /tmp/skiff-preload.so
 umount -l /run/skiff/base && rm -rf /run/skiff/base
 attack surroundings /tmp/skiff-preload.so
 equal "$(stat -c %a /run/skiff) $(stat -c %a /run/skiff/base)" '755 755' 'modes of what the helper makes'
+equal "$(stat -c '%U:%G' /run/skiff /run/skiff/callers | sort -u)" root:root 'whose what the helper makes is'
 start alice /usr/bin/python3 /tmp/skiff-attack.py $helper interrupted 4
 while kill -0 "$started" 2>/dev/null; do ok as bob skiff run -- true; done
 kill $restless && restless=

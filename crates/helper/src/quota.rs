@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::lock;
@@ -60,7 +60,7 @@ fn try_one_of(uid: u32, what: &str, most: u32) -> Result<Option<Slot>> {
     let open = || openat2(CWD, about(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let dir = match open() {
         Err(Errno::NOENT) => {
-            match mkdirat(state::dir()?, DIR, Mode::from_raw_mode(0o700)) {
+            match state::make(state::dir()?, DIR, 0o700) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(e) => return Err(e).context(about),
             }

@@ -1,9 +1,9 @@
 //! `/run/skiff`, where the helper keeps what lives until the next boot.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, chownat, fstat, mkdirat, openat2};
 use rustix::io::Errno;
 use skiff_spec::fault::{Context, Result};
 
@@ -12,10 +12,16 @@ use crate::files::refuse_unless_owned;
 /// The directory's path.
 pub const DIR: &str = "/run/skiff";
 
+/// Makes a directory of root's group, too: it would have that of whoever calls the helper first.
+pub fn make(at: impl AsFd, name: &str, mode: u32) -> rustix::io::Result<()> {
+    mkdirat(&at, name, Mode::from_raw_mode(mode))?;
+    chownat(&at, name, None, Some(Gid::ROOT), AtFlags::SYMLINK_NOFOLLOW)
+}
+
 /// The directory, made and checked: nobody but root may put things there.
 pub fn dir() -> Result<OwnedFd> {
     let name = || DIR;
-    match rustix::fs::mkdir(DIR, Mode::from_raw_mode(0o755)) {
+    match make(CWD, DIR, 0o755) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => {
             return Err(e)
