@@ -1,4 +1,5 @@
-# takes: 40
+# takes: 60
+# time: 300
 # What the host's administrator installs, upgrades and removes by rpm or dnf is merged into the environment's own RPM database. No program of the
 # environment that is started for that gains anything.
 . "$(dirname "$0")/../lib.sh"
@@ -193,7 +194,7 @@ admin -U --oldpackage $(file skiff-tup-1)
 exec 8<>$repository/secret
 ok as alice env SECRET=secret skiff env exec dev -- cat /var/said
 exec 8>&-
-equal "$err" '' 'what is said of a merge'
+lacks "$err" 'may not show'
 has "$out" 'id 0'
 lacks "$out" SECRET 'variables'
 lacks "$out" "$repository/secret" 'descriptors'
@@ -216,7 +217,8 @@ start alice skiff env refresh dev
 sleep 3
 kill -9 $started
 eventually 5 sh -c '! pgrep -u alice -x yes'
-inside alice dev 'mv /usr/lib/real/rpmdb /usr/bin/rpmdb' || true
+ok as alice skiff env stop dev
+mv $state/upper/usr/lib/real/rpmdb $state/upper/usr/bin/rpmdb
 said skiff-tup
 equal "$out" 'skiff-tup 2'
 is_sound
