@@ -244,7 +244,10 @@ key, blob = next((key, blob) for key, blob in d.execute('select hnum, blob from 
 d.execute('update Packages set blob = ? where hnum = ?', (blob.replace(b'/usr/share', b'/USR/share'), key))
 d.commit()
 EOF
+# Whoever closes a database last by SQLite's own means removes two files that users need for reading it: RPM leaves them.
+rpm -qa >/dev/null 2>&1 || true
 ok as alice skiff env exec dev -- rpm -q skiff-tnew
-has "$err" 'the environment may not show' 'a damaged database of the host'
+has "$err" 'it may not show the host' 'a damaged database of the host'
+has "$err" 'skipping'
 cp -p $repository/whole $database
 is_sound
