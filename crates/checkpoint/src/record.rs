@@ -340,6 +340,7 @@ mod tests {
             mounts: vec![],
             net: Net::Host,
             hostname: None,
+            ssh_user: None,
             shims: vec![],
         };
         let instance = Started {
