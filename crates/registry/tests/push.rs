@@ -125,7 +125,7 @@ fn what_a_registry_does_not_take_is_told() {
         let Err(error) = push(&uploads, &bytes) else { panic!("{faults:?}: must fail") };
         assert!(error.to_string().contains(message), "{faults:?}: {error}");
         assert!(error.hint().is_some_and(|told| told.contains(hint)), "{faults:?}: {:?}", error.hint());
-        assert!(uploads.manifest("/v2/a/b/manifests/1").is_UploadFault::Nothing, "{faults:?}: an image without its blobs");
+        assert!(uploads.manifest("/v2/a/b/manifests/1").is_none(), "{faults:?}: an image without its blobs");
     }
 }
 
@@ -136,7 +136,7 @@ fn what_cannot_be_read_here_is_not_asked_for_again() {
     let read = |_: u64| {
         tried.set(tried.get() + 1);
         // Less than it is to have.
-        Ok(Box::new(Cursor::new(vec![0; 100])) as Box<dyn Read>)
+        Ok(Box::new(Cursor::new(vec![0u8; 100])) as Box<dyn Read>)
     };
     let blob = Upload { digest: sha256(&[0; 200]), size: 200, read: &read, sent: &|_| () };
     let to = name(&uploads.server, "a/b:1");
