@@ -62,7 +62,8 @@ ok skopeo copy --src-tls-verify=false docker://$registry/alice/plain:2 dir:$imag
 ok as alice mkdir -p bin && as alice ln -sf /usr/bin/skiff bin/docker
 ok as alice env PATH=/home/alice/bin:/usr/bin:/bin docker push $registry/alice/plain:2
 has "$out" sha256:
-inside alice dev "skiff push --quiet $registry/alice/plain:2"
+ok as alice skiff env create tools
+inside alice tools "skiff push --quiet $registry/alice/plain:2"
 has "$out" sha256:
 
 # What is no place for an image, and no image.
