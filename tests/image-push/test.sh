@@ -67,7 +67,7 @@ inside alice tools "skiff push --quiet $registry/alice/plain:2"
 has "$out" sha256:
 
 # What is no place for an image, and no image.
-for case in 'plain:2|names no registry' 'localhost/x:1|no registry has names' './file|names a file' "$registry/x@$pushed|digest follows" 'X/y z|'; do
+for case in 'plain:2|names no registry' 'localhost/x:1|no registry has names' './file.sqsh|names a file' "$registry/x@$pushed|digest follows" 'X/y z|'; do
     fails 125 as alice skiff push $image "${case%%|*}"
     has "$err" "${case#*|}"
     has "$err" 'hint: '
