@@ -78,14 +78,14 @@ sub
         has "$err" "$1" "skiff cp ${*:2}"
         has "$err" 'hint: ' "skiff cp ${*:2}"
     }
-    refused 'web:/srv/file: it is a file, and a directory cannot be copied onto it' tree web:/srv/file
-    refused 'web:/nosuch: there is no such directory' tree/file web:/nosuch/x
-    refused 'web:/nosuch/: there is no such directory' tree/file web:/nosuch/
+    refused 'web:/srv/file is a file; a directory cannot replace it' tree web:/srv/file
+    refused 'web:/nosuch: no such directory' tree/file web:/nosuch/x
+    refused 'web:/nosuch/: no such directory' tree/file web:/nosuch/
     refused 'web:/dev/null: a device, pipe or socket cannot be copied' web:/dev/null .
     refused 'web:/proc/1/status: the kernel shows its state there' web:/proc/1/status .
     refused 'there is no instance, environment or cluster of this name' nosuch:/x .
     refused 'neither path is in an instance or environment' tree back
-    refused 'no path stands behind the colon' web: .
+    refused 'no path after the colon' web: .
     fails 125 as $user skiff cp web:/nosuch .
     has "$err" 'cannot open web:/nosuch: No such file or directory'
     # The image of `web` takes changes, and this one's takes none.
@@ -116,7 +116,7 @@ sub
     # First a link comes out, then a file below a directory of its name: it is not written through the link.
     ok as $user skiff cp web:/x/to-secret out/
     ok as $user skiff exec web sh -c 'rm /x/to-secret; mkdir -p /x/to-secret; echo evil >/x/to-secret/key'
-    refused 'it is a link or a file, and a directory is to be there' web:/x/to-secret out
+    refused 'is a link or a file, not a directory' web:/x/to-secret out
     ok as $user skiff exec web sh -c 'echo evil >/x/plain'
     as $user ln -s ../secret/key out/plain
     ok as $user skiff cp web:/x/plain out
@@ -181,6 +181,18 @@ P
     [ ! -e /home/$user/big ] || fail 'half a file was left'
     equal "$(find /home/$user -name '.skiff-cp-*')" '' "$user: files that were not finished"
     try as $user skiff cp web:/bin/busybox nosuch/
+    has "$err" 'hint: ' "$user: how to mend it"
+    # What cannot be read ends the copy, and it is said that it is not whole.
+    as $user sh -c 'mkdir -p part/b; echo a >part/a; chmod 0 part/b'
+    fails 125 as $user skiff cp part web:/srv/part
+    has "$err" 'part/b: Permission denied'
+    has "$err" 'hint: the copy is not whole'
+    as $user rm -rf part
+    fails 125 as $user skiff cp web:/srv/nothere .
+    has "$err" 'hint: look there: skiff exec web ls -ld /srv/nothere'
+    # Who has read enough is told nothing.
+    ok as $user sh -c 'skiff cp web:/ - | head -c 1000 | wc -c'
+    equal "$out$err" 1000 "$user: a reader that has had enough"
     # Those that have joined the container, too.
     eventually 5 sh -c "! pgrep -u $user -f 'skiff cp'"
 

@@ -53,12 +53,12 @@ impl CopyEnd {
                 let shown = word.display();
                 let text = std::str::from_utf8(name).ok();
                 let name = text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-                    Fault::new(format!("{shown}: nothing can have the name before the colon"))
+                    Fault::new(format!("{shown}: not a valid name before the colon"))
                         .hint(format!("for a file of the host's: ./{shown}"))
                 })?;
                 if path.is_empty() {
-                    return Err(Fault::new(format!("{shown}: no path stands behind the colon"))
-                        .hint(format!("{shown}/ is all of it")));
+                    return Err(Fault::new(format!("{shown}: no path after the colon"))
+                        .hint(format!("to copy everything: {shown}/")));
                 }
                 // As with Docker, what is no absolute path counts from the root.
                 Ok(Self::Inside(name, [OsStr::new("/"), OsStr::from_bytes(path)].iter().collect()))

@@ -3,6 +3,7 @@
 //! A container may have no tar, and what is in it may be anybody's. So the stream is foreign to whoever unpacks it: nothing in it leads out of
 //! the destination, becomes a device, or gets rights beyond those of a plain file.
 
+mod destination;
 mod pack;
 mod stream;
 mod unpack;
@@ -11,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::Fault;
 use skiff_sys::SystemError;
 
+pub use destination::Destination;
 pub use pack::{Packed, pack};
-pub use unpack::{Destination, unpack, unpack_archive};
+pub use unpack::{unpack, unpack_archive};
 
 /// Permission bits of files. Setuid and setgid bits are not copied: they would give the rights of another owner.
 const FILE_MODE: u16 = 0o777;

@@ -184,7 +184,7 @@ impl Packer<'_> {
             let wanted = usize::try_from(size - at).unwrap_or(PIECE).min(PIECE);
             let count = read_at(file.as_fd(), &mut buffer[..wanted], at).on("read", &shown)?;
             if count == 0 {
-                return Err(Fault::new(format!("{shown}: it became shorter while it was copied"))
+                return Err(Fault::new(format!("{shown} was truncated while it was copied"))
                     .hint("copy it again when nobody writes to it")
                     .into());
             }

@@ -3,7 +3,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+use skiff_spec::fault::Fault;
 use skiff_tar::ByteStream;
+
+use crate::CopyError;
 
 const PIECE: usize = 256 << 10;
 
@@ -51,4 +54,9 @@ impl ByteStream for FileStream {
     fn consume(&mut self, used: usize) {
         self.at += used;
     }
+}
+
+/// What the other side has sent is not what was to come.
+pub(crate) fn bad_stream(why: &str) -> CopyError {
+    CopyError::Stream(Fault::new(format!("stream of files: {why}")))
 }

@@ -103,7 +103,7 @@ fn destinations_are_docker_s() {
         (&file, Some("file"), "dir", Ok("dir/file")),
         (&file, Some("file"), "nosuch/", Err("no such directory")),
         (&file, Some("file"), "nosuch/x", Err("no such directory")),
-        (&tree, Some("tree"), "old", Err("cannot be copied onto it")),
+        (&tree, Some("tree"), "old", Err("a directory cannot replace it")),
         (&tree, Some("tree"), "dir", Ok("dir/tree/file")),
         (&tree, Some("tree"), "fresh", Ok("fresh/file")),
         (&tree, None, "shelf/", Ok("dir/closed/same")),

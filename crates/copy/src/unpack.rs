@@ -3,43 +3,26 @@
 //! Whatever the stream names, each file is made in a directory that was opened below the destination without following a link, under a name of
 //! its own, and then put in its place: so what was there before is replaced and never written through.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, Timespec, Timestamps, fchmod, ftruncate, futimens, linkat,
-    mkdirat, openat, openat2, renameat, symlinkat, unlinkat, utimensat,
+    AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps, fchmod, ftruncate, futimens, linkat, mkdirat,
+    openat, openat2, renameat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use skiff_spec::fault::Fault;
 use skiff_sys::error::show;
 use skiff_sys::positional::write_all_at;
-use skiff_sys::{IgnoreError, SystemContext, SystemError};
+use skiff_sys::{IgnoreError, SystemContext};
 use skiff_tar::{EntryKind, Error, Segment, TarEntry, TarReader};
 
-use crate::stream::FileStream;
+use crate::destination::{DIRECTORY, Destination, ResolvedDestination, open_directory, shown};
+use crate::stream::{FileStream, bad_stream};
 use crate::{CopyError, DIRECTORY_MODE, NotCopied, Result, file_mode};
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// How many names are tried for a file that is being written.
 const NAMES: u32 = 1000;
-
-/// Where to.
-#[derive(Debug, Clone, Copy)]
-pub struct Destination<'a> {
-    /// As the user names it.
-    pub path: &'a Path,
-    /// What it is called in a directory that exists already; nothing if its contents are to go there.
-    pub base: Option<&'a OsStr>,
-    /// In front of paths in messages: whose they are.
-    pub of: &'a str,
-    /// Permission bits that nothing gets: who copies may be guarding against others on the host, and modes are what somebody inside has set.
-    pub umask: u16,
-}
 
 /// Unpacks a file, link or tree that [`pack`](crate::pack()) has named `.`.
 ///
@@ -47,19 +30,20 @@ pub struct Destination<'a> {
 /// Something cannot be written, or the stream names what is not below `.`.
 pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
     let mut reader = TarReader::new(FileStream::new(stream));
-    let first = reader.next_entry().map_err(stream_broken)?.ok_or_else(|| nothing("no files have come"))?;
+    let first =
+        reader.next_entry().map_err(stream_broken)?.ok_or_else(|| bad_stream("no files have come"))?;
     if !components(&first.path)?.is_empty() {
-        return Err(nothing("it begins with another file than the one to be copied"));
+        return Err(bad_stream("it begins with another file than the one to be copied"));
     }
     let is_directory = first.kind == EntryKind::Directory;
-    let place = Place::of(to, is_directory)?;
+    let place = ResolvedDestination::of(to, is_directory)?;
     let mut unpacker = match place {
-        Place::In { parent, name, shown } => {
+        ResolvedDestination::In { parent, name, shown } => {
             let mut unpacker = Unpacker::new(reader, parent, shown, to.umask);
             if !is_directory {
                 unpacker.place(&first, &[&name])?;
                 if unpacker.reader.next_entry().map_err(stream_broken)?.is_some() {
-                    return Err(nothing("more than one file has come"));
+                    return Err(bad_stream("more than one file has come"));
                 }
                 return unpacker.end();
             }
@@ -71,7 +55,9 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
             }
             unpacker
         }
-        Place::Contents { directory, shown } => Unpacker::new(reader, directory, shown, to.umask),
+        ResolvedDestination::Contents { directory, shown } => {
+            Unpacker::new(reader, directory, shown, to.umask)
+        }
     };
     while let Some(entry) = unpacker.reader.next_entry().map_err(stream_broken)? {
         unpacker.entry(&entry)?;
@@ -91,84 +77,6 @@ pub fn unpack_archive(to: Destination<'_>, stream: File) -> Result<NotCopied> {
         unpacker.entry(&entry)?;
     }
     unpacker.end()
-}
-
-/// What a destination comes to.
-enum Place {
-    /// A new name in a directory, or one that is replaced.
-    In { parent: OwnedFd, name: Vec<u8>, shown: Vec<u8> },
-    /// The contents of a directory.
-    Contents { directory: OwnedFd, shown: Vec<u8> },
-}
-
-impl Place {
-    fn of(to: Destination<'_>, is_directory: bool) -> Result<Self> {
-        let Destination { path, base, of, .. } = to;
-        let whole = shown(of, path);
-        let text = show(&whole);
-        // A link to a directory is followed, as the user has typed it. One to a file is replaced: it may have been put there.
-        match std::fs::metadata(path)
-            .and_then(|there| if there.is_dir() { Ok(there) } else { path.symlink_metadata() })
-        {
-            Ok(there) if there.is_dir() => {
-                let directory = open_directory(path, &whole)?;
-                match base {
-                    Some(base) => {
-                        Ok(Self::In { parent: directory, name: base.as_bytes().into(), shown: whole })
-                    }
-                    None if is_directory => Ok(Self::Contents { directory, shown: whole }),
-                    None => Err(nothing("the contents of a directory are no file")),
-                }
-            }
-            Ok(_) if is_directory => {
-                Err(Fault::new(format!("{text}: it is a file, and a directory cannot be copied onto it"))
-                    .hint("name a directory, or a name that does not exist yet")
-                    .into())
-            }
-            Ok(there) if !there.is_file() && !there.is_symlink() => Err(Fault::new(format!(
-                "{text}: it is a device, pipe or socket, which a copy does not replace"
-            ))
-            .hint("name a file or a directory; `-` is standard output, as a tar stream")
-            .into()),
-            Ok(_) => Self::named(path, of),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                if path.as_os_str().as_bytes().ends_with(b"/") && !is_directory {
-                    return Err(Fault::new(format!("{text}: there is no such directory"))
-                        .hint("make it first, or leave the slash at its end away")
-                        .into());
-                }
-                Self::named(path, of)
-            }
-            Err(e) => Err(SystemError::new("look at", &whole, e).into()),
-        }
-    }
-
-    fn named(path: &Path, of: &str) -> Result<Self> {
-        let Some(name) = path.file_name() else {
-            let text = path.display();
-            return Err(Fault::new(format!("{of}{text}: it does not end with a name")).into());
-        };
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        let shown = shown(of, &parent);
-        Ok(Self::In { parent: open_directory(&parent, &shown)?, name: name.as_bytes().into(), shown })
-    }
-}
-
-/// Opens a directory by the path that the user has given.
-fn open_directory(path: &Path, shown: &[u8]) -> Result<OwnedFd> {
-    let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
-    match openat(CWD, path, flags, Mode::empty()) {
-        Err(Errno::NOENT | Errno::NOTDIR) => {
-            let shown = show(shown);
-            Err(Fault::new(format!("{shown}: there is no such directory"))
-                .hint("make it first: mkdir -p")
-                .into())
-        }
-        opened => Ok(opened.on("open", shown)?),
-    }
 }
 
 /// The mode and time of a directory, which are set when nothing more is made in it.
@@ -206,7 +114,7 @@ impl Unpacker {
         let path = components(&entry.path)?;
         match (&entry.kind, &path[..]) {
             (EntryKind::Directory, []) => Ok(()),
-            (_, []) => Err(nothing("a file has come in the place of the directory")),
+            (_, []) => Err(bad_stream("a file has come in the place of the directory")),
             (EntryKind::Directory, path) => {
                 if let (_, true) = self.directory(path)? {
                     self.seals.push(Seal::of(entry, path.join(&b'/')));
@@ -219,7 +127,9 @@ impl Unpacker {
 
     /// A directory that is there or is made; whether it was made.
     fn directory(&mut self, path: &[&[u8]]) -> Result<(OwnedFd, bool)> {
-        let Some((name, parent)) = path.split_last() else { return Err(nothing("a directory has no name")) };
+        let Some((name, parent)) = path.split_last() else {
+            return Err(bad_stream("a directory has no name"));
+        };
         let about = self.shown(path);
         self.within(parent)?;
         let dir = self.last_or_top();
@@ -265,14 +175,14 @@ impl Unpacker {
 
     /// Anything but a directory: it is made under another name, and put in its place when it is whole.
     fn place(&mut self, entry: &TarEntry, path: &[&[u8]]) -> Result<()> {
-        let Some((name, parent)) = path.split_last() else { return Err(nothing("a file has no name")) };
+        let Some((name, parent)) = path.split_last() else { return Err(bad_stream("a file has no name")) };
         let about = self.shown(path);
         // Opened before the directory is: opening it may change which one was the last.
         let linked = match &entry.kind {
             EntryKind::HardLink(target) => {
                 let target = components(target)?;
                 let Some((name, parent)) = target.split_last() else {
-                    return Err(nothing("a hard link leads to the directory itself"));
+                    return Err(bad_stream("a hard link leads to the directory itself"));
                 };
                 self.within(parent)?;
                 let dir = self.last_or_top().try_clone().on("open", &about)?;
@@ -285,16 +195,16 @@ impl Unpacker {
         let made = match &entry.kind {
             EntryKind::File(_) | EntryKind::Sparse { .. } => self.file(entry, &dir, &about)?,
             EntryKind::Symlink(target) => {
-                let made =
-                    temporary(|name| symlinkat(&target[..], &dir, name)).on("make the link", &about)?;
+                let made = temporary(|name| symlinkat(&target[..], &dir, name));
+                let (made, ()) = made.on("make the link", &about)?;
                 utimensat(&dir, &made, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
                     .ignore_error("a link is no worse for its time");
                 made
             }
             EntryKind::HardLink(_) => {
                 let Some((from, old)) = linked else { return Ok(()) };
-                temporary(|name| linkat(&from, &old[..], &dir, name, AtFlags::empty()))
-                    .on("make the link", &about)?
+                let made = temporary(|name| linkat(&from, &old[..], &dir, name, AtFlags::empty()));
+                made.on("make the link", &about)?.0
             }
             _ => {
                 self.left_out.special += 1;
@@ -309,7 +219,7 @@ impl Unpacker {
         match placed {
             Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
                 let about = show(&about);
-                Err(Fault::new(format!("{about}: it is a directory, and a file cannot be copied onto it"))
+                Err(Fault::new(format!("{about} is a directory; a file cannot replace it"))
                     .hint("remove it first, or copy to another name")
                     .into())
             }
@@ -320,13 +230,8 @@ impl Unpacker {
     /// A file under another name, with its bytes, mode and time.
     fn file(&mut self, entry: &TarEntry, dir: &OwnedFd, about: &[u8]) -> Result<String> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut opened = None;
-        let name = temporary(|name| {
-            opened = Some(openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?);
-            Ok(())
-        })
-        .on("make", about)?;
-        let Some(file) = opened else { return Err(nothing("a file was not opened")) };
+        let made = temporary(|name| openat(dir, name, flags, Mode::RUSR | Mode::WUSR));
+        let (name, file) = made.on("make", about)?;
         let mode = file_mode(entry.mode, &mut self.left_out) & !self.umask;
         let done = self.bytes(entry, &file, about).and_then(|()| {
             fchmod(&file, Mode::from_raw_mode(mode.into())).on("set the mode of", about)?;
@@ -355,7 +260,7 @@ impl Unpacker {
                 let data = self.reader.data().map_err(stream_broken)?;
                 let len = data.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                 if len == 0 {
-                    return Err(nothing("a file ends too early"));
+                    return Err(bad_stream("a file ends too early"));
                 }
                 if data[..len].iter().any(|byte| *byte != 0) {
                     write_all_at(file.as_fd(), &data[..len], at).on("write to", about)?;
@@ -390,13 +295,13 @@ impl Unpacker {
 }
 
 /// Makes something under a name that nothing has.
-fn temporary(mut make: impl FnMut(&str) -> rustix::io::Result<()>) -> rustix::io::Result<String> {
+fn temporary<T>(make: impl Fn(&str) -> rustix::io::Result<T>) -> rustix::io::Result<(String, T)> {
     let pid = std::process::id();
     for number in 0..NAMES {
         let name = format!(".skiff-cp-{pid}-{number}");
         match make(&name) {
             Err(Errno::EXIST) => {}
-            made => return made.map(|()| name),
+            made => return made.map(|made| (name, made)),
         }
     }
     Err(Errno::EXIST)
@@ -422,19 +327,11 @@ fn times(entry: &TarEntry) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-fn shown(of: &str, path: &Path) -> Vec<u8> {
-    [of.as_bytes(), path.as_os_str().as_bytes()].concat()
-}
-
 fn in_the_way(about: &[u8]) -> CopyError {
     let about = show(about);
-    Fault::new(format!("{about}: it is a link or a file, and a directory is to be there"))
+    Fault::new(format!("{about} is a link or a file, not a directory"))
         .hint("remove it first, or copy to another name; links below the destination are not followed")
         .into()
-}
-
-fn nothing(why: &str) -> CopyError {
-    CopyError::Stream(Fault::new(format!("stream of files: {why}")))
 }
 
 fn stream_broken(e: Error<std::io::Error>) -> CopyError {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::dup;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -82,6 +83,20 @@ impl Side {
         }
     }
 
+    /// Says where to look for the reason of a fault at this end, and that a copy of several files is not whole.
+    fn explain(&self, fault: Fault) -> Fault {
+        match &self.end {
+            _ if !fault.hint.is_empty() => fault,
+            CopyEnd::Inside(name, path) => {
+                fault.hint(format!("look there: skiff exec {name} ls -ld {}", path.display()))
+            }
+            CopyEnd::Host(path) if path.is_dir() => {
+                fault.hint("the copy is not whole: mend this, and copy again")
+            }
+            CopyEnd::Host(_) | CopyEnd::Stream => fault,
+        }
+    }
+
     /// Has `act` done where this end is: in a process there, or at the end in this one.
     fn begin<'a>(&self, pipe: OwnedFd, act: impl FnOnce(File) -> Copied + 'a) -> Result<Begun<'a>> {
         match &self.live {
@@ -124,14 +139,19 @@ fn transfer(from: &Side, to: &Side, args: &CopyArgs) -> Result<NotCopied> {
             Some(to) => unpack_archive(to, stream),
             None => Err(Fault::new("cp: no destination").into()),
         })?;
-        return unpacked.end().map_err(CopyError::into_fault);
+        return unpacked.end().map_err(|e| to.explain(e.into_fault()));
     };
     let base = base(source);
     let packed = |name| Packed { path: source, follow, name, of: &from.of };
     let Some(destination) = destination(base) else {
         let stream = dup(stdout()).context(|| "standard output")?;
         let name = base.map_or(&b"."[..], OsStr::as_bytes);
-        return from.begin(stream, |stream| pack(packed(name), stream))?.end().map_err(CopyError::into_fault);
+        let sent = from.begin(stream, |stream| pack(packed(name), stream))?.end();
+        return match sent {
+            // A reader that has had enough (`| head`) is no failure.
+            Err(CopyError::Stream(_)) if nobody_reads() => Ok(NotCopied::default()),
+            sent => sent.map_err(|e| from.explain(e.into_fault())),
+        };
     };
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     // What is done in this process comes last. Until then the other has begun, and this one keeps no end that is not its own.
@@ -146,9 +166,18 @@ fn transfer(from: &Side, to: &Side, args: &CopyArgs) -> Result<NotCopied> {
     match (packed, unpacked) {
         (Ok(packed), Ok(unpacked)) => Ok(packed.and(unpacked)),
         // Of two faults the stream's is the other's doing.
-        (Err(CopyError::Here(fault)), _) | (_, Err(CopyError::Here(fault))) => Err(fault),
+        (Err(CopyError::Here(fault)), _) => Err(from.explain(fault)),
+        (_, Err(CopyError::Here(fault))) => Err(to.explain(fault)),
         (Err(CopyError::Stream(fault)), _) | (_, Err(CopyError::Stream(fault))) => Err(fault),
     }
+}
+
+/// Whether nobody reads standard output any more.
+fn nobody_reads() -> bool {
+    let stdout = stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// The permission bits that the caller keeps from others.
