@@ -10,6 +10,10 @@ use skiff_spec::name::EnvName;
 use crate::root::{BASE, HostArgs};
 use crate::show::{ListArgs, OutputArgs};
 
+/// In an environment one is root over an image, too.
+const ROOT: &str = "Run as root inside (the default)";
+const ME: &str = "Run as yourself, unprivileged";
+
 #[derive(Subcommand)]
 pub enum EnvCommand {
     /// Create an environment
@@ -29,12 +33,12 @@ pub enum EnvCommand {
         dry_run: bool,
     },
     /// Start your shell in an environment (the default one is created on first use)
+    #[command(mut_arg("root", |arg| arg.help(ROOT)), mut_arg("me", |arg| arg.help(ME)))]
     Enter {
         #[command(flatten)]
         inside: ProcessArgs,
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+        #[command(flatten)]
+        env: EnvNameArg,
         /// Print the plan, and change nothing
         #[arg(long)]
         dry_run: bool,
@@ -43,15 +47,15 @@ pub enum EnvCommand {
         json: bool,
     },
     /// Run a command in an environment
+    #[command(mut_arg("root", |arg| arg.help(ROOT)), mut_arg("me", |arg| arg.help(ME)))]
     Exec(ExecArgs),
     /// List your environments
     #[command(visible_alias = "ls")]
     List(ListArgs),
     /// Show the settings of an environment: base, mounts, network, and whether it is running
     Show {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+        #[command(flatten)]
+        env: EnvNameArg,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -73,42 +77,34 @@ pub enum EnvCommand {
     },
     /// Show files added (A), changed (C) and deleted (D) since the base
     Diff {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+        #[command(flatten)]
+        env: EnvNameArg,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show the host's latest changes in a running environment, and print in which directories they are
+    /// Show the host's latest changes in a running environment; print what changed
     Refresh {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+        #[command(flatten)]
+        env: EnvNameArg,
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Show packages and files of yours that hide newer ones of the host
     Status {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+        #[command(flatten)]
+        env: EnvNameArg,
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Take a snapshot, as job submission does
     Snapshot {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
+        #[command(flatten)]
+        env: EnvNameArg,
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Stop a running environment and every process in it
-    Stop {
-        /// Environment name
-        #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
-        name: EnvName,
-    },
+    Stop(EnvNameArg),
     /// Remove an environment and all changes made in it
     #[command(visible_alias = "remove")]
     Rm {
@@ -122,6 +118,14 @@ pub enum EnvCommand {
         #[arg(long)]
         dry_run: bool,
     },
+}
+
+/// The environment that a command is about; the one that its caller is in, if none is named.
+#[derive(Args, Debug)]
+pub struct EnvNameArg {
+    /// Environment name
+    #[arg(env = CALLED_FROM, hide_env = true, default_value_t = EnvName::default_name())]
+    pub name: EnvName,
 }
 
 #[derive(Args, Debug)]

@@ -45,7 +45,7 @@ pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
-pub use env::{EnvCommand, ExecArgs};
+pub use env::{EnvCommand, EnvNameArg, ExecArgs};
 pub use files::named_files;
 pub use image::{CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, StoreCommand};
 use image::{EXPORTED, IMPORTED, PUSHED};
@@ -179,7 +179,7 @@ pub enum CliCommand {
     },
     /// Show running environments, instances and clusters
     Ps {
-        /// Also those that are not running
+        /// Include those that are not running
         #[arg(short, long)]
         all: bool,
         #[command(flatten)]
@@ -189,7 +189,7 @@ pub enum CliCommand {
     Exec(NamedExecArgs),
     /// Copy files between the host and an instance or environment
     Cp(CopyArgs),
-    /// Make an image of the files of an instance or environment
+    /// Create an image from an instance or environment
     Commit(CommitArgs),
     /// Print the output of an instance's command
     Logs {
@@ -227,14 +227,14 @@ pub enum CliCommand {
     Push(PushArgs),
     /// List your images
     Images(ListArgs),
-    /// Give an image one more name
+    /// Add a name to an image
     Tag {
         /// Image name or digest
         image: String,
         /// New name: [SERVER/]NAME[:TAG]
         name: String,
     },
-    /// Show the steps that an image was built by
+    /// Show how an image was built
     History {
         /// Image name or digest
         image: String,

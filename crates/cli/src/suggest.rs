@@ -5,6 +5,10 @@ use skiff_spec::fault::Fault;
 
 use crate::elsewhere;
 
+/// Options that all commands have which run something inside.
+const IDENTITY: [&str; 3] = ["--root", "--fakeroot", "--me"];
+const OF_ENTERING: &str = "it is for the commands that run something: `skiff env enter`, `skiff env exec`, `skiff run` and `skiff exec`";
+
 /// What to do in the place of an option or a command that others have, and Skiff has not.
 pub fn foreign(e: &clap::Error) -> Option<Fault> {
     let said = |kind| match e.get(kind) {
@@ -14,6 +18,9 @@ pub fn foreign(e: &clap::Error) -> Option<Fault> {
     match e.kind() {
         ErrorKind::UnknownArgument => {
             let word = said(ContextKind::InvalidArg)?;
+            if IDENTITY.contains(&word) {
+                return Some(Fault::new(format!("{word}: not an option of this command")).hint(OF_ENTERING));
+            }
             Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(word)?))
         }
         ErrorKind::InvalidSubcommand => {
@@ -96,6 +103,18 @@ mod tests {
         ] {
             assert_eq!((slips(a, b), slips(b, a)), (n, n), "{a} {b}");
         }
+    }
+
+    #[test]
+    fn an_option_of_other_commands_is_told() {
+        let why = |line: &str| {
+            let words = line.split(' ').map(Into::into).collect::<Vec<_>>();
+            crate::Cli::of(&words).err().and_then(|e| foreign(&e)).map(|fault| fault.message)
+        };
+        let told = Some("--root: not an option of this command".to_owned());
+        assert_eq!(why("skiff env create img --root --base image:debian:12"), told);
+        assert_eq!(why("skiff instance exec --root web id"), None);
+        assert_eq!(why("skiff env create img --nosuch"), None);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
+use skiff_spec::plan::{Mount, Source};
 use skiff_user::context::UserContext;
 
 pub use live::{command, enter_default, exec_in, stop};
@@ -31,9 +32,11 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Create { name, base, host, dry_run } => {
             create(&context, name, base, host, *dry_run)?;
         }
-        EnvCommand::Enter { inside, name, dry_run: false, .. } => return live::enter(&context, name, inside),
-        EnvCommand::Enter { name, json, .. } => {
-            let env = Environment::named(&context, name.clone())?;
+        EnvCommand::Enter { inside, env, dry_run: false, .. } => {
+            return live::enter(&context, &env.name, inside);
+        }
+        EnvCommand::Enter { env, json, .. } => {
+            let env = Environment::named(&context, env.name.clone())?;
             show::show(&crate::root::plan(&context, &env)?, *json)?;
         }
         EnvCommand::Exec(ExecArgs { inside, name, command }) => {
@@ -44,19 +47,32 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             return Ok(exec_in(&context, &env, inside, &words));
         }
         EnvCommand::List(list) => live::list(&context, &list.format())?,
-        EnvCommand::Show { name, output } => settings::show(&context, name, output.json)?,
+        EnvCommand::Show { env, output } => settings::show(&context, &env.name, output.json)?,
         EnvCommand::Clone { name, new } => settings::copy(&context, name, new)?,
         EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
-        EnvCommand::Diff { name, output } => contents::diff(&context, name, output.json)?,
-        EnvCommand::Refresh { name, output } => live::refresh(&context, name, output.json)?,
-        EnvCommand::Status { name, output } => status::status(&context, name, output.json)?,
-        EnvCommand::Snapshot { name, output } => contents::snapshot(&context, name, output.json)?,
-        EnvCommand::Stop { name } => stop(&context, name)?,
+        EnvCommand::Diff { env, output } => contents::diff(&context, &env.name, output.json)?,
+        EnvCommand::Refresh { env, output } => live::refresh(&context, &env.name, output.json)?,
+        EnvCommand::Status { env, output } => status::status(&context, &env.name, output.json)?,
+        EnvCommand::Snapshot { env, output } => contents::snapshot(&context, &env.name, output.json)?,
+        EnvCommand::Stop(env) => stop(&context, &env.name)?,
         EnvCommand::Rm { names, force, dry_run } => {
             output::each(names, |name| remove::remove(&context, name, *force, *dry_run))?;
         }
     }
     Ok(0)
+}
+
+/// Says that a mount's source is not there. It may be on another host, or come later.
+fn note_missing(mount: &Mount) {
+    if let Source::Bind(path) = &mount.source
+        && !mount.optional
+        && !path.exists()
+    {
+        output::note(&format!(
+            "mount of {}: it does not exist on this host; the environment starts where it does",
+            path.display()
+        ));
+    }
 }
 
 fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
@@ -66,7 +82,9 @@ fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dr
         RootSource::Image(image) => EnvironmentBase::Image(skiff_store::find(context, &image)?),
     };
     // What is wrong with a mount shows now, not at the first start.
-    mounts.iter().try_for_each(|m| plan::parse_mounts(m).map(drop))?;
+    for mount in mounts {
+        plan::parse_mounts(mount)?.iter().for_each(note_missing);
+    }
     if let Some(Net::Named(network)) = net {
         skiff_runtime::network::read(network)?;
     }
