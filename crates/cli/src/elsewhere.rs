@@ -9,8 +9,8 @@ const OPTIONS: [(&[&str], &str); 20] = [
     (&["--privileged", "--cap-add", "--add-caps", "--allow-setuid", "--keep-privs"], "nothing inside has more rights than you outside; --root is root over your own files"),
     (&["--cap-drop", "--drop-caps", "--security-opt", "--security", "--no-privs"], "a program that runs as yourself has no capabilities; --untrusted also takes away the network, your files and many system calls"),
     (&["--gpus", "--nv", "--nvccli", "--rocm"], "the host's devices are there as they are open to you; mount the driver's libraries: -v DIR:DIR:ro"),
-    (&["--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--cpu-shares", "--pids-limit", "--blkio-weight"], "limits are the job manager's: srun --mem=4G --cpus-per-task=2 skiff run ..."),
-    (&["--restart"], "an instance is started once; a job is restarted by the job manager: sbatch --requeue"),
+    (&["--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--cpu-shares", "--pids-limit", "--blkio-weight"], "limits are the job manager's: `srun --mem=4G --cpus-per-task=2 skiff run ...`"),
+    (&["--restart"], "an instance is started once; a job is restarted by the job manager: `sbatch --requeue`"),
     (&["--userns", "--uidmap", "--gidmap", "--subuidname"], "--me runs as yourself, --root as root inside, --user NAME as a user of the image"),
     (&["--ipc", "--pid", "--uts", "--cgroupns", "--cgroup-parent", "--cgroups"], "each run has processes and shared memory of its own; `skiff exec NAME COMMAND` enters an instance's"),
     (&["--dns", "--dns-search", "--add-host", "--hostfile-entry"], "/etc/hosts and /etc/resolv.conf are the host's; -v FILE:/etc/hosts:ro gives another"),
@@ -27,17 +27,19 @@ const OPTIONS: [(&[&str], &str); 20] = [
 
 /// Commands as they are typed, and what to do instead.
 #[rustfmt::skip]
-const COMMANDS: [(&[&str], &str); 12] = [
+const COMMANDS: [(&[&str], &str); 14] = [
     (&["build", "buildx", "bake"], "`podman build`, then `podman save -o FILE` and `skiff import FILE`; or install by hand: `skiff env create NAME --base image:IMAGE`"),
     (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
     (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
     (&["pause", "unpause"], "`skiff checkpoint save NAME`, and later `skiff checkpoint restore NAME`"),
     (&["volume", "volumes"], "a directory is a volume: -v DIR:DIR"),
     (&["network", "networks"], "`skiff net list`"),
+    (&["port"], "an instance's ports are the host's; with --net NETWORK its address is in `skiff instance list --json`"),
+    (&["wait"], "`skiff logs -f NAME` goes on until an instance ends, and `skiff instance list` shows how it ended"),
     (&["top", "stats"], "`skiff ps` shows what is running; `skiff exec NAME ps aux` its processes"),
     (&["search"], "`skiff pull NAME` tries the registries that the site has listed"),
     (&["compose", "pod", "swarm", "service", "stack"], "`skiff cluster up NAME --nodes N` has several nodes; `skiff run -d` each service"),
-    (&["key", "sign", "verify"], "`skiff store verify` checks the files; whose images are accepted says policy.json (docs/registries.md)"),
+    (&["key", "sign", "verify"], "`skiff store verify` checks the files; policy.json says whose images are accepted (docs/registries.md)"),
     (&["sif", "overlay", "cache"], "`skiff inspect IMAGE`, `skiff store du` and `skiff store gc`"),
     (&["machine", "system", "info"], "`skiff doctor` checks this host, `skiff config` shows its settings"),
 ];
@@ -67,9 +69,8 @@ mod tests {
         let whole = crate::Cli::command();
         let run = whole.find_subcommand("run").expect("run");
         let mut seen = std::collections::BTreeSet::new();
-        for (words, nearest) in OPTIONS.iter().chain(&COMMANDS) {
+        for (words, _) in OPTIONS.iter().chain(&COMMANDS) {
             assert!(words.iter().all(|word| seen.insert(*word)), "{words:?}: twice");
-            assert!(nearest.contains(['`', '-', ':']) || nearest.len() > 20, "{words:?}");
         }
         for word in COMMANDS.iter().flat_map(|(words, _)| *words) {
             assert!(whole.find_subcommand(word).is_none(), "{word}: there is such a command");
@@ -80,5 +81,47 @@ mod tests {
         }
         assert!(option("--memory=1g").is_some() && option("--nosuch").is_none());
         assert!(command("attach").is_some() && command("").is_none());
+    }
+
+    /// The long options among words, without what stands behind them.
+    fn longs(text: &str) -> impl Iterator<Item = &str> {
+        let words = text.split([' ', '/', '(', ')']).filter_map(|word| word.strip_prefix("--"));
+        words
+            .map(|word| word.split(['=', ',', ';', ':', '.']).next().unwrap_or(word))
+            .filter(|word| !word.is_empty())
+    }
+
+    #[test]
+    fn each_hint_names_commands_and_options_that_there_are() {
+        let mut whole = crate::Cli::command();
+        whole.build();
+        let has = |command: &clap::Command, long: &str| {
+            command.get_arguments().any(|arg| arg.get_long() == Some(long))
+        };
+        for (words, nearest) in OPTIONS.iter().chain(&COMMANDS) {
+            let run = whole.find_subcommand("run").expect("run");
+            for (at, piece) in nearest.split('`').enumerate() {
+                let quoted = piece.strip_prefix("skiff ").filter(|_| at % 2 == 1);
+                match (quoted, at % 2) {
+                    (Some(line), _) => {
+                        let mut command = &whole;
+                        for word in
+                            line.split(' ').take_while(|word| word.bytes().all(|b| b.is_ascii_lowercase()))
+                        {
+                            command = command
+                                .find_subcommand(word)
+                                .unwrap_or_else(|| panic!("{words:?}: {word} in {line}"));
+                        }
+                        assert!(!std::ptr::eq(command, &whole), "{words:?}: {line}");
+                        for long in longs(line) {
+                            assert!(has(command, long), "{words:?}: --{long} in {line}");
+                        }
+                    }
+                    // Not in quotes: an option of ours.
+                    (None, 0) => longs(piece).for_each(|long| assert!(has(run, long), "{words:?}: --{long}")),
+                    (None, _) => {}
+                }
+            }
+        }
     }
 }

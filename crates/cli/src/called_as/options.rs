@@ -140,7 +140,7 @@ fn letters<'a>(rules: &[&[Rule]], word: &'a str) -> Vec<(String, Option<&'a str>
         let name = format!("-{letter}");
         let behind = &word[at + letter.len_utf8()..];
         let takes = matches!(find(rules, &name), Some((_, Becomes::Value(_) | Becomes::Made(_))));
-        if takes && !behind.is_empty() {
+        if (takes && !behind.is_empty()) || behind.starts_with('=') {
             found.push((name, Some(behind.strip_prefix('=').unwrap_or(behind))));
             break;
         }
