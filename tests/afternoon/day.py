@@ -137,7 +137,7 @@ her.type("lab-tool; exit", r"^42 by n1 as ")
 # Images, here and on the nodes.
 her.type("skiff pull debian:12", r"^sha256:[0-9a-f]{64}$")
 her.type("skiff run debian:12 cat /etc/issue", "^Debian, as it seems$")
-her.type("skiff images", r"^library/debian +12 |^debian +12 ")
+her.type("skiff images", r"^debian +12 ")
 her.type("srun -N2 --environment=image:debian:12 cat /etc/issue", "^Debian, as it seems\nDebian, as it seems$")
 her.type("skiff run -d --name web debian:12 sh -c 'while date; do sleep 1; done'", "^web$")
 her.type("skiff logs web", r"UTC|:\d\d")

@@ -69,6 +69,17 @@ pub fn names(context: &UserContext) -> Result<Vec<EnvName>> {
     Ok(instances.chain(environments).chain(clusters).collect())
 }
 
+/// Why a word that names something of the user's names no image.
+pub fn not_an_image(context: &UserContext, word: &str) -> Option<Fault> {
+    let name: EnvName = word.parse().ok()?;
+    let (what, line) = match NamedKind::all(context, &name).ok()?.first()? {
+        NamedKind::Environment => ("an environment", format!("skiff env show {name}")),
+        NamedKind::Instance => ("an instance", "skiff instance list --json".into()),
+        NamedKind::Cluster => ("a cluster", format!("skiff cluster status {name}")),
+    };
+    Some(Fault::new(format!("image {word}: there is none of this name, but {what}")).hint(line))
+}
+
 fn none(context: &UserContext, name: &EnvName) -> Result<Fault> {
     let names = names(context)?;
     Ok(Fault::new(format!("{name}: there is no instance, environment or cluster of this name"))

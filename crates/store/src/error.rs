@@ -148,6 +148,10 @@ impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<Cow<'_, str>> {
         match self {
+            // This is no program's name.
+            Error::NotPulled(image) if image.contains(['/', ':', '@']) => {
+                Some(Cow::Owned(format!("`skiff pull {image}` gets it")))
+            }
             Error::NotPulled(image) => Some(Cow::Owned(format!(
                 "`skiff pull {image}` gets it; to run a command over the host's root: skiff run -- {image}"
             ))),
@@ -296,6 +300,7 @@ mod tests {
         let said = Fault::new("helper: not there").hint("install it");
         let cases = [
             (Error::NotPulled("x".into()), "image x: you have not pulled it", "`skiff pull x` gets it;"),
+            (Error::NotPulled("x:1".into()), "image x:1: you have not pulled it", "`skiff pull x:1` gets it"),
             (
                 Error::NotImported("./x".into()),
                 "image ./x: you have not imported it",

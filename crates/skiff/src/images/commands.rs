@@ -7,7 +7,7 @@ use skiff_cli::{ExportArgs, ImportArgs, PullArgs, StoreCommand};
 use skiff_image::export::{Exported, Target, export as write};
 use skiff_image::unpack::LeftOut;
 use skiff_oci::platform::Platform;
-use skiff_oci::reference::Named;
+use skiff_oci::reference::{DEFAULT_SERVER, Named};
 use skiff_output::{self as output, ListFormat};
 use skiff_plan::progress::PullProgress;
 use skiff_plan::{get, import};
@@ -23,6 +23,8 @@ use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{find, ours};
 use skiff_user::context::UserContext;
+
+use crate::named;
 
 /// Digits of an id that tell images apart for a person.
 const SHOWN_DIGITS: usize = 12;
@@ -136,15 +138,18 @@ impl ListedImage {
             size: entry.size,
         }
     }
-}
 
-impl ListedImage {
     fn row(&self) -> Vec<String> {
         let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
         let created = self.created.as_ref().map(|time| time.chars().take(10).collect());
         let digits = self.id.to_string().chars().take(SHOWN_DIGITS).collect();
         let size = output::size(self.size);
-        vec![self.repository.clone(), dash(&self.tag), digits, dash(&created), size, dash(&self.server)]
+        // As it is typed.
+        let repository = match self.server.as_deref() {
+            Some(DEFAULT_SERVER) => self.repository.strip_prefix("library/").unwrap_or(&self.repository),
+            _ => &self.repository,
+        };
+        vec![repository.into(), dash(&self.tag), digits, dash(&created), size, dash(&self.server)]
     }
 }
 
@@ -205,7 +210,8 @@ struct Inspected {
 /// `skiff inspect`: prints what is known of an image, as JSON; or its files.
 pub fn inspect(image: &str, files: bool, template: Option<&str>) -> Result<()> {
     let context = UserContext::load()?;
-    let entry = find(&context, image)?;
+    let entry =
+        find(&context, image).map_err(|e| named::not_an_image(&context, image).unwrap_or(e.into()))?;
     if files {
         let mut printed = Ok(());
         client::ask(&context, StoreRequest::Files(entry.id), &mut |word| {
