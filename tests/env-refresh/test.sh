@@ -89,7 +89,7 @@ ok as alice skiff env refresh --json dev
 equal "$(json "$out" 'd["directories"]')" "['$deep/a/b']" 'the deep directory that has changed'
 ok as alice skiff env refresh dev
 equal "$out" '' 'nothing has changed'
-has "$err" 'nothing was to be done'
+has "$err" 'environment dev is up to date with the host'
 
 # Again and again, with sessions at work.
 for i in 3 4 5 6; do

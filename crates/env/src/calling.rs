@@ -8,12 +8,22 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::block_one;
 
-/// Asks the user at a terminal whether the environment in which they are may end. Gives what they said; nothing if there is nothing to ask,
-/// or nobody.
-pub fn asked(name: &EnvName, what: &str) -> Result<Option<bool>> {
+/// What the user says of the environment in which they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confirmation {
+    /// It may end.
+    Yes,
+    /// It may not.
+    No,
+    /// There is nothing to ask, or nobody.
+    NotAsked,
+}
+
+/// Asks the user at a terminal whether the environment may end, if they are in it.
+pub fn confirm_if_inside(name: &EnvName, what: &str) -> Result<Confirmation> {
     let is_caller_there = std::env::var_os(CALLED_FROM).is_some_and(|from| from == name.as_str());
     if !is_caller_there || !std::io::stdin().is_terminal() {
-        return Ok(None);
+        return Ok(Confirmation::NotAsked);
     }
     let mut terminal = std::io::stderr().lock();
     write!(terminal, "You are in environment {name}. {what} [y/N] ")
@@ -21,7 +31,10 @@ pub fn asked(name: &EnvName, what: &str) -> Result<Option<bool>> {
         .context(|| "question")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context(|| "answer")?;
-    Ok(Some(["y", "yes"].contains(&answer.trim().to_lowercase().as_str())))
+    match ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
+        true => Ok(Confirmation::Yes),
+        false => Ok(Confirmation::No),
+    }
 }
 
 /// What is said where the answer is no.

@@ -24,7 +24,8 @@ use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
 use skiff_user::named;
 
-use crate::{calling, root, ssh_agent};
+use crate::calling::{self, Confirmation};
+use crate::{root, ssh_agent};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &UserContext, name: &EnvName, inside: &ProcessArgs) -> Result<i32> {
@@ -194,7 +195,7 @@ impl ListedEnvironment {
 /// Ends a running environment with everything in it.
 pub fn stop(context: &UserContext, name: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    if calling::asked(name, "End everything in it?")? == Some(false) {
+    if calling::confirm_if_inside(name, "End everything in it?")? == Confirmation::No {
         return Err(calling::declined(name));
     }
     calling::outlive()?;
@@ -231,7 +232,10 @@ pub fn refresh(context: &UserContext, name: &EnvName, json: bool) -> Result<()> 
         return output::json(&refreshed);
     }
     if directories.is_empty() && report.packages.is_empty() && !report.is_in_use {
-        output::note(&format!("environment {name} shows all that the host has: nothing was to be done"));
+        output::note(&match env.ground()?.image() {
+            Some(_) => format!("environment {name} is over an image, which does not change"),
+            None => format!("environment {name} is up to date with the host"),
+        });
     }
     directories.iter().try_for_each(|directory| output::line(&directory.display().to_string()))?;
     report.packages.iter().try_for_each(|change| output::line(&described(change)))
@@ -255,8 +259,8 @@ fn refreshed(context: &UserContext, env: &Environment) -> Result<Refreshed> {
         if env.ground()?.image().is_some() {
             return Ok(Refreshed::default());
         }
-        return Err(Error::new("refresh: the helper is not installed")
-            .hint("without the helper: stop the environment and enter it again"));
+        return Err(Error::new(format!("environment {} cannot be refreshed without the helper", env.name))
+            .hint("stop it and enter it again"));
     };
     let directories = host_changes::refresh(&view)?;
     let report = package_database::bring_all_up_to_date(view.dir, view.init)?;

@@ -11,7 +11,8 @@ use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete};
 
-use crate::{calling, latest};
+use crate::calling::{self, Confirmation};
+use crate::latest;
 
 /// Removes one environment.
 pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
@@ -52,9 +53,10 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
 
 /// Whether the user wants the environment ended that they are in.
 fn may_end(name: &EnvName) -> Result<bool> {
-    match calling::asked(name, "End everything in it, and remove it?")? {
-        Some(false) => Err(calling::declined(name)),
-        said => Ok(said.is_some()),
+    match calling::confirm_if_inside(name, "End everything in it, and remove it?")? {
+        Confirmation::Yes => Ok(true),
+        Confirmation::No => Err(calling::declined(name)),
+        Confirmation::NotAsked => Ok(false),
     }
 }
 

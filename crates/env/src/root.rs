@@ -48,7 +48,7 @@ pub fn catch_up(context: &UserContext, env: &Environment) -> Result<()> {
     }
 }
 
-/// Has an environment see what the administrator has changed, which it does from its start on; and its package database.
+/// Shows the host's changes in an environment and merges its package database. One that has just started shows them already.
 fn see_host_changes(context: &UserContext, env: &Environment, live: &Live, starts: bool) -> Result<()> {
     if live.sees_host {
         return Ok(());
@@ -62,10 +62,7 @@ fn see_host_changes(context: &UserContext, env: &Environment, live: &Live, start
     match report {
         Ok(report) => report_conflicts(&env.name, &report),
         Err(e) => {
-            output::note(&format!(
-                "environment {}: it may not show the host's latest changes: {e}",
-                env.name
-            ));
+            output::note(&format!("environment {} may not show the host's latest changes: {e}", env.name));
         }
     }
     Ok(())

@@ -55,8 +55,6 @@ pub struct MergedDatabase {
     pub conflicts: Vec<Conflict>,
     /// Packages of the user's that lack something now.
     pub unmet: Vec<Unmet>,
-    /// Whether all was merged: an administrator's dpkg that is at work will change the rest again.
-    pub is_settled: bool,
 }
 
 /// Merges. `is_users` tells of a package whether the user has unpacked or removed it themselves. Without an ancestor that alone decides.
@@ -78,7 +76,6 @@ pub fn merge(
             changes: vec![],
             conflicts: vec![],
             unmet: vec![],
-            is_settled: true,
         },
     };
     let known = ancestor.into_iter().flat_map(|ancestor| ancestor.packages.keys().map(String::as_str));
@@ -123,7 +120,7 @@ impl Merging<'_, '_> {
             return;
         }
         if base.is_some_and(|base| !base.is_settled()) {
-            self.merged.is_settled = false;
+            // An administrator's dpkg is at work, and will change it again.
             return;
         }
         let is_changed = known.is_some_and(|known| users != known);

@@ -280,7 +280,7 @@ pub fn own_env() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter_map(of_caller).collect()
 }
 
-/// One of these.
+/// The caller's variable of this name.
 #[must_use]
 pub fn own_variable(name: &OsStr) -> Option<OsString> {
     match std::env::var_os(FOR_CALLER) {

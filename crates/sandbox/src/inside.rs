@@ -20,7 +20,13 @@ use crate::program;
 /// The process, in messages.
 const NAME: &str = "process in the environment";
 /// How long it may take. Root inside can mount what never answers.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What hangs there.
+pub(crate) fn not_answered() -> Fault {
+    Fault::new(format!("the environment's files have not answered within {} s", PATIENCE.as_secs()))
+        .hint("unmount what hangs inside, or end the environment: skiff env stop NAME")
+}
 
 /// Runs `act` in a process in the environment whose process 1 is `init`; gives what that gave. The processes that `act` starts are the environment's.
 ///
@@ -34,10 +40,7 @@ pub fn act_inside<T: Serialize + DeserializeOwned>(
         become_root(init, Isolation::None)?;
         act()
     })?;
-    child.end_by(Instant::now() + PATIENCE)?.ok_or_else(|| {
-        Fault::new(format!("the environment's files have not answered within {} s", PATIENCE.as_secs()))
-            .hint("is something mounted in it that hangs? `skiff env stop` ends it")
-    })
+    child.end_by(Instant::now() + PATIENCE)?.ok_or_else(not_answered)
 }
 
 /// Begins what starts programs of the environment, by [`program::run_program`]. These have less than those of a session have: a network namespace of

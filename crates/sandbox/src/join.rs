@@ -106,8 +106,8 @@ fn become_root(
     }
     let ready = move_into_thread_name_spaces(init, theirs)
         .context(|| "the environment's namespaces")
-        .and_then(|()| // It is forked into the PID namespace already.
-            Confinement::of_running(Pid::INIT))
+        // This process was forked into the PID namespace already.
+        .and_then(|()| Confinement::of_running(Pid::INIT))
         .and_then(|confinement| confinement.drop_bounding().and_then(|()| confinement.confine(true)))
         .and_then(|()| attr.apply().context(|| "terminal and group of the process inside"));
     match ready {

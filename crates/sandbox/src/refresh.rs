@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fspick};
@@ -20,6 +20,7 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, close_inherited};
 
 use crate::helper::Helper;
+use crate::inside::{PATIENCE, not_answered};
 
 /// Makes the environment whose process 1 is `init` forget what it has looked up; `view` is where it shows the view of the host.
 ///
@@ -49,15 +50,9 @@ pub fn refresh(helper: Option<&Path>, init: BorrowedFd<'_>, view: &str) -> Resul
     // It says more exactly what it could not do.
     match child.end_by(Instant::now() + PATIENCE)? {
         Some(()) => done,
-        None => Err(Fault::new(format!(
-            "the environment's files have not answered within {} s",
-            PATIENCE.as_secs()
-        ))),
+        None => Err(not_answered()),
     }
 }
-
-/// How long the process inside may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whoever looks something up between our two steps makes them vain for that file; hardly ever twice.
 const ROUNDS: usize = 2;

@@ -60,14 +60,14 @@ impl FullLook {
 }
 
 /// What a full look found.
-pub(super) struct Found {
+pub(super) struct FullLookResult {
     pub(super) look: FullLook,
     /// The directories that have changed since.
     pub(super) newer: Vec<PathBuf>,
 }
 
 /// Looks at all; names those that have changed after `since`.
-pub(super) fn look(since: Option<ChangeTime>) -> Found {
+pub(super) fn look(since: Option<ChangeTime>) -> FullLookResult {
     let begun = SystemTime::now() - TICK;
     let (mut sum, mut newest, mut newer) = (0_u64, ChangeTime::default(), vec![]);
     let mut visit = |path: &Path, stamp: DirStamp| {
@@ -83,7 +83,7 @@ pub(super) fn look(since: Option<ChangeTime>) -> Found {
     tops().iter().for_each(|top| walk.tree(top, DEEPEST));
     // One that came to its limits has seen a part only, and another part each time.
     let sum = (walk.left > 0).then_some(sum);
-    Found { look: FullLook { sum, newest }.sure(begun), newer }
+    FullLookResult { look: FullLook { sum, newest }.sure(begun), newer }
 }
 
 fn tops() -> Vec<PathBuf> {
