@@ -70,12 +70,12 @@ const ALL: &[Examples] = &[
     (
         "env show",
         &[
-            ("Its base, mounts and network:", "skiff env show dev"),
+            ("Show base, mounts and network:", "skiff env show dev"),
             ("For scripts:", "skiff env show --json dev"),
         ],
     ),
     ("env clone", &[("Try something in a copy:", "skiff env clone dev trial")]),
-    ("env rename", &[("Another name for it:", "skiff env rename trial dev2")]),
+    ("env rename", &[("Rename an environment:", "skiff env rename trial dev2")]),
     ("env list", &[("For scripts:", "skiff env list --json")]),
     (
         "env diff",

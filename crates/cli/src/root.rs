@@ -83,7 +83,7 @@ pub struct HabitArgs {
     /// An image is read-only
     #[arg(long, hide = true, conflicts_with = "writable")]
     pub read_only: bool,
-    /// This host's
+    /// Platform; must be this host's
     #[arg(long, hide = true, value_name = "PLATFORM", value_parser = host_platform())]
     pub platform: Option<String>,
 }

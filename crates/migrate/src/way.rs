@@ -95,6 +95,6 @@ fn called(node: &str, launcher: &mut Launcher, listener: &mut CallbackListener) 
     })?;
     called.ok_or_else(|| {
         Error::new(format!("{node}: it has not called back within {} s", PATIENCE.as_secs()))
-            .hint("a firewall? it must be able to connect to this host")
+            .hint(format!("check that no firewall keeps {node} from connecting to this host"))
     })
 }

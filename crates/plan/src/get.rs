@@ -209,7 +209,7 @@ fn from_depot(
     Ok(Some(ImageName { reference: reference.into(), ..entry }))
 }
 
-/// The image of this id as this machine's store has it.
+/// The image of this id as this host's store has it.
 fn in_store(context: &UserContext, id: ImageId, reference: &str) -> Result<Option<ImageName>> {
     let StoreReply::Found(record) = client::ask(context, StoreRequest::Find(id), &mut |_| ())? else {
         return Err(strange(reference));
@@ -272,7 +272,7 @@ pub fn pull(
     pull_within(client::PATIENT, context, image, platform, progress)
 }
 
-/// The same; the name service may take so long.
+/// [`pull`], with a limit for the name service.
 fn pull_within(
     patience: Duration,
     context: &UserContext,

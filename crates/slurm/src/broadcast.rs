@@ -30,7 +30,8 @@ pub fn program(job: u32, named: OsString) -> OsString {
         if let Ok(rest) = Path::new(&program).strip_prefix(place)
             && let Err(e) = bring(Path::new(place), &dir(job).join(part), rest)
         {
-            output::note(&format!("{}, which was sent to node's {place}: {e}", program.display()));
+            let program = program.display();
+            output::note(&format!("{program}: not copied from the node's {place} to the job's: {e}"));
         }
     }
     program

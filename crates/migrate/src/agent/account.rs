@@ -26,7 +26,7 @@ impl TargetAccount {
         let passwd = entry("passwd", &uid.to_string())?;
         let account = passwd.as_deref().and_then(|line| Self::parse(line, uid));
         let account = account.ok_or_else(|| Error::new(format!("uid {uid}: no account on this host")))?;
-        account.refuse_closed_machine()?;
+        account.refuse_closed_host()?;
         account.refuse_shell()?;
         if let Some(shadow) = entry("shadow", &account.name)? {
             let today = now() / 86400;
@@ -51,7 +51,7 @@ impl TargetAccount {
         Error::new(format!("account {}: {why}", self.name)).hint("ask the administrator of that host")
     }
 
-    fn refuse_closed_machine(&self) -> Result<()> {
+    fn refuse_closed_host(&self) -> Result<()> {
         match NOLOGIN.iter().find(|path| Path::new(path).exists()) {
             Some(path) => Err(self.refused(format!("nobody can log in while {path} exists"))),
             None => Ok(()),

@@ -62,7 +62,7 @@ pub fn call_for(payload: &[u8], here: &str, reached_at: IpAddr) -> Result<Vec<u8
         Error::new("the request does not say for which host it is")
             .hint("have the same version installed on both hosts")
     })?;
-    let by_address = is_of_one_machine(address) && address == reached_at.to_canonical();
+    let by_address = is_unique_to_one_host(address) && address == reached_at.to_canonical();
     let by_name = node != "localhost" && hosts::same(&node, here);
     match by_address || by_name {
         true => Ok(call),
@@ -74,7 +74,7 @@ pub fn call_for(payload: &[u8], here: &str, reached_at: IpAddr) -> Result<Vec<u8
 }
 
 /// Whether no two hosts have this address: each has its own loopback and link-local ones.
-fn is_of_one_machine(address: IpAddr) -> bool {
+fn is_unique_to_one_host(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),

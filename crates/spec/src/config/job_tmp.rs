@@ -29,7 +29,7 @@ impl TryFrom<String> for JobTmp {
             _ if path.is_absolute() && path.components().all(|part| part != Component::ParentDir) => {
                 Ok(Self::Directory(path))
             }
-            _ => Err("it is `disk`, `memory` or an absolute path without `..`".into()),
+            _ => Err("must be `disk`, `memory` or an absolute path without `..`".into()),
         }
     }
 }
