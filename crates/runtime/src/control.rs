@@ -6,12 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use rustix::process::Pid;
 use skiff_ipc::{Codec, Framing, Protocol};
@@ -291,16 +290,6 @@ pub fn listen_at(dir: &Path, name: &str, kind: SocketType) -> Result<OwnedFd> {
     with_umask(|| bind(&socket, &address.unix)).context(shown)?;
     listen(&socket, 64).context(shown)?;
     Ok(socket)
-}
-
-/// Takes the next connection and what it wants; one that says nothing for a second wants nothing.
-pub fn accept(listener: &OwnedFd) -> Option<(OwnedFd, ControlRequest)> {
-    let connection = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
-    let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-    poll(&mut [PollFd::new(&connection, PollFlags::IN)], Some(&limit)).ok().filter(|n| *n == 1)?;
-    let (bytes, _) = fdpass::receive(connection.as_fd(), 16).ok()?;
-    let want = ControlRequest::from_byte(*bytes.first()?)?;
-    Some((connection, want))
 }
 
 /// Answers what is said of process 1, with its handle.

@@ -1,7 +1,7 @@
 //! What runs and what is kept of it: environments and instances on disk, the supervisors that hold them, and the ways to those.
 
 pub mod control;
-mod control_listener;
+pub mod control_listener;
 pub mod enter;
 pub mod environments;
 pub mod host_changes;

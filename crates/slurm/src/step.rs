@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
-use rustix::net::SocketType;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
 use skiff_ipc::ReportingChild;
-use skiff_runtime::control::{
-    CONTROL, ControlRequest, Live, Process1, accept, answer, listen_at, tell_last, wants_to_be_last,
-};
+use skiff_runtime::control::{CONTROL, ControlRequest, Live, Process1, answer, tell_last, wants_to_be_last};
+use skiff_runtime::control_listener::ControlListener;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, RunningStep};
 use skiff_sandbox::{IDLE, STILL};
@@ -88,7 +86,7 @@ fn prepare(
     // Before the environment is entered: from in there the directory cannot be seen.
     let open = |path: &Path| open_dir(path).context(|| path.display().to_string());
     let watcher = Watcher {
-        listener: listen_at(dir, CONTROL, SocketType::SEQPACKET)?,
+        listener: ControlListener::new(dir)?,
         dir: open(dir)?,
         parent: open(dir.parent().unwrap_or(dir))?,
         // Without the number of tasks their ends say nothing.
@@ -105,7 +103,7 @@ fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// Gives process 1 to the step's tasks until the step has ended; then nothing of it is left.
 struct Watcher {
-    listener: OwnedFd,
+    listener: ControlListener,
     dir: OwnedFd,
     parent: OwnedFd,
     /// How many tasks have not been here yet, if that is known.
@@ -164,22 +162,22 @@ impl Watcher {
             let tasks = self.tasks.iter().map(|task| &task.connection);
             // slurmstepd goes with the script.
             let stepd = if end.is_none() { stepd } else { &step.init.pidfd };
-            let fixed = [stepd, &step.init.pidfd, &self.listener, &step.control];
-            let mut fds: Vec<_> =
-                fixed.into_iter().chain(tasks).map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            let fixed = [stepd, &step.init.pidfd, &step.control];
+            let (own, others) = (fixed.len(), fixed.len() + self.tasks.len());
+            let all = fixed.into_iter().chain(tasks).chain(self.listener.descriptors());
+            let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             let next = [end, enough].into_iter().flatten().min();
             let left = next.map(|next: Instant| next.saturating_duration_since(now));
+            let left = left.into_iter().chain(self.listener.patience()).min();
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            if poll(&mut fds, left.as_ref()) == Ok(0) {
-                continue;
-            }
+            poll(&mut fds, left.as_ref()).ignore_error("interrupted or not: what is ready shows");
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let mut said = ready[fixed.len()..].iter();
+            let mut said = ready[own..others].iter();
             self.tasks.retain_mut(|task| !said.next().is_some_and(|said| *said) || task.goes_on());
             if ready[1] || (ready[0] && !(self.is_script && self.are_over())) {
                 return;
             }
-            if ready[3] {
+            if ready[2] {
                 // Process 1 says when it is idle, which is nothing to us as long as there are tasks.
                 let mut said = [0; 64];
                 let length = rustix::io::read(&step.control, &mut said).default_on_error(
@@ -189,9 +187,7 @@ impl Watcher {
                     return;
                 }
             }
-            if ready[2]
-                && let Some((connection, want)) = accept(&self.listener)
-            {
+            for (connection, want) in self.listener.requests() {
                 // A job keeps the root that it began with.
                 let process1 = Process1 { pid: step.init.pid, sessions: 0, sees_host: true };
                 let told = answer(&connection, &step.init, process1);
