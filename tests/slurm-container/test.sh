@@ -127,6 +127,12 @@ equal "$(ended "$(cat nested)")" 'COMPLETED 0:0'
 equal "$(cat out.nested)" $'tool of the image\ncontent'
 ok as alice salloc -Q -N2 --container-image=$image srun tool
 equal "$out" $'tool of the image\ntool of the image'
+# In a job on the bare node a step may ask for an image: the job's --environment=none, which Slurm repeats on the node, is not the step's.
+ok as alice salloc -Q -n1 -N1 --environment=none srun -Q --container-image=$image tool
+equal "$out" 'tool of the image'
+ok as alice sbatch --parsable -n1 -N1 -o out.bare --environment=none --wrap "srun -Q --container-image=$image tool; srun -Q sh -c '[ ! -e /opt/tool ] && echo bare'"
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.bare)"
+equal "$(cat out.bare)" $'tool of the image\nbare'
 in_image --export=NONE --container-image=$image /opt/tool
 equal "$out" 'tool of the image'
 

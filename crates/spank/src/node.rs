@@ -63,7 +63,7 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
     if let Some(tasks) = spank.item(SpankItem::LocalTasks) {
         variables.push((names::STEP_TASKS, tasks.to_string().into()));
     }
-    if let Some(name) = option::environment() {
+    if let Some(name) = option::step_environment() {
         variables.push((names::STEP_ENVIRONMENT, OsString::from_vec(name.into_bytes())));
     }
     let spec = spec(spank);
@@ -133,7 +133,7 @@ fn set_task_variables(spank: &Spank) -> Option<()> {
     if let Some(why) = FAILURE.get() {
         set(spank, names::STEP_FAILURE, why)?;
     }
-    match option::environment() {
+    match option::step_environment() {
         Some(name) => set(spank, names::STEP_ENVIRONMENT, &name),
         None => Some(()),
     }
@@ -176,7 +176,7 @@ fn step_has_environment(spank: &Spank, job: &Job) -> bool {
     if [names::JOB_CARRIER, names::ENVIRONMENT].into_iter().any(|name| switched_off(spank.variable(name))) {
         return false;
     }
-    match option::environment() {
+    match option::step_environment() {
         Some(name) => name.to_bytes() != names::NONE.as_bytes(),
         None => {
             // Asked for one, the step has one, whether what it needs to know of it came through or not.

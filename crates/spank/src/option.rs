@@ -92,6 +92,12 @@ pub fn environment() -> Option<CString> {
     ENVIRONMENT.lock().ok()?.clone()
 }
 
+/// On a node: the environment that the step is to run in. One that the job was submitted with, which Slurm repeats here, gives way to a
+/// container: that can only be of the step's own words.
+pub fn step_environment() -> Option<CString> {
+    environment().filter(|_| container().is_empty())
+}
+
 /// The value given in this very command's own words. One may also have come from the words of the sbatch or salloc whose job
 /// this is, which Slurm repeats in every srun of the job.
 pub fn own_environment() -> Option<CString> {
