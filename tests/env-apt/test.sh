@@ -23,8 +23,8 @@ ok as alice skiff env diff dev
 # (Not by apt, which would look for something else to run what runs at night.)
 inside alice dev 'dpkg --force-depends --purge cron; ! command -v crontab'
 
-# Ten small ones of the list of `cargo xtask packages`, all at once: services, setuid programs, polkit's directory of mode 0700, FUSE.
-packages='at bindfs ed lua5.4 nano polkitd screen squashfuse strace sudo'
+# Small ones of the list of `cargo xtask packages`, all at once: services, setuid programs, polkit's directory of mode 0700, FUSE.
+packages='at bindfs ed iputils-ping lua5.4 nano polkitd screen squashfuse strace sudo'
 inside alice dev "export DEBIAN_FRONTEND=noninteractive; printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; chmod 755 /usr/sbin/policy-rc.d
     echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/trial
     apt-get -qq install -y --no-install-recommends $packages
@@ -33,6 +33,7 @@ inside alice dev "export DEBIAN_FRONTEND=noninteractive; printf '#!/bin/sh\nexit
 # What root inside can with them: FUSE, terminals, and root again from a second user.
 inside alice dev 'useradd -m -d /var/lib/second second; echo "second ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/second
     su second -c "sudo id -u" 2>/dev/null
+    ping -V >/dev/null
     mkdir /mnt/bound /mnt/image /tmp/source; echo content >/tmp/source/file
     bindfs /tmp/source /mnt/bound; cat /mnt/bound/file; umount /mnt/bound
     mksquashfs /tmp/source /tmp/image.squashfs -quiet -no-progress; squashfuse /tmp/image.squashfs /mnt/image; cat /mnt/image/file; umount /mnt/image

@@ -90,7 +90,20 @@ find /home/alice/.local -name rootid -perm /6000 >rootid
 fails 126 as bob sh -c "$(cat rootid)"
 # Root inside has over its own mounts what its user has (SYS_ADMIN); over devices, networks, others' processes nothing.
 ok as alice skiff env exec dev -- grep -e NoNewPrivs -e CapBnd /proc/self/status
-equal "$out" $'CapBnd:\t00000000a02405fb\nNoNewPrivs:\t0'
+equal "$out" $'CapBnd:\t00000000a02425fb\nNoNewPrivs:\t0'
+# A program that has NET_RAW as a file, as ping, is executed. It gets raw sockets where the network is the environment's own, and only there.
+raw='import socket, sys
+for family, protocol in (socket.AF_INET, 1), (socket.AF_PACKET, 3):
+    try: socket.socket(family, socket.SOCK_RAW, protocol); print("raw")
+    except PermissionError: print("refused")'
+ok as alice skiff env exec dev -- sh -c 'cp "$(readlink -f "$(command -v python3)")" /usr/bin/as-ping; setcap cap_net_raw=ep /usr/bin/as-ping; as-ping -c "$0"' "$raw"
+equal "$out" $'refused\nrefused' "raw sockets in the host's network"
+ok as alice skiff run --net none -- python3 -c "$raw"
+equal "$out" $'raw\nraw' 'raw sockets in a network of its own'
+ok as alice skiff run --contain --net none -- python3 -c "$raw"
+equal "$out" $'refused\nrefused' 'raw sockets, contained'
+ok as alice skiff run --me --net none -- python3 -c "$raw"
+equal "$out" $'refused\nrefused' 'raw sockets as oneself'
 # Contained, and untrusted, not even that.
 ok as alice skiff run --contain -- grep -e NoNewPrivs -e CapBnd /proc/self/status
 equal "$out" $'CapBnd:\t00000000a00405fb\nNoNewPrivs:\t1'

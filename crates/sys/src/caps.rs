@@ -19,9 +19,11 @@ pub const INSIDE_ROOT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::AUDIT_WRITE);
 
-/// The same for root in an environment that may mount. It is root of the user namespace that the mounts belong to, and nothing of them is the
-/// host's: its user can do the same from outside.
-pub const INSIDE_ROOT_THAT_MOUNTS: CapabilitySet = INSIDE_ROOT.union(CapabilitySet::SYS_ADMIN);
+/// The same for root in an environment that may mount, and open raw sockets. It is root of the user namespace that the mounts belong to, and
+/// nothing of them is the host's: its user can do the same from outside. Raw sockets it gets only in a network of its own, as the kernel asks
+/// the user namespace that the network belongs to; elsewhere the capability lets programs be executed that have it as a file, such as ping.
+pub const INSIDE_ROOT_THAT_MOUNTS: CapabilitySet =
+    INSIDE_ROOT.union(CapabilitySet::SYS_ADMIN).union(CapabilitySet::NET_RAW);
 
 /// Takes all but `keep` out of the bounding set; what the thread has, it keeps.
 ///
