@@ -72,6 +72,21 @@ sub
         equal "$out" two "$user: from $name to dev"
         as $user rm -rf out back
     done
+    # Where a file has no bytes, none are read or sent: 200 GiB with a byte in the middle and one at the end.
+    as $user sh -c 'truncate -s 200G wide; printf x | dd of=wide bs=1 seek=100G conv=notrunc status=none; printf yz >>wide'
+    limit=20 ok as $user skiff cp wide web:/srv/wide
+    limit=20 ok as $user skiff cp web:/srv/wide wide-back
+    equal "$(stat -c %s /home/$user/wide-back) $(tail -c 2 /home/$user/wide-back)" "$(stat -c %s /home/$user/wide) yz" "$user: a file of holes"
+    equal "$(dd if=/home/$user/wide-back bs=1 skip=100G count=2 status=none | tr '\0' .)" x. "$user: between its holes"
+    [ "$(stat -c %b /home/$user/wide-back)" -lt 1000 ] || fail "$user: holes have been filled"
+    as $user rm wide wide-back
+    # What cannot be read is named, and all else is copied.
+    as $user sh -c 'mkdir -p partly/closed partly/later; echo 1 >partly/a; echo 2 >partly/later/z; echo 3 >partly/shut; chmod 0 partly/closed partly/shut'
+    fails 125 as $user skiff cp partly web:/srv
+    for name in closed shut; do has "$err" "cannot open partly/$name: Permission denied" "$user"; done
+    has "$err" 'cannot be read: 2'
+    ok as $user skiff exec web sh -c 'cd /srv/partly; find . | busybox sort'
+    equal "$out" $'.\n./a\n./later\n./later/z' "$user: what can be read"
     # What goes wrong says what, where, why and what to do; nothing half made is left.
     refused() { # PART WORD...
         fails 125 as $user skiff cp "${@:2}"

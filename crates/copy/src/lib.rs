@@ -4,6 +4,7 @@
 //! the destination, becomes a device, or gets rights beyond those of a plain file.
 
 mod destination;
+mod holes;
 mod pack;
 mod stream;
 mod unpack;
@@ -66,8 +67,11 @@ impl From<SystemError> for CopyError {
 /// The result of one side.
 pub type Result<T> = std::result::Result<T, CopyError>;
 
+/// So many files that cannot be read are named.
+const MOST_NAMED: usize = 1000;
+
 /// What was not copied.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotCopied {
     /// Devices, named pipes and sockets.
     pub special: u64,
@@ -75,6 +79,10 @@ pub struct NotCopied {
     pub kernel: u64,
     /// Files that lack their setuid and setgid bits.
     pub setuid: u64,
+    /// Files and directories that cannot be read.
+    pub unread: u64,
+    /// Why, of the first of these.
+    pub reasons: Vec<String>,
 }
 
 impl NotCopied {
@@ -85,6 +93,31 @@ impl NotCopied {
             special: self.special + other.special,
             kernel: self.kernel + other.kernel,
             setuid: self.setuid + other.setuid,
+            unread: self.unread + other.unread,
+            reasons: [self.reasons, other.reasons].concat(),
+        }
+    }
+
+    /// What was read. If it cannot be, that is noted, and all else is copied.
+    fn unless_unread<T>(&mut self, read: std::result::Result<T, SystemError>) -> Option<T> {
+        read.map_err(|why| {
+            self.unread += 1;
+            if self.reasons.len() < MOST_NAMED {
+                self.reasons.push(why.to_string());
+            }
+        })
+        .ok()
+    }
+
+    /// The fault that is left when all else is copied, if there is one.
+    ///
+    /// # Errors
+    /// Something could not be read.
+    pub fn complete(&self) -> std::result::Result<(), Fault> {
+        match self.unread {
+            0 => Ok(()),
+            count => Err(Fault::new(format!("cp: files and directories that cannot be read: {count}"))
+                .hint("the copy has all but these: make them readable and copy again")),
         }
     }
 
@@ -96,7 +129,9 @@ impl NotCopied {
             (self.kernel, "directories of the kernel's, such as /proc, are left out"),
             (self.setuid, "files are copied without their setuid and setgid bits"),
         ];
-        rows.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{what}: {count}")).collect()
+        let counted = rows.iter().filter(|(count, _)| *count > 0);
+        let counted = counted.map(|(count, what)| format!("{what}: {count}"));
+        self.reasons.iter().cloned().chain(counted).collect()
     }
 }
 

@@ -16,9 +16,9 @@ use skiff_spec::fault::Fault;
 use skiff_sys::SystemContext;
 use skiff_sys::error::show;
 use skiff_sys::positional::read_at;
-use skiff_tar::{EntryKind, TarEntry, Writer};
+use skiff_tar::{EntryKind, Segment, TarEntry, Writer};
 
-use crate::{CopyError, DIRECTORY_MODE, NotCopied, Result, file_mode};
+use crate::{CopyError, DIRECTORY_MODE, NotCopied, Result, file_mode, holes};
 
 const PIECE: usize = 256 << 10;
 
@@ -53,6 +53,8 @@ pub struct Packed<'a> {
     pub name: &'a [u8],
     /// In front of paths in messages: whose they are.
     pub of: &'a str,
+    /// Whether holes are left out of the stream, as GNU tar's form 1.0 of sparse files has it: not every program reads that.
+    pub holes: bool,
 }
 
 /// Writes a file, link or tree to `out` as a tar stream.
@@ -117,15 +119,17 @@ impl Packer<'_> {
             let dir = match open_below(top.as_fd(), &path) {
                 // It was removed or replaced after it was found.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !path.is_empty() => continue,
-                dir => dir.on("open", self.shown(&path))?,
+                dir => dir.on("open", self.shown(&path)),
             };
+            let Some(dir) = self.left_out.unless_unread(dir) else { continue };
             if is_of_kernel(&dir) {
                 self.left_out.kernel += 1;
                 continue;
             }
             let stat = fstat(&dir).on("look at", self.shown(&path))?;
             self.entry(&path, &stat, EntryKind::Directory)?;
-            for name in names(&dir).on("read", self.shown(&path))? {
+            let names = names(&dir).on("read", self.shown(&path));
+            for name in self.left_out.unless_unread(names).into_iter().flatten() {
                 let child = if path.is_empty() { name.clone() } else { [&path, &b"/"[..], &name].concat() };
                 match self.child(&dir, &name, &child)? {
                     FileType::Directory => pending.push(child),
@@ -137,24 +141,32 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// What a directory has under this name, unless that is a directory itself.
+    /// What a directory has under this name, unless that is a directory itself. What cannot be opened is noted.
     fn child(&mut self, dir: &OwnedFd, name: &[u8], path: &[u8]) -> Result<FileType> {
         let gone = Ok(FileType::RegularFile);
         let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return gone,
-            stat => stat.on("look at", self.shown(path))?,
+            stat => stat.on("look at", self.shown(path)),
         };
+        let Some(stat) = self.left_out.unless_unread(stat) else { return gone };
         let kind = FileType::from_raw_mode(stat.st_mode);
         match kind {
             FileType::RegularFile => match openat(dir, name, READ, Mode::empty()) {
                 Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return gone,
-                file => self.file(&file.on("open", self.shown(path))?, path)?,
+                file => {
+                    let file = file.on("open", self.shown(path));
+                    if let Some(file) = self.left_out.unless_unread(file) {
+                        self.file(&file, path)?;
+                    }
+                }
             },
             FileType::Symlink => match readlinkat(dir, name, vec![]) {
                 Err(Errno::NOENT | Errno::INVAL) => return gone,
                 target => {
-                    let target = target.on("read", self.shown(path))?.into_bytes();
-                    self.entry(path, &stat, EntryKind::Symlink(target))?;
+                    let target = target.on("read", self.shown(path));
+                    if let Some(target) = self.left_out.unless_unread(target) {
+                        self.entry(path, &stat, EntryKind::Symlink(target.into_bytes()))?;
+                    }
                 }
             },
             _ => {}
@@ -177,12 +189,21 @@ impl Packer<'_> {
             self.links.insert(id, self.name(path));
         }
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        self.entry(path, &stat, EntryKind::File(size))?;
+        let (kind, parts) = match self.packed.holes.then(|| holes::parts(file.as_fd(), &stat)).flatten() {
+            Some(map) => (EntryKind::Sparse { size, map: map.clone() }, map),
+            None => (EntryKind::File(size), vec![Segment { offset: 0, len: size }]),
+        };
+        self.entry(path, &stat, kind)?;
         let mut buffer = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
-        let mut at = 0;
-        while at < size {
-            let wanted = usize::try_from(size - at).unwrap_or(PIECE).min(PIECE);
-            let count = read_at(file.as_fd(), &mut buffer[..wanted], at).on("read", &shown)?;
+        parts.iter().try_for_each(|part| self.part(file, part, &mut buffer, &shown))
+    }
+
+    /// The bytes of a file's part.
+    fn part(&mut self, file: &OwnedFd, part: &Segment, buffer: &mut [u8], shown: &str) -> Result<()> {
+        let (mut at, end) = (part.offset, part.offset + part.len);
+        while at < end {
+            let wanted = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
+            let count = read_at(file.as_fd(), &mut buffer[..wanted], at).on("read", shown)?;
             if count == 0 {
                 return Err(Fault::new(format!("{shown} was truncated while it was copied"))
                     .hint("copy it again when nobody writes to it")
@@ -198,7 +219,7 @@ impl Packer<'_> {
         let bits = (stat.st_mode & 0o7777) as u16;
         let mode = match kind {
             EntryKind::Directory => bits & DIRECTORY_MODE,
-            EntryKind::File(_) => file_mode(bits, &mut self.left_out),
+            EntryKind::File(_) | EntryKind::Sparse { .. } => file_mode(bits, &mut self.left_out),
             _ => bits & 0o777,
         };
         // As other programs write a directory's name.

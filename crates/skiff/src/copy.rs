@@ -43,7 +43,7 @@ pub fn copy(args: &CopyArgs) -> Result<()> {
     for live in [from.live, to.live].into_iter().flatten() {
         live.leave();
     }
-    Ok(())
+    left_out.complete()
 }
 
 fn refuse_useless(from: &CopyEnd, to: &CopyEnd) -> Result<()> {
@@ -142,11 +142,11 @@ fn transfer(from: &Side, to: &Side, args: &CopyArgs) -> Result<NotCopied> {
         return unpacked.end().map_err(|e| to.explain(e.into_fault()));
     };
     let base = base(source);
-    let packed = |name| Packed { path: source, follow, name, of: &from.of };
+    let packed = |name, holes| Packed { path: source, follow, name, of: &from.of, holes };
     let Some(destination) = destination(base) else {
         let stream = dup(stdout()).context(|| "standard output")?;
         let name = base.map_or(&b"."[..], OsStr::as_bytes);
-        let sent = from.begin(stream, |stream| pack(packed(name), stream))?.end();
+        let sent = from.begin(stream, |stream| pack(packed(name, false), stream))?.end();
         return match sent {
             // A reader that has had enough (`| head`) is no failure.
             Err(CopyError::Stream(_)) if nobody_reads() => Ok(NotCopied::default()),
@@ -155,7 +155,7 @@ fn transfer(from: &Side, to: &Side, args: &CopyArgs) -> Result<NotCopied> {
     };
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     // What is done in this process comes last. Until then the other has begun, and this one keeps no end that is not its own.
-    let packing = from.begin(write, |stream| pack(packed(b"."), stream))?;
+    let packing = from.begin(write, |stream| pack(packed(b".", true), stream))?;
     let unpacking = to.begin(read, |stream| unpack(destination, stream))?;
     let (packed, unpacked) = if packing.is_here() {
         (packing.end(), unpacking.end())

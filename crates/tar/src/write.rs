@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use super::header::{GID, MAJOR, MINOR, MODE, MTIME, RECORD, SIZE, UID};
-use super::{EntryKind, TarEntry};
+use super::{EntryKind, Segment, TarEntry};
 
 /// Length of a header without records, in bytes.
 pub const HEADER: usize = RECORD;
@@ -26,22 +26,22 @@ impl<W: Write> Writer<W> {
         Writer { out, at: 0, left: 0, padding: 0 }
     }
 
-    /// Begins an entry. A file's bytes are to follow, all of them: sparse ones are none here.
+    /// Begins an entry. A file's bytes are to follow, all of them; of a sparse one those of its map, which is in the form 1.0 of GNU tar. That reads
+    /// a file only by whole records: parts of a map should begin and end at multiples of them, but for the file's end.
     ///
     /// # Errors
     /// Of `out`; `InvalidInput` if bytes of the entry before are missing.
     pub fn entry(&mut self, entry: &TarEntry) -> io::Result<()> {
         self.end_entry()?;
-        let records = records(entry);
-        if !records.is_empty() {
-            let pax = header(b'x', b"././@PaxHeader", b"", records.len() as u64, &PAX_HEADER);
-            self.put(&pax)?;
-            self.put(&records)?;
-            self.pad(padding(records.len() as u64))?;
-        }
+        let map = match &entry.kind {
+            EntryKind::Sparse { map, .. } => map_text(map),
+            _ => vec![],
+        };
         let (flag, link, size): (u8, &[u8], u64) = match &entry.kind {
             EntryKind::File(size) => (b'0', b"", *size),
-            EntryKind::Sparse { size, .. } => (b'0', b"", *size),
+            EntryKind::Sparse { map: parts, .. } => {
+                (b'0', b"", map.len() as u64 + parts.iter().map(|part| part.len).sum::<u64>())
+            }
             EntryKind::HardLink(target) => (b'1', target, 0),
             EntryKind::Symlink(target) => (b'2', target, 0),
             EntryKind::CharDevice(..) => (b'3', b"", 0),
@@ -49,10 +49,17 @@ impl<W: Write> Writer<W> {
             EntryKind::Directory => (b'5', b"", 0),
             EntryKind::Fifo => (b'6', b"", 0),
         };
+        let records = records(entry, size);
+        if !records.is_empty() {
+            let pax = header(b'x', b"././@PaxHeader", b"", records.len() as u64, &PAX_HEADER);
+            self.put(&pax)?;
+            self.put(&records)?;
+            self.pad(padding(records.len() as u64))?;
+        }
         self.put(&header(flag, &entry.path, link, size, entry))?;
         self.left = size;
         self.padding = padding(size);
-        Ok(())
+        self.data(&map)
     }
 
     /// The next bytes of the current entry's data.
@@ -114,8 +121,19 @@ fn padding(size: u64) -> usize {
     (size.wrapping_neg() % RECORD as u64) as usize
 }
 
-/// What the header has no room for.
-fn records(entry: &TarEntry) -> Vec<u8> {
+/// The map in front of a sparse file's data: numbers on lines of their own, up to the end of a record.
+fn map_text(map: &[Segment]) -> Vec<u8> {
+    let mut text = format!("{}\n", map.len());
+    for Segment { offset, len } in map {
+        text.push_str(&format!("{offset}\n{len}\n"));
+    }
+    let mut bytes = text.into_bytes();
+    bytes.resize(bytes.len().next_multiple_of(RECORD), 0);
+    bytes
+}
+
+/// What the header has no room for. `stored` is how many bytes follow.
+fn records(entry: &TarEntry, stored: u64) -> Vec<u8> {
     let mut records = vec![];
     if entry.path.len() > 100 {
         records.extend(record(b"path", &entry.path));
@@ -133,10 +151,14 @@ fn records(entry: &TarEntry) -> Vec<u8> {
     if entry.mtime_nsec > 0 || !(0..1 << 33).contains(&entry.mtime) {
         records.extend(record(b"mtime", time(entry.mtime, entry.mtime_nsec).as_bytes()));
     }
-    if let EntryKind::File(size) | EntryKind::Sparse { size, .. } = &entry.kind
-        && *size >= 1 << 33
-    {
-        records.extend(record(b"size", size.to_string().as_bytes()));
+    if stored >= 1 << 33 {
+        records.extend(record(b"size", stored.to_string().as_bytes()));
+    }
+    if let EntryKind::Sparse { size, .. } = &entry.kind {
+        records.extend(record(b"GNU.sparse.major", b"1"));
+        records.extend(record(b"GNU.sparse.minor", b"0"));
+        records.extend(record(b"GNU.sparse.name", &entry.path));
+        records.extend(record(b"GNU.sparse.realsize", size.to_string().as_bytes()));
     }
     for (name, value) in &entry.xattrs {
         records.extend(record(&[b"SCHILY.xattr.", &name[..]].concat(), value));
@@ -311,6 +333,28 @@ mod tests {
             let read = TarReader::new(&bytes[..]).next_entry().unwrap().unwrap();
             assert_eq!(read.kind, EntryKind::File(size));
         }
+    }
+
+    #[test]
+    fn a_sparse_file_has_the_bytes_of_its_map() {
+        let map = vec![
+            Segment { offset: 512, len: 1024 },
+            Segment { offset: 1 << 40, len: 3 },
+            Segment { offset: (1 << 40) + 1024, len: 0 },
+        ];
+        let sparse = entry(&[b's'; 200], EntryKind::Sparse { size: (1 << 40) + 1024, map });
+        let mut writer = Writer::new(vec![]);
+        writer.entry(&sparse).unwrap();
+        assert!(writer.entry(&entry(b"early", EntryKind::Fifo)).is_err());
+        writer.data(&[b'x'; 1027]).unwrap();
+        let last = entry(b"last", EntryKind::Fifo);
+        writer.entry(&last).unwrap();
+        writer.end().unwrap();
+        let bytes = writer.into_inner();
+        let mut reader = TarReader::new(&bytes[..]);
+        assert_eq!(reader.next_entry().unwrap().unwrap(), sparse);
+        assert_eq!(reader.data().unwrap()[..1027], [b'x'; 1027]);
+        assert_eq!(reader.next_entry().unwrap().unwrap(), last);
     }
 
     #[test]
