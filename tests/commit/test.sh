@@ -47,6 +47,21 @@ for user in alice bob; do
     equal "$err" ''
     ok as $user skiff run web:2
     equal "$out" newer
+    # An instance of an environment over an image stands on that image.
+    ok as $user skiff instance start env:boxed held sleep 1000
+    ok as $user skiff exec --root held sh -c 'echo of-instance >/new'
+    ok as $user skiff commit held held:1
+    ok as $user skiff stop -t 0 held
+    ok as $user skiff run held:1
+    equal "$out" of-instance "$user: an instance of an environment"
+    # A link to the list of mounts is in a root, as in Docker's, and nowhere among its changes.
+    ok as $user skiff run --root web:2 sh -c 'readlink /etc/mtab; grep -c " /proc " /etc/mtab'
+    equal "$out" $'/proc/self/mounts\n1' "$user: /etc/mtab"
+    ok as $user skiff env diff boxed
+    has "$out" 'C /new'
+    lacks "$out" mtab "$user: changes"
+    ok as $user skiff inspect --files web:2
+    lacks "$out" etc/mtab "$user: the image's files"
     # What others unpack.
     ok as $user skiff export web:2 oci-archive:web.tar
     ok as $user skiff import web.tar again

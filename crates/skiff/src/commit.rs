@@ -17,7 +17,7 @@ use skiff_plan::import;
 use skiff_plan::progress::PullProgress;
 use skiff_runtime::control::Live;
 use skiff_runtime::environments::Environment;
-use skiff_runtime::record::InstanceDir;
+use skiff_runtime::record::{ENV, InstanceDir};
 use skiff_sandbox::enter::{open_root, run_unseen};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::name::EnvName;
@@ -61,7 +61,7 @@ fn image_below(context: &UserContext, name: &EnvName) -> Result<ImageName> {
     let environment = Environment::named(context, name.clone())?;
     let image = match environment.exists() {
         true => environment.ground()?.image().cloned(),
-        false => InstanceDir::existing(context, name)?.image()?,
+        false => image_of_instance(context, &InstanceDir::existing(context, name)?)?,
     };
     image.ok_or_else(|| {
         Fault::new(format!(
@@ -69,6 +69,22 @@ fn image_below(context: &UserContext, name: &EnvName) -> Result<ImageName> {
         ))
         .hint("`skiff env create NAME --base image:IMAGE` makes an environment that an image can be made of")
     })
+}
+
+/// The image that an instance was made of, or that the environment stands on which it was made of.
+fn image_of_instance(context: &UserContext, record: &InstanceDir) -> Result<Option<ImageName>> {
+    if let Some(image) = record.image()? {
+        return Ok(Some(image));
+    }
+    let started = record.started()?;
+    let (Some(id), Some(name)) = (started.image, started.of.strip_prefix(ENV)) else { return Ok(None) };
+    let environment = Environment::named(context, name.parse().map_err(|e| Fault::new(format!("{e}")))?)?;
+    let ground = if environment.exists() { environment.ground()?.image().cloned() } else { None };
+    match ground.filter(|image| image.id == id) {
+        // The environment of this name is another one by now.
+        None => Ok(Some(skiff_store::find(context, &digest(id))?)),
+        found => Ok(found),
+    }
 }
 
 fn change(config: &mut Value, changes: &[String]) -> Result<()> {
