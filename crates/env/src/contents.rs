@@ -70,8 +70,11 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
 /// Leaves out what was added only for something to be mounted there: nobody has seen it. (Files come in order, a directory before
 /// what is in it.)
 fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
-    let targets: Vec<&Path> =
+    let mut targets: Vec<&Path> =
         plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]).collect();
+    if plan.base != Base::Host {
+        targets.push(Path::new(inside::MTAB));
+    }
     let mut kept: Vec<Change> = vec![];
     for change in std::mem::take(changes).into_iter().rev() {
         let path = Path::new("/").join(OsStr::from_bytes(&change.path));

@@ -22,6 +22,7 @@ pub mod join;
 pub mod limits;
 mod map;
 pub mod mounts;
+mod mtab;
 mod options;
 mod owners;
 pub mod program;

@@ -13,15 +13,16 @@ use rustix::mount::{
 };
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::{Base, Source, Upper, inside};
+use skiff_sys::IgnoreError;
 use skiff_sys::mount::{MountAttr, set_attributes};
 
-use crate::accounts;
 use crate::helper::Layers;
 use crate::mounts::{
     as_root_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
 };
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 use crate::ssh_user;
+use crate::{accounts, mtab};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
@@ -35,6 +36,9 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
     inputs.hang(&root, "root")?;
     hung();
     accounts::add(root.as_fd(), &inputs.plan.accounts)?;
+    if inputs.plan.base != Base::Host {
+        mtab::make(root.as_fd()).ignore_error("programs that look there do without, as in the image alone");
+    }
     furnish(root.as_fd(), inputs, layers.mask.as_ref().map(|_| &layers.view))
 }
 

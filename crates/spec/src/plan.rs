@@ -218,10 +218,16 @@ pub mod inside {
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
 
-    /// Whether a file is there for Skiff only, and no part of an image that is made of a container: its directory, and the links in the place
-    /// of the host's commands, which lead to `target`.
+    /// A link to the list of mounts, in an image that has none.
+    pub const MTAB: &str = "/etc/mtab";
+    /// The list of mounts.
+    pub const MOUNTS: &str = "/proc/self/mounts";
+
+    /// Whether a file is there for Skiff only, and no part of an image that is made of a container: its directory, the links in the place
+    /// of the host's commands, which lead to `target`, and the link to the list of mounts.
     #[must_use]
     pub fn is_own(path: &[u8], target: Option<&[u8]>) -> bool {
-        path == DIR.as_bytes() || target == Some(PROGRAM.as_bytes())
+        let is_mtab = path == MTAB.as_bytes() && target == Some(MOUNTS.as_bytes());
+        path == DIR.as_bytes() || target == Some(PROGRAM.as_bytes()) || is_mtab
     }
 }
