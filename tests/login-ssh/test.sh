@@ -134,6 +134,18 @@ equal "$out$err" "$key" 'the agent where there are mounts'
 ok with_agent alice@ctl 'skiff run -- ssh-add -l; skiff run --me -- ssh-add -l; skiff run --contain -- ssh-add -l 2>&1 || echo none'
 equal "$out" "$key"$'\n'"$key"$'\n'"$(tail -2 <<<"$out")" 'the agent in skiff run'
 equal "$(tail -1 <<<"$out")" none
+# In instances: of an environment, and for whoever comes by a later login.
+ok with_agent alice@ctl 'skiff instance start env:default held sleep 1000; skiff instance exec held -- ssh-add -l; skiff instance start host other sleep 1000; skiff exec other ssh-add -l'
+equal "$out" "$key"$'\n'"$key" 'the agent in instances'
+for name in held other; do
+    ok with_agent alice@ctl "skiff instance exec $name -- ssh-add -l; skiff exec --me $name ssh-add -l"
+    equal "$out" "$key"$'\n'"$key" "the agent in instance $name, from a later login"
+    ok with_agent alice@ctl "skiff exec $name sh -c 'setpriv --reuid 1000 --regid 1000 --clear-groups ssh-add -l 2>&1 || echo none'"
+    equal "$(tail -1 <<<"$out")" none "somebody else in instance $name"
+    ok remote alice@ctl "skiff exec $name sh -c 'ssh-add -l 2>&1; find /tmp/ssh-* -type s'; skiff kill $name"
+    lacks "$out" "$key" "the agent in instance $name, without one"
+    lacks "$out" /tmp/ssh- "sockets in instance $name"
+done
 # With it from here to another login, by its key alone.
 ok with_agent alice@ctl 'ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR bob@localhost whoami'
 equal "$out" root

@@ -24,6 +24,7 @@ use skiff_user::context::UserContext;
 
 pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;
+pub use ssh_agent::forward_to_instance;
 
 /// Does what was asked; the exit code.
 pub fn run(command: &EnvCommand) -> Result<i32> {

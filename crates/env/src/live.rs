@@ -20,7 +20,6 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
-use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
 use skiff_user::named;
 
@@ -97,7 +96,7 @@ fn set_prompt(command: &mut CommandSpec, name: &EnvName) {
 pub fn exec_in(context: &UserContext, env: &Environment, inside: &ProcessArgs, command: &CommandSpec) -> i32 {
     let mut command = command.clone();
     command.set(names::ENVIRONMENT, env.name.as_str());
-    match session(context, env, inside.identity(), command) {
+    match session(context, env, inside, command) {
         Ok(ended) => output::exit_as(ended),
         Err(why) => output::failed(why),
     }
@@ -106,14 +105,14 @@ pub fn exec_in(context: &UserContext, env: &Environment, inside: &ProcessArgs, c
 fn session(
     context: &UserContext,
     env: &Environment,
-    identity: Identity,
+    inside: &ProcessArgs,
     mut command: CommandSpec,
 ) -> std::result::Result<CommandExit, Failed> {
     let live = root::session(context, env)?;
-    let agent = ssh_agent::forward(context, env, &mut command);
+    let agent = ssh_agent::forward(context, env, inside, &mut command);
     let session = Session::begin()?;
     let target = (&live.init, live.pid, enter::net_space(&env.settings()?.net, false));
-    let child = enter::spawn(context, target, identity, &command, &session)?;
+    let child = enter::spawn(context, target, inside.identity(), &command, &session)?;
     let ended = session.wait(&child)?;
     drop(agent);
     live.leave();

@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,21 +11,25 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
 use rustix::io::{Errno, read};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, send,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    send, socketpair,
 };
 use rustix::process::{
     Signal, WaitOptions, geteuid, getpid, kill_process, set_parent_process_death_signal, wait,
 };
 use skiff_output as output;
-use skiff_plan::ssh_agent::{PLACE, VARIABLE, parts};
+use skiff_plan::inside::ProcessArgs;
+use skiff_plan::ssh_agent::{PLACE, VARIABLE, directory, parts};
 use skiff_plan::{parse_mount, parse_mounts};
 use skiff_runtime::control::new_socket;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::inside::act_inside;
 use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::plan::Mount;
+use skiff_spec::plan::{Mount, Plan, Source};
 use skiff_sys::IgnoreError;
+use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::block_all;
 use skiff_user::context::UserContext;
@@ -52,15 +56,38 @@ struct Socket {
 pub fn forward(
     context: &UserContext,
     env: &Environment,
+    inside: &ProcessArgs,
     command: &mut CommandSpec,
 ) -> Option<ForwardedAgent> {
+    forward_by(context, inside, command, |_| tmp_of_environment(context, env))
+}
+
+/// The same for a command that is about to run in an instance, which shows the agent of the session that it was started in.
+pub fn forward_to_instance(
+    context: &UserContext,
+    (init, plan): (BorrowedFd<'_>, &Plan),
+    inside: &ProcessArgs,
+    command: &mut CommandSpec,
+) -> Option<ForwardedAgent> {
+    forward_by(context, inside, command, |dir| tmp_of_instance(init, plan, dir))
+}
+
+/// Opens the way by the directory inside that programs there see as [`PLACE`]; nothing if that shows `dir` of the host's.
+fn forward_by(
+    context: &UserContext,
+    inside: &ProcessArgs,
+    command: &mut CommandSpec,
+    tmp: impl FnOnce(&Path) -> Result<Option<OwnedFd>>,
+) -> Option<ForwardedAgent> {
+    let shown = directory(context, command, inside)?;
     let agent = PathBuf::from(command.var(VARIABLE)?);
     let (dir, name) = parts(&agent)?;
     let unreachable = |why: &dyn Display| {
         output::note(&format!("no way to the ssh agent from inside: {why}"));
         None
     };
-    let (listener, socket) = match open_way(context, env, (dir, name)) {
+    let opened = tmp(&shown).and_then(|tmp| tmp.map(|tmp| open_way(tmp, (dir, name))).transpose());
+    let (listener, socket) = match opened {
         Ok(found) => found?,
         Err(e) => return unreachable(&e.message),
     };
@@ -81,30 +108,52 @@ pub fn forward(
     }
 }
 
-fn open_way(
-    context: &UserContext,
-    env: &Environment,
-    (dir_name, name): (&OsStr, &OsStr),
-) -> Result<Option<(OwnedFd, Socket)>> {
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// An environment's own, whether it runs or not.
+fn tmp_of_environment(context: &UserContext, env: &Environment) -> Result<Option<OwnedFd>> {
     if mounts(context, env)?.iter().any(|mount| mount.target.starts_with(PLACE)) {
         return Ok(None);
     }
     let place = env.dir.join("tmp");
-    let about = || place.join(dir_name).display().to_string();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let all = openat(CWD, &place, flags, Mode::empty()).context(about)?;
+    openat(CWD, &place, DIRECTORY, Mode::empty()).context(|| place.display().to_string()).map(Some)
+}
+
+/// An instance's, which need not be on a disk: a process inside hands it out. Contained ones are told of no agent.
+fn tmp_of_instance(init: BorrowedFd<'_>, plan: &Plan, shown: &Path) -> Result<Option<OwnedFd>> {
+    let shows = |mount: &Mount| {
+        let is_hosts = mount.target == Path::new(PLACE) && matches!(mount.source, Source::Bind(_));
+        is_hosts || mount.target == shown
+    };
+    if plan.contain || plan.untrusted || plan.mounts.iter().any(shows) {
+        return Ok(None);
+    }
+    let about = || format!("{PLACE} of the instance");
+    let flags = SocketFlags::CLOEXEC;
+    let (own, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).context(about)?;
+    act_inside(init, || {
+        let tmp = openat(CWD, PLACE, DIRECTORY, Mode::empty()).context(about)?;
+        fdpass::send(other.as_fd(), b"t", &[tmp.as_fd()]).context(about)
+    })?;
+    let (_, received) = fdpass::receive(own.as_fd(), 1).context(about)?;
+    Ok(received.into_iter().next())
+}
+
+fn open_way(all: OwnedFd, (dir_name, name): (&OsStr, &OsStr)) -> Result<(OwnedFd, Socket)> {
+    let about = || Path::new(PLACE).join(dir_name).display().to_string();
     match mkdirat(&all, dir_name, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(e).context(about),
     }
-    let dir = openat(&all, dir_name, flags, Mode::empty()).context(about)?;
+    let dir = openat(&all, dir_name, DIRECTORY, Mode::empty()).context(about)?;
     let meta = fstat(&dir).context(about)?;
     // Other users inside can make names in `/tmp`.
     if meta.st_uid != geteuid().as_raw() || meta.st_mode & 0o077 != 0 {
         return Err(Error::new(format!("{}: another user's, or open to others", about())));
     }
     let (listener, name) = listen_in(&dir, name).context(about)?;
-    Ok(Some((listener, Socket { all, dir, dir_name: dir_name.into(), name })))
+    Ok((listener, Socket { all, dir, dir_name: dir_name.into(), name }))
 }
 
 /// What the site and the environment's user have mounted in it.

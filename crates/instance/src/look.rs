@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -167,7 +169,8 @@ pub fn exec(context: &UserContext, name: &EnvName, inside: &ProcessArgs, words: 
     if let Some(name) = started.plan.network_to_join() {
         network::follow(context, name, live.pid)?;
     }
-    let (identity, command) = command(context, (&record, &started), inside, words)?;
+    let (identity, mut command) = command(context, (&record, &started), inside, words)?;
+    let _agent = env::forward_to_instance(context, (live.init.as_fd(), &started.plan), inside, &mut command);
     match session(context, &live, identity, &started.plan, &command) {
         Ok(ended) => Ok(output::exit_as(ended)),
         Err(why) => Ok(output::failed(why)),

@@ -15,7 +15,7 @@ use skiff_plan::described::DescribedProcess;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::show::show;
 use skiff_plan::stop::stop_signal;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, in_image};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, ssh_agent};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::record::{ENV, InstanceDir};
@@ -259,9 +259,11 @@ fn of_environment(
     let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
     let RootOptions { inside, user, entrypoint, argv, .. } = options.asked.clone();
     let asked_limits = options.asked.limits()?;
-    let plan =
-        plan::build(over_environment(options, settings, paths), base::of_ground(context, &env.ground()?)?)?;
     let words: Vec<OsString> = entrypoint.into_iter().chain(argv).collect();
+    let mut facts = base::of_ground(context, &env.ground()?)?;
+    // Whoever enters it from the same session has that agent, too.
+    facts.agent_dir = ssh_agent::directory(context, &env::command(context, env, &inside, &words)?, &inside);
+    let plan = plan::build(over_environment(options, settings, paths), facts)?;
     let command = match &words[..] {
         [] => None,
         words => {

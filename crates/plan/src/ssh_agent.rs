@@ -28,11 +28,8 @@ pub fn parts(agent: &Path) -> Option<(&OsStr, &OsStr)> {
 
 /// The directory of the agent that a command is told of, if nobody but the user can have made what is in it. The user must have said which:
 /// an image has variables, too, and its maker could name any directory.
-pub(crate) fn directory(
-    context: &UserContext,
-    command: &CommandSpec,
-    inside: &ProcessArgs,
-) -> Option<PathBuf> {
+#[must_use]
+pub fn directory(context: &UserContext, command: &CommandSpec, inside: &ProcessArgs) -> Option<PathBuf> {
     let agent = OsString::from(command.var(VARIABLE)?);
     let is_users = own_variable(OsStr::new(VARIABLE)).is_some_and(|own| own == agent)
         || inside.settings().iter().any(|(name, value)| name == VARIABLE && *value == agent);
