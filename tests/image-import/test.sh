@@ -56,6 +56,16 @@ for route in helper none; do
     equal "$(json "$out" 'd["reference"], "sha256:" + d["id"]')" "('docker-archive:$files/saved.tar.gz:tools/saved:1', '$saved')"
     ok as alice skiff import images/saved.tar.bz2 tools/saved:1
     equal "$out" "$saved"
+    # From standard input, a pipe or a file.
+    ok as alice sh -c 'gzip -dc images/saved.tar.gz | skiff import - tools/piped:1'
+    equal "$out" "$saved"
+    ok as alice sh -c 'skiff import - tools/piped:2 <images/plain.sqsh'
+    ok as alice skiff run tools/piped:2 cat /etc/mark
+    equal "$out" of-the-image
+    fails 125 as alice sh -c 'skiff import - <images/saved.tar'
+    has "$err" 'hint: skiff import - NAME'
+    fails 125 as alice sh -c 'echo nonsense | skiff import - tools/piped:3'
+    has "$err" 'standard input'
     for file in oci-archive:images/oci.tar:x oci:images/oci dir:images/dir ./images/oci.tar ./images/oci; do
         ok as alice skiff run $file sh -c 'cat /etc/mark-again; echo $FROM_IMAGE'
         equal "$out" $'of-the-image\nyes' "$file"

@@ -26,7 +26,7 @@ NAME without a server becomes localhost/NAME, which no registry is asked for.
 
 #[derive(Args)]
 pub struct ImportArgs {
-    /// File or directory to import
+    /// File or directory to import, or - for standard input
     pub file: String,
     /// Image name: [SERVER/]NAME[:TAG] [default: the file's name]
     pub name: Option<String>,

@@ -179,6 +179,17 @@ impl ImageSource {
         Ok(ImageSource { form, path: path.into(), tag: None, held: Held::Open(file), lies: None })
     }
 
+    /// A file that was written just now, whatever form of image it has.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of_file(file: File, name: &str) -> Result<ImageSource> {
+        let path = PathBuf::from(name);
+        let part = FilePart::whole(copy_of(&file, &path)?, name.into())?;
+        let form = Form::of_file_system(&part).unwrap_or(Form::Archive);
+        Ok(ImageSource { form, path, tag: None, held: Held::Open(file), lies: None })
+    }
+
     /// A file system in a file that was fetched, and is called so.
     ///
     /// # Errors

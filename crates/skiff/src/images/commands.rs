@@ -1,10 +1,12 @@
 //! `skiff pull`, `import`, `export`, `images`, `rmi`, `inspect`, `store`.
 
+use std::io::IsTerminal;
 use std::str::FromStr;
 
 use serde::Serialize;
 use skiff_cli::{ExportArgs, ImportArgs, PullArgs, StoreCommand};
 use skiff_image::export::{Exported, Target, export as write};
+use skiff_image::source::{ImageSource, temporary};
 use skiff_image::unpack::LeftOut;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{DEFAULT_SERVER, Named};
@@ -12,7 +14,7 @@ use skiff_output::{self as output, ListFormat};
 use skiff_plan::progress::PullProgress;
 use skiff_plan::{get, import};
 use skiff_runtime::naming;
-use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::size;
 use skiff_store::UserUsage;
@@ -49,14 +51,36 @@ pub fn import(import: &ImportArgs) -> Result<()> {
     let way = &import.way;
     let platform = platform(way.arch.as_deref())?;
     let name = import.name.as_deref().map(name_for).transpose()?;
-    let file = ImageFile::meant(&import.file)?;
     let mut progress = PullProgress::new(way.progress, way.quiet);
-    let entry = import::import_to(&context, &file, name, &platform, &mut progress)?;
+    let entry = if import.file == INPUT {
+        let name = name.ok_or_else(|| {
+            Error::new("import: what comes from standard input has no name").hint("skiff import - NAME <FILE")
+        })?;
+        import::import_made(&context, standard_input()?, name, &platform, &mut progress)?
+    } else {
+        let file = ImageFile::meant(&import.file)?;
+        import::import_to(&context, &file, name, &platform, &mut progress)?
+    };
     client::mount(&context, entry.id);
     match way.json {
         true => output::json(&ListedImage::of(&entry)),
         false => output::line(&digest(entry.id)),
     }
+}
+
+/// Standard input in the place of a file.
+const INPUT: &str = "-";
+
+/// What comes from standard input. It is read from several places, so it goes into a file first.
+fn standard_input() -> Result<ImageSource> {
+    let mut input = std::io::stdin().lock();
+    if input.is_terminal() {
+        return Err(Error::new("import: standard input is a terminal, and an image does not come from it")
+            .hint("skiff import - NAME <FILE"));
+    }
+    let (mut file, ..) = temporary().map_err(ours)?;
+    std::io::copy(&mut input, &mut file).context(|| "standard input")?;
+    ImageSource::of_file(file, "standard input").map_err(ours)
 }
 
 /// `skiff export`: prints the digest of what was written, where it has one.
