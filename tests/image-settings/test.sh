@@ -46,6 +46,23 @@ for route in helper none; do
     done
     ok as alice sh -c "echo 'id -un' | skiff shell --user app $app"
     equal "$out" app
+    # The same of whoever enters what runs, by docker's option.
+    ok as alice skiff run -d --name up --root --user root $app sh -c 'sleep 1000'
+    ok as alice skiff env create boxed --base image:$app
+    for name in up boxed; do
+        for who in 'root 0 root' '0 0 root' 'app 999 app' '999:video 999 app'; do
+            set -- $who
+            ok as alice skiff exec -u "$1" $name sh -c 'id -u; echo $USER'
+            equal "$out" "$2"$'\n'"$3" "exec -u $1 $name"
+        done
+        fails 125 as alice skiff exec -u nosuch $name id
+        has "$err" 'hint: ' 'exec -u nosuch'
+    done
+    if [ $route = helper ]; then
+        ok as alice sh -c 'skiff exec -u alice up id -un; skiff exec -u "$(id -u)" boxed id -un'
+        equal "$out" $'alice\nalice' 'exec as oneself'
+    fi
+    ok as alice skiff rm -f up boxed
     for who in nobody app:nogroup 70000 '' :; do
         fails 125 as alice skiff run --user "$who" $app id
         has "$err" 'hint: ' "--user $who"

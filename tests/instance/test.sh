@@ -83,6 +83,15 @@ for user in alice bob; do
         as $user touch go
         wait "$started"
         equal "$(tail -1 /home/$user/followed) $(wc -l </home/$user/followed)" '20000 20000' "$user: followed"
+        # Its end alone.
+        ok as $user skiff logs --tail 2 web
+        equal "$out" $'19999\n20000' "$user: the last lines"
+        ok as $user skiff instance logs -f -n 1 web
+        equal "$out" 20000 "$user: the last line"
+        ok as $user sh -c 'skiff logs -n all web | wc -l; skiff logs -n 30000 web | wc -l; skiff logs -n 0 web | wc -l'
+        equal "$out" $'20000\n20000\n0' "$user: more lines than there are"
+        fails 125 as $user skiff logs -n some web
+        has "$err" 'not a number of lines'
     fi
 
     # Without a command it is there to be entered.

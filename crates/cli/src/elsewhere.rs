@@ -2,7 +2,7 @@
 
 /// Options as they are typed, and what to do instead.
 #[rustfmt::skip]
-const OPTIONS: [(&[&str], &str); 20] = [
+const OPTIONS: [(&[&str], &str); 21] = [
     (&["--overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
     (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR; the directory to start in: -w DIR"),
     (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
@@ -22,6 +22,7 @@ const OPTIONS: [(&[&str], &str); 20] = [
     (&["--app"], "name the program: `skiff run IMAGE /scif/apps/NAME/scif/runscript`"),
     (&["--health-cmd", "--no-healthcheck", "--health-interval"], "nothing checks an instance's health; `skiff ps` shows whether it is running"),
     (&["--runtime", "--isolation", "--oci"], "there is one runtime; `skiff doctor` shows what it can do on this host"),
+    (&["--since", "--until", "--timestamps", "-t"], "an instance's output is kept as it was written, without times: `skiff logs --tail LINES NAME` prints its end"),
     (&["--env-host"], "all variables are passed on, but for --cleanenv"),
 ];
 

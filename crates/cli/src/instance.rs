@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::name::EnvName;
 
-use crate::{DryRunArgs, ListArgs, RootArgs};
+use crate::{DryRunArgs, ListArgs, LogsArgs, RootArgs};
 
 #[derive(Subcommand)]
 pub enum InstanceCommand {
@@ -26,13 +26,7 @@ pub enum InstanceCommand {
         command: Vec<OsString>,
     },
     /// Print the output of an instance's command
-    Logs {
-        /// Follow the output until the command ends
-        #[arg(short, long)]
-        follow: bool,
-        /// Instance name
-        instance: EnvName,
-    },
+    Logs(LogsArgs),
     /// Stop an instance: ask its command to end, then kill what is left
     Stop {
         /// How long to wait before killing

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_output as output;
-use skiff_spec::name::EnvName;
 
 mod app;
 pub mod called_as;
@@ -57,7 +56,7 @@ pub use net::NetCommand;
 pub use retention::Retention;
 pub use root::{HabitArgs, HostArgs, RootArgs};
 pub use run::RunArgs;
-pub use short::{KillArgs, NamedExecArgs, NamedRmArgs, StopArgs};
+pub use short::{KillArgs, Lines, LogsArgs, NamedExecArgs, NamedRmArgs, StopArgs};
 pub use show::{DryRunArgs, ListArgs, OutputArgs};
 pub use slurm::SlurmCommand;
 
@@ -192,13 +191,7 @@ pub enum CliCommand {
     /// Create an image from an instance or environment
     Commit(CommitArgs),
     /// Print the output of an instance's command
-    Logs {
-        /// Follow the output until the command ends
-        #[arg(short, long)]
-        follow: bool,
-        /// Instance name
-        instance: EnvName,
-    },
+    Logs(LogsArgs),
     /// Stop an instance or an environment and every process in it
     Stop(StopArgs),
     /// End instances or environments at once, or send a signal to an instance's command

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use clap::builder::{StringValueParser, TypedValueParser};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
@@ -11,6 +12,9 @@ use skiff_spec::name::EnvName;
 pub struct NamedExecArgs {
     #[command(flatten)]
     pub inside: ProcessArgs,
+    /// Run as root, as yourself, or as another user of the instance or environment, by name or number
+    #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with_all = ["root", "me"])]
+    pub user: Option<String>,
     /// Accepted for habit: the terminal is always passed on
     #[arg(short = 't', long = "tty", hide = true)]
     pub tty: bool,
@@ -22,6 +26,34 @@ pub struct NamedExecArgs {
     /// Command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub struct LogsArgs {
+    /// Follow the output until the command ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Print only this many lines from the end
+    #[arg(short = 'n', long, value_name = "LINES", value_parser = lines())]
+    pub tail: Option<Lines>,
+    /// Instance name
+    pub instance: EnvName,
+}
+
+/// How many lines from the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// As many as there are.
+    All,
+    /// No more than this.
+    Last(u64),
+}
+
+fn lines() -> impl TypedValueParser<Value = Lines> {
+    StringValueParser::new().try_map(|text| match &*text {
+        "all" => Ok(Lines::All),
+        number => number.parse().map(Lines::Last).map_err(|_| "not a number of lines, or `all`"),
+    })
 }
 
 #[derive(Args)]

@@ -44,7 +44,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             let env = Environment::existing(&context, name.clone())?;
             let mut words = live::command(&context, &env, inside, command)?;
             // Whoever sees a prompt sees where they are. A command elsewhere than meant may remove what it should not.
-            words.only_there = true;
+            words.only_there |= inside.user.is_none();
             return Ok(exec_in(&context, &env, inside, &words));
         }
         EnvCommand::List(list) => live::list(&context, &list.format())?,

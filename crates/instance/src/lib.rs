@@ -29,7 +29,7 @@ pub fn run(command: &InstanceCommand) -> Result<i32> {
         InstanceCommand::Exec { inside, instance, command } => {
             return look::exec(&context, instance, inside, command);
         }
-        InstanceCommand::Logs { follow, instance } => logs::show(&context, instance, *follow)?,
+        InstanceCommand::Logs(asked) => logs::show(&context, asked)?,
         InstanceCommand::Stop { time, instance } => look::stop(&context, instance, *time)?,
         InstanceCommand::Rm { instances, force } => {
             output::each(instances, |name| look::remove(&context, name, *force))?;

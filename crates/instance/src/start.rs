@@ -270,7 +270,7 @@ fn of_environment(
             let mut command = env::command(context, env, &inside, words)?;
             command.set(names::ENVIRONMENT, env.name.as_str());
             if let Some(user) = &user {
-                in_image::run_as(&mut command, user, &inside);
+                inside.become_other(&mut command, user);
             }
             command.limits = asked_limits;
             Some(command)

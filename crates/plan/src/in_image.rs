@@ -49,15 +49,17 @@ pub fn command(
     Ok(command)
 }
 
-/// Has it run as another user inside, whose name and home are known only there.
-pub fn run_as(command: &mut CommandSpec, user: &str, inside: &ProcessArgs) {
-    let asked = inside.settings();
-    for name in ["HOME", "USER", "LOGNAME"] {
-        if !asked.iter().any(|(asked, _)| asked == name) {
-            command.env.retain(|(known, _)| known != name);
-        }
+/// Has root inside, or whom it becomes, be at home where the image has it: for roots that show nothing of the user's.
+pub fn be_at_home_there(command: &mut CommandSpec, exec: &ExecConfig, inside: &ProcessArgs) {
+    if command.user.is_none() {
+        inside.become_other(command, "0");
     }
-    command.user = Some(user.into());
+    let makers = exec.env.iter().rev().find_map(|setting| setting.strip_prefix("HOME="));
+    if let Some(home) = makers
+        && !inside.settings().iter().any(|(asked, _)| asked == "HOME")
+    {
+        command.set("HOME", home);
+    }
 }
 
 /// A command in an environment over an image. There one works: it is for the user to say what runs where, and a shell is what they

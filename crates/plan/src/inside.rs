@@ -35,10 +35,16 @@ pub struct ProcessArgs {
     /// Whether nobody trusts what runs there.
     #[arg(skip)]
     pub untrusted: bool,
+    /// Whom root inside becomes first, as `USER[:GROUP]`.
+    #[arg(skip)]
+    pub user: Option<String>,
     /// Working directory inside [default: the image's if it has one, else the current one]
     #[arg(short = 'w', long = "workdir", visible_alias = "pwd", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
 }
+
+/// Root inside, as `USER[:GROUP]`.
+pub const ROOT: [&str; 6] = ["root", "0", "root:root", "0:0", "root:0", "0:root"];
 
 /// The variables of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,6 +93,29 @@ impl ProcessArgs {
         if self.root || (route == Route::Rootless && !self.me) { Identity::Root } else { Identity::Me }
     }
 
+    /// The same as `USER[:GROUP]`: root inside, the user themselves, or somebody whom the root knows.
+    #[must_use]
+    pub fn as_user(self, context: &UserContext, user: String) -> Self {
+        if ROOT.contains(&&*user) {
+            return Self { root: true, ..self };
+        }
+        match user == context.user() || user == context.uid.to_string() {
+            true => Self { me: true, ..self },
+            false => Self { root: true, user: Some(user), ..self },
+        }
+    }
+
+    /// Has a command run as another user inside, whose name and home are known only there.
+    pub fn become_other(&self, command: &mut CommandSpec, user: &str) {
+        let asked = self.settings();
+        for name in ["HOME", "USER", "LOGNAME"] {
+            if !asked.iter().any(|(asked, _)| asked == name) {
+                command.env.retain(|(known, _)| known != name);
+            }
+        }
+        command.user = Some(user.into());
+    }
+
     /// The command to run; the user's shell if they named none.
     pub fn command(&self, context: &UserContext, argv: &[OsString]) -> CommandSpec {
         self.command_as(context, self.identity(), argv)
@@ -106,6 +135,9 @@ impl ProcessArgs {
         let mut command = CommandSpec { argv, env, cwd, only_there, untrusted, ..CommandSpec::default() };
         for (name, value) in self.settings() {
             command.set(name, value);
+        }
+        if let Some(user) = &self.user {
+            self.become_other(&mut command, user);
         }
         command
     }

@@ -8,6 +8,7 @@ use skiff_spec::plan::Identity;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
+use crate::inside::ROOT;
 use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mounts, ssh_agent};
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
@@ -111,8 +112,8 @@ fn become_user(
     command: &mut CommandSpec,
 ) -> Identity {
     let Some(user) = asked.user.as_deref().or(makers) else { return identity };
-    if !["root", "0", "root:root", "0:0", "root:0", "0:root"].contains(&user) {
-        in_image::run_as(command, user, &asked.inside);
+    if !ROOT.contains(&user) {
+        asked.inside.become_other(command, user);
         // Another user may not be let into the directory of this one, which they have not asked for.
         command.only_there = asked.inside.workdir.is_some();
     }

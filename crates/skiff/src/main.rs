@@ -191,7 +191,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Exec(exec) => return named::exec(exec),
         CliCommand::Cp(args) => copy::copy(&args)?,
         CliCommand::Commit(args) => commit::commit(&args)?,
-        CliCommand::Logs { follow, instance } => named::logs(&instance, follow)?,
+        CliCommand::Logs(logs) => named::logs(&logs)?,
         CliCommand::Stop(stop) => named::stop(&stop)?,
         CliCommand::Kill(kill) => named::kill(&kill)?,
         CliCommand::Rm(rm) => named::remove(&rm)?,

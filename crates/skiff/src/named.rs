@@ -1,7 +1,7 @@
 //! `skiff exec`, `stop`, `kill`, `rm` of whatever has a name: an environment, an instance or a cluster.
 
 use skiff_cli::{
-    ClusterCommand, EnvCommand, ExecArgs, InstanceCommand, KillArgs, NamedExecArgs, NamedRmArgs,
+    ClusterCommand, EnvCommand, ExecArgs, InstanceCommand, KillArgs, LogsArgs, NamedExecArgs, NamedRmArgs,
     NodesCommand, StopArgs,
 };
 use skiff_cluster as cluster;
@@ -88,8 +88,13 @@ fn none(context: &UserContext, name: &EnvName) -> Result<Fault> {
 
 /// `skiff exec`; the exit code.
 pub fn exec(args: NamedExecArgs) -> Result<i32> {
-    let NamedExecArgs { inside, tty: _, interactive: _, name, command } = args;
-    match NamedKind::only(&UserContext::load()?, &name, "exec")? {
+    let NamedExecArgs { inside, user, tty: _, interactive: _, name, command } = args;
+    let context = UserContext::load()?;
+    let inside = match user {
+        Some(user) => inside.as_user(&context, user),
+        None => inside,
+    };
+    match NamedKind::only(&context, &name, "exec")? {
         NamedKind::Environment => env::run(&EnvCommand::Exec(ExecArgs { inside, name, command })),
         NamedKind::Instance => instance::run(&InstanceCommand::Exec { inside, instance: name, command }),
         NamedKind::Cluster => {
@@ -135,8 +140,9 @@ pub fn stop(args: &StopArgs) -> Result<()> {
 }
 
 /// `skiff logs`.
-pub fn logs(name: &EnvName, follow: bool) -> Result<()> {
+pub fn logs(args: &LogsArgs) -> Result<()> {
     let context = UserContext::load()?;
+    let name = &args.instance;
     match NamedKind::all(&context, name)?[..] {
         [NamedKind::Environment] => {
             Err(Fault::new(format!("environment {name}: nothing keeps the output of its commands"))
@@ -146,7 +152,7 @@ pub fn logs(name: &EnvName, follow: bool) -> Result<()> {
             Err(Fault::new(format!("cluster {name}: nothing keeps the output of its commands"))
                 .hint(format!("`skiff cluster exec {name} -- cat FILE` shows what a job has written")))
         }
-        _ => instance::show_logs(&context, name, follow),
+        _ => instance::show_logs(&context, args),
     }
 }
 

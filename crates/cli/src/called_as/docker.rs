@@ -43,7 +43,7 @@ const EXEC: [Rule; 5] = [
     (&["--tty", "-t"], AS_EVER),
     (&["--env", "-e"], Becomes::Value("--env")),
     (&["--workdir", "-w"], Becomes::Value("--workdir")),
-    (&["--user", "-u"], Becomes::Made(root)),
+    (&["--user", "-u"], Becomes::Value("--user")),
 ];
 
 const LISTS: [Rule; 5] = [
@@ -65,6 +65,9 @@ const OTHERS: [Rule; 9] = [
     (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
     (&["--format"], Becomes::Value("--format")),
 ];
+
+const LOGS: [Rule; 2] =
+    [(&["--follow", "-f"], Becomes::Words(&["--follow"])), (&["--tail", "-n"], Becomes::Value("--tail"))];
 
 const COPY: [Rule; 4] = [
     (&["--archive", "-a"], Becomes::Words(&["--archive"])),
@@ -103,10 +106,6 @@ fn network(value: &str) -> Option<Vec<String>> {
 
 fn pull(value: &str) -> Option<Vec<String>> {
     matches!(value, "always" | "missing" | "never").then(|| vec![format!("--pull={value}")])
-}
-
-fn root(value: &str) -> Option<Vec<String>> {
-    matches!(value, "root" | "0" | "0:0" | "root:root").then(|| vec!["--root".into()])
 }
 
 /// One command.
@@ -163,7 +162,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
             Ok(words)
         }
         // There `-f` follows, and it is no force.
-        "logs" => ours(&["logs"], &[&[(&["--follow", "-f"], Becomes::Words(&["--follow"]))]]),
+        "logs" => ours(&["logs"], &[&LOGS]),
         // There `-f` is a format.
         "inspect" => ours(&["inspect"], &[&[(&["--format", "-f"], Becomes::Value("--format"))]]),
         "pull" | "rm" | "stop" | "kill" | "tag" | "history" | "login" | "logout" => {

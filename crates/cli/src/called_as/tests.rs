@@ -47,7 +47,7 @@ fn common_calls() {
         ),
         ("apptainer exec --hostname n1 x id", "run --entrypoint= --hostname=n1 x id".into()),
         ("docker exec -it web sh", "exec web sh".into()),
-        ("docker exec -u root -e A=1 web id -u", "exec --root --env=A=1 web id -u".into()),
+        ("docker exec -u root -e A=1 web id -u", "exec --user=root --env=A=1 web id -u".into()),
         ("docker ps -aq", "ps --all --quiet".into()),
         ("docker container ls -a", "ps --all".into()),
         ("docker images --format {{.Repository}}", "images --format={{.Repository}}".into()),
