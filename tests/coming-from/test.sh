@@ -65,6 +65,12 @@ done
 # As docker it is docker's way: root, nothing of the host.
 ok typed 'docker run debian:12 sh -c "id -u; ls ~; [ -e \$HOME/data ] || echo none"'
 equal "$out" $'0\nnone'
+ok typed 'docker run debian:12 sh -c "pwd; echo \$HOME; cat etc/issue"'
+equal "$out" $'/\n/root\nDebian, as it seems'
+ok typed 'docker run -u 1234 -e HOME=/x debian:12 sh -c "pwd; echo \$HOME"'
+equal "$out" $'/\n/x'
+ok typed 'docker run -d --name homely debian:12 sleep 600; docker exec homely sh -c "pwd; echo \$HOME; id -u"; docker rm -f homely'
+equal "$(tail -3 <<<"$out")" $'/\n/root\n0'
 ok typed 'A=1 apptainer exec docker://debian:12 sh -c "id -un; cat ~/data/file; echo \$A"'
 equal "$out" $'alice\nhere\n1'
 fails 3 typed 'podman run debian:12 sh -c "exit 3"'

@@ -208,11 +208,23 @@ fn command(
         }
         (None, Some(entry)) => {
             let exec = entry.config()?.exec;
-            in_image::in_environment(context, (entry.id, &exec), &inside, words)?
+            let mut command = in_image::in_environment(context, (entry.id, &exec), &inside, words)?;
+            if inside.root && shows_nothing_of_user(context, &started.plan) {
+                in_image::be_at_home_there(&mut command, &exec, &inside);
+                if inside.workdir.is_none() {
+                    command.cwd = Path::new("/").join(&exec.working_dir);
+                }
+            }
+            command
         }
         (None, None) => inside.command(context, words),
     };
     Ok((inside.identity(), command))
+}
+
+/// Whether nothing of the host is there but what was named, as in a container of Docker's.
+fn shows_nothing_of_user(context: &UserContext, plan: &Plan) -> bool {
+    plan.contain && !plan.mounts.iter().any(|mount| mount.target == context.home)
 }
 
 /// Why there is nothing to talk to.

@@ -64,7 +64,11 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
     // Whom the image's maker meant counts for one who wants ids as its maker has them; for themselves it is who runs it.
     let makers = Some(&*exec.user).filter(|user| inside.root && !user.is_empty());
     let identity = inside.identity_in_image(context.route());
-    let identity = match become_user(asked, makers, identity, &mut command) {
+    let identity = become_user(asked, makers, identity, &mut command);
+    if asked.contain && asked.no_home && !asked.untrusted && identity == Identity::Root {
+        in_image::be_at_home_there(&mut command, &exec, inside);
+    }
+    let identity = match identity {
         Identity::Me if asked.untrusted => {
             command.seen_as = Some([context.uid, rustix::process::getgid().as_raw()]);
             Identity::Root

@@ -201,7 +201,7 @@ fn run(program: &str, words: &[OsString]) -> Result<Vec<OsString>> {
     if read.rest.is_empty() {
         return Err(missing(program, "run: no image given"));
     }
-    let mut ours = own(&["run", "--containall"]);
+    let mut ours = own(&["run", "--containall", "--no-home"]);
     if !read.has("--user") {
         ours.push("--root".into());
     }
@@ -229,7 +229,7 @@ fn file(
         untranslated(
             program,
             "an archive from standard input or to standard output",
-            Some("name the file: load -i FILE, save -o FILE IMAGE"),
+            Some("name the file: load -i FILE, save -o FILE IMAGE; or `skiff import - NAME`"),
         )
     })?;
     Ok(make(file.into(), &read.names(program)?))

@@ -17,7 +17,7 @@ fn translated(line: &str) -> Result<Vec<String>, String> {
     Ok(commands.into_iter().map(shown).collect())
 }
 
-const OF_DOCKER: &str = "run --containall --root --writable";
+const OF_DOCKER: &str = "run --containall --no-home --root --writable";
 
 #[test]
 fn common_calls() {
@@ -35,7 +35,7 @@ fn common_calls() {
         ("docker run --rm=true --detach=false -i=true debian", format!("{OF_DOCKER} --rm debian")),
         ("docker inspect -f {{.Id}} x", "inspect --format={{.Id}} x".into()),
         ("docker run -itd --name=web nginx", format!("{OF_DOCKER} --detach --name=web nginx")),
-        ("docker run -u 1000 --read-only x", "run --containall --user=1000 x".into()),
+        ("docker run -u 1000 --read-only x", "run --containall --no-home --user=1000 x".into()),
         ("docker run --network bridge x", format!("{OF_DOCKER} --net=private x")),
         (
             "docker run -w /srv --entrypoint /bin/sh x -c id",
