@@ -117,10 +117,12 @@ for user in alice bob; do
 
     # A name that Skiff chooses is not an environment's: `skiff stop` would take that for it.
     ok as $user skiff env create host
-    ok as $user skiff run -d -- sleep 1000
-    equal "$out" host-2 "$user"
-    ok as $user skiff stop host-2 one
-    for name in one host-2; do equal "$(state $user $name)" "['killed 143 15']" "$user: $name"; done
+    for name in host-2 host-3; do
+        ok as $user skiff run -d -- sleep 1000
+        equal "$out" $name "$user"
+    done
+    ok as $user skiff stop host-2 host-3
+    for name in host-2 host-3; do equal "$(state $user $name)" "['killed 143 15']" "$user: $name"; done
     ok as $user skiff env rm host
 
     # An image, as its maker means it.

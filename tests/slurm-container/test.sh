@@ -88,7 +88,8 @@ for name in made:2 "$committed"; do
     in_image -N2 --container-image="$name" cat /opt/made
     equal "$out" $'made\nmade' "$name"
 done
-ok as alice skiff run --pull always made:2 cat /opt/made
+fails 125 as alice skiff run --pull always made:2 true
+has "$err" 'not in a registry'
 equal "$(cat "$registry_log")" '' 'what the registry was asked'
 # A copy whose making was killed is left over.
 touch .local/share/skiff/depot/images/.new.4999999.x@ctl && chown alice .local/share/skiff/depot/images/.new*

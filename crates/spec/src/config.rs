@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn a_place_for_tmp_that_makes_no_sense_is_an_error() {
         let e = merge(&texts(&[("[slurm]\ntmp = 'ram'", true)])).expect_err("no place").to_string();
-        assert!(e.starts_with("t0:2:7: it is `disk`, `memory` or an absolute path"), "{e}");
+        assert!(e.starts_with("t0:2:7: must be `disk`, `memory` or an absolute path"), "{e}");
     }
 
     #[test]
