@@ -74,10 +74,10 @@ for user in alice bob; do
     has "$err" 'hint: '
 done
 # Root inside neither stops nor sees the process that reads the files.
-ok as alice skiff run -d --name watched --writable --root --entrypoint sleep $image 1000
-start alice skiff exec watched sh -c 'echo on >/watching; while :; do
-    for about in /proc/[0-9]*; do case $about in */1 | */$$) ;; *) case $(cat $about/comm 2>&-) in skiff*) echo $about >>/seen; kill -STOP ${about#/proc/} ;; esac ;; esac; done; done'
-eventually 10 as alice skiff exec watched test -e /watching
+ok as alice skiff run -d --name watched --writable --root -v data:/data --entrypoint sleep $image 1000
+start alice skiff exec watched sh -c 'echo on >/watching; cp /watching /data; while :; do
+    for about in /proc/[0-9]*; do case $about in */1 | */$$) ;; *) case $(cat $about/comm 2>&-) in skiff*) kill -STOP ${about#/proc/} ;; esac ;; esac; done; done'
+eventually 10 test -e /home/alice/data/watching
 limit=30 ok as alice skiff commit --quiet watched watched:1
 limit=30 ok as alice skiff run watched:1 sh -c '[ -e /watching ]'
 ok as alice skiff rm -f watched

@@ -24,8 +24,9 @@ eventually 5 test -e $state/env/dev/host-state
 # ---- A named pipe in the place of each record.
 pipe() { # FILE: done inside; `back` undoes it
     record=$1
-    mv "$record" "$images_tmp/kept"
-    ok as alice skiff env exec other -- mkfifo "$record"
+    cp -p "$record" "$images_tmp/kept"
+    # What is written at this moment is written anew, in its place.
+    ok as alice skiff env exec other -- sh -c "mkfifo '$record.pipe'; mv '$record.pipe' '$record'"
 }
 back() {
     rm -f "$record"

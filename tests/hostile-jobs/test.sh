@@ -31,7 +31,7 @@ bobs_begin
 ok as bob cat /run/skiff/jobs/$job/descriptor
 has "$out" '"environment":"dev"'
 fails 1 as mallory cat /run/skiff/jobs/$job/descriptor
-fails 1 as bob sh -c "echo >>/run/skiff/jobs/$job/descriptor"
+fails 2 as bob sh -c "echo >>/run/skiff/jobs/$job/descriptor"
 bobs_end
 reach() { # OUTPUT WHAT [NODE]: mallory tries what she can there with processes of hers that she has not started
     rm -f /shared/enough
