@@ -25,15 +25,15 @@ pub fn fill(layers: BorrowedFd<'_>) -> rustix::io::Result<()> {
     for shim in Slurm::default().shims() {
         put(host.as_fd(), layer.as_fd(), &shim)?;
     }
-    let parts: [(&str, fn(BorrowedFd<'_>) -> rustix::io::Result<()>); 2] =
-        [(ssh_user::ROOTS_HOME, ssh_user::put_link), (ssh_user::CONFIGURATIONS, ssh_user::put_configuration)];
-    for (dir, put) in parts {
-        // A host without OpenSSH has no place for its configuration.
-        if let Ok(dir) = Path::new(dir).canonicalize() {
-            put(place(host.as_fd(), layer.as_fd(), &dir)?.as_fd())?;
-        }
-    }
-    Ok(())
+    let home = place_of(host.as_fd(), layer.as_fd(), ssh_user::ROOTS_HOME)?;
+    home.map_or(Ok(()), |home| ssh_user::put_link(home.as_fd()))?;
+    let configurations = place_of(host.as_fd(), layer.as_fd(), ssh_user::CONFIGURATIONS)?;
+    configurations.map_or(Ok(()), |dir| ssh_user::put_configuration(dir.as_fd()))
+}
+
+/// The layer's directory for one that the host may lack, as a host without OpenSSH has no place for its configuration.
+fn place_of(host: BorrowedFd<'_>, layer: BorrowedFd<'_>, dir: &str) -> rustix::io::Result<Option<OwnedFd>> {
+    Path::new(dir).canonicalize().ok().map(|dir| place(host, layer, &dir)).transpose()
 }
 
 /// Puts one link, if the host has the command.

@@ -64,7 +64,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn create(path: &Path) -> io::Result<File> {
     // To open what is there could wait for a reader, or write elsewhere.
     match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => File::create_new(path),
     }
 }
