@@ -7,7 +7,7 @@
 
 import ctypes, os, socket, struct, sys
 
-VERSION, MOVES = 2, 2
+VERSION, MOVES = 3, 2
 NEWUSER, NEWNET = 0x10000000, 0x40000000
 # Address, until, in use, whether there is a proof, the proof.
 CLAIM = "<4sQQ33s"

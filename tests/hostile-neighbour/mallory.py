@@ -9,7 +9,7 @@ Every function below is one. None of them burns processor time: to share that ou
 import errno, fcntl, json, os, pty, random, resource, signal, socket, struct, subprocess, sys, time
 
 HELPER = "/usr/libexec/skiff/skiff-helper"
-VERSION = 2
+VERSION = 3
 PLACES = ("/run/skiff", "/var/lib/skiff", "/var/cache/skiff", "/etc/skiff", "/usr/libexec/skiff")
 
 

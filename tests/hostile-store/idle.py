@@ -15,7 +15,7 @@ import time
 
 def request(kind):
     # Version, kind and a number: see crates/spec/src/wire.rs.
-    return struct.pack("<BcI", 2, kind.encode(), 0)
+    return struct.pack("<BcI", 3, kind.encode(), 0)
 
 
 def writer(helper):
