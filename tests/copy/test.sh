@@ -201,7 +201,7 @@ P
     as $user sh -c 'mkdir -p part/b; echo a >part/a; chmod 0 part/b'
     fails 125 as $user skiff cp part web:/srv/part
     has "$err" 'part/b: Permission denied'
-    has "$err" 'hint: the copy is not whole'
+    has "$err" 'hint: the copy has all but these'
     as $user rm -rf part
     fails 125 as $user skiff cp web:/srv/nothere .
     has "$err" 'hint: look there: skiff exec web ls -ld /srv/nothere'

@@ -247,7 +247,7 @@ EOF
 # Whoever closes a database last by SQLite's own means removes two files that users need for reading it: RPM leaves them.
 rpm -qa >/dev/null 2>&1 || true
 ok as alice skiff env exec dev -- rpm -q skiff-tnew
-has "$err" 'it may not show the host' 'a damaged database of the host'
+has "$err" "may not show the host's latest changes" 'a damaged database of the host'
 has "$err" 'skipping'
 cp -p $repository/whole $database
 is_sound

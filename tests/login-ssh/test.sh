@@ -150,9 +150,10 @@ done
 ok with_agent alice@ctl 'ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR bob@localhost whoami'
 equal "$out" root
 # Further on by the keys and the name that one has on the host, though one is root inside: OpenSSH asks /etc/passwd, and not HOME.
-cp -p $alice/.ssh/authorized_keys $alice/keys.before
-ok remote alice@ctl 'ls -d /root/.ssh/.; ssh-keygen -q -t ed25519 -N "" -f ~/.ssh/id_ed25519; cat ~/.ssh/id_ed25519.pub >>~/.ssh/authorized_keys
-    printf "Host here\n  HostName localhost\n" >~/.ssh/config; chmod 600 ~/.ssh/config'
+ok remote alice@ctl 'ls -d /root/.ssh/.; ssh-keygen -q -t ed25519 -N "" -f ~/.ssh/id_ed25519
+    printf "Host here\n  HostName 127.0.0.1\n" >~/.ssh/config; chmod 600 ~/.ssh/config'
+cp -p /run/sshd-authorized-keys keys.before
+cat $alice/.ssh/id_ed25519.pub >>/run/sshd-authorized-keys
 ok remote alice@ctl 'ssh -o StrictHostKeyChecking=accept-new -o BatchMode=yes here "echo \$SSH_CONNECTION"; cut -d" " -f1 ~/.ssh/known_hosts | head -1'
 has "$out" '127.0.0.1' 'a login from inside'
 has "$(tail -1 <<<"$out")" '|1|' 'the hosts that alice knows'
@@ -160,7 +161,7 @@ ok remote alice@ctl 'ssh -G somewhere | grep "^user "; ssh -G root@somewhere | g
 equal "$out" $'user alice\nuser root\nuser alice' 'as whom one logs in elsewhere'
 ok remote alice@ctl 'skiff run --no-home -- sh -c "ssh -G x | grep ^user; ls /run/skiff"'
 lacks "$out" ssh 'without the home'
-mv $alice/keys.before $alice/.ssh/authorized_keys
+cp -p keys.before /run/sshd-authorized-keys
 rm -f $alice/.ssh/id_ed25519* $alice/.ssh/config $alice/.ssh/known_hosts
 # Many at once; and nobody else inside has it.
 ok with_agent alice@ctl 'for i in $(seq 40); do ssh-add -l & done | sort | uniq -c | sed "s/^ *//"; setpriv --reuid 1000 --regid 1000 --clear-groups ssh-add -l 2>&1 || echo none'
