@@ -82,7 +82,7 @@ fn run(
         .context(|| "answer to inside")?;
     drop(master);
     let passed_on = |signal: &Signal| own::passes(&request, signal);
-    let grace = if is_own && own::goes_on(&request) { None } else { Some(GRACE) };
+    let grace = (is_own && !own::goes_on(&request)).then_some(GRACE);
     Ok(accompany(&child, &signals, (connection, grace), passed_on)?)
 }
 
@@ -278,7 +278,8 @@ fn real_command(context: &UserContext, name: &str) -> Result<PathBuf> {
     path.ok_or_else(|| Error::new(format!("{name}: not installed on the host")))
 }
 
-/// How long a command may take to end when its client is gone: `srun` cancels its step meanwhile.
+/// How long a command of Skiff's may take to end when its client is gone: what runs by it may heed no signal. One of the host's may take as
+/// long as it needs: an `srun` that was killed would leave its job running.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Waits with the command: passes on the client's signals, tells it of stops and of the end. If the client is gone, so shall
