@@ -55,7 +55,7 @@ pub const JOB_SPEC_FILE: &str = "descriptor";
 /// The directories of a job for temporary files, unless these are memory: the names of root's links to them in the job's directory (and of
 /// themselves, where they lie), and where the job sees them.
 pub const TEMPORARY: [(&str, &str); 2] = [("tmp", "/tmp"), ("vartmp", "/var/tmp")];
-/// The directory in which a batch job's first task begins, where only its environment has that one.
+/// The directory in which a job's first tasks begin, where only its environment has that one.
 pub const INNER_DIR: &str = "SLURM_SKIFF_INNER_DIR";
 /// Where slurmstepd goes if it cannot go to the job's directory.
 pub const REFUGE: &str = "/tmp";

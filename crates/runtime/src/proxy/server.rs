@@ -100,9 +100,11 @@ fn start_host_command(
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
     let mask = SignalMask::from_bits(NOTHING_BLOCKED);
-    let is_elsewhere = own::is_open(&command.cwd, request.directory).is_err();
+    // Over an image, what is of the environment's own files is nowhere outside.
+    let is_images = served.base != Base::Host && request.directory.is_none();
+    let is_elsewhere = is_images || own::is_open(&command.cwd, request.directory).is_err();
     // Over the host's root Slurm itself says what it cannot do in a directory that nobody has outside.
-    if is_elsewhere && (served.base != Base::Host || request.directory.is_some()) {
+    if is_elsewhere && (is_images || request.directory.is_some()) {
         keep_from_namesake(&mut command, request.directory, &context.home);
     }
     if served.base != Base::Host {
@@ -242,21 +244,19 @@ fn refuse_namesakes(context: &UserContext, command: &CommandSpec) -> Result<()> 
 /// environment's own files is where the job's tasks go on to; its `/tmp` does not come along.
 fn keep_from_namesake(command: &mut CommandSpec, directory: Option<DirectoryId>, home: &Path) {
     let cwd = command.cwd.clone();
-    let comes_along = directory.is_none();
-    let name = command.argv0.clone().unwrap_or_default();
-    if name == "sbatch" {
+    if directory.is_none() {
+        command.set(names::INNER_DIR, cwd.clone());
+    }
+    if command.argv0.as_deref() == Some(OsStr::new("sbatch")) {
         // The first one: what the caller says counts more.
         command.argv.insert(1, [OsStr::new("--chdir="), home.as_os_str()].into_iter().collect());
-        if comes_along {
-            command.set(names::INNER_DIR, cwd.clone());
-        }
         output::note(&format!(
             "working directory {} is only in the environment: the job's output goes to {}",
             cwd.display(),
             home.display()
         ));
     } else if command.var(names::WORKING_DIR).is_none() {
-        command.set(names::WORKING_DIR, if comes_along { Path::new(names::REFUGE) } else { home });
+        command.set(names::WORKING_DIR, home);
     }
 }
 
