@@ -25,13 +25,13 @@ for words in 'stop nosuch' 'rm nosuch' 'kill nosuch' 'logs nosuch' 'exec nosuch 
 done
 [ ! -e $state ] || equal "$(find $state/env -mindepth 1 2>/dev/null)" '' 'what was made'
 
-# Some of several: those before it are gone, the wrong one is named.
+# Some of several: the others are gone, the wrong one is named.
 ok as alice skiff env create one
 ok as alice skiff env create two
 fails 125 as alice skiff env rm one nosuch two
 has "$err" nosuch
 has "$err" 'there are: two'
-ok as alice skiff env rm two
+equal "$(as alice skiff env list --json)" '[]' 'environments that are left'
 
 # A directory that is no environment, or a spoilt one.
 ok as alice mkdir $state/env/empty
