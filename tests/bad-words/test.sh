@@ -10,7 +10,6 @@ meant '`skiff cluster exec` or `skiff env exec` or `skiff exec`?' exce dev -- ls
 meant 'there are none yet' exec dev -- ls
 meant 'there are none yet' stop web
 # The words of others: the nearest of ours is named, for commands and for options.
-meant '`skiff export IMAGE oci-archive:FILE`, then `skopeo copy' push site/tool:1
 meant '`podman build`, then `podman save' build .
 meant '`skiff logs -f NAME`' attach web
 for option in --hostname=x '--ulimit nofile=9' '--overlay dir' '-p 80:80' --privileged --nv '--gpus all' '-W /tmp/x' '--memory 4g' '--restart always'; do

@@ -52,7 +52,8 @@ for identity in --root --me; do
         for f in /etc/munge/munge.key /etc/ssh/ssh_host_ed25519_key /etc/ssh/ssh_host_rsa_key /etc/gshadow /var/log/btmp; do
             cat $f 2>/dev/null | tr -d "\0" | sed "s|^|$f: |"
         done
-        ls -A /root/. /home/bob/. 2>/dev/null || :'
+        ls -A -I .ssh /root/. /home/bob/. 2>/dev/null || :
+        readlink /root/.ssh | grep -vx /run/skiff/ssh || :'
     leaked=$(grep -v -e '^/etc/gshadow: [a-z0-9_-]*:[*!]*:' -e '^/root/.:$' <<<"$out" || true)
     equal "$leaked" '' "what can be read of the host's secrets $identity"
     # Secrets that come into being while it runs.

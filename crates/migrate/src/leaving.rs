@@ -112,7 +112,7 @@ fn path(record: &InstanceDir) -> PathBuf {
 
 /// The state of a process, and when it was started.
 fn look(number: i32) -> Option<(char, u64)> {
-    parse(&fs::read_to_string(format!("/proc/{number}/stat")).ok()?)
+    parse(&small_file::read_to_string(Path::new(&format!("/proc/{number}/stat"))).ok()?)
 }
 
 /// From the text of `/proc/PID/stat`, whose second field may hold anything.

@@ -28,7 +28,7 @@ use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, Upper, inside as places};
+use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, SshUser, Upper, inside as places};
 
 pub use facts::{BaseFacts, Facts, refuse_inside};
 pub use mount_words::{DEVICE, TMPFS, absolute, parse_mount, parse_mounts};
@@ -119,7 +119,8 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     }
     let shims = if contain || !options.shims { vec![] } else { facts.config.slurm.shims() };
     let is_host = matches!(facts.base, BaseFacts::Host { .. });
-    let ssh_user = if is_host && !contain && !asked.no_home { ssh_user::of(&facts) } else { None };
+    let login = facts.login.clone().filter(|_| is_host && !contain && !asked.no_home);
+    let ssh_user = login.map(|name| SshUser { name, home: facts.home.to_owned() });
     let (base, unpacked, accounts) = match facts.base {
         BaseFacts::Host { .. } => (Base::Host, None, Accounts::default()),
         BaseFacts::Image { id, unpacked, accounts, .. } => (Base::Image(id), unpacked, accounts),

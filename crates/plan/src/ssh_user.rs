@@ -1,13 +1,4 @@
-//! As whom `ssh` logs in elsewhere, and where it looks for keys: inside, its user is root.
-
-use skiff_spec::plan::SshUser;
-
-use crate::facts::Facts;
-
-/// The user's name and home, if the name is known.
-pub fn of(facts: &Facts<'_>) -> Option<SshUser> {
-    facts.login.clone().map(|name| SshUser { name, home: facts.home.to_owned() })
-}
+//! As whom `ssh` of root inside logs in elsewhere: by the name of the login, if that is a plain one.
 
 /// Whether a name can stand in a line of a configuration of `ssh`, and means nothing but itself there.
 #[must_use]

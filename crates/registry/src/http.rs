@@ -12,8 +12,8 @@ use ureq::{Agent, Body, SendBody};
 
 use super::ClientSettings;
 use super::failure::Failure;
-use super::push::{Unreadable, Upload};
 use super::retry::retry_after;
+use super::upload::{Unreadable, Upload};
 use super::{proxy, tls};
 
 /// More redirects are a loop.

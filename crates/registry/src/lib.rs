@@ -35,6 +35,7 @@ mod retry;
 mod tls;
 mod token;
 mod transfer;
+mod upload;
 mod user_dirs;
 
 use std::path::PathBuf;
@@ -52,11 +53,12 @@ pub use fetch::Fetch;
 pub use growing::{BlobReader, Event, Growing, Status, Tell};
 pub use ingest::BlobDir;
 pub use origin::Origin;
-pub use push::{Pushed, ReadFrom, Upload};
+pub use push::Pushed;
 pub use repository::asked_for;
 use skiff_oci::hash;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};
 pub use tls::{Certificates, site_places};
+pub use upload::{ReadFrom, Upload};
 
 use crate::auth::{Credential, Credentials};
 use crate::registries_conf::{Endpoint, RegistriesConf};

@@ -5,7 +5,6 @@
 //! <https://github.com/opencontainers/distribution-spec/blob/main/spec.md#push>
 
 use std::cell::Cell;
-use std::io::Read;
 use std::sync::Arc;
 
 use skiff_oci::digest::Digest;
@@ -17,27 +16,13 @@ use super::failure::{Failure, RegistryError};
 use super::http::{Content, HttpRequest, authority, header_text, lead, read_body};
 use super::manifest;
 use super::repository::{Repository, Wish};
+use super::upload::Upload;
 use super::{Client, Error, Result};
 
 /// So many bytes more than before are worth as many tries again.
 const PROGRESS: u64 = 8 << 20;
 /// An answer to who pushes has next to nothing in it.
 const MAX_ANSWER: u64 = 1 << 20;
-
-/// Gives the bytes of a blob from this one on, as often as it is asked.
-pub type ReadFrom<'a> = dyn Fn(u64) -> std::io::Result<Box<dyn Read>> + 'a;
-
-/// A blob to push.
-pub struct Upload<'a> {
-    /// The digest.
-    pub digest: Digest,
-    /// How many bytes it has.
-    pub size: u64,
-    /// The bytes.
-    pub read: &'a ReadFrom<'a>,
-    /// Is told how many bytes have been sent, from the beginning.
-    pub sent: &'a dyn Fn(u64),
-}
 
 /// What came of a push.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -46,43 +31,11 @@ pub struct Pushed {
     pub sent: u64,
 }
 
-/// What is to be pushed cannot be read here.
-#[derive(Debug, thiserror::Error)]
-#[error("what is to be pushed cannot be read: {0}")]
-pub(super) struct Unreadable(std::io::Error);
-
 /// How a blob came to be in a repository.
 enum Arrival {
     /// It was there, or another repository of the registry had it.
     Without,
     Sent,
-}
-
-impl Upload<'_> {
-    pub(super) fn reader(&self, begin: u64) -> Result<impl Read + '_, Failure> {
-        let unreadable = |e| Failure::Unreadable(Unreadable(e).to_string());
-        Ok(Counting { blob: self, reader: (self.read)(begin).map_err(unreadable)?, at: begin })
-    }
-}
-
-/// Tells of each byte that is read, and ends where the blob ends.
-struct Counting<'a> {
-    blob: &'a Upload<'a>,
-    reader: Box<dyn Read>,
-    at: u64,
-}
-
-impl Read for Counting<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.reader.read(buffer).map_err(|e| std::io::Error::other(Unreadable(e)))?;
-        self.at += read as u64;
-        if read == 0 && self.at < self.blob.size && !buffer.is_empty() {
-            let short = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
-            return Err(std::io::Error::other(Unreadable(short)));
-        }
-        (self.blob.sent)(self.at);
-        Ok(read)
-    }
 }
 
 impl Client {
