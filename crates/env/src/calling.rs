@@ -11,9 +11,9 @@ use skiff_sys::signal::block_one;
 /// What the user says of the environment in which they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// It may end.
+    /// The environment may end.
     Yes,
-    /// It may not.
+    /// The environment may not end.
     No,
     /// There is nothing to ask, or nobody.
     NotAsked,
