@@ -152,7 +152,8 @@ inside alice first 'head -c 2000000 /dev/zero >/usr/big; chown -R daemon /etc/sk
 fails 125 as alice sh -c 'ulimit -f 1000; exec skiff env clone first broken'
 has "$err" 'cp has failed'
 equal "$(ls -A /home/alice/.local/share/skiff/env | grep '^[.]' || true)" '' 'what a clone that failed has left'
-try as alice skiff env stop first
+ok as alice skiff exec first true
+ok as alice skiff env stop first
 fails 125 as alice skiff env rename first second
 has "$err" 'already exists'
 ok as alice skiff env rename first third
