@@ -123,7 +123,7 @@ for user in alice bob; do
     done
     ok as $user skiff stop host-2 host-3
     for name in host-2 host-3; do equal "$(state $user $name)" "['killed 143 15']" "$user: $name"; done
-    ok as $user skiff env rm host
+    ok as $user skiff rm host-2 host-3 host
 
     # An image, as its maker means it.
     ok as $user skiff instance start $image served more words
