@@ -37,12 +37,12 @@ pub(super) struct HttpRequest<'a> {
     /// First and last byte.
     pub range: Option<(u64, u64)>,
     /// What is sent along.
-    pub content: Content<'a>,
+    pub content: RequestBody<'a>,
 }
 
 /// What a request brings.
 #[derive(Clone)]
-pub(super) enum Content<'a> {
+pub(super) enum RequestBody<'a> {
     /// Nothing, as a request that only asks.
     Nothing,
     /// A form.
@@ -55,7 +55,7 @@ pub(super) enum Content<'a> {
 
 impl<'a> HttpRequest<'a> {
     pub(super) fn get(uri: Uri) -> HttpRequest<'a> {
-        let (method, content) = (Method::GET, Content::Nothing);
+        let (method, content) = (Method::GET, RequestBody::Nothing);
         HttpRequest { method, uri, authorization: None, accept: None, range: None, content }
     }
 }
@@ -128,16 +128,16 @@ impl Http {
         let agent = self.agent(uri, insecure)?;
         let bad = |e: ureq::http::Error| Failure::Nonsense(format!("a request that cannot be sent: {e}"));
         let answer = match &request.content {
-            Content::Nothing => agent.run(builder.body(()).map_err(bad)?),
-            Content::Form(form) => {
+            RequestBody::Nothing => agent.run(builder.body(()).map_err(bad)?),
+            RequestBody::Form(form) => {
                 let builder = builder.header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
                 agent.run(builder.body(form.as_str()).map_err(bad)?)
             }
-            Content::Bytes(media_type, bytes) => {
+            RequestBody::Bytes(media_type, bytes) => {
                 let builder = builder.header(header::CONTENT_TYPE, *media_type);
                 agent.run(builder.body(*bytes).map_err(bad)?)
             }
-            Content::Blob(blob, begin, with_range) => {
+            RequestBody::Blob(blob, begin, with_range) => {
                 let mut builder = builder
                     .header(header::CONTENT_TYPE, "application/octet-stream")
                     .header(header::CONTENT_LENGTH, blob.size - begin);

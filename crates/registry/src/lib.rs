@@ -53,7 +53,7 @@ pub use fetch::Fetch;
 pub use growing::{BlobReader, Event, Growing, Status, Tell};
 pub use ingest::BlobDir;
 pub use origin::Origin;
-pub use push::Pushed;
+pub use push::PushSummary;
 pub use repository::asked_for;
 use skiff_oci::hash;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};

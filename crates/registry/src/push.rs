@@ -13,7 +13,7 @@ use skiff_oci::reference::Named;
 use ureq::http::{HeaderName, Method, Response, Uri, header};
 
 use super::failure::{Failure, RegistryError};
-use super::http::{Content, HttpRequest, authority, header_text, lead, read_body};
+use super::http::{HttpRequest, RequestBody, authority, header_text, lead, read_body};
 use super::manifest;
 use super::repository::{Repository, Wish};
 use super::upload::Upload;
@@ -26,14 +26,14 @@ const MAX_ANSWER: u64 = 1 << 20;
 
 /// What came of a push.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pushed {
+pub struct PushSummary {
     /// Bytes of the blobs that were sent; what was there already is not among them.
     pub sent: u64,
 }
 
 /// How a blob came to be in a repository.
 enum Arrival {
-    /// It was there, or another repository of the registry had it.
+    /// The repository had it, or another one of the registry.
     Without,
     Sent,
 }
@@ -49,7 +49,7 @@ impl Client {
         from: Option<&Named>,
         blobs: &[Upload<'_>],
         (media_type, manifest): (&'static str, &[u8]),
-    ) -> Result<Pushed> {
+    ) -> Result<PushSummary> {
         // Never to a mirror: those only give.
         let endpoint =
             self.conf.endpoints(to)?.pop().unwrap_or_else(|| unreachable!("an image has a repository"));
@@ -60,7 +60,7 @@ impl Client {
         let digest = sha256(manifest);
         let (tag, object) = (to.wanted(), format!("the manifest of {to}"));
         if push.insist(&object, || push.has_manifest(&tag, &digest))? {
-            return Ok(Pushed::default());
+            return Ok(PushSummary::default());
         }
         let mut sent = 0;
         for blob in blobs {
@@ -69,7 +69,7 @@ impl Client {
             }
         }
         push.insist(&object, || push.manifest(&tag, &digest, (media_type, manifest)))?;
-        Ok(Pushed { sent })
+        Ok(PushSummary { sent })
     }
 }
 
@@ -107,7 +107,7 @@ impl Push<'_> {
         (media_type, bytes): (&'static str, &[u8]),
     ) -> Result<(), Failure> {
         let uri = self.repository.uri(&self.client.http, &format!("manifests/{tag}"))?;
-        let content = Content::Bytes(media_type, bytes);
+        let content = RequestBody::Bytes(media_type, bytes);
         self.send(HttpRequest { method: Method::PUT, content, ..HttpRequest::get(uri) }, Some(digest))
             .map(drop)
     }
@@ -148,17 +148,17 @@ impl Push<'_> {
         session.set(Some(at.clone()));
         arrived.set(begin);
         if begin == 0 {
-            self.finish(&at, &blob.digest, Content::Blob(blob, 0, false))?;
+            self.finish(&at, &blob.digest, RequestBody::Blob(blob, 0, false))?;
             return Ok(Arrival::Sent);
         }
         let at = if begin < blob.size { self.rest(at, blob, begin)? } else { at };
-        self.finish(&at, &blob.digest, Content::Bytes("application/octet-stream", &[]))?;
+        self.finish(&at, &blob.digest, RequestBody::Bytes("application/octet-stream", &[]))?;
         Ok(Arrival::Sent)
     }
 
     /// Brings what is missing of a blob; where the registry then is to be told that it is whole.
     fn rest(&self, at: Uri, blob: &Upload<'_>, begin: u64) -> Result<Uri, Failure> {
-        let content = Content::Blob(blob, begin, true);
+        let content = RequestBody::Blob(blob, begin, true);
         let rest = HttpRequest { method: Method::PATCH, content, ..HttpRequest::get(at) };
         self.location(self.send(rest, None)?).map(|(at, _)| at)
     }
@@ -177,7 +177,7 @@ impl Push<'_> {
     fn begin(&self, digest: &Digest) -> Result<Option<Uri>, Failure> {
         let mount = self.from.map(|from| format!("?mount={digest}&from={from}")).unwrap_or_default();
         let uri = self.repository.uri(&self.client.http, &format!("blobs/uploads/{mount}"))?;
-        let content = Content::Bytes("application/octet-stream", &[]);
+        let content = RequestBody::Bytes("application/octet-stream", &[]);
         let answer =
             self.send(HttpRequest { method: Method::POST, content, ..HttpRequest::get(uri) }, None)?;
         if answer.0.status().as_u16() == 201 {
@@ -196,7 +196,7 @@ impl Push<'_> {
         }
     }
 
-    fn finish(&self, at: &Uri, digest: &Digest, content: Content<'_>) -> Result<(), Failure> {
+    fn finish(&self, at: &Uri, digest: &Digest, content: RequestBody<'_>) -> Result<(), Failure> {
         let join = if at.query().is_some() { '&' } else { '?' };
         let uri = format!("{at}{join}digest={digest}");
         let uri = uri.parse().map_err(|_| Failure::Nonsense(format!("upload to {uri:?}")))?;

@@ -9,7 +9,7 @@ use ureq::http::{Method, Uri};
 
 use super::challenge::Challenge;
 use super::failure::Failure;
-use super::http::{Content, Http, HttpRequest, authority, read_body, status_failure};
+use super::http::{Http, HttpRequest, RequestBody, authority, read_body, status_failure};
 use crate::auth::Credential;
 
 /// No token's answer is longer, in bytes.
@@ -115,7 +115,7 @@ fn token_request(challenge: &Challenge, asker: &Asker<'_>) -> Result<HttpRequest
         query.extend([("grant_type", "refresh_token"), ("client_id", "skiff"), ("refresh_token", &token.0)]);
         return Ok(HttpRequest {
             method: Method::POST,
-            content: Content::Form(encoded(&query)),
+            content: RequestBody::Form(encoded(&query)),
             ..HttpRequest::get(service)
         });
     }
@@ -173,7 +173,7 @@ mod tests {
         let ask =
             request(header, Some(&Credential::IdentityToken(Secret("r&t".into()))), false).expect("sound");
         assert_eq!(ask.method, Method::POST);
-        assert!(matches!(ask.content, Content::Form(form) if form.ends_with("&refresh_token=r%26t")));
+        assert!(matches!(ask.content, RequestBody::Form(form) if form.ends_with("&refresh_token=r%26t")));
     }
 
     #[test]

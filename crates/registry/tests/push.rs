@@ -7,7 +7,7 @@ use skiff_oci::hash::sha256;
 use skiff_oci::reference::Named;
 use skiff_registry::auth::{AuthFile, Credentials};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Client, ClientSettings, Pushed, Result, Upload};
+use skiff_registry::{Client, ClientSettings, PushSummary, Result, Upload};
 
 use crate::support::images::noise;
 use crate::support::uploads::{UploadFault, Uploads};
@@ -27,7 +27,7 @@ fn name(server: &str, rest: &str) -> Named {
     format!("{server}/{rest}").parse().expect("a name")
 }
 
-fn push_from(server: &str, to: &str, from: Option<&str>, bytes: &[u8]) -> Result<Pushed> {
+fn push_from(server: &str, to: &str, from: Option<&str>, bytes: &[u8]) -> Result<PushSummary> {
     let read = |begin: u64| {
         let rest = bytes[usize::try_from(begin).expect("in memory")..].to_vec();
         Ok(Box::new(Cursor::new(rest)) as Box<dyn Read>)
@@ -41,7 +41,7 @@ fn push_from(server: &str, to: &str, from: Option<&str>, bytes: &[u8]) -> Result
     Ok(pushed)
 }
 
-fn push(uploads: &Uploads, bytes: &[u8]) -> Result<Pushed> {
+fn push(uploads: &Uploads, bytes: &[u8]) -> Result<PushSummary> {
     push_from(&uploads.server, "a/b:1", None, bytes)
 }
 
@@ -53,7 +53,7 @@ fn is_whole(uploads: &Uploads, bytes: &[u8]) -> bool {
 #[test]
 fn what_is_there_is_not_sent() {
     let (uploads, bytes) = (Uploads::start(), noise(1, SIZE));
-    assert_eq!(push(&uploads, &bytes).expect("pushed"), Pushed { sent: SIZE as u64 });
+    assert_eq!(push(&uploads, &bytes).expect("pushed"), PushSummary { sent: SIZE as u64 });
     assert!(is_whole(&uploads, &bytes));
     uploads.seen();
     // Again: one question. Under another tag: its blobs are there. From another repository: they are taken from there.

@@ -51,7 +51,7 @@ pub enum NotStarted {
     Program(io::Error),
     /// The program cannot be confined as untrusted.
     Untrusted(io::Error),
-    /// It cannot have the resource limits that it was to get.
+    /// The program cannot have the resource limits that it was to get.
     Limits(io::Error),
 }
 

@@ -71,7 +71,7 @@ pub enum LimitError {
     /// There is no `=`.
     #[error("not NAME=SOFT[:HARD]")]
     Form,
-    /// Its name is not known.
+    /// The name of the limit is not known.
     #[error(
         "{0:?} is not a limit; known are core, cpu, data, fsize, locks, memlock, msgqueue, nice, nofile, nproc, rss, rtprio, rttime, sigpending, stack"
     )]

@@ -14,7 +14,7 @@ pub use version::compare;
 /// Why a list of headers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RpmError {
-    /// Its source failed, or it ends inside a header.
+    /// The source failed, or the list ends inside a header.
     #[error("header {0}: {1}")]
     Read(usize, std::io::Error),
     /// These bytes are no header.

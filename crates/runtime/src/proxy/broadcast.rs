@@ -14,7 +14,7 @@ use skiff_spec::job::names::{self, JOBS, TEMPORARY};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-/// Its options of one letter that have a value: fan-out, job, size of a block, time limit.
+/// Options of `sbcast` of one letter that have a value: fan-out, job, size of a block, time limit.
 const WITH_VALUE: &str = "Fjst";
 
 /// Slurm's command for that.

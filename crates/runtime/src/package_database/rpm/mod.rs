@@ -83,7 +83,7 @@ pub(super) fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
 
 /// A database of the user's that was not compared with the host's.
 pub struct UncomparedDatabase {
-    /// Its file.
+    /// Path of the file.
     pub path: String,
     /// Whether it is merged: then it is compared when the environment runs.
     pub is_merged: bool,
@@ -135,7 +135,7 @@ fn merge(dir: &Path, init: BorrowedFd<'_>, due: &Due) -> Result<PackageReport> {
         Error::new(format!("RPM inside has not answered within {} s", PATIENCE.as_secs()))
             .hint("`rpm -qa` inside shows whether its database is sound")
     })?;
-    let Some(own::Merged { report, standing }) = merged else { return in_use() };
+    let Some(own::MergeOutcome { report, standing }) = merged else { return in_use() };
     write(dir, &now.with_conflicts(standing))?;
     Ok(report)
 }

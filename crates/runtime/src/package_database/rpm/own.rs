@@ -32,7 +32,7 @@ const MOST_LABELS: usize = 500;
 
 /// What came of a merge.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Merged {
+pub(super) struct MergeOutcome {
     pub(super) report: PackageReport,
     /// Conflicts of this merge and of earlier ones.
     pub(super) standing: BTreeMap<String, Conflict>,
@@ -50,7 +50,7 @@ pub(super) fn merge(
     known: &RpmAncestor,
     base: &BaseHeaders,
     until: Instant,
-) -> Result<Option<Merged>> {
+) -> Result<Option<MergeOutcome>> {
     let directory = open_directory(location)?;
     let Some(_lock) = take(directory.as_fd())? else { return Ok(None) };
     if has_log(location) {
@@ -81,7 +81,7 @@ pub(super) fn merge(
         unmet: merged.unmet,
         is_in_use: false,
     };
-    Ok(Some(Merged { report, standing: merged.standing }))
+    Ok(Some(MergeOutcome { report, standing: merged.standing }))
 }
 
 /// The packages of the user's database, inside.
