@@ -23,7 +23,7 @@ const NAMING: [&str; 11] = [
     "export",
 ];
 
-/// The argument of `skiff run`, of which only the first word, the image, can be a file of the host.
+/// The argument of `skiff run` whose first word, the image, can be a file of the host.
 const RUN: &str = "run";
 const COMMAND: &str = "command";
 
@@ -39,11 +39,18 @@ pub fn named_files(words: &[OsString]) -> Vec<PathBuf> {
     while let Some((name, matches)) = level {
         found.extend(NAMING.iter().flat_map(|id| raw(matches, id)));
         if name == RUN {
-            found.extend(raw(matches, COMMAND).take(1));
+            found.extend(image(matches, words));
         }
         level = matches.subcommand();
     }
     found.into_iter().flat_map(parts).collect()
+}
+
+/// The first of the words behind the options, unless dashes stand before it: then that is a command over the host's root.
+fn image<'a>(matches: &'a ArgMatches, words: &[OsString]) -> Option<&'a OsStr> {
+    let command: Vec<_> = raw(matches, COMMAND).collect();
+    let before = words.len().checked_sub(command.len() + 1).and_then(|at| words.get(at));
+    command.first().copied().filter(|_| before.is_none_or(|word| word != "--"))
 }
 
 fn raw<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsStr> {

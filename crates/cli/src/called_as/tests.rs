@@ -149,7 +149,6 @@ fn what_is_not_translated_is_named() {
         ("docker run --detach=maybe x", "--detach=maybe"),
         ("docker run --sig-proxy=false x", "--sig-proxy=false"),
         ("docker inspect -s x", "-s"),
-        ("docker exec -u bob web id", "-u bob"),
         ("docker build .", "build"),
         ("docker push --all-tags x", "--all-tags"),
         ("apptainer push x.sif oras://r.example/x", "push"),
