@@ -83,6 +83,8 @@ for words in 'run -- make' 'env create -v ./x:/x new' 'import x.tar' 'run --env-
 done
 [ ! -e $home/made ] || fail 'what a neighbour has put there was run'
 # Nor does a path lead into what is called /tmp outside: by whatever option, through a link, or in a command that comes by ssh.
+# (What reads files before it goes outside finds one of the name.)
+inside alice dev 'echo A=1 >/tmp/variables'
 ok as mallory sh -c 'mkdir -p /tmp/root/bin /tmp/data; echo "LD_PRELOAD=/tmp/evil.so" >/tmp/variables; echo theirs >/tmp/data/file; chmod -R a+rX /tmp/root /tmp/data /tmp/variables'
 as alice ln -s /tmp $home/mytmp
 for words in 'run /tmp/root id' 'run mytmp/root id' 'run --env-file /tmp/variables -- env' 'run -v /tmp/data:/data -- ls /data' 'run --mount type=bind,source=/tmp/data,target=/data -- ls' \

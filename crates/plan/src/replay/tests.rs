@@ -185,6 +185,7 @@ fn what_no_words_make_is_refused() {
             let gone = less.mounts.remove(at);
             // Without this one it is the plan of --no-home.
             let is_home = base == Base::Host && gone.target == Path::new("/home/alice");
+            less.ssh_user = less.ssh_user.filter(|_| !is_home);
             assert_eq!(accepted(&less).is_ok(), is_home, "{base:?} without {gone:?}");
             writable.mounts[at].read_only ^= true;
             assert!(accepted(&writable).is_err(), "{base:?} with another {gone:?}");
