@@ -152,6 +152,7 @@ has "$err" 'Permission denied'
 # What another user inside has put in the place of the agent's socket is not touched, nor does it keep the command from running.
 inside alice dev 'setpriv --reuid 1000 --regid 1000 --clear-groups sh -c "mkdir -m 777 /tmp/planted; ln -s /home/alice /tmp/link; mkdir -m 700 /tmp/theirs"'
 for place in planted link theirs; do
+    as alice /usr/bin/python3 -c 'import os, socket, sys; os.mkdir(os.path.dirname(sys.argv[1]), 0o700); socket.socket(socket.AF_UNIX).bind(sys.argv[1])' /tmp/$place/agent
     ok as alice env SSH_AUTH_SOCK=/tmp/$place/agent skiff env exec dev -- true
     has "$err" 'no way to the ssh agent' $place
 done
