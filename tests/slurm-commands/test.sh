@@ -31,8 +31,9 @@ equal "$out" $'o\n-\ne'
 inside alice dev 'setsid -w srun -n1 echo far; nohup srun -n1 echo out >/tmp/n 2>&1 </dev/null & wait; cat /tmp/n'
 equal "$out" $'far\nout'
 # The command that was typed is killed: then the real one ends, and with it the job.
-start alice skiff env exec dev -- sh -c 'srun -n1 -J orphan sleep 100 & echo $! >pid; wait'
-eventually 5 sh -c '[ "$(squeue -h -n orphan -o %T)" = RUNNING ]'
+# A step that is not launched yet is waited for by srun itself, half a minute.
+start alice skiff env exec dev -- sh -c 'srun -n1 -J orphan sh -c "touch launched; exec sleep 100" & echo $! >pid; wait'
+eventually 10 test -e /home/alice/launched
 inside alice dev 'kill -9 $(cat pid)'
 eventually 10 sh -c '[ -z "$(squeue -h -n orphan)" ]'
 
