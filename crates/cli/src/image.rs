@@ -83,15 +83,8 @@ so its digest there follows from what is in it. What the registry has already is
 
 #[derive(Args)]
 pub struct PushArgs {
-    /// Hide progress
-    #[arg(short, long)]
-    pub quiet: bool,
-    /// How to show progress [default: bars on a terminal, else lines]
-    #[arg(long, value_enum, value_name = "KIND")]
-    pub progress: Option<ProgressKind>,
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub shown: ShownArgs,
     /// Image name or digest
     pub image: String,
     /// Name in the registry: SERVER/NAME[:TAG] [default: the image's own]
@@ -113,12 +106,9 @@ pub struct ShellArgs {
     pub image: String,
 }
 
-/// Options of pulling and importing.
+/// How the way of an image is shown, and its end.
 #[derive(Args)]
-pub struct TransferArgs {
-    /// Platform: amd64, arm64, linux/arm/v7 ... [default: this host's]
-    #[arg(long, visible_alias = "platform", value_name = "ARCH")]
-    pub arch: Option<String>,
+pub struct ShownArgs {
     /// Hide progress
     #[arg(short, long)]
     pub quiet: bool,
@@ -128,6 +118,16 @@ pub struct TransferArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of pulling and importing.
+#[derive(Args)]
+pub struct TransferArgs {
+    /// Platform: amd64, arm64, linux/arm/v7 ... [default: this host's]
+    #[arg(long, visible_alias = "platform", value_name = "ARCH")]
+    pub arch: Option<String>,
+    #[command(flatten)]
+    pub shown: ShownArgs,
 }
 
 #[derive(Subcommand)]

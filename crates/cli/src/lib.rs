@@ -46,7 +46,9 @@ pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use env::{EnvCommand, EnvNameArg, ExecArgs};
 pub use files::named_files;
-pub use image::{CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, StoreCommand};
+pub use image::{
+    CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, ShownArgs, StoreCommand,
+};
 use image::{EXPORTED, IMPORTED, PUSHED};
 pub use instance::{InstanceCommand, StartArgs};
 pub use job::{JobCommand, OnSignalArgs};

@@ -9,7 +9,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Mode;
 use rustix::io::dup;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{stdin, stdout};
@@ -20,6 +19,7 @@ use skiff_output as output;
 use skiff_runtime::control::Live;
 use skiff_sandbox::inside::begin_inside;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::process::own_umask;
 use skiff_user::context::UserContext;
 use skiff_user::own_place;
 
@@ -37,7 +37,7 @@ pub fn copy(args: &CopyArgs) -> Result<()> {
             own_place::refuse(&context.config, path)?;
         }
     }
-    let (from, to) = (Side::new(&context, from)?, Side::new(&context, to)?);
+    let (from, to) = (OpenedEnd::new(&context, from)?, OpenedEnd::new(&context, to)?);
     let left_out = transfer(&from, &to, args)?;
     left_out.notes().iter().for_each(|note| output::note(note));
     for live in [from.live, to.live].into_iter().flatten() {
@@ -60,14 +60,14 @@ fn refuse_useless(from: &CopyEnd, to: &CopyEnd) -> Result<()> {
 }
 
 /// One end of the copy, and how to get there.
-struct Side {
+struct OpenedEnd {
     end: CopyEnd,
     live: Option<Live>,
     /// In front of paths in messages: `web:`.
     of: String,
 }
 
-impl Side {
+impl OpenedEnd {
     fn new(context: &UserContext, end: CopyEnd) -> Result<Self> {
         let (live, of) = match &end {
             CopyEnd::Inside(name, _) => (Some(named::enter(context, name, "cp")?), format!("{name}:")),
@@ -130,8 +130,8 @@ impl Begun<'_> {
     }
 }
 
-fn transfer(from: &Side, to: &Side, args: &CopyArgs) -> Result<NotCopied> {
-    let (follow, umask) = (args.follow_link, if args.archive { 0 } else { umask() });
+fn transfer(from: &OpenedEnd, to: &OpenedEnd, args: &CopyArgs) -> Result<NotCopied> {
+    let (follow, umask) = (args.follow_link, if args.archive { 0 } else { own_umask() });
     let destination = |base| to.path().map(|path| Destination { path, base, of: &to.of, umask });
     let Some(source) = from.path() else {
         let stream = dup(stdin()).context(|| "standard input")?;
@@ -178,13 +178,6 @@ fn nobody_reads() -> bool {
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
-}
-
-/// The permission bits that the caller keeps from others.
-fn umask() -> u16 {
-    let mask = rustix::process::umask(Mode::empty());
-    rustix::process::umask(mask);
-    (mask.bits() & 0o777) as u16
 }
 
 /// What a source is called where it is copied to; nothing if its contents are meant: `DIR/.`, or the root.

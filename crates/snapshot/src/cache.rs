@@ -25,7 +25,7 @@ use crate::depot::{Depot, make_dir};
 use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Error, Result};
 use crate::file::{read_to_end, write_atomically};
-use crate::layer::{LayerReader, expect, unpack};
+use crate::layer::{expect, unpack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::remove::remove_all;
 use crate::tree::{dir_flags, names};
@@ -226,7 +226,7 @@ impl Cache {
     }
 
     fn unpack_into(&self, depot: &Depot, layer: &LayerRef, temp: &Scratch<'_>) -> Result<u64> {
-        let file = depot.open_layer(layer)?;
+        let reader = depot.read_layer(layer)?;
         make_dir(temp.dir.as_fd(), TREE.as_bytes())?;
         let tree = rustix::fs::openat(&temp.dir, TREE, dir_flags(), Mode::empty()).on("open", TREE)?;
         for acl in ["system.posix_acl_default", "system.posix_acl_access"] {
@@ -236,7 +236,6 @@ impl Cache {
                 Err(errno) => return Err(SystemError::new("remove the ACL of", TREE, errno).into()),
             }
         }
-        let reader = LayerReader::new(std::fs::File::from(file), layer.digest.to_string())?;
         let done = unpack(reader, tree.as_fd())?;
         expect(&done, &layer.digest)?;
         Ok(done.bytes)

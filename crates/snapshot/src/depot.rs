@@ -1,7 +1,9 @@
 //! The depot: where snapshots wait for the nodes, a directory of the user on a file system that all nodes see.
 //!
 //! ```text
-//! layers/DIGEST.layer      one file per layer, however many small files are in it
+//! packs/DIGEST.pack        chunks of layers, each once (`chunk`)
+//! layers/DIGEST.chunks     which chunks a layer consists of
+//! layers/DIGEST.layer      a layer in one piece, as versions before wrote it
 //! snapshots/DIGEST.json    manifests
 //! ```
 //!
@@ -19,29 +21,32 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use skiff_site::TrustedDir;
 
-use crate::digest::{LayerId, SnapshotId};
+use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
 use crate::file::{TEMP_PREFIX, Temp, read_to_end, write_durably};
-use crate::layer::FinishedLayer;
-use crate::manifest::{self, LayerRef, SnapshotManifest};
+use crate::manifest::{self, SnapshotManifest};
+use crate::packs::{layer_of, pack_of};
 use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
 
-const LAYERS: &str = "layers";
+pub(crate) const LAYERS: &str = "layers";
+pub(crate) const PACKS: &str = "packs";
 const SNAPSHOTS: &str = "snapshots";
 /// Layers and unfinished files younger than this are never pruned: someone may be about to name them in a manifest.
 const GRACE: Duration = Duration::from_secs(600);
 /// A file just made on another node may not be seen at once on NFS: how often to look again, and after how long.
-const LOOKS: u32 = 5;
+pub(crate) const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(60);
 
 /// A depot.
 #[derive(Debug)]
 pub struct Depot {
     path: PathBuf,
-    layers: OwnedFd,
+    pub(crate) layers: OwnedFd,
     snapshots: OwnedFd,
+    /// Not in one that a version before has made, before it is submitted to.
+    pub(crate) packs: Option<OwnedFd>,
 }
 
 /// What pruning removed.
@@ -49,8 +54,10 @@ pub struct Depot {
 pub struct Pruned {
     /// Manifests.
     pub snapshots: u64,
-    /// Layer files.
+    /// Layers.
     pub layers: u64,
+    /// Packs of chunks.
+    pub packs: u64,
     /// Unfinished files of submitters that died.
     pub unfinished: u64,
     /// Bytes of all of them.
@@ -66,7 +73,7 @@ impl Depot {
 
     /// The same in a directory that is open already.
     pub fn open_in(root: &TrustedDir) -> Result<Depot> {
-        for part in [LAYERS, SNAPSHOTS] {
+        for part in [LAYERS, PACKS, SNAPSHOTS] {
             make_dir(root.as_fd(), part.as_bytes())?;
         }
         Depot::parts(root)
@@ -82,7 +89,11 @@ impl Depot {
         let path = root.path();
         let part =
             |name| rustix::fs::openat(root, name, dir_flags(), Mode::empty()).on("open", object(path, name));
-        Ok(Depot { path: path.into(), layers: part(LAYERS)?, snapshots: part(SNAPSHOTS)? })
+        let packs = match rustix::fs::openat(root, PACKS, dir_flags(), Mode::empty()) {
+            Err(Errno::NOENT) => None,
+            opened => Some(opened.on("open", object(path, PACKS))?),
+        };
+        Ok(Depot { path: path.into(), layers: part(LAYERS)?, snapshots: part(SNAPSHOTS)?, packs })
     }
 
     /// Where it is.
@@ -102,7 +113,7 @@ impl Depot {
 
     fn read_manifest(&self, id: &SnapshotId, looks: u32) -> Result<SnapshotManifest> {
         let name = manifest_name(id);
-        let file = self.find(&self.snapshots, &name, looks, || format!("snapshot {id}"))?;
+        let (_, file) = self.find(&self.snapshots, &[&name], looks, || format!("snapshot {id}"))?;
         let bytes =
             read_to_end(file.as_fd(), manifest::MAX_SIZE).on("read", self.object(SNAPSHOTS, &name))?;
         let too_long = || Error::BadManifest { snapshot: id.to_string(), why: "it is too long".into() };
@@ -131,14 +142,30 @@ impl Depot {
         let used = self.used_layers()?;
         for (name, stat) in self.list(&self.layers)? {
             let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
-            let unused = layer_id(&name).is_some_and(|id| !used.contains(&id));
+            let unused = layer_of(&name).is_some_and(|id| !used.contains(&id));
             if (unfinished || unused) && is_old(&stat, GRACE.max(older_than)) {
                 self.remove(&self.layers, &name)?;
                 *(if unfinished { &mut pruned.unfinished } else { &mut pruned.layers }) += 1;
                 pruned.bytes += stat.st_size.cast_unsigned();
             }
         }
+        let (Some(packs), relied_on) = (&self.packs, self.used_packs()?) else { return Ok(pruned) };
+        for (name, stat) in self.list(packs)? {
+            let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
+            let unused = pack_of(&name).is_some_and(|id| !relied_on.contains(&id));
+            if (unfinished || unused) && is_old(&stat, GRACE.max(older_than)) {
+                self.remove(packs, &name)?;
+                *(if unfinished { &mut pruned.unfinished } else { &mut pruned.packs }) += 1;
+                pruned.bytes += stat.st_size.cast_unsigned();
+            }
+        }
         Ok(pruned)
+    }
+
+    /// The packs that the layers which are there rely on.
+    fn used_packs(&self) -> Result<BTreeSet<PackId>> {
+        let packs = self.layer_ids()?.into_iter().map(|layer| self.packs_of(&layer));
+        Ok(packs.collect::<Result<Vec<_>>>()?.into_iter().flatten().flatten().collect())
     }
 
     /// The layers of all manifests that can be read; a damaged one can be used by no one.
@@ -177,25 +204,6 @@ impl Depot {
         }
     }
 
-    /// A temporary file for a layer.
-    pub(crate) fn new_layer(&self) -> Result<(Temp<'_>, OwnedFd)> {
-        Temp::create(self.layers.as_fd())
-    }
-
-    /// Makes a finished layer, which is in `temp`, part of the depot. On return it is on disk.
-    pub(crate) fn add_layer(&self, temp: Temp<'_>, finished: &FinishedLayer) -> Result<LayerRef> {
-        let name = layer_name(&finished.id);
-        let layer = LayerRef { digest: finished.id, size: finished.size };
-        if self.use_layer(&layer)? {
-            return Ok(layer);
-        }
-        let object = self.object(LAYERS, &name);
-        rustix::fs::fsync(&finished.file).on("sync", &object)?;
-        temp.publish(&name).on("rename into place", &object)?;
-        rustix::fs::fsync(&self.layers).on("sync", &object)?;
-        Ok(layer)
-    }
-
     /// Writes a manifest. On return it is on disk.
     pub(crate) fn add_manifest(&self, manifest: &SnapshotManifest) -> Result<SnapshotId> {
         let (id, bytes) = manifest.bytes()?;
@@ -203,25 +211,17 @@ impl Depot {
         Ok(id)
     }
 
-    /// Makes a layer young, so that it is not pruned; false if it is not there, or not of its size.
-    pub(crate) fn use_layer(&self, layer: &LayerRef) -> Result<bool> {
-        let name = layer_name(&layer.digest);
-        Ok(self
-            .touch(&self.layers, LAYERS, &name)?
-            .is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
-    }
-
     /// Makes a snapshot and its layers young; false if it is not whole.
     pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &SnapshotManifest) -> Result<bool> {
         for layer in &manifest.layers {
-            if !self.use_layer(layer)? {
+            if !self.use_layer(layer)? || !self.is_whole(layer)? {
                 return Ok(false);
             }
         }
         Ok(self.touch(&self.snapshots, SNAPSHOTS, &manifest_name(id))?.is_some())
     }
 
-    fn touch(&self, dir: &OwnedFd, part: &str, name: &str) -> Result<Option<Stat>> {
+    pub(crate) fn touch(&self, dir: &OwnedFd, part: &str, name: &str) -> Result<Option<Stat>> {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
         let touched = rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
@@ -233,41 +233,37 @@ impl Depot {
         }
     }
 
-    /// Opens a layer's file, which has to have the size that the manifest says.
-    pub(crate) fn open_layer(&self, layer: &LayerRef) -> Result<OwnedFd> {
-        let name = layer_name(&layer.digest);
-        let file = self.find(&self.layers, &name, LOOKS, || format!("layer {}", layer.digest))?;
-        let size =
-            rustix::fs::fstat(&file).on("look at", self.object(LAYERS, &name))?.st_size.cast_unsigned();
-        if size != layer.size {
-            let why = format!("it has {size} bytes, the manifest says {}", layer.size);
-            return Err(Error::BadLayer { layer: layer.digest.to_string(), why });
-        }
-        Ok(file)
-    }
-
-    /// Opens a file of the depot, waiting a moment for one that has only just been made elsewhere.
-    fn find(&self, dir: &OwnedFd, name: &str, looks: u32, what: impl Fn() -> String) -> Result<OwnedFd> {
+    /// Opens the first file of the depot that is there, waiting a moment for one that has only just been made elsewhere.
+    pub(crate) fn find<'n>(
+        &self,
+        dir: &OwnedFd,
+        names: &[&'n str],
+        looks: u32,
+        what: impl Fn() -> String,
+    ) -> Result<(&'n str, OwnedFd)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         for look in 1..=looks {
             // Opening the directory anew makes an NFS client ask whether it changed.
             let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty());
             let fresh = fresh.on("open", self.path.as_os_str().as_bytes())?;
-            match rustix::fs::openat(&fresh, name, flags, Mode::empty()) {
-                Ok(file) => return Ok(file),
-                Err(Errno::NOENT) if look < looks => std::thread::sleep(PAUSE * look),
-                Err(Errno::NOENT) => break,
-                Err(errno) => {
-                    return Err(
-                        SystemError::new("open", self.path.join(name).as_os_str().as_bytes(), errno).into()
-                    );
+            for name in names {
+                match rustix::fs::openat(&fresh, *name, flags, Mode::empty()) {
+                    Ok(file) => return Ok((name, file)),
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => {
+                        let object = self.path.join(name).into_os_string().into_encoded_bytes();
+                        return Err(SystemError::new("open", object, errno).into());
+                    }
                 }
+            }
+            if look < looks {
+                std::thread::sleep(PAUSE * look);
             }
         }
         Err(Error::Missing { what: what(), depot: show(self.path.as_os_str().as_bytes()) })
     }
 
-    fn object(&self, part: &str, name: &str) -> Vec<u8> {
+    pub(crate) fn object(&self, part: &str, name: &str) -> Vec<u8> {
         object(&self.path.join(part), name)
     }
 }
@@ -284,16 +280,8 @@ fn object(path: &Path, name: &str) -> Vec<u8> {
     path.join(name).into_os_string().as_bytes().to_vec()
 }
 
-fn layer_name(id: &LayerId) -> String {
-    format!("{id}.layer")
-}
-
 fn manifest_name(id: &SnapshotId) -> String {
     format!("{id}.json")
-}
-
-fn layer_id(name: &[u8]) -> Option<LayerId> {
-    std::str::from_utf8(name).ok()?.strip_suffix(".layer")?.parse().ok()
 }
 
 fn manifest_id(name: &[u8]) -> Option<SnapshotId> {

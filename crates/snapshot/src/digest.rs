@@ -1,4 +1,4 @@
-//! The names of snapshots and layers: BLAKE3 digests, written as 64 lower-case hex digits.
+//! The names of snapshots, layers and packs: BLAKE3 digests, written as 64 lower-case hex digits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -58,6 +58,11 @@ digest! {
 digest! {
     /// A layer: the digest of its records, which hold the digest of each file's content.
     LayerId
+}
+
+digest! {
+    /// A pack: the digest of its file's bytes.
+    PackId
 }
 
 fn parse(text: &str) -> Result<[u8; 32], BadDigest> {

@@ -6,6 +6,7 @@
 
 mod base;
 mod cache;
+mod chunk;
 mod depot;
 mod diff;
 mod digest;
@@ -14,6 +15,7 @@ mod file;
 mod index;
 mod layer;
 mod manifest;
+mod packs;
 mod plan;
 mod remove;
 mod snapshot;
@@ -24,7 +26,7 @@ mod xattr;
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use depot::{Depot, Pruned};
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
-pub use digest::{BadDigest, LayerId, SnapshotId};
+pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
@@ -45,6 +47,11 @@ pub mod fuzz {
         let mut reader = crate::layer::LayerReader::new(bytes, "fuzzed".into())?;
         while reader.record()?.is_some() {}
         reader.finish().map(|_| ())
+    }
+
+    /// A list of chunks, with its digest and without.
+    pub fn chunks(bytes: &[u8]) -> bool {
+        crate::chunk::ChunkList::parse(bytes).is_ok() | crate::chunk::ChunkList::parse_body(bytes).is_ok()
     }
 
     /// An index without its digest.

@@ -13,9 +13,8 @@ use rustix::io::Errno;
 
 use crate::base::BaseRoot;
 use crate::depot::Depot;
-use crate::digest::SnapshotId;
+use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
-use crate::file::Temp;
 use crate::index::{Clock, SnapshotIndex};
 use crate::layer::{FinishedLayer, Item, LayerWriter, pack};
 use crate::manifest::{LayerRef, SnapshotManifest};
@@ -27,6 +26,9 @@ use skiff_sys::{SystemContext, SystemError, lock};
 const MAX_CHAIN: usize = 8;
 /// Chains below this size are not worth making anew for their dead weight.
 const SLACK: u64 = 1 << 20;
+/// From so much on that is new, chunks of all layers in the depot are looked at, not only those of the snapshot before: it takes longer to
+/// read and write them.
+const LARGE: u64 = 8 << 20;
 /// What an entry takes in a layer besides its data, roughly.
 const ENTRY: u64 = 64;
 /// How often a snapshot is begun again because entries changed their kind under it.
@@ -136,7 +138,8 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
         Some(last) => incremental(&last.index.nodes, &mut nodes, input.upper, base)?,
         None => SnapshotPlan::Full(Vec::new()),
     };
-    let mut work = Work { depot, input, clock, nodes, skipped };
+    let chain = last.as_ref().map_or_else(Vec::new, |last| last.manifest.layers.clone());
+    let mut work = Work { depot, input, clock, nodes, skipped, chain, packs: vec![] };
     match (plan, last) {
         (SnapshotPlan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale),
         (SnapshotPlan::Incremental(items), Some(last)) if !is_worn(&last.manifest, &items, &work.nodes) => {
@@ -162,19 +165,21 @@ fn is_worn(manifest: &SnapshotManifest, items: &[Item], nodes: &[TreeNode]) -> b
     if manifest.layers.len() >= MAX_CHAIN {
         return true;
     }
-    let added: u64 = items
-        .iter()
-        .map(|item| match item {
-            Item::Ship { node, .. } => weight(&nodes[*node]),
-            Item::Whiteout { .. } => ENTRY,
-        })
-        .sum();
+    let added = weight_of(items, nodes);
     let chain: u64 = manifest.layers.iter().map(|layer| layer.size).sum::<u64>() + added;
     let mut seen = BTreeSet::new();
     let once =
         |node: &&TreeNode| node.stamp.nlink < 2 || node.kind != NodeType::File || seen.insert(node.stamp.ino);
     let live: u64 = nodes.iter().filter(once).map(weight).sum();
     chain > 2 * live + SLACK
+}
+
+fn weight_of(items: &[Item], nodes: &[TreeNode]) -> u64 {
+    let weight = |item: &Item| match item {
+        Item::Ship { node, .. } => weight(&nodes[*node]),
+        Item::Whiteout { .. } => ENTRY,
+    };
+    items.iter().map(weight).sum()
 }
 
 fn weight(node: &TreeNode) -> u64 {
@@ -187,9 +192,13 @@ struct Work<'a> {
     clock: Clock,
     nodes: Vec<TreeNode>,
     skipped: Vec<Vec<u8>>,
+    /// The layers of the last snapshot.
+    chain: Vec<LayerRef>,
+    /// What the layer that was added relies on.
+    packs: Vec<PackId>,
 }
 
-impl<'a> Work<'a> {
+impl Work<'_> {
     fn unchanged(mut self, last: Last, stale: bool) -> Result<Pushed> {
         let Last { index, manifest } = last;
         let id = index.snapshot;
@@ -207,33 +216,35 @@ impl<'a> Work<'a> {
     /// Writes a full layer.
     fn all(&mut self) -> Result<Pushed> {
         let items = full(&self.nodes);
-        let (temp, finished) = self.layer(&items)?;
-        let layer = self.depot.add_layer(temp, &finished)?;
-        self.state(vec![layer], How::Full, (finished.entries, finished.size))
+        let (layer, written) = self.layer(&items, None)?;
+        self.state(layer.into_iter().collect(), How::Full, written)
     }
 
     /// Writes a layer of `items` on top of the last snapshot's.
     fn add(mut self, items: &[Item], last: Last) -> Result<Pushed> {
-        let (temp, finished) = self.layer(items)?;
         let mut layers = last.manifest.layers.clone();
-        match layers.iter().rposition(|layer| layer.digest == finished.id) {
+        let top = layers.last().map(|layer| layer.digest);
+        match self.layer(items, top)? {
             // What is on top already.
-            Some(at) if at + 1 == layers.len() => return self.unchanged(last, true),
+            (None, _) => self.unchanged(last, true),
             // No overlay takes one directory twice.
-            Some(_) => return self.all(),
-            None => {}
+            (Some(layer), _) if layers.iter().any(|there| there.digest == layer.digest) => self.all(),
+            (Some(layer), written) => {
+                layers.push(layer);
+                self.state(layers, How::Incremental, written)
+            }
         }
-        layers.push(self.depot.add_layer(temp, &finished)?);
-        self.state(layers, How::Incremental, (finished.entries, finished.size))
     }
 
-    /// Writes a layer file that is not part of the depot yet. Nodes that vanished meanwhile are forgotten.
-    fn layer(&mut self, items: &[Item]) -> Result<(Temp<'a>, FinishedLayer)> {
-        let (temp, file) = self.depot.new_layer()?;
-        let object = self.depot.path().join(temp.name()).into_os_string().into_encoded_bytes();
-        let mut writer = LayerWriter::new(file, object)?;
+    /// Writes a layer, unless it is the one named; and how many entries and bytes were written. Nodes that vanished meanwhile are forgotten.
+    fn layer(&mut self, items: &[Item], except: Option<LayerId>) -> Result<(Option<LayerRef>, (u64, u64))> {
+        let all = if weight_of(items, &self.nodes) > LARGE { self.depot.layer_ids()? } else { vec![] };
+        let chain = self.chain.iter().rev().map(|layer| layer.digest);
+        let known = self.depot.known(chain.chain(all).collect::<BTreeSet<_>>())?;
+        let (temp, chunks) = self.depot.begin_layer(known)?;
+        let mut writer = LayerWriter::new(chunks)?;
         let outcome = pack(self.input.upper, items, &mut self.nodes, &mut writer)?;
-        let finished = writer.finish()?;
+        let FinishedLayer { sink, id, entries, .. } = writer.finish()?;
         let mut gone = outcome.gone.into_iter().peekable();
         let mut at = 0;
         self.nodes.retain(|_| {
@@ -241,7 +252,13 @@ impl<'a> Work<'a> {
             at += 1;
             !is_gone
         });
-        Ok((temp, finished))
+        let written = sink.finish()?;
+        if except == Some(id) {
+            return Ok((None, (0, 0)));
+        }
+        let added = self.depot.add_layer(temp, written, id)?;
+        self.packs = added.packs;
+        Ok((Some(added.layer), (entries, added.bytes)))
     }
 
     /// Writes the manifest of `layers`, then the index.
@@ -251,7 +268,7 @@ impl<'a> Work<'a> {
             SnapshotManifest::new(self.input.environment, self.input.base_fingerprint, created, layers);
         let id = self.depot.add_manifest(&manifest)?;
         // Someone may have pruned a layer just before the manifest named it.
-        if !self.depot.use_snapshot(&id, &manifest)? {
+        if !self.depot.use_snapshot(&id, &manifest)? || !self.depot.has_packs(&self.packs)? {
             return Err(Error::Moved { object: format!("the depot {}", self.depot.path().display()) });
         }
         self.save_index(id)?;

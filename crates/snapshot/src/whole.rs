@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::digest::LayerId;
 use crate::error::Result;
-use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, unpack_over};
+use crate::layer::{FileSink, LayerReader, LayerWriter, expect, pack, unpack, unpack_over};
 use crate::plan::full;
 use crate::tree::{NodeType, TreeNode, walk};
 
@@ -43,7 +43,7 @@ pub fn keep(
         node.kind != NodeType::Other
     });
     let items = full(&nodes);
-    let mut writer = LayerWriter::new(file, name.as_bytes().to_vec())?;
+    let mut writer = LayerWriter::new(FileSink { file, name: name.as_bytes().to_vec() })?;
     pack(dir, &items, &mut nodes, &mut writer)?;
     let sealed = writer.finish()?;
     Ok(Whole { id: sealed.id, bytes: sealed.size, skipped })

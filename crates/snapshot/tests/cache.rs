@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use crate::common;
-use crate::common::{World, is_root};
+use crate::common::{World, is_root, noise};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
@@ -200,7 +200,7 @@ fn pruning_keeps_what_is_wanted_or_young() {
     let prune =
         |keep: &[_]| world.depot.prune(&keep.iter().copied().collect(), Duration::from_secs(3600)).unwrap();
     assert_eq!(prune(&[]), skiff_snapshot::Pruned::default());
-    for part in ["layers", "snapshots"] {
+    for part in ["layers", "packs", "snapshots"] {
         for name in names(&world.path("depot").join(part)) {
             make_old(&world.path("depot").join(part).join(name));
         }
@@ -240,7 +240,7 @@ fn a_full_depot_is_told_and_left_clean() {
     world.depot = Depot::open_in(&small.make_dir("depot", 0o700).unwrap()).unwrap();
     write(&world.upper().join("small"), b"fits");
     let first = world.push();
-    write(&world.upper().join("big"), &vec![1; 3_000_000]);
+    write(&world.upper().join("big"), &noise(1, 3_000_000));
     let error = world.try_push().unwrap_err();
     assert_eq!(error.errno(), Some(Errno::NOSPC));
     assert!(error.to_string().contains("depot") && error.hint().is_some(), "{error}");
@@ -323,7 +323,7 @@ fn a_kill_at_any_moment_leaves_only_what_is_whole() {
             assert!(!layers.is_empty());
         }
         for name in names(&world.path("depot/layers")).iter().filter(|name| !name.starts_with('.')) {
-            assert!(name.ends_with(".layer"), "{name}");
+            assert!(name.ends_with(".chunks"), "{name}");
         }
     }
     let pushed = world.push();
@@ -331,13 +331,15 @@ fn a_kill_at_any_moment_leaves_only_what_is_whole() {
     assert!(newest.iter().any(|layer| layer.path.join("d").exists()));
     // What the killed ones left goes.
     drop(newest);
-    for part in ["layers", "snapshots"] {
+    for part in ["layers", "packs", "snapshots"] {
         for name in names(&world.path("depot").join(part)) {
             make_old(&world.path("depot").join(part).join(name));
         }
     }
     world.depot.prune(&BTreeSet::from([pushed.id]), Duration::ZERO).unwrap();
-    assert!(names(&world.path("depot/layers")).iter().all(|name| !name.starts_with('.')));
+    for part in ["layers", "packs"] {
+        assert!(names(&world.path("depot").join(part)).iter().all(|name| !name.starts_with('.')));
+    }
     assert_eq!(names(&world.path("depot/snapshots")).len(), 1);
     let cache = Cache::open(&world.path("cache"), 0).unwrap();
     cache.evict().unwrap();

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::fs::Mode;
 use rustix::process::Pid;
 
 /// What a new process shall have for itself; a bit set of `CLONE_*` values.
@@ -259,6 +260,14 @@ pub fn session_of(pid: Option<Pid>) -> io::Result<Option<Pid>> {
 
 fn number(answer: libc::pid_t) -> io::Result<Option<Pid>> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(answer)) }
+}
+
+/// The permission bits that this process keeps from others on what it makes. They can only be asked for by setting them.
+#[must_use]
+pub fn own_umask() -> u16 {
+    let own = rustix::process::umask(Mode::empty());
+    rustix::process::umask(own);
+    (own.bits() & 0o777) as u16
 }
 
 /// Ends this process at once: no destructors, no flushing of what the maker had buffered before a fork.

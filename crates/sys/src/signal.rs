@@ -13,6 +13,12 @@ pub struct SignalMask(libc::sigset_t);
 const LAST: i32 = 64;
 
 impl SignalMask {
+    /// The mask of a program that nothing is kept from.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::from_bits(0)
+    }
+
     /// Signal N is bit N-1: how a mask crosses an exec on a command line.
     #[must_use]
     pub fn to_bits(self) -> u64 {

@@ -23,7 +23,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
-use skiff_sys::process::group_of;
+use skiff_sys::process::{group_of, own_umask};
 use skiff_sys::signal::{Signals, die_by};
 
 use crate::control::new_socket;
@@ -103,8 +103,16 @@ fn through(name: &OsStr, words: Vec<OsString>, socket: &OwnedFd, terminals: [boo
     let lost = || "the environment's supervisor";
     fdpass::send(socket.as_fd(), b"r", &stdio).context(lost)?;
     request.write(&mut FileOf(socket)).context(lost)?;
-    let mut relay =
-        Relay { socket, signals, terminal, terminals, master: None, cooked: None, output_modes: None };
+    let mut relay = Relay {
+        socket,
+        signals,
+        terminal,
+        terminals,
+        master: None,
+        cooked: None,
+        output_modes: None,
+        begun_with: None,
+    };
     let ended = relay.run();
     relay.restore();
     match ended? {
@@ -117,13 +125,6 @@ fn through(name: &OsStr, words: Vec<OsString>, socket: &OwnedFd, terminals: [boo
 fn own_directory() -> Option<DirectoryId> {
     let (here, root) = (stat(".").ok()?, stat("/").ok()?);
     (here.st_dev != root.st_dev).then_some(DirectoryId { device: here.st_dev, inode: here.st_ino })
-}
-
-/// This process's umask, which can only be asked for by setting it.
-fn own_umask() -> u16 {
-    let own = rustix::process::umask(rustix::fs::Mode::empty());
-    rustix::process::umask(own);
-    u16::try_from(own.as_raw_mode()).unwrap_or(0o022)
 }
 
 fn bytes(s: OsString) -> Vec<u8> {
@@ -142,6 +143,8 @@ struct Relay<'a> {
     cooked: Option<Termios>,
     /// What the command's terminal does with what is shown.
     output_modes: Option<OutputModes>,
+    /// Those of the command's terminal when it was begun in the background: a shell that reads a line meanwhile shows no keys by itself.
+    begun_with: Option<Termios>,
 }
 
 impl Relay<'_> {
@@ -197,6 +200,9 @@ impl Relay<'_> {
         match CommandState::from_bytes(&word) {
             Some(CommandState::Started) => {
                 self.master = fds.into_iter().next();
+                if !self.in_foreground() {
+                    self.begun_with = self.master.as_ref().and_then(|master| tcgetattr(master).ok());
+                }
                 self.make_raw();
             }
             Some(CommandState::Stopped) => {
@@ -292,6 +298,7 @@ impl Relay<'_> {
         if let Some(terminal) = self.terminal
             && let Ok(now) = tcgetattr(terminal)
         {
+            self.begin_in_foreground(&now);
             let mut raw = now.clone();
             raw.make_raw();
             raw.output_modes = self.output_modes.unwrap_or(now.output_modes);
@@ -299,6 +306,19 @@ impl Relay<'_> {
             tcsetattr(terminal, OptionalActions::Drain, &raw)
                 .ignore_error("a terminal that is gone needs no mode");
             self.cooked.get_or_insert(now);
+        }
+    }
+
+    /// Gives the command's terminal the modes that the shell has given the user's for it, unless the command has changed its own.
+    fn begin_in_foreground(&mut self, modes: &Termios) {
+        let (Some(before), Some(master)) = (self.begun_with.take(), &self.master) else { return };
+        let is_same = |now: Termios| {
+            (now.input_modes, now.output_modes, now.local_modes)
+                == (before.input_modes, before.output_modes, before.local_modes)
+        };
+        if tcgetattr(master).is_ok_and(is_same) {
+            tcsetattr(master, OptionalActions::Now, modes)
+                .ignore_error("a terminal whose command has ended needs no mode");
         }
     }
 

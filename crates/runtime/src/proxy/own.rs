@@ -21,9 +21,6 @@ use crate::proxy::words::{CommandRequest, DirectoryId, OURSELVES};
 /// This very program, whatever has come into the place of its file since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Our own mask is the supervisor's, who blocks everything.
-const NOTHING_BLOCKED: u64 = 0;
-
 /// What srun and sbatch need of Skiff, and so is answered wherever these are: what a job carries.
 const SUBMIT: [&[u8]; 3] = [OURSELVES.as_bytes(), b"slurm", b"submit"];
 
@@ -56,7 +53,7 @@ pub fn start(
     umask(closed | Mode::from_bits_truncate(u32::from(request.umask)));
     let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
     setrlimit(Resource::Core, limit).context(|| "limit of core files")?;
-    as_we_are(&command, attr, SignalMask::from_bits(NOTHING_BLOCKED))
+    as_we_are(&command, attr, SignalMask::none())
 }
 
 fn is_submission(request: &CommandRequest) -> bool {

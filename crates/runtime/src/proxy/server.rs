@@ -86,9 +86,6 @@ fn run(
     Ok(accompany(&child, &signals, (connection, grace), passed_on)?)
 }
 
-/// Our own mask is the supervisor's, who blocks everything.
-const NOTHING_BLOCKED: u64 = 0;
-
 /// Starts one of the host's commands: over the host's root inside, where its files are the environment's.
 fn start_host_command(
     context: &UserContext,
@@ -99,7 +96,7 @@ fn start_host_command(
     let mut command = command(context, served.environment, request)?;
     // The helper keeps it for the command.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(u32::from(request.umask) & 0o777));
-    let mask = SignalMask::from_bits(NOTHING_BLOCKED);
+    let mask = SignalMask::none();
     // Over an image, what is of the environment's own files is nowhere outside.
     let is_images = served.base != Base::Host && request.directory.is_none();
     let is_elsewhere = is_images || own::is_open(&command.cwd, request.directory).is_err();
@@ -249,15 +246,31 @@ fn keep_from_namesake(command: &mut CommandSpec, directory: Option<DirectoryId>,
     }
     if command.argv0.as_deref() == Some(OsStr::new("sbatch")) {
         // The first one: what the caller says counts more.
+        if !says_where_output_goes(&command.argv) {
+            output::note(&format!(
+                "working directory {} is only in the environment: the job's output goes to {}",
+                cwd.display(),
+                home.display()
+            ));
+        }
         command.argv.insert(1, [OsStr::new("--chdir="), home.as_os_str()].into_iter().collect());
-        output::note(&format!(
-            "working directory {} is only in the environment: the job's output goes to {}",
-            cwd.display(),
-            home.display()
-        ));
     } else if command.var(names::WORKING_DIR).is_none() {
         command.set(names::WORKING_DIR, home);
     }
+}
+
+/// Whether sbatch is told of a place for the output that does not depend on the working directory, or of such a directory.
+fn says_where_output_goes(words: &[OsString]) -> bool {
+    const BEGINNINGS: [&[u8]; 4] = [b"-o", b"--output", b"-D", b"--chdir"];
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    words.iter().enumerate().any(|(at, word)| {
+        let value = BEGINNINGS.iter().find_map(|option| word.strip_prefix(*option));
+        match value {
+            Some([]) => words.get(at + 1).is_some_and(|next| next.starts_with(b"/")),
+            Some(value) => value.strip_prefix(b"=").unwrap_or(value).starts_with(b"/"),
+            None => false,
+        }
+    })
 }
 
 /// The host's own program.

@@ -36,10 +36,10 @@ pub fn pull(pull: &PullArgs) -> Result<()> {
     let context = UserContext::load()?;
     let way = &pull.way;
     let platform = platform(way.arch.as_deref())?;
-    let mut progress = PullProgress::new(way.progress, way.quiet);
+    let mut progress = PullProgress::new(way.shown.progress, way.shown.quiet);
     let entry = get::pull(&context, &pull.image, &platform, &mut progress)?;
     client::mount(&context, entry.id);
-    match way.json {
+    match way.shown.json {
         true => output::json(&ListedImage::of(&entry)),
         false => output::line(&digest(entry.id)),
     }
@@ -51,7 +51,7 @@ pub fn import(import: &ImportArgs) -> Result<()> {
     let way = &import.way;
     let platform = platform(way.arch.as_deref())?;
     let name = import.name.as_deref().map(name_for).transpose()?;
-    let mut progress = PullProgress::new(way.progress, way.quiet);
+    let mut progress = PullProgress::new(way.shown.progress, way.shown.quiet);
     let entry = if import.file == INPUT {
         let name = name.ok_or_else(|| {
             Error::new("import: what comes from standard input has no name").hint("skiff import - NAME <FILE")
@@ -62,7 +62,7 @@ pub fn import(import: &ImportArgs) -> Result<()> {
         import::import_to(&context, &file, name, &platform, &mut progress)?
     };
     client::mount(&context, entry.id);
-    match way.json {
+    match way.shown.json {
         true => output::json(&ListedImage::of(&entry)),
         false => output::line(&digest(entry.id)),
     }

@@ -5,7 +5,7 @@ use std::io::{Cursor, Read};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use skiff_cli::PushArgs;
+use skiff_cli::{PushArgs, ShownArgs};
 use skiff_image::export::{ImageBlobs, OpenImage};
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::{ImageReference, Named};
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Pushes the image; prints its digest in the registry.
 pub fn push(args: &PushArgs) -> Result<()> {
-    let PushArgs { quiet, progress, json, image, destination } = args;
+    let PushArgs { shown: ShownArgs { quiet, progress, json }, image, destination } = args;
     let context = UserContext::load()?;
     let entry = find(&context, image)?;
     let to = place(&entry, image, destination.as_deref())?;

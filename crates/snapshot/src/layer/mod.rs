@@ -1,7 +1,7 @@
-//! The layer file: what one snapshot adds, as a stream of records.
+//! A layer: what one snapshot adds, as a stream of records. In the depot it is cut into chunks (`chunk`); in a checkpoint it is a file.
 //!
 //! ```text
-//! file    = "SKIFFLAY" version:u32 0:u32 record*            all numbers little-endian
+//! layer   = "SKIFFLAY" version:u32 0:u32 record*            all numbers little-endian
 //! record  = 1 name attr opaque:u8                           directory; its entries follow, then `7`
 //!         | 2 name attr linked:u8 size:u64 content          file; linked ones are counted from 0 for `6`
 //!         | 3 name attr length:u16 target                   symbolic link
@@ -17,7 +17,7 @@
 //!
 //! The first record is the root directory. Names in a directory ascend, so none comes twice; nesting is by records, so no
 //! entry can lie under a file or outside the root. Contents are without their holes, and each carries the BLAKE3 digest of its
-//! data. The layer's own digest, which is its name, is over everything except file data: data is hashed once.
+//! data. The layer's own digest, which is its name, is over everything except file data: data is hashed once. So it is the same in one file and in chunks.
 //! Ids are the ones seen inside the user namespace, so a layer means the same on every node.
 
 mod entry;
@@ -30,7 +30,7 @@ pub(crate) use entry::fingerprint;
 pub(crate) use pack::{Item, pack};
 pub(crate) use read::LayerReader;
 pub(crate) use unpack::{expect, unpack, unpack_over};
-pub(crate) use write::{FinishedLayer, LayerWriter};
+pub(crate) use write::{FileSink, FinishedLayer, LayerSink, LayerWriter};
 
 use std::os::fd::BorrowedFd;
 
@@ -57,7 +57,7 @@ pub(crate) mod tag {
 }
 
 /// Writes all of it at this place.
-fn write_at(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
+pub(crate) fn write_at(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))? {
             0 => return Err(Errno::IO),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::entry::{
     attr, bare_attr, digest, directory_record, extents, fifo_digest, file_record, fstat, symlink_digest,
 };
-use super::{LayerRecord, LayerWriter};
+use super::{LayerRecord, LayerSink, LayerWriter};
 use crate::error::{Error, Result};
 use crate::tree::{DirStack, NodeType, Stamp, TreeNode, split};
 use skiff_sys::error::show;
@@ -38,11 +38,11 @@ pub(crate) struct Outcome {
 
 /// Appends `items`, which are in tree order with all their parents, to a layer. Their `nodes` get fingerprints, and files
 /// the stamps of the moment they were read.
-pub(crate) fn pack(
+pub(crate) fn pack<S: LayerSink>(
     root: BorrowedFd<'_>,
     items: &[Item],
     nodes: &mut [TreeNode],
-    writer: &mut LayerWriter,
+    writer: &mut LayerWriter<S>,
 ) -> Result<Outcome> {
     let mut packer = Packer {
         stack: DirStack::new(root)?,
@@ -70,9 +70,9 @@ pub(crate) fn pack(
     Ok(packer.outcome)
 }
 
-struct Packer<'a> {
+struct Packer<'a, S> {
     stack: DirStack,
-    writer: &'a mut LayerWriter,
+    writer: &'a mut LayerWriter<S>,
     /// Paths of the directories whose records are not ended yet.
     open: Vec<Vec<u8>>,
     /// Numbers of the linked files already in the layer, by inode.
@@ -80,7 +80,7 @@ struct Packer<'a> {
     outcome: Outcome,
 }
 
-impl Packer<'_> {
+impl<S: LayerSink> Packer<'_, S> {
     /// Appends one node; false if it is gone.
     fn ship(&mut self, node: &mut TreeNode, opaque: bool) -> Result<bool> {
         if node.kind.is_dir() {

@@ -1,4 +1,4 @@
-//! Reads a layer file from anywhere, believing nothing: depots can be written by their users.
+//! Reads a layer from anywhere, believing nothing: depots can be written by their users.
 
 use std::io::Read;
 
@@ -282,12 +282,15 @@ impl<R: Read> LayerReader<R> {
                     return Ok(got > 0);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                    return Err(SystemError::new("read layer", &self.name, errno).into());
-                }
+                Err(error) => return Err(self.not_read(error)),
             }
         }
+    }
+
+    /// A source of ours says itself what is wrong.
+    fn not_read(&self, error: std::io::Error) -> Error {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        error.downcast().unwrap_or_else(|_| SystemError::new("read layer", &self.name, errno).into())
     }
 
     fn exact(&mut self, out: &mut [u8]) -> Result<()> {

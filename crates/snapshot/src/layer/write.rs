@@ -1,22 +1,47 @@
-//! Writes a layer file front to back in large pieces.
+//! Writes a layer front to back in large pieces.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-use rustix::io::Errno;
 
 use super::{CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION};
 use crate::digest::LayerId;
 use crate::error::Result;
-use skiff_sys::{SystemContext, SystemError};
+use skiff_sys::SystemContext;
 
 /// Where file data lies in a file: offset and length, ascending, without the holes.
 pub(crate) type Extents = Vec<(u64, u64)>;
 
-/// A layer being written to a file that is empty at first.
-pub(crate) struct LayerWriter {
-    file: OwnedFd,
-    /// The file's name, for messages.
-    object: Vec<u8>,
+/// Where a layer goes.
+pub(crate) trait LayerSink {
+    /// Appends bytes, which begin there.
+    fn append(&mut self, bytes: &[u8], at: u64) -> Result<()>;
+    /// Makes a place at the end, or beyond, the one that it can go back to.
+    fn mark(&mut self, at: u64);
+    /// Forgets what was appended since the mark, which is there.
+    fn rewind(&mut self, at: u64) -> Result<()>;
+}
+
+/// A file, empty at first.
+pub(crate) struct FileSink {
+    pub(crate) file: OwnedFd,
+    /// Its name, for messages.
+    pub(crate) name: Vec<u8>,
+}
+
+impl LayerSink for FileSink {
+    fn append(&mut self, bytes: &[u8], at: u64) -> Result<()> {
+        Ok(super::write_at(self.file.as_fd(), bytes, at).on("write to", &self.name)?)
+    }
+
+    fn mark(&mut self, _at: u64) {}
+
+    fn rewind(&mut self, at: u64) -> Result<()> {
+        Ok(rustix::fs::ftruncate(&self.file, at).on("truncate", &self.name)?)
+    }
+}
+
+/// A layer being written.
+pub(crate) struct LayerWriter<S> {
+    sink: S,
     buffer: Vec<u8>,
     filled: usize,
     scratch: Vec<u8>,
@@ -39,19 +64,19 @@ pub(crate) struct Mark {
     state: State,
 }
 
-/// A layer whose bytes are all in its file, but not yet known to be on disk.
-pub(crate) struct FinishedLayer {
-    pub(crate) file: OwnedFd,
+/// A layer that is all written, but not yet known to be on disk.
+pub(crate) struct FinishedLayer<S> {
+    pub(crate) sink: S,
     pub(crate) id: LayerId,
+    /// Length of the stream.
     pub(crate) size: u64,
     pub(crate) entries: u64,
 }
 
-impl LayerWriter {
-    pub(crate) fn new(file: OwnedFd, object: Vec<u8>) -> Result<LayerWriter> {
+impl<S: LayerSink> LayerWriter<S> {
+    pub(crate) fn new(sink: S) -> Result<Self> {
         let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, entries: 0, data: 0 };
-        let mut writer =
-            LayerWriter { file, object, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
+        let mut writer = LayerWriter { sink, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
         let header = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
         writer.meta(&header)?;
         Ok(writer)
@@ -83,7 +108,7 @@ impl LayerWriter {
             self.meta(&length.to_le_bytes())?;
             let mut at = offset;
             while at < offset + length {
-                let got = self.take(file, at, offset + length - at, &mut hasher).on_or(path)?;
+                let got = self.take(file, at, offset + length - at, &mut hasher, path)?;
                 if got == 0 {
                     return Ok(None);
                 }
@@ -98,22 +123,24 @@ impl LayerWriter {
     }
 
     /// Reads some of a file into the buffer.
-    fn take(&mut self, file: BorrowedFd<'_>, at: u64, length: u64, hasher: &mut blake3::Hasher) -> Taken {
-        if self.filled == self.buffer.len()
-            && let Err(errno) = self.flush()
-        {
-            return Taken::Write(errno, self.object.clone());
+    fn take(
+        &mut self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        length: u64,
+        hasher: &mut blake3::Hasher,
+        path: &[u8],
+    ) -> Result<u64> {
+        if self.filled == self.buffer.len() {
+            self.flush()?;
         }
         let room = &mut self.buffer[self.filled..];
         let length = room.len().min(usize::try_from(length).unwrap_or(usize::MAX));
-        match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut room[..length], at)) {
-            Ok(got) => {
-                hasher.update(&room[..got]);
-                self.filled += got;
-                Taken::Got(got as u64)
-            }
-            Err(errno) => Taken::Read(errno),
-        }
+        let got = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut room[..length], at));
+        let got = got.on("read", path)?;
+        hasher.update(&room[..got]);
+        self.filled += got;
+        Ok(got as u64)
     }
 
     fn meta(&mut self, bytes: &[u8]) -> Result<()> {
@@ -121,7 +148,7 @@ impl LayerWriter {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.filled == self.buffer.len() {
-                self.flush().on("write to", &self.object)?;
+                self.flush()?;
             }
             let now = rest.len().min(self.buffer.len() - self.filled);
             self.buffer[self.filled..self.filled + now].copy_from_slice(&rest[..now]);
@@ -131,18 +158,21 @@ impl LayerWriter {
         Ok(())
     }
 
-    fn flush(&mut self) -> rustix::io::Result<()> {
-        super::write_at(self.file.as_fd(), &self.buffer[..self.filled], self.state.written)?;
+    fn flush(&mut self) -> Result<()> {
+        self.sink.append(&self.buffer[..self.filled], self.state.written)?;
         self.state.written += self.filled as u64;
         self.filled = 0;
         Ok(())
     }
 
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { at: self.state.written + self.filled as u64, state: self.state.clone() }
+    /// The end of what was appended, to go back to until the next mark.
+    pub(crate) fn mark(&mut self) -> Mark {
+        let at = self.state.written + self.filled as u64;
+        self.sink.mark(at);
+        Mark { at, state: self.state.clone() }
     }
 
-    /// Forgets what was appended since `mark`.
+    /// Forgets what was appended since `mark`, the last one.
     pub(crate) fn rewind(&mut self, mark: Mark) -> Result<()> {
         let written = self.state.written;
         self.state = mark.state;
@@ -151,40 +181,23 @@ impl LayerWriter {
             self.state.written = written;
             return Ok(());
         }
-        // What was in the buffer at the mark is in the file now, and stays there.
-        rustix::fs::ftruncate(&self.file, mark.at).on("truncate", &self.object)?;
+        // What was in the buffer at the mark has gone on since, and stays there.
+        self.sink.rewind(mark.at)?;
         self.state.written = mark.at;
         self.filled = 0;
         Ok(())
     }
 
     /// Ends the layer.
-    pub(crate) fn finish(mut self) -> Result<FinishedLayer> {
+    pub(crate) fn finish(mut self) -> Result<FinishedLayer<S>> {
         let end = LayerRecord::End { records: self.state.records, data: self.state.data };
         self.record(&end)?;
-        self.flush().on("write to", &self.object)?;
+        self.flush()?;
         Ok(FinishedLayer {
-            file: self.file,
+            sink: self.sink,
             id: LayerId(*self.state.catalog.finalize().as_bytes()),
             size: self.state.written,
             entries: self.state.entries,
         })
-    }
-}
-
-/// What came of taking a piece of a file: reading and writing fail on different objects.
-enum Taken {
-    Got(u64),
-    Read(Errno),
-    Write(Errno, Vec<u8>),
-}
-
-impl Taken {
-    fn on_or(self, path: &[u8]) -> Result<u64> {
-        match self {
-            Taken::Got(got) => Ok(got),
-            Taken::Read(errno) => Err(SystemError::new("read", path, errno).into()),
-            Taken::Write(errno, object) => Err(SystemError::new("write to", object, errno).into()),
-        }
     }
 }

@@ -153,6 +153,13 @@ pub fn is_root(test: &str) -> bool {
     false
 }
 
+/// Bytes that nothing makes smaller, others for each seed.
+pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
 /// An overlay that is attached nowhere and goes with its descriptor.
 pub struct Overlay(OwnedFd);
 

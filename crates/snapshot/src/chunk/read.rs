@@ -1,0 +1,114 @@
+//! A layer's stream, put together again from its chunks.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use skiff_sys::SystemContext;
+use zstd::bulk::Decompressor;
+
+use super::LARGEST_FRAME;
+use super::list::{Chunk, ChunkList, Frame};
+use crate::digest::{LayerId, PackId};
+use crate::error::{Error, Result};
+
+/// Where packs are.
+pub(crate) trait PackSource {
+    /// Opens a pack.
+    fn open_pack(&self, pack: &PackId) -> Result<OwnedFd>;
+}
+
+/// The bytes of a layer in order. Whether they are the right ones is for its reader to see.
+pub(crate) struct ChunkReader<'a> {
+    packs: &'a dyn PackSource,
+    layer: LayerId,
+    list: ChunkList,
+    /// By number, those that are open.
+    open: Vec<Option<OwnedFd>>,
+    decompressor: Decompressor<'static>,
+    /// What lies in the depot of a frame.
+    stored: Vec<u8>,
+    /// The frame that was read last, and its number.
+    frame: Vec<u8>,
+    current: Option<u32>,
+    /// The chunk that is read, and how much of it was.
+    chunk: usize,
+    taken: usize,
+}
+
+impl<'a> ChunkReader<'a> {
+    pub(crate) fn new(packs: &'a dyn PackSource, layer: LayerId, list: ChunkList) -> Result<Self> {
+        let open = list.packs.iter().map(|_| None).collect();
+        let decompressor =
+            Decompressor::new().map_err(|_| Errno::NOMEM).on("decompress", layer.to_string())?;
+        let [stored, frame] = [vec![0; LARGEST_FRAME], vec![0; LARGEST_FRAME]];
+        Ok(Self { packs, layer, list, open, decompressor, stored, frame, current: None, chunk: 0, taken: 0 })
+    }
+
+    fn fill(&mut self, number: u32) -> Result<()> {
+        // It was checked that there is one.
+        let Frame { pack, at, stored, length } = self.list.frames[number as usize];
+        let id = self.list.packs[pack as usize];
+        let slot = &mut self.open[pack as usize];
+        let file = match slot {
+            Some(file) => file,
+            None => slot.insert(self.packs.open_pack(&id)?),
+        };
+        self.current = None;
+        let as_it_is = stored == length;
+        let into = if as_it_is { &mut self.frame } else { &mut self.stored };
+        let into = &mut into[..stored as usize];
+        let damaged = |why: &str| Error::BadLayer {
+            layer: self.layer.to_string(),
+            why: format!("{why} (in the pack {id}, at {at})"),
+        };
+        if !read_at(file, into, at).on("read", id.to_string())? {
+            return Err(damaged("it is cut off"));
+        }
+        if !as_it_is {
+            let (stored, length) = (&self.stored[..stored as usize], length as usize);
+            let unpacked = self.decompressor.decompress_to_buffer(stored, &mut self.frame[..length]);
+            if unpacked.ok() != Some(length) {
+                return Err(damaged("what is packed there cannot be unpacked"));
+            }
+        }
+        self.current = Some(number);
+        Ok(())
+    }
+}
+
+impl Read for ChunkReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < out.len()
+            && let Some(&Chunk { length, frame, offset, .. }) = self.list.chunks.get(self.chunk)
+        {
+            if self.current != Some(frame) {
+                self.fill(frame).map_err(io::Error::other)?;
+            }
+            let from = offset as usize + self.taken;
+            let now = (length as usize - self.taken).min(out.len() - filled);
+            out[filled..filled + now].copy_from_slice(&self.frame[from..from + now]);
+            filled += now;
+            self.taken += now;
+            if self.taken == length as usize {
+                (self.chunk, self.taken) = (self.chunk + 1, 0);
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// Fills the buffer from there; false if the file ends before.
+fn read_at(file: &OwnedFd, mut into: &mut [u8], mut at: u64) -> rustix::io::Result<bool> {
+    while !into.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::pread(file.as_fd(), &mut *into, at))? {
+            0 => return Ok(false),
+            got => {
+                into = &mut into[got..];
+                at += got as u64;
+            }
+        }
+    }
+    Ok(true)
+}

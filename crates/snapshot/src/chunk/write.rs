@@ -1,0 +1,236 @@
+//! A layer's stream on its way into the depot. One thread reads the environment and cuts; another one hashes what was cut, sees what the
+//! depot has already, packs the rest and writes it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rustix::io::Errno;
+use skiff_sys::SystemError;
+
+use super::cutter::Cutter;
+use super::list::{Chunk, Frame};
+use super::pack::PackWriter;
+use super::{ChunkList, FRAME, LARGEST_FRAME};
+use crate::digest::PackId;
+use crate::error::Result;
+use crate::layer::LayerSink;
+
+/// How many chunks wait for the second thread.
+const WAITING: usize = 64;
+
+/// A layer being cut, packed and written.
+pub(crate) struct ChunkWriter {
+    cutter: Cutter,
+    /// Nothing once the thread has failed.
+    way: Option<SyncSender<Message>>,
+    packer: Option<JoinHandle<Result<Written>>>,
+}
+
+/// What came of a layer.
+pub(crate) struct Written {
+    pub(crate) list: ChunkList,
+    /// Chunks that the depot had not, with the length of the file; nothing if it had all.
+    pub(crate) pack: Option<(OwnedFd, PackId, u64)>,
+}
+
+enum Message {
+    Chunk(Vec<u8>),
+    /// All but so many chunks are not part of the layer.
+    Rewind(usize),
+}
+
+impl ChunkWriter {
+    /// Writes what none of the `known` lists has to `pack`, an empty file.
+    pub(crate) fn new(pack: OwnedFd, object: Vec<u8>, known: Vec<ChunkList>) -> Result<Self> {
+        let (way, waiting) = sync_channel(WAITING);
+        let mut packer = Packer::new(PackWriter::new(pack, object.clone())?, known);
+        let work = move || {
+            packer.work(&waiting)?;
+            packer.finish()
+        };
+        let thread = std::thread::Builder::new().name("packer".into()).spawn(work);
+        let thread = thread.map_err(|e| {
+            let errno = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
+            SystemError::new("start the thread that writes", object, errno)
+        })?;
+        Ok(Self { cutter: Cutter::default(), way: Some(way), packer: Some(thread) })
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Written> {
+        let cutter = std::mem::take(&mut self.cutter);
+        let way = self.way.take();
+        // If that fails, the thread says why.
+        let (Ok(()) | Err(Closed)) =
+            cutter.finish(|chunk| send(way.as_ref(), Message::Chunk(chunk.to_vec())));
+        drop(way);
+        self.end()
+    }
+
+    /// Why the thread has ended too early.
+    fn failure(&mut self) -> crate::Error {
+        self.way = None;
+        match self.end() {
+            Err(e) => e,
+            Ok(_) => broken().into(),
+        }
+    }
+
+    fn end(&mut self) -> Result<Written> {
+        match self.packer.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) | None => Err(broken().into()),
+        }
+    }
+}
+
+impl LayerSink for ChunkWriter {
+    fn append(&mut self, bytes: &[u8], _at: u64) -> Result<()> {
+        let way = &self.way;
+        match self.cutter.append(bytes, |chunk| send(way.as_ref(), Message::Chunk(chunk.to_vec()))) {
+            Ok(()) => Ok(()),
+            Err(Closed) => Err(self.failure()),
+        }
+    }
+
+    fn mark(&mut self, at: u64) {
+        self.cutter.mark(at);
+    }
+
+    fn rewind(&mut self, _at: u64) -> Result<()> {
+        let left = self.cutter.rewind();
+        send(self.way.as_ref(), Message::Rewind(left)).map_err(|Closed| self.failure())
+    }
+}
+
+impl Drop for ChunkWriter {
+    /// A layer that is given up is written to no longer.
+    fn drop(&mut self) {
+        self.way = None;
+        // What it says is of no use any more.
+        let (Ok(_) | Err(_)) = self.end();
+    }
+}
+
+/// The thread takes no more.
+struct Closed;
+
+fn send(way: Option<&SyncSender<Message>>, message: Message) -> std::result::Result<(), Closed> {
+    way.ok_or(Closed)?.send(message).map_err(|_| Closed)
+}
+
+fn broken() -> SystemError {
+    SystemError::new("write", "a pack", Errno::PIPE)
+}
+
+/// Where a chunk lies.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In a frame of a list that was known before.
+    Known { list: u32, frame: u32, offset: u32 },
+    /// In a frame of the new pack.
+    New { frame: u32, offset: u32 },
+}
+
+struct Packer {
+    pack: PackWriter,
+    known: Vec<ChunkList>,
+    places: HashMap<[u8; 32], Place>,
+    /// The layer's chunks and their lengths.
+    chunks: Vec<([u8; 32], u32)>,
+    /// Frames of the new pack.
+    frames: Vec<Frame>,
+    /// The next one.
+    frame: Vec<u8>,
+}
+
+impl Packer {
+    fn new(pack: PackWriter, known: Vec<ChunkList>) -> Self {
+        let mut places = HashMap::new();
+        for (number, list) in known.iter().enumerate() {
+            for &Chunk { digest, frame, offset, .. } in &list.chunks {
+                places.entry(digest).or_insert(Place::Known { list: number as u32, frame, offset });
+            }
+        }
+        let frame = Vec::with_capacity(LARGEST_FRAME);
+        Self { pack, known, places, chunks: vec![], frames: vec![], frame }
+    }
+
+    fn work(&mut self, waiting: &Receiver<Message>) -> Result<()> {
+        for message in waiting {
+            match message {
+                Message::Chunk(bytes) => self.chunk(&bytes)?,
+                Message::Rewind(left) => self.chunks.truncate(left),
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, bytes: &[u8]) -> Result<()> {
+        let digest = *blake3::hash(bytes).as_bytes();
+        self.chunks.push((digest, bytes.len() as u32));
+        if self.places.contains_key(&digest) {
+            return Ok(());
+        }
+        let (frame, offset) = (self.frames.len() as u32, self.frame.len() as u32);
+        self.places.insert(digest, Place::New { frame, offset });
+        self.frame.extend_from_slice(bytes);
+        if self.frame.len() >= FRAME {
+            self.end_frame()?;
+        }
+        Ok(())
+    }
+
+    fn end_frame(&mut self) -> Result<()> {
+        let frame = self.pack.frame(&self.frame)?;
+        self.frames.push(frame);
+        self.frame.clear();
+        Ok(())
+    }
+
+    /// Puts together the layer's list, of what was known and what is new.
+    fn finish(mut self) -> Result<Written> {
+        if !self.frame.is_empty() {
+            self.end_frame()?;
+        }
+        let Self { pack, known, places, chunks, frames: new, .. } = self;
+        let (file, id, length) = pack.finish();
+        let mut table = Table::default();
+        for (digest, length) in chunks {
+            let (frame, offset) = match places[&digest] {
+                Place::New { frame, offset } => (table.frame(id, new[frame as usize]), offset),
+                Place::Known { list, frame, offset } => {
+                    let list = &known[list as usize];
+                    let frame = list.frames[frame as usize];
+                    (table.frame(list.packs[frame.pack as usize], frame), offset)
+                }
+            };
+            table.list.chunks.push(Chunk { digest, length, frame, offset });
+        }
+        Ok(Written { list: table.list, pack: (!new.is_empty()).then_some((file, id, length)) })
+    }
+}
+
+/// The list that is being put together, and what is in it already.
+#[derive(Default)]
+struct Table {
+    list: ChunkList,
+    packs: HashMap<PackId, u32>,
+    frames: HashMap<(u32, u64), u32>,
+}
+
+impl Table {
+    /// The number of a frame in a pack.
+    fn frame(&mut self, pack: PackId, frame: Frame) -> u32 {
+        let Self { list, packs, frames } = self;
+        let pack = *packs.entry(pack).or_insert_with(|| {
+            list.packs.push(pack);
+            list.packs.len() as u32 - 1
+        });
+        *frames.entry((pack, frame.at)).or_insert_with(|| {
+            list.frames.push(Frame { pack, ..frame });
+            list.frames.len() as u32 - 1
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! Layers in a depot: lists of chunks, and the packs that hold these.
+//!
+//! Whoever relies on a pack that is already there makes it young first, and looks for it again when the manifest is written.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+
+use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, MAX_LIST, PackSource, Written};
+use crate::depot::{Depot, LAYERS, LOOKS, PACKS};
+use crate::digest::{LayerId, PackId};
+use crate::error::{Error, Result};
+use crate::file::{Temp, read_to_end, write_durably};
+use crate::layer::LayerReader;
+use crate::manifest::LayerRef;
+use crate::tree::{dir_flags, names};
+use skiff_sys::error::show;
+use skiff_sys::{SystemContext, SystemError};
+
+/// A layer that has been added.
+pub(crate) struct Added {
+    pub(crate) layer: LayerRef,
+    /// What it relies on.
+    pub(crate) packs: Vec<PackId>,
+    /// Bytes written for it.
+    pub(crate) bytes: u64,
+}
+
+/// The bytes of a layer.
+pub(crate) enum LayerSource<'a> {
+    Chunks(ChunkReader<'a>),
+    /// As versions before wrote it.
+    Whole(File),
+}
+
+impl Read for LayerSource<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        match self {
+            LayerSource::Chunks(chunks) => chunks.read(out),
+            LayerSource::Whole(file) => file.read(out),
+        }
+    }
+}
+
+impl PackSource for Depot {
+    fn open_pack(&self, pack: &PackId) -> Result<OwnedFd> {
+        let what = || format!("pack {pack}");
+        Ok(self.find(self.packs(what)?, &[&pack_name(pack)], LOOKS, what)?.1)
+    }
+}
+
+impl Depot {
+    fn packs(&self, what: impl Fn() -> String) -> Result<&OwnedFd> {
+        let missing =
+            || Error::Missing { what: what(), depot: show(self.path().as_os_str().as_encoded_bytes()) };
+        self.packs.as_ref().ok_or_else(missing)
+    }
+
+    /// Begins to read a layer, which has to have the length that the manifest says.
+    pub(crate) fn read_layer(&self, layer: &LayerRef) -> Result<LayerReader<LayerSource<'_>>> {
+        let id = layer.digest;
+        let names = [list_name(&id), whole_name(&id)];
+        let [list, whole] = names.each_ref().map(String::as_str);
+        let (name, file) = self.find(&self.layers, &[list, whole], LOOKS, || format!("layer {id}"))?;
+        let object = self.object(LAYERS, name);
+        let bad = |why: String| Error::BadLayer { layer: id.to_string(), why };
+        let (source, length) = if name == whole {
+            let length = rustix::fs::fstat(&file).on("look at", object)?.st_size.cast_unsigned();
+            (LayerSource::Whole(File::from(file)), length)
+        } else {
+            let bytes = read_to_end(file.as_fd(), MAX_LIST).on("read", object)?;
+            let list =
+                bytes.ok_or("its list of chunks is too long").and_then(|bytes| ChunkList::parse(&bytes));
+            let list = list.map_err(|why| bad(why.into()))?;
+            let length = list.length();
+            (LayerSource::Chunks(ChunkReader::new(self, id, list)?), length)
+        };
+        if length != layer.size {
+            return Err(bad(format!("it has {length} bytes, the manifest says {}", layer.size)));
+        }
+        LayerReader::new(source, id.to_string())
+    }
+
+    /// The chunks of a layer; nothing if there is no such list, or none that is whole.
+    fn chunk_list(&self, layer: &LayerId) -> Result<Option<ChunkList>> {
+        let name = list_name(layer);
+        let file = match self.find(&self.layers, &[&name], 1, String::new) {
+            Ok((_, file)) => file,
+            Err(Error::Missing { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let bytes = read_to_end(file.as_fd(), MAX_LIST).on("read", self.object(LAYERS, &name))?;
+        Ok(bytes.and_then(|bytes| ChunkList::parse(&bytes).ok()))
+    }
+
+    /// All layers in the depot.
+    pub(crate) fn layer_ids(&self) -> Result<Vec<LayerId>> {
+        let fresh = rustix::fs::openat(&self.layers, c".", dir_flags(), Mode::empty());
+        let names =
+            fresh.and_then(|dir| names(dir.as_fd())).on("read the directory", self.object(LAYERS, "."))?;
+        Ok(names.iter().filter_map(|name| layer_of(name)).collect())
+    }
+
+    /// What a layer that is put into chunks relies on; nothing if it is not there so, or damaged.
+    pub(crate) fn packs_of(&self, layer: &LayerId) -> Result<Option<Vec<PackId>>> {
+        Ok(self.chunk_list(layer)?.map(|list| list.packs))
+    }
+
+    /// The lists of these layers, as far as all that they rely on is there.
+    pub(crate) fn known(&self, layers: impl IntoIterator<Item = LayerId>) -> Result<Vec<ChunkList>> {
+        let mut seen = HashMap::new();
+        let mut known = vec![];
+        for layer in layers {
+            let Some(list) = self.chunk_list(&layer)? else { continue };
+            if self.has_all(&list.packs, &mut seen)? {
+                known.push(list);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Whether all of these packs are there.
+    pub(crate) fn has_packs(&self, packs: &[PackId]) -> Result<bool> {
+        self.has_all(packs, &mut HashMap::new())
+    }
+
+    fn has_all(&self, packs: &[PackId], seen: &mut HashMap<PackId, bool>) -> Result<bool> {
+        for pack in packs {
+            let there = match seen.get(pack) {
+                Some(there) => *there,
+                None => self.has_pack(pack)?,
+            };
+            seen.insert(*pack, there);
+            if !there {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn has_pack(&self, pack: &PackId) -> Result<bool> {
+        let Some(packs) = &self.packs else { return Ok(false) };
+        let name = pack_name(pack);
+        match rustix::fs::statat(packs, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(SystemError::new("look at", self.object(PACKS, &name), errno).into()),
+        }
+    }
+
+    /// Begins a layer. Of its chunks those are written that no list in `known` has.
+    pub(crate) fn begin_layer(&self, known: Vec<ChunkList>) -> Result<(Temp<'_>, ChunkWriter)> {
+        let packs = self.packs(|| PACKS.into())?;
+        let (temp, file) = Temp::create(packs.as_fd())?;
+        let object = self.object(PACKS, temp.name());
+        Ok((temp, ChunkWriter::new(file, object, known)?))
+    }
+
+    /// Makes a layer part of the depot whose new chunks are in `temp`. On return it is on disk.
+    pub(crate) fn add_layer(&self, temp: Temp<'_>, written: Written, digest: LayerId) -> Result<Added> {
+        let Written { list, pack } = written;
+        let layer = LayerRef { digest, size: list.length() };
+        if let Some(packs) = self.packs_of(&digest)?
+            && self.use_layer(&layer)?
+            && self.has_packs(&packs)?
+        {
+            return Ok(Added { layer, packs, bytes: 0 });
+        }
+        let (new, mut bytes) = pack.as_ref().map_or((None, 0), |(_, id, length)| (Some(*id), *length));
+        for pack in list.packs.iter().filter(|pack| Some(**pack) != new) {
+            if !self.use_pack(pack)? {
+                return Err(Error::Moved { object: format!("the depot {}", self.path().display()) });
+            }
+        }
+        if let (Some((file, id, _)), Some(packs)) = (pack, &self.packs) {
+            let name = pack_name(&id);
+            let object = self.object(PACKS, &name);
+            rustix::fs::fsync(&file).on("sync", &object)?;
+            temp.publish(&name).on("rename into place", &object)?;
+            rustix::fs::fsync(packs).on("sync", &object)?;
+        }
+        let listed = list.bytes();
+        bytes += listed.len() as u64;
+        write_durably(self.layers.as_fd(), &list_name(&digest), &listed)?;
+        Ok(Added { layer, packs: list.packs, bytes })
+    }
+
+    fn use_pack(&self, pack: &PackId) -> Result<bool> {
+        let Some(packs) = &self.packs else { return Ok(false) };
+        Ok(self.touch(packs, PACKS, &pack_name(pack))?.is_some())
+    }
+
+    /// Makes a layer young, so that it is not pruned; false if it is not there, or not of its length.
+    pub(crate) fn use_layer(&self, layer: &LayerRef) -> Result<bool> {
+        if self.touch(&self.layers, LAYERS, &list_name(&layer.digest))?.is_some() {
+            return Ok(true);
+        }
+        let whole = self.touch(&self.layers, LAYERS, &whole_name(&layer.digest))?;
+        Ok(whole.is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
+    }
+
+    /// Whether a layer has all that it relies on.
+    pub(crate) fn is_whole(&self, layer: &LayerRef) -> Result<bool> {
+        match self.packs_of(&layer.digest)? {
+            Some(packs) => self.has_packs(&packs),
+            // In one piece, or damaged, which then shows on the node.
+            None => Ok(true),
+        }
+    }
+}
+
+fn list_name(id: &LayerId) -> String {
+    format!("{id}.chunks")
+}
+
+fn whole_name(id: &LayerId) -> String {
+    format!("{id}.layer")
+}
+
+fn pack_name(id: &PackId) -> String {
+    format!("{id}.pack")
+}
+
+/// The layer that a file in `layers` is, or belongs to.
+pub(crate) fn layer_of(name: &[u8]) -> Option<LayerId> {
+    let name = std::str::from_utf8(name).ok()?;
+    name.strip_suffix(".chunks").or_else(|| name.strip_suffix(".layer"))?.parse().ok()
+}
+
+/// The pack that a file in `packs` is.
+pub(crate) fn pack_of(name: &[u8]) -> Option<PackId> {
+    std::str::from_utf8(name).ok()?.strip_suffix(".pack")?.parse().ok()
+}

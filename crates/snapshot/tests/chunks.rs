@@ -1,0 +1,170 @@
+//! What is in the depot already is not written again, and what is damaged there is found.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::common::{World, assert_same, input, noise};
+use skiff_snapshot::{How, fetch, push};
+
+const LARGE: usize = 8 << 20;
+
+fn pause() {
+    std::thread::sleep(Duration::from_millis(40));
+}
+
+fn files(world: &World, part: &str) -> Vec<PathBuf> {
+    let dir = std::fs::read_dir(world.path("depot").join(part)).unwrap();
+    dir.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn stored(world: &World) -> u64 {
+    let all = ["packs", "layers", "snapshots"].map(|part| files(world, part));
+    all.iter().flatten().map(|file| file.metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn a_small_change_of_a_large_file_sends_little() {
+    let world = World::new();
+    let at = |name: &str| world.upper().join(name);
+    std::fs::create_dir_all(at("dir")).unwrap();
+    std::fs::write(at("dir/large"), noise(1, LARGE)).unwrap();
+    pause();
+    let first = world.push_as(How::Full);
+    assert!(first.bytes > LARGE as u64, "noise gets no smaller");
+    let append = |path: PathBuf| {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend(b"xy");
+        std::fs::write(path, bytes).unwrap();
+    };
+    let insert = |path: PathBuf| {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.insert(LARGE / 3, 7);
+        std::fs::write(path, bytes).unwrap();
+    };
+    let touch = |path: PathBuf| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(SystemTime::now()).unwrap();
+    };
+    let changes: [(&str, &dyn Fn()); 7] = [
+        ("touch", &|| touch(at("dir/large"))),
+        ("chmod", &|| {
+            std::fs::set_permissions(at("dir/large"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        }),
+        ("append", &|| append(at("dir/large"))),
+        ("insert", &|| insert(at("dir/large"))),
+        ("copy", &|| {
+            std::fs::copy(at("dir/large"), at("copy")).unwrap();
+        }),
+        ("rename", &|| std::fs::rename(at("dir/large"), at("other")).unwrap()),
+        ("rename a directory", &|| std::fs::rename(at("dir"), at("elsewhere")).unwrap()),
+    ];
+    for (name, change) in changes {
+        change();
+        pause();
+        let pushed = world.push();
+        assert!(pushed.how != How::Unchanged && pushed.bytes < 800_000, "{name}: {pushed:?}");
+        assert_same(&world.seen_in(&pushed.id), &world.seen());
+    }
+}
+
+#[test]
+fn many_small_changes_take_little_room() {
+    let world = World::new();
+    let at = |number: u64| world.upper().join(format!("file{number}"));
+    for number in 0..40 {
+        std::fs::write(at(number), noise(number, 100_000)).unwrap();
+    }
+    pause();
+    world.push();
+    let first = stored(&world);
+    for number in 0..40 {
+        std::fs::write(at(number), noise(number + 1000, 300)).unwrap();
+        pause();
+        world.push();
+    }
+    let end = stored(&world);
+    assert!(end < first * 12 / 10, "{first} bytes, {end} after all changes");
+}
+
+#[test]
+fn what_another_environment_has_sent_is_there() {
+    let world = World::new();
+    std::fs::write(world.upper().join("large"), noise(1, 2 * LARGE)).unwrap();
+    pause();
+    let first = world.push();
+    std::fs::create_dir(world.path("state2")).unwrap();
+    let (upper, base, state) = (world.open("upper"), world.open("base"), world.open("state2"));
+    std::fs::write(world.upper().join("small"), "of its own").unwrap();
+    pause();
+    let none = BTreeMap::new();
+    let of_another = input(upper.as_fd(), base.as_fd(), state.as_fd(), &none);
+    let second = push(&world.depot, &of_another).unwrap();
+    assert_eq!(second.how, How::Full);
+    assert!(second.bytes < first.bytes / 10, "{} and {} bytes", first.bytes, second.bytes);
+}
+
+fn damage(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn damage_is_found_and_mended_by_the_next_submission() {
+    type Act = fn(&Path);
+    let truncate: Act = |file| std::fs::File::options().write(true).open(file).unwrap().set_len(100).unwrap();
+    let remove: Act = |file| std::fs::remove_file(file).unwrap();
+    for (part, act, why) in [
+        ("packs", damage as Act, "damaged or hostile"),
+        ("packs", truncate, "it is cut off (in the pack"),
+        ("packs", remove, "pack "),
+        ("layers", damage, "list of chunks has another digest"),
+        ("layers", truncate, "list of chunks"),
+        ("layers", remove, "is not in the depot"),
+    ] {
+        let world = World::new();
+        for number in 0..20 {
+            std::fs::write(world.upper().join(format!("file{number}")), noise(number, 50_000)).unwrap();
+        }
+        pause();
+        let pushed = world.push();
+        let [file] = &files(&world, part)[..] else { panic!("{part}: not one file") };
+        act(file);
+        let error = fetch(&world.depot, &pushed.id, &world.cache).unwrap_err();
+        assert!(error.to_string().contains(why) && error.hint().is_some(), "{part}: {error}");
+        // As the hint says.
+        if file.exists() {
+            std::fs::remove_file(file).unwrap();
+        }
+        let again = world.push_as(How::Full);
+        assert_same(&world.seen_in(&again.id), &world.seen());
+    }
+}
+
+#[test]
+fn what_no_layer_needs_goes() {
+    let world = World::new();
+    std::fs::write(world.upper().join("old"), noise(1, 200_000)).unwrap();
+    pause();
+    world.push();
+    std::fs::remove_file(world.upper().join("old")).unwrap();
+    std::fs::write(world.upper().join("new"), noise(2, 300_000)).unwrap();
+    std::fs::remove_file(world.path("state/snapshot.index")).unwrap();
+    pause();
+    let kept = world.push_as(How::Full);
+    std::fs::write(world.path("depot/packs/.new-dead-1"), b"half").unwrap();
+    let day_ago = SystemTime::now() - Duration::from_secs(86_400);
+    for file in ["packs", "layers", "snapshots"].iter().flat_map(|part| files(&world, part)) {
+        std::fs::File::open(file).unwrap().set_modified(day_ago).unwrap();
+    }
+    let pruned = world.depot.prune(&[kept.id].into(), Duration::from_secs(3600)).unwrap();
+    assert_eq!((pruned.snapshots, pruned.layers, pruned.packs, pruned.unfinished), (1, 1, 1, 1));
+    assert_eq!(files(&world, "packs").len(), 1);
+    assert_same(&world.seen_in(&kept.id), &world.seen());
+}
