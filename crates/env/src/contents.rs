@@ -12,7 +12,7 @@ use skiff_output as output;
 use skiff_plan::base;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, SnapshotInput};
+use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, SnapshotInput};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
@@ -134,6 +134,7 @@ pub fn take_snapshot(context: &UserContext, env: &Environment) -> Result<Snapsho
             base: base.as_fd(),
             state: state.as_fd(),
             base_fingerprint: &fingerprint,
+            merge: MergePolicy::default(),
         };
         let pushed = skiff_snapshot::push(&depot, &input).map_err(ours)?;
         let how = match pushed.how {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use skiff_snapshot::{Cache, Depot, DiffOptions, SnapshotInput, diff, fetch, push};
+use skiff_snapshot::{Cache, Depot, DiffOptions, MergePolicy, SnapshotInput, diff, fetch, push};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         base: base.as_fd(),
         state: state.as_fd(),
         base_fingerprint: &none,
+        merge: MergePolicy::default(),
     };
     for step in ["push", "push again", "push again"] {
         let begin = Instant::now();

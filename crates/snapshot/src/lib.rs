@@ -29,7 +29,7 @@ pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
-pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
+pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
 
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
 #[doc(hidden)]
@@ -49,9 +49,12 @@ pub mod fuzz {
         reader.finish().map(|_| ())
     }
 
-    /// A list of chunks, with its digest and without.
+    /// A list of chunks, with its digest and without; then what it says of a pack that is these very bytes.
     pub fn chunks(bytes: &[u8]) -> bool {
-        crate::chunk::ChunkList::parse(bytes).is_ok() | crate::chunk::ChunkList::parse_body(bytes).is_ok()
+        let lists = [crate::chunk::ChunkList::parse(bytes), crate::chunk::ChunkList::parse_body(bytes)];
+        lists.into_iter().flatten().any(|list| {
+            crate::chunk::read_all(list, bytes).is_some_and(|read| read <= (bytes.len() as u64) << 20)
+        })
     }
 
     /// An index without its digest.

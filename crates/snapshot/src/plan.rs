@@ -3,22 +3,30 @@
 //! A layer can add, replace and hide, but it cannot make the base show again where an earlier layer hides it; then, and only
 //! then, a full layer is needed.
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use crate::base::{BaseRoot, find};
 use crate::error::Result;
-use crate::layer::{Item, fingerprint};
-use crate::tree::{NodeType, Stamp, TreeNode, is_within, link_groups, order, split};
+use crate::layer::{Item, LayerPath, fingerprint};
+use crate::tree::{ENTRY, NodeType, Stamp, TreeNode, is_within, link_groups, order, split};
 
 /// What to ship.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotPlan {
     /// The last snapshot still tells all; `stale`: but its index should be written again.
     Unchanged { stale: bool },
-    /// A layer on top of the last snapshot's.
-    Incremental(Vec<Item>),
+    /// A layer on top of the last snapshot's, in the place of so many of them.
+    Incremental { items: Vec<Item>, replaced: usize },
     /// The base shows again at this path: only a full layer can say so.
     Full(Vec<u8>),
+}
+
+/// Layers at the end of a chain.
+pub(crate) struct MergedLayers {
+    pub(crate) count: usize,
+    /// All that they have.
+    pub(crate) paths: Vec<LayerPath>,
 }
 
 /// Everything, for a layer without any below it.
@@ -51,12 +59,14 @@ pub(crate) fn take_out_unshippable(nodes: &mut Vec<TreeNode>, base: BaseRoot<'_>
     Ok(skipped)
 }
 
-/// What changed from `old`, the last snapshot's nodes, to `new`.
+/// What changed from `old`, the last snapshot's nodes, to `new`. `merged` is told how much that is, and gives what is in the layers
+/// that the new one is to replace.
 pub(crate) fn incremental(
     old: &[TreeNode],
     new: &mut [TreeNode],
     upper: BorrowedFd<'_>,
     base: BaseRoot<'_>,
+    merged: impl FnOnce(u64) -> Result<MergedLayers>,
 ) -> Result<SnapshotPlan> {
     let stale = settle(old, new, upper)?;
     let mut plan = Planner {
@@ -75,9 +85,11 @@ pub(crate) fn incremental(
     if plan.whiteouts.is_empty() && plan.ship.iter().all(Option::is_none) {
         return Ok(SnapshotPlan::Unchanged { stale });
     }
+    let MergedLayers { count: replaced, paths } = merged(plan.weight())?;
+    plan.add_merged(&paths);
     plan.complete_link_groups();
     plan.add_parents();
-    Ok(SnapshotPlan::Incremental(plan.items()))
+    Ok(SnapshotPlan::Incremental { items: plan.items(), replaced })
 }
 
 /// Gives nodes of `new` that are as the last snapshot holds them its fingerprint, after comparing where the stamps cannot tell.
@@ -218,6 +230,34 @@ impl<'a> Planner<'a> {
             self.whiteouts.push(path.to_vec());
         }
         Ok(())
+    }
+
+    /// How much is shipped so far, in bytes.
+    fn weight(&self) -> u64 {
+        let shipped = self.new.iter().zip(&self.ship).filter(|(_, ship)| ship.is_some());
+        shipped.map(|(node, _)| node.weight()).sum::<u64>() + self.whiteouts.len() as u64 * ENTRY
+    }
+
+    /// Ships what the layers have that this one replaces: as it is now.
+    fn add_merged(&mut self, merged: &[LayerPath]) {
+        let mut gone: BTreeSet<Vec<u8>> = std::mem::take(&mut self.whiteouts).into_iter().collect();
+        for LayerPath { path, hides } in merged {
+            let parent = split(path).0;
+            match self.new.binary_search_by(|node| order(&node.path, path)) {
+                Ok(at) => {
+                    // What is in the layers below stays hidden, by a directory where it was by something else.
+                    let opaque = *hides && self.new[at].kind.is_dir();
+                    let ship = self.ship[at].get_or_insert(Ship { opaque, fresh: false });
+                    ship.opaque |= opaque;
+                }
+                Err(_) if find(self.new, parent).is_some_and(|node| node.kind.is_dir()) => {
+                    gone.insert(path.clone());
+                }
+                // Something hides the directory that it was in.
+                Err(_) => {}
+            }
+        }
+        self.whiteouts = gone.into_iter().collect();
     }
 
     /// Names of one file stay names of one file only within one layer.

@@ -1,7 +1,8 @@
 //! Takes a snapshot of an environment's upper into the depot.
 //!
 //! The first one is a full layer; later ones add a layer of what changed since, found by the [`index`](crate::index), or are the
-//! snapshot before if nothing did. A chain that gets long, or is mostly made of what later layers replace, is made anew.
+//! snapshot before if nothing did. A new layer takes the place of those before that are not much larger: so each is a few times as large
+//! as the next, there are few, and what a node unpacks is a few times what has changed. One that would replace all is a full layer.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -16,27 +17,41 @@ use crate::depot::Depot;
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
 use crate::index::{Clock, SnapshotIndex};
-use crate::layer::{FinishedLayer, Item, LayerWriter, pack};
+use crate::layer::{self, FinishedLayer, Item, LayerWriter, pack};
 use crate::manifest::{LayerRef, SnapshotManifest};
-use crate::plan::{SnapshotPlan, full, incremental, take_out_unshippable};
-use crate::tree::{NodeType, TreeNode, walk};
+use crate::plan::{MergedLayers, SnapshotPlan, full, incremental, take_out_unshippable};
+use crate::tree::{ENTRY, NodeType, TreeNode, walk};
 use skiff_sys::{SystemContext, SystemError, lock};
 
-/// The longest chain of layers; the next snapshot is a full one.
+/// The longest chain of layers.
 const MAX_CHAIN: usize = 8;
 /// Chains below this size are not worth making anew for their dead weight.
 const SLACK: u64 = 1 << 20;
 /// From so much on that is new, chunks of all layers in the depot are looked at, not only those of the snapshot before: it takes longer to
 /// read and write them.
 const LARGE: u64 = 8 << 20;
-/// What an entry takes in a layer besides its data, roughly.
-const ENTRY: u64 = 64;
 /// How often a snapshot is begun again because entries changed their kind under it.
 const TRIES: u32 = 8;
 /// Orders the submitters of one environment on this machine.
 const LOCK: &str = "snapshot.lock";
 /// For how long another snapshot of the environment is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Which layers of the snapshot before the next layer replaces, with what is in them: each that is less than `step` times as large as what
+/// is above it, of which the least counts as `small` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MergePolicy {
+    /// How many times.
+    pub step: u64,
+    /// Bytes.
+    pub small: u64,
+}
+
+impl Default for MergePolicy {
+    fn default() -> Self {
+        Self { step: 4, small: 64 << 10 }
+    }
+}
 
 /// What a snapshot is taken of.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +66,8 @@ pub struct SnapshotInput<'a> {
     pub state: BorrowedFd<'a>,
     /// What the base is, for the comparison on the nodes.
     pub base_fingerprint: &'a BTreeMap<String, String>,
+    /// Which layers are replaced.
+    pub merge: MergePolicy,
 }
 
 /// How a snapshot came about.
@@ -135,15 +152,20 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
     let skipped = take_out_unshippable(&mut nodes, base)?;
     let last = if only_full { None } else { find_last(depot, input.state)? };
     let plan = match &last {
-        Some(last) => incremental(&last.index.nodes, &mut nodes, input.upper, base)?,
+        Some(last) => {
+            let merged = |added| merged(depot, input.merge, &last.manifest.layers, added);
+            incremental(&last.index.nodes, &mut nodes, input.upper, base, merged)?
+        }
         None => SnapshotPlan::Full(Vec::new()),
     };
     let chain = last.as_ref().map_or_else(Vec::new, |last| last.manifest.layers.clone());
     let mut work = Work { depot, input, clock, nodes, skipped, chain, packs: vec![] };
     match (plan, last) {
         (SnapshotPlan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale),
-        (SnapshotPlan::Incremental(items), Some(last)) if !is_worn(&last.manifest, &items, &work.nodes) => {
-            work.add(&items, last)
+        (SnapshotPlan::Incremental { items, replaced }, Some(last))
+            if !is_worn(&last.manifest, replaced, &items, &work.nodes) =>
+        {
+            work.add(&items, replaced, last)
         }
         _ => work.all(),
     }
@@ -160,30 +182,51 @@ fn find_last(depot: &Depot, state: BorrowedFd<'_>) -> Result<Option<Last>> {
     Ok(depot.use_snapshot(&index.snapshot, &manifest)?.then_some(Last { index, manifest }))
 }
 
-/// Whether a chain should be made anew instead of getting one more layer.
-fn is_worn(manifest: &SnapshotManifest, items: &[Item], nodes: &[TreeNode]) -> bool {
-    if manifest.layers.len() >= MAX_CHAIN {
+/// The layers at the end of a chain that the next one replaces if it has so much more, and their paths.
+fn merged(depot: &Depot, policy: MergePolicy, layers: &[LayerRef], added: u64) -> Result<MergedLayers> {
+    let replaced = replaced(policy, layers, added);
+    let mut paths = vec![];
+    // Where all of them would be read, what is there now is all that counts.
+    if replaced < layers.len() {
+        for layer in &layers[layers.len() - replaced..] {
+            paths.extend(layer::paths(depot.read_layer(layer)?)?);
+        }
+    }
+    Ok(MergedLayers { count: replaced, paths })
+}
+
+fn replaced(policy: MergePolicy, layers: &[LayerRef], added: u64) -> usize {
+    let MergePolicy { step, small } = policy;
+    let mut above = added;
+    let is_small = |layer: &&LayerRef| {
+        let is_small = layer.size < step.saturating_mul(above.max(small));
+        above += layer.size;
+        is_small
+    };
+    let small = layers.iter().rev().take_while(is_small).count();
+    small.max((layers.len() + 1).saturating_sub(MAX_CHAIN))
+}
+
+/// Whether a chain should be made anew: nothing of it stays, or most of what stays is replaced by layers above it.
+fn is_worn(manifest: &SnapshotManifest, replaced: usize, items: &[Item], nodes: &[TreeNode]) -> bool {
+    let kept = &manifest.layers[..manifest.layers.len() - replaced];
+    if kept.is_empty() {
         return true;
     }
-    let added = weight_of(items, nodes);
-    let chain: u64 = manifest.layers.iter().map(|layer| layer.size).sum::<u64>() + added;
+    let chain = kept.iter().map(|layer| layer.size).sum::<u64>() + weight_of(items, nodes);
     let mut seen = BTreeSet::new();
     let once =
         |node: &&TreeNode| node.stamp.nlink < 2 || node.kind != NodeType::File || seen.insert(node.stamp.ino);
-    let live: u64 = nodes.iter().filter(once).map(weight).sum();
+    let live: u64 = nodes.iter().filter(once).map(TreeNode::weight).sum();
     chain > 2 * live + SLACK
 }
 
 fn weight_of(items: &[Item], nodes: &[TreeNode]) -> u64 {
     let weight = |item: &Item| match item {
-        Item::Ship { node, .. } => weight(&nodes[*node]),
+        Item::Ship { node, .. } => nodes[*node].weight(),
         Item::Whiteout { .. } => ENTRY,
     };
     items.iter().map(weight).sum()
-}
-
-fn weight(node: &TreeNode) -> u64 {
-    node.data + ENTRY + node.path.len() as u64
 }
 
 struct Work<'a> {
@@ -220,10 +263,11 @@ impl Work<'_> {
         self.state(layer.into_iter().collect(), How::Full, written)
     }
 
-    /// Writes a layer of `items` on top of the last snapshot's.
-    fn add(mut self, items: &[Item], last: Last) -> Result<Pushed> {
+    /// Writes a layer of `items` on top of the last snapshot's, in the place of so many of them.
+    fn add(mut self, items: &[Item], replaced: usize, last: Last) -> Result<Pushed> {
         let mut layers = last.manifest.layers.clone();
         let top = layers.last().map(|layer| layer.digest);
+        layers.truncate(layers.len() - replaced);
         match self.layer(items, top)? {
             // What is on top already.
             (None, _) => self.unchanged(last, true),
@@ -280,5 +324,35 @@ impl Work<'_> {
         let mut nodes = std::mem::take(&mut self.nodes);
         nodes.iter_mut().for_each(|node| node.young = self.clock.is_young(&node.stamp));
         SnapshotIndex { snapshot, nodes }.save(self.input.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_replaces_those_that_are_not_much_larger() {
+        let layers = |sizes: &[u64]| -> Vec<LayerRef> {
+            sizes.iter().map(|size| LayerRef { digest: LayerId([0; 32]), size: *size }).collect()
+        };
+        let million = 1_000_000;
+        for (sizes, added, expected) in [
+            (&[][..], 100, 0),
+            (&[million], 100, 0),
+            (&[million, 100], 100, 1),
+            (&[200_000, 100], 100, 2),
+            (&[100 * million, 10 * million, million], 100, 0),
+            (&[100 * million, 10 * million, million], million, 1),
+            (&[100 * million, 7 * million, million], million, 2),
+            (&[100 * million, 10 * million, million], 50 * million, 3),
+            (&[u64::MAX / 8, 1 << 50, 1 << 46, 1 << 42, 1 << 38, 1 << 34, 1 << 30, 1 << 26], 1, 1),
+        ] {
+            assert_eq!(
+                replaced(MergePolicy::default(), &layers(sizes), added),
+                expected,
+                "{sizes:?} and {added}"
+            );
+        }
     }
 }

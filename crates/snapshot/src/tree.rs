@@ -17,6 +17,8 @@ use skiff_sys::{SystemContext, SystemError};
 /// Longest path in a tree, in bytes: the kernel's PATH_MAX without the final NUL. What is deeper could not be named in
 /// a system call either.
 pub(crate) const MAX_PATH: usize = 4095;
+/// What an entry takes in a layer besides its path and its data, roughly.
+pub(crate) const ENTRY: u64 = 64;
 /// How many directories of the current path are kept open; the ones above are opened again on the way back.
 const OPEN_LEVELS: usize = 64;
 /// How often an entry that changes its kind while it is looked at is looked at again.
@@ -108,6 +110,11 @@ impl TreeNode {
         let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let data = if kind == NodeType::File { stamp.size.min(room) } else { 0 };
         TreeNode { path, kind, stamp, fingerprint: None, young: false, data }
+    }
+
+    /// What it takes in a layer, roughly, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.data + ENTRY + self.path.len() as u64
     }
 }
 

@@ -12,7 +12,7 @@ use crate::common;
 use crate::common::acts::{Act, act, acts, cases, paths};
 use crate::common::{World, assert_same, is_root, opaque, whiteout};
 use proptest::prelude::*;
-use skiff_snapshot::{How, push};
+use skiff_snapshot::{How, MergePolicy, push};
 
 fn write(path: &Path, content: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -145,7 +145,42 @@ fn chains_stay_short() {
         let layers = world.depot.manifest(&pushed.id).unwrap().layers.len();
         assert!(layers <= 8, "{layers}");
     }
-    assert_eq!(fulls, 3);
+    assert_eq!(fulls, 1);
+}
+
+#[test]
+fn a_layer_takes_the_place_of_small_ones() {
+    let mut world = World::new();
+    world.merge = MergePolicy::default();
+    let (mut lengths, mut fulls) = (vec![], 0);
+    for round in 0..60 {
+        write(
+            &world.upper().join(format!("file{round}")),
+            &format!("{round}").repeat(if round == 0 { 4_000_000 } else { 20_000 }),
+        );
+        pause();
+        let pushed = world.push();
+        fulls += u32::from(pushed.how == How::Full);
+        assert_same_tree(&world, &pushed);
+        lengths.push(world.depot.manifest(&pushed.id).unwrap().layers.len());
+    }
+    assert!(lengths.iter().all(|length| *length <= 4), "{lengths:?}");
+    // Once what has come since is a quarter of the first layer.
+    assert_eq!(fulls, 2);
+}
+
+/// What is in the layers, as no overlay is needed for it.
+fn assert_same_tree(world: &World, pushed: &skiff_snapshot::Pushed) {
+    let names = |dir: &Path| -> Vec<_> {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    let mut found: Vec<_> = world.fetch(&pushed.id).iter().flat_map(|layer| names(&layer.path)).collect();
+    let mut there = names(&world.upper());
+    [&mut found, &mut there].into_iter().for_each(|names| {
+        names.sort();
+        names.dedup();
+    });
+    assert_eq!(found, there);
 }
 
 #[test]
@@ -259,6 +294,12 @@ enum Meddle {
     Transparent(PathBuf),
 }
 
+/// Often the one or the other layer is replaced, sometimes none, sometimes all.
+fn policies() -> impl Strategy<Value = MergePolicy> {
+    let steps = prop::sample::select(vec![0, 1, 2, 5, 1 << 30]);
+    steps.prop_map(|step| MergePolicy { step, small: 0 })
+}
+
 fn meddles() -> impl Strategy<Value = Meddle> {
     prop_oneof![
         4 => acts().prop_map(Meddle::Plain),
@@ -294,15 +335,16 @@ proptest! {
     #[test]
     fn a_job_sees_what_the_user_sees(
         base in prop::collection::vec(acts(), 0..25),
-        rounds in prop::collection::vec(prop::collection::vec(acts(), 0..12), 1..5),
+        rounds in prop::collection::vec((prop::collection::vec(acts(), 0..12), policies()), 1..8),
     ) {
         if !is_root("a_job_sees_what_the_user_sees") {
             return Ok(());
         }
-        let world = World::new();
+        let mut world = World::new();
         base.iter().for_each(|done| act(&world.path("base"), done));
         let mut last = None;
-        for round in rounds {
+        for (round, merge) in rounds {
+            world.merge = merge;
             {
                 let overlay = common::Overlay::new(
                     &[&world.path("base")], Some((&world.upper(), &world.path("work"))));
@@ -324,14 +366,15 @@ proptest! {
     #[test]
     fn a_meddled_upper_is_shipped_as_it_is(
         base in prop::collection::vec(acts(), 0..25),
-        rounds in prop::collection::vec(prop::collection::vec(meddles(), 0..12), 1..5),
+        rounds in prop::collection::vec((prop::collection::vec(meddles(), 0..12), policies()), 1..8),
     ) {
         if !is_root("a_meddled_upper_is_shipped_as_it_is") {
             return Ok(());
         }
-        let world = World::new();
+        let mut world = World::new();
         base.iter().for_each(|done| act(&world.path("base"), done));
-        for round in rounds {
+        for (round, merge) in rounds {
+            world.merge = merge;
             round.iter().for_each(|done| meddle(&world.upper(), done));
             let pushed = world.push();
             assert_same(&world.seen(), &world.seen_in(&pushed.id));

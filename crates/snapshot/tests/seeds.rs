@@ -24,6 +24,9 @@ fn all_are_read() {
     for (path, bytes) in seeds("manifest") {
         assert!(fuzz::manifest(&bytes), "{}", path.display());
     }
+    for (path, bytes) in seeds("chunks") {
+        assert!(fuzz::chunks(&bytes), "{}", path.display());
+    }
     for (path, bytes) in seeds("index") {
         assert!(fuzz::index(&bytes), "{}", path.display());
     }

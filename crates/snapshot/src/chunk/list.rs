@@ -21,7 +21,7 @@ const CHUNK_SIZE: usize = 44;
 /// The largest list that is read: a layer of some 2 TB.
 pub(crate) const MAX_SIZE: u64 = 2 << 30;
 
-/// Chunks packed together.
+/// Chunks compressed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// Number of the pack in the list.

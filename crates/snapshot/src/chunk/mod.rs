@@ -1,7 +1,7 @@
 //! Layers in the depot: each is a stream of bytes, cut by its content into chunks, and the depot has each chunk once.
 //!
 //! ```text
-//! packs/DIGEST.pack       what was new at one submission: chunks, some together in a frame, which zstd has made smaller if it could
+//! packs/DIGEST.pack       what was new at one submission: chunks, some together in a frame, compressed by zstd where that helps
 //! layers/DIGEST.chunks    which chunks make up a layer, in order, and where each lies (`list`)
 //! ```
 //!
@@ -15,14 +15,14 @@ mod read;
 mod write;
 
 pub(crate) use list::{ChunkList, MAX_SIZE as MAX_LIST};
-pub(crate) use read::{ChunkReader, PackSource};
+pub(crate) use read::{ChunkReader, PackSource, read_all};
 pub(crate) use write::{ChunkWriter, Written};
 
 /// The least, the average and the largest chunk, in bytes. What a layer's list takes grows with their number, what a small change costs
 /// with their size.
 const SIZES: [usize; 3] = [8 << 10, 32 << 10, 128 << 10];
 const LARGEST: usize = SIZES[2];
-/// A frame is packed when its chunks have this many bytes together: more make zstd better, and reading one of them dearer.
+/// A frame is compressed when its chunks have this many bytes together: more make zstd better, and reading one of them dearer.
 const FRAME: usize = 256 << 10;
 /// The most that one has: less than a frame, and one chunk more.
 const LARGEST_FRAME: usize = FRAME + LARGEST;

@@ -21,7 +21,7 @@ pub(super) struct PackWriter {
     /// The file's name, for messages.
     object: Vec<u8>,
     compressor: Compressor<'static>,
-    packed: Vec<u8>,
+    compressed: Vec<u8>,
     hasher: blake3::Hasher,
     at: u64,
 }
@@ -30,16 +30,16 @@ impl PackWriter {
     pub(super) fn new(file: OwnedFd, object: Vec<u8>) -> Result<Self> {
         // What fails here is memory.
         let compressor = Compressor::new(LEVEL).map_err(|_| Errno::NOMEM).on("compress into", &object)?;
-        let packed = vec![0; zstd::zstd_safe::compress_bound(LARGEST_FRAME)];
-        Ok(Self { file, object, compressor, packed, hasher: blake3::Hasher::new(), at: 0 })
+        let compressed = vec![0; zstd::zstd_safe::compress_bound(LARGEST_FRAME)];
+        Ok(Self { file, object, compressor, compressed, hasher: blake3::Hasher::new(), at: 0 })
     }
 
     /// Appends a frame; its pack's number is for the caller to say.
     pub(super) fn frame(&mut self, bytes: &[u8]) -> Result<Frame> {
-        let packed = self.compressor.compress_to_buffer(bytes, &mut self.packed[..]);
-        let stored = match packed {
+        let done = self.compressor.compress_to_buffer(bytes, &mut self.compressed[..]);
+        let stored = match done {
             // What hardly gets smaller is read faster as it is.
-            Ok(length) if length < bytes.len() - bytes.len() / 16 => &self.packed[..length],
+            Ok(length) if length < bytes.len() - bytes.len() / 16 => &self.compressed[..length],
             _ => bytes,
         };
         write_at(self.file.as_fd(), stored, self.at).on("write to", &self.object)?;

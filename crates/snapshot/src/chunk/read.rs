@@ -67,9 +67,9 @@ impl<'a> ChunkReader<'a> {
         }
         if !as_it_is {
             let (stored, length) = (&self.stored[..stored as usize], length as usize);
-            let unpacked = self.decompressor.decompress_to_buffer(stored, &mut self.frame[..length]);
-            if unpacked.ok() != Some(length) {
-                return Err(damaged("what is packed there cannot be unpacked"));
+            let done = self.decompressor.decompress_to_buffer(stored, &mut self.frame[..length]);
+            if done.ok() != Some(length) {
+                return Err(damaged("what is compressed there cannot be decompressed"));
             }
         }
         self.current = Some(number);
@@ -97,6 +97,25 @@ impl Read for ChunkReader<'_> {
         }
         Ok(filled)
     }
+}
+
+/// For fuzzing: reads a layer whose packs are all these bytes, as far as it goes; nothing if there is no memory for them.
+pub(crate) fn read_all(list: ChunkList, bytes: &[u8]) -> Option<u64> {
+    struct Same(OwnedFd);
+    impl PackSource for Same {
+        fn open_pack(&self, _pack: &PackId) -> Result<OwnedFd> {
+            Ok(rustix::io::fcntl_dupfd_cloexec(&self.0, 0).on("open", "a pack")?)
+        }
+    }
+    let file = rustix::fs::memfd_create(c"pack", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    crate::layer::write_at(file.as_fd(), bytes, 0).ok()?;
+    let packs = Same(file);
+    let mut reader = ChunkReader::new(&packs, LayerId([0; 32]), list).ok()?;
+    let (mut read, mut buffer) = (0, vec![0; 1 << 16]);
+    while let Ok(got @ 1..) = reader.read(&mut buffer) {
+        read += got as u64;
+    }
+    Some(read)
 }
 
 /// Fills the buffer from there; false if the file ends before.

@@ -1,5 +1,5 @@
 //! A layer's stream on its way into the depot. One thread reads the environment and cuts; another one hashes what was cut, sees what the
-//! depot has already, packs the rest and writes it.
+//! depot has already, compresses the rest and writes it.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,12 +20,12 @@ use crate::layer::LayerSink;
 /// How many chunks wait for the second thread.
 const WAITING: usize = 64;
 
-/// A layer being cut, packed and written.
+/// A layer being cut, compressed and written.
 pub(crate) struct ChunkWriter {
     cutter: Cutter,
     /// Nothing once the thread has failed.
     way: Option<SyncSender<Message>>,
-    packer: Option<JoinHandle<Result<Written>>>,
+    thread: Option<JoinHandle<Result<Written>>>,
 }
 
 /// What came of a layer.
@@ -55,7 +55,7 @@ impl ChunkWriter {
             let errno = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
             SystemError::new("start the thread that writes", object, errno)
         })?;
-        Ok(Self { cutter: Cutter::default(), way: Some(way), packer: Some(thread) })
+        Ok(Self { cutter: Cutter::default(), way: Some(way), thread: Some(thread) })
     }
 
     pub(crate) fn finish(mut self) -> Result<Written> {
@@ -78,7 +78,7 @@ impl ChunkWriter {
     }
 
     fn end(&mut self) -> Result<Written> {
-        match self.packer.take().map(JoinHandle::join) {
+        match self.thread.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
             Some(Err(_)) | None => Err(broken().into()),
         }
@@ -126,7 +126,7 @@ fn broken() -> SystemError {
 
 /// Where a chunk lies.
 #[derive(Clone, Copy)]
-enum Place {
+enum ChunkLocation {
     /// In a frame of a list that was known before.
     Known { list: u32, frame: u32, offset: u32 },
     /// In a frame of the new pack.
@@ -136,7 +136,7 @@ enum Place {
 struct Packer {
     pack: PackWriter,
     known: Vec<ChunkList>,
-    places: HashMap<[u8; 32], Place>,
+    locations: HashMap<[u8; 32], ChunkLocation>,
     /// The layer's chunks and their lengths.
     chunks: Vec<([u8; 32], u32)>,
     /// Frames of the new pack.
@@ -147,14 +147,18 @@ struct Packer {
 
 impl Packer {
     fn new(pack: PackWriter, known: Vec<ChunkList>) -> Self {
-        let mut places = HashMap::new();
+        let mut locations = HashMap::new();
         for (number, list) in known.iter().enumerate() {
             for &Chunk { digest, frame, offset, .. } in &list.chunks {
-                places.entry(digest).or_insert(Place::Known { list: number as u32, frame, offset });
+                locations.entry(digest).or_insert(ChunkLocation::Known {
+                    list: number as u32,
+                    frame,
+                    offset,
+                });
             }
         }
         let frame = Vec::with_capacity(LARGEST_FRAME);
-        Self { pack, known, places, chunks: vec![], frames: vec![], frame }
+        Self { pack, known, locations, chunks: vec![], frames: vec![], frame }
     }
 
     fn work(&mut self, waiting: &Receiver<Message>) -> Result<()> {
@@ -170,11 +174,11 @@ impl Packer {
     fn chunk(&mut self, bytes: &[u8]) -> Result<()> {
         let digest = *blake3::hash(bytes).as_bytes();
         self.chunks.push((digest, bytes.len() as u32));
-        if self.places.contains_key(&digest) {
+        if self.locations.contains_key(&digest) {
             return Ok(());
         }
         let (frame, offset) = (self.frames.len() as u32, self.frame.len() as u32);
-        self.places.insert(digest, Place::New { frame, offset });
+        self.locations.insert(digest, ChunkLocation::New { frame, offset });
         self.frame.extend_from_slice(bytes);
         if self.frame.len() >= FRAME {
             self.end_frame()?;
@@ -194,33 +198,33 @@ impl Packer {
         if !self.frame.is_empty() {
             self.end_frame()?;
         }
-        let Self { pack, known, places, chunks, frames: new, .. } = self;
+        let Self { pack, known, locations, chunks, frames: new, .. } = self;
         let (file, id, length) = pack.finish();
-        let mut table = Table::default();
+        let mut builder = ListBuilder::default();
         for (digest, length) in chunks {
-            let (frame, offset) = match places[&digest] {
-                Place::New { frame, offset } => (table.frame(id, new[frame as usize]), offset),
-                Place::Known { list, frame, offset } => {
+            let (frame, offset) = match locations[&digest] {
+                ChunkLocation::New { frame, offset } => (builder.frame(id, new[frame as usize]), offset),
+                ChunkLocation::Known { list, frame, offset } => {
                     let list = &known[list as usize];
                     let frame = list.frames[frame as usize];
-                    (table.frame(list.packs[frame.pack as usize], frame), offset)
+                    (builder.frame(list.packs[frame.pack as usize], frame), offset)
                 }
             };
-            table.list.chunks.push(Chunk { digest, length, frame, offset });
+            builder.list.chunks.push(Chunk { digest, length, frame, offset });
         }
-        Ok(Written { list: table.list, pack: (!new.is_empty()).then_some((file, id, length)) })
+        Ok(Written { list: builder.list, pack: (!new.is_empty()).then_some((file, id, length)) })
     }
 }
 
 /// The list that is being put together, and what is in it already.
 #[derive(Default)]
-struct Table {
+struct ListBuilder {
     list: ChunkList,
     packs: HashMap<PackId, u32>,
     frames: HashMap<(u32, u64), u32>,
 }
 
-impl Table {
+impl ListBuilder {
     /// The number of a frame in a pack.
     fn frame(&mut self, pack: PackId, frame: Frame) -> u32 {
         let Self { list, packs, frames } = self;

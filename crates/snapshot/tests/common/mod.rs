@@ -14,7 +14,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
-use skiff_snapshot::{Cache, Depot, How, LayerDir, Pushed, SnapshotId, SnapshotInput, fetch, push};
+use skiff_snapshot::{
+    Cache, Depot, How, LayerDir, MergePolicy, Pushed, SnapshotId, SnapshotInput, fetch, push,
+};
 
 /// One path of a tree, with everything that a snapshot has to keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,7 +194,11 @@ pub struct World {
     pub dir: tempfile::TempDir,
     pub depot: Depot,
     pub cache: Cache,
+    pub merge: MergePolicy,
 }
+
+/// Each change stays a layer of its own.
+pub const NO_MERGE: MergePolicy = MergePolicy { step: 0, small: 0 };
 
 impl World {
     pub fn new() -> World {
@@ -206,7 +212,7 @@ impl World {
         }
         let depot = Depot::open(&dir.path().join("depot")).unwrap();
         let cache = Cache::open(&dir.path().join("cache"), u64::MAX).unwrap();
-        World { dir, depot, cache }
+        World { dir, depot, cache, merge: NO_MERGE }
     }
 
     pub fn path(&self, part: &str) -> PathBuf {
@@ -223,7 +229,9 @@ impl World {
 
     pub fn try_push(&self) -> skiff_snapshot::Result<Pushed> {
         let (upper, base, state) = (self.open("upper"), self.open("base"), self.open("state"));
-        push(&self.depot, &input(upper.as_fd(), base.as_fd(), state.as_fd(), &BTreeMap::new()))
+        let none = BTreeMap::new();
+        let input = input(upper.as_fd(), base.as_fd(), state.as_fd(), &none);
+        push(&self.depot, &SnapshotInput { merge: self.merge, ..input })
     }
 
     pub fn push(&self) -> Pushed {
@@ -264,7 +272,7 @@ pub fn input<'a>(
     state: BorrowedFd<'a>,
     base_fingerprint: &'a BTreeMap<String, String>,
 ) -> SnapshotInput<'a> {
-    SnapshotInput { environment: "test", upper, base, state, base_fingerprint }
+    SnapshotInput { environment: "test", upper, base, state, base_fingerprint, merge: NO_MERGE }
 }
 
 pub fn whiteout(path: &Path) {
