@@ -1,6 +1,7 @@
 //! The words of `skiff env`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
@@ -102,6 +103,22 @@ pub enum EnvCommand {
         env: EnvNameArg,
         #[command(flatten)]
         output: OutputArgs,
+    },
+    /// Write an environment's changes to one file, for another site
+    Export {
+        /// Environment name
+        name: EnvName,
+        /// File to write; it must not exist
+        file: PathBuf,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+    /// Create an environment from an exported file
+    Import {
+        /// File that `skiff env export` wrote
+        file: PathBuf,
+        /// Environment name [default: the name it was exported by]
+        name: Option<EnvName>,
     },
     /// Stop a running environment and every process in it
     Stop(EnvNameArg),

@@ -74,6 +74,8 @@ const ALL: &[Examples] = &[
             ("For scripts:", "skiff env show --json dev"),
         ],
     ),
+    ("env export", &[("Take an environment to another site:", "skiff env export dev dev.skiff")]),
+    ("env import", &[("Make it there:", "skiff env import dev.skiff")]),
     ("env clone", &[("Try something in a copy:", "skiff env clone dev trial")]),
     ("env rename", &[("Rename an environment:", "skiff env rename trial dev2")]),
     ("env list", &[("For scripts:", "skiff env list --json")]),

@@ -22,6 +22,9 @@ pub struct BaseFingerprint {
     packages: BTreeSet<String>,
 }
 
+/// Keys of what is recorded.
+const ARCHITECTURE: &str = "architecture";
+const PACKAGES: &str = "packages";
 /// The directory in a depot where lists of packages are.
 const LISTS: &str = "bases";
 const DPKG: &str = "/var/lib/dpkg/status";
@@ -53,36 +56,61 @@ pub fn here(keep: &Path) -> Result<BaseFingerprint> {
 impl BaseFingerprint {
     /// Writes the list of packages into the depot (once for each different one) and gives what a manifest holds.
     pub fn record(&self, depot: &Path) -> Result<BTreeMap<String, String>> {
-        let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
+        let list = self.list();
         let digest = digest(&list);
         if !list_path(depot, &digest).exists() {
             let lists = TrustedDir::make(&depot.join(LISTS), getuid().as_raw(), 0o755)?;
             lists.write(list_name(&digest), list.as_bytes(), 0o644)?;
         }
+        Ok(self.described())
+    }
+
+    /// The packages, one on a line.
+    pub fn list(&self) -> String {
+        self.packages.iter().map(|p| format!("{p}\n")).collect()
+    }
+
+    /// What a manifest holds.
+    pub fn described(&self) -> BTreeMap<String, String> {
         let entry = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        Ok(BTreeMap::from([
+        BTreeMap::from([
             entry("release", &self.release),
-            entry("architecture", &self.architecture),
-            entry("packages", &digest),
-        ]))
+            entry(ARCHITECTURE, &self.architecture),
+            entry(PACKAGES, &digest(&self.list())),
+        ])
+    }
+
+    /// Whether programs of the root recorded do not run on this one.
+    pub fn is_another_architecture(&self, recorded: &BTreeMap<String, String>) -> bool {
+        recorded.get(ARCHITECTURE) != Some(&self.architecture)
     }
 
     /// In what this root differs from the one recorded, said so that the administrator can mend it; nothing if in nothing.
     pub fn difference(&self, recorded: &BTreeMap<String, String>, depot: &Path) -> Option<String> {
+        let digest = recorded.get(PACKAGES).map(String::as_str).unwrap_or_default();
+        let there = || fs::read_to_string(list_path(depot, digest)).ok();
+        self.difference_from(recorded, there)
+    }
+
+    /// The same; the list of packages recorded is asked for only where it is needed.
+    pub fn difference_from(
+        &self,
+        recorded: &BTreeMap<String, String>,
+        there: impl FnOnce() -> Option<String>,
+    ) -> Option<String> {
         let of = |key: &str| recorded.get(key).map(String::as_str).unwrap_or_default();
         for (what, here, there) in [
-            ("architecture", self.architecture.as_str(), of("architecture")),
+            (ARCHITECTURE, self.architecture.as_str(), of(ARCHITECTURE)),
             ("release", &self.release, of("release")),
         ] {
             if here != there {
                 return Some(format!("{what} {here} here, {there} where it was built"));
             }
         }
-        let list: String = self.packages.iter().map(|p| format!("{p}\n")).collect();
-        if digest(&list) == of("packages") {
+        if digest(&self.list()) == of(PACKAGES) {
             return None;
         }
-        let Ok(there) = fs::read_to_string(list_path(depot, of("packages"))) else {
+        let Some(there) = there() else {
             return Some(
                 "other packages (those where it was built are no longer on record in the depot)".into(),
             );

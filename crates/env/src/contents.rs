@@ -184,16 +184,17 @@ pub fn snapshot(context: &UserContext, name: &EnvName, json: bool) -> Result<()>
 }
 
 /// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
-fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
+pub fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
     Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
 }
 
 /// The base to compare with: the helper's view of it where there is one.
-fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
+pub fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
     view.map_or_else(|| open_dir(own), Ok)
 }
 
-fn open_dir(path: &Path) -> Result<OwnedFd> {
+/// Opens a directory.
+pub fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
 }

@@ -4,6 +4,7 @@ pub mod base_fingerprint;
 pub mod calling;
 pub mod contents;
 pub mod deploy;
+mod export;
 pub mod latest;
 pub mod live;
 mod remove;
@@ -55,6 +56,8 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Refresh { env, output } => live::refresh(&context, &env.name, output.json)?,
         EnvCommand::Status { env, output } => status::status(&context, &env.name, output.json)?,
         EnvCommand::Snapshot { env, output } => contents::snapshot(&context, &env.name, output.json)?,
+        EnvCommand::Export { name, file, output } => export::export(&context, name, file, output.json)?,
+        EnvCommand::Import { file, name } => export::import(&context, file, name.as_ref())?,
         EnvCommand::Stop(env) => stop(&context, &env.name)?,
         EnvCommand::Rm { names, force, dry_run } => {
             output::each(names, |name| remove::remove(&context, name, *force, *dry_run))?;

@@ -116,7 +116,8 @@ impl Environment {
         self.create_with(&other.ground()?, settings.mounts.clone(), settings.net.clone(), fill)
     }
 
-    fn create_with(
+    /// Makes it, with what `fill` puts into its directory.
+    pub fn create_with(
         &self,
         base: &EnvironmentBase,
         mounts: Vec<String>,

@@ -5,6 +5,7 @@
 //! environment's user namespace, where all of its files can be read and owners are the same on every node.
 
 mod base;
+mod bundle;
 mod cache;
 mod chunk;
 mod depot;
@@ -23,6 +24,7 @@ mod tree;
 pub mod whole;
 mod xattr;
 
+pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use depot::{Depot, Pruned};
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
@@ -55,6 +57,11 @@ pub mod fuzz {
         lists.into_iter().flatten().any(|list| {
             crate::chunk::read_all(list, bytes).is_some_and(|read| read <= (bytes.len() as u64) << 20)
         })
+    }
+
+    /// An exported environment, in a file.
+    pub fn bundle(file: std::os::fd::OwnedFd, target: BorrowedFd<'_>) -> bool {
+        crate::Bundle::open(file, "fuzzed").is_ok_and(|bundle| bundle.unpack(target).is_ok())
     }
 
     /// An index without its digest.

@@ -31,7 +31,7 @@ const SLACK: u64 = 1 << 20;
 /// read and write them.
 const LARGE: u64 = 8 << 20;
 /// How often a snapshot is begun again because entries changed their kind under it.
-const TRIES: u32 = 8;
+pub(crate) const TRIES: u32 = 8;
 /// Orders the submitters of one environment on this machine.
 const LOCK: &str = "snapshot.lock";
 /// For how long another snapshot of the environment is waited for.

@@ -1,5 +1,6 @@
 //! One program for all these tests: to link each by itself takes longer than they do.
 
+mod bundle;
 mod cache;
 mod chunks;
 mod common;

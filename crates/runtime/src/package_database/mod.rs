@@ -3,6 +3,7 @@
 //!
 //! See docs/decisions/024-the-hosts-changes-show-by-themselves.md.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -122,6 +123,23 @@ pub fn ancestor(dir: &Path) -> Option<Ancestor> {
 pub fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
     ancestor(from).map_or(Ok(()), |ancestor| write(to, &ancestor))?;
     rpm::copy_ancestor(from, to)
+}
+
+/// What is known of merges into the environment in `dir`, as texts by name.
+pub fn ancestor_texts(dir: &Path) -> BTreeMap<String, String> {
+    let rpm = rpm::ancestor_text(dir).map(|text| (rpm::FILE.to_owned(), text));
+    let dpkg = ancestor(dir).map(|ancestor| (FILE.to_owned(), ancestor.to_text()));
+    rpm.into_iter().chain(dpkg).collect()
+}
+
+/// Has an environment know what such texts say; they may be anybody's.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn put_ancestor_texts(dir: &Path, texts: &BTreeMap<String, String>) -> Result<()> {
+    let dpkg = texts.get(FILE).and_then(|text| Ancestor::from_text(text).ok());
+    dpkg.map_or(Ok(()), |ancestor| write(dir, &ancestor))?;
+    texts.get(rpm::FILE).map_or(Ok(()), |text| rpm::put_ancestor_text(dir, text))
 }
 
 /// Whether an environment has a database of its own.

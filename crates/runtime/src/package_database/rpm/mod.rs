@@ -29,7 +29,7 @@ use base::BaseHeaders;
 use location::Location;
 
 /// In the environment's directory: the host's packages as they were at the last merge.
-const FILE: &str = "rpm-packages";
+pub(super) const FILE: &str = "rpm-packages";
 /// The file is no longer than this: each package takes some hundred bytes.
 const LONGEST: u64 = 64 << 20;
 /// How long a merge may take, and to read the host's database. Measured of 2,000 packages: 2 s.
@@ -79,6 +79,16 @@ pub(super) fn is_up_to_date(dir: &Path) -> bool {
 /// Has a copy of an environment know what was merged into the one in `from`.
 pub(super) fn copy_ancestor(from: &Path, to: &Path) -> Result<()> {
     ancestor(from).map_or(Ok(()), |ancestor| write(to, &ancestor))
+}
+
+/// What is known of merges into the environment in `dir`, as text.
+pub(super) fn ancestor_text(dir: &Path) -> Option<String> {
+    ancestor(dir).map(|ancestor| ancestor.to_text())
+}
+
+/// Has an environment know what such a text says, if it is one.
+pub(super) fn put_ancestor_text(dir: &Path, text: &str) -> Result<()> {
+    RpmAncestor::from_text(text).map_or(Ok(()), |ancestor| write(dir, &ancestor))
 }
 
 /// A database of the user's that was not compared with the host's.

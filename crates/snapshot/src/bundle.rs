@@ -1,0 +1,194 @@
+//! The changes of an environment as one file, for another site.
+//!
+//! ```text
+//! file = frame* list about tail                             numbers little-endian
+//! list = the chunks of one layer (`chunk`), whose only pack is this file
+//! about = JSON: what the layer is, and what the base was
+//! tail = list:u64 about:u64 digest:[u8; 32] version:u32 "SKIFFENV"       two lengths; BLAKE3 of `about`
+//! ```
+//!
+//! The layer holds all of the upper, as a full snapshot does.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::base::BaseRoot;
+use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, MAX_LIST, PackSource};
+use crate::digest::{LayerId, PackId};
+use crate::error::{Error, Result};
+use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, write_at};
+use crate::plan::{full, take_out_unshippable};
+use crate::snapshot::TRIES;
+use crate::tree::walk;
+use skiff_sys::error::show;
+use skiff_sys::{SystemContext, SystemError};
+
+const MAGIC: &[u8; 8] = b"SKIFFENV";
+const VERSION: u32 = 1;
+const TAIL: usize = 8 + 8 + 32 + 4 + 8;
+/// The longest `about` that is read: it may hold lists of packages.
+const MAX_ABOUT: u64 = 256 << 20;
+
+/// What is exported, beside the files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BundleInfo {
+    /// The environment's name.
+    pub environment: String,
+    /// What the base was, as the caller describes it.
+    pub base: BTreeMap<String, String>,
+    /// When it was exported, in seconds since 1970.
+    pub created: u64,
+    /// What else the caller keeps, by names of its own.
+    pub texts: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct About {
+    layer: LayerId,
+    info: BundleInfo,
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bundled {
+    /// Files, directories and what else has a name.
+    pub entries: u64,
+    /// Length of the file.
+    pub bytes: u64,
+    /// Paths that it does not hold: sockets and devices.
+    pub skipped: Vec<Vec<u8>>,
+}
+
+/// Writes all of an upper, over this base, to `file`, which is empty and called `name` in errors. It may be in use, as for a snapshot. Runs
+/// inside the environment's user namespace.
+pub fn bundle(
+    upper: BorrowedFd<'_>,
+    base: BorrowedFd<'_>,
+    (file, name): (BorrowedFd<'_>, &str),
+    info: &BundleInfo,
+) -> Result<Bundled> {
+    for _ in 0..TRIES {
+        match attempt(upper, base, (file, name), info) {
+            Err(Error::Moved { .. }) => {
+                rustix::fs::ftruncate(file, 0).on("truncate", name)?;
+            }
+            other => return other,
+        }
+    }
+    Err(Error::Busy { object: info.environment.clone(), tries: TRIES })
+}
+
+fn attempt(
+    upper: BorrowedFd<'_>,
+    base: BorrowedFd<'_>,
+    (file, name): (BorrowedFd<'_>, &str),
+    info: &BundleInfo,
+) -> Result<Bundled> {
+    let mut nodes = walk(upper)?;
+    let skipped = take_out_unshippable(&mut nodes, BaseRoot(base))?;
+    let own = file.try_clone_to_owned().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE));
+    let chunks = ChunkWriter::new(own.on("open again", name)?, name.as_bytes().to_vec(), vec![])?;
+    let mut writer = LayerWriter::new(chunks)?;
+    pack(upper, &full(&nodes), &mut nodes, &mut writer)?;
+    let finished = writer.finish()?;
+    let written = finished.sink.finish()?;
+    let length = written.pack.map_or(0, |(_, _, length)| length);
+    let list = written.list.bytes();
+    let about = About { layer: finished.id, info: info.clone() };
+    let about = serde_json::to_vec(&about).map_err(|_| Errno::INVAL).on("write to", name)?;
+    let digest = blake3::hash(&about);
+    let tail = [
+        &(list.len() as u64).to_le_bytes()[..],
+        &(about.len() as u64).to_le_bytes(),
+        digest.as_bytes(),
+        &VERSION.to_le_bytes(),
+        MAGIC,
+    ];
+    let end = [&list[..], &about, &tail.concat()].concat();
+    write_at(file, &end, length).on("write to", name)?;
+    Ok(Bundled { entries: finished.entries, bytes: length + end.len() as u64, skipped })
+}
+
+/// An exported environment.
+#[derive(Debug)]
+pub struct Bundle {
+    file: File,
+    name: String,
+    list: ChunkList,
+    about: About,
+}
+
+impl std::fmt::Debug for About {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.info.fmt(f)
+    }
+}
+
+impl Bundle {
+    /// Opens one; `name` is for messages.
+    pub fn open(file: OwnedFd, name: &str) -> Result<Bundle> {
+        let file = File::from(file);
+        let bad = |why: &str| Error::BadLayer { layer: name.into(), why: why.into() };
+        let io =
+            |e: std::io::Error| SystemError::new("read", name, Errno::from_io_error(&e).unwrap_or(Errno::IO));
+        let length = rustix::fs::fstat(&file).on("look at", name)?.st_size.cast_unsigned();
+        let tail_at =
+            length.checked_sub(TAIL as u64).ok_or_else(|| bad("it is not an exported environment"))?;
+        let mut tail = [0; TAIL];
+        file.read_exact_at(&mut tail, tail_at).map_err(io)?;
+        let mut rest = &tail[..];
+        let [list, about] = [long(&mut rest), long(&mut rest)];
+        let (digest, rest) = rest.split_at(32);
+        if rest.get(4..) != Some(MAGIC) {
+            return Err(bad("it is not an exported environment"));
+        }
+        if rest[..4] != VERSION.to_le_bytes() {
+            return Err(bad("it is of another version; export it with this one"));
+        }
+        let begin = about.checked_add(list).and_then(|both| tail_at.checked_sub(both));
+        let begin =
+            begin.filter(|_| list <= MAX_LIST && about <= MAX_ABOUT).ok_or_else(|| bad("it is cut off"))?;
+        let mut bytes = vec![0; (list + about) as usize];
+        file.read_exact_at(&mut bytes, begin).map_err(io)?;
+        let (list, about) = bytes.split_at(list as usize);
+        if blake3::hash(about).as_bytes() != digest {
+            return Err(bad("what it says of itself has another digest"));
+        }
+        let about = serde_json::from_slice(about).map_err(|e| bad(&e.to_string()))?;
+        let list = ChunkList::parse(list).map_err(bad)?;
+        Ok(Bundle { file, name: name.into(), list, about })
+    }
+
+    /// What it says of itself.
+    pub fn info(&self) -> &BundleInfo {
+        &self.about.info
+    }
+
+    /// Unpacks it into `target`, an empty directory of the caller's. What is there after an error is not to be used. Runs inside the
+    /// environment's user namespace.
+    pub fn unpack(&self, target: BorrowedFd<'_>) -> Result<()> {
+        let source = ChunkReader::new(self, self.about.layer, self.list.clone())?;
+        let done = unpack(LayerReader::new(source, self.name.clone())?, target)?;
+        expect(&done, &self.about.layer)
+    }
+}
+
+impl PackSource for Bundle {
+    fn open_pack(&self, _pack: &PackId) -> Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(self.file.as_fd(), 0)
+            .on("open again", show(self.name.as_bytes()))?)
+    }
+}
+
+fn long(rest: &mut &[u8]) -> u64 {
+    let (head, tail) = rest.split_first_chunk().map_or(([0; 8], &[][..]), |(head, tail)| (*head, tail));
+    *rest = tail;
+    u64::from_le_bytes(head)
+}
