@@ -32,7 +32,7 @@ pub(crate) struct Added {
 
 /// The bytes of a layer.
 pub(crate) enum LayerSource<'a> {
-    Chunks(ChunkReader<'a>),
+    Chunks(Box<ChunkReader<'a>>),
     /// As versions before wrote it.
     Whole(File),
 }
@@ -77,7 +77,7 @@ impl Depot {
                 bytes.ok_or("its list of chunks is too long").and_then(|bytes| ChunkList::parse(&bytes));
             let list = list.map_err(|why| bad(why.into()))?;
             let length = list.length();
-            (LayerSource::Chunks(ChunkReader::new(self, id, list)?), length)
+            (LayerSource::Chunks(Box::new(ChunkReader::new(self, id, list)?)), length)
         };
         if length != layer.size {
             return Err(bad(format!("it has {length} bytes, the manifest says {}", layer.size)));

@@ -1,0 +1,67 @@
+# An environment as one file: exported by alice while she works in it, imported by bob, who has no helper, and by herself; over an image;
+# and files that are damaged, cut off, or something else.
+# takes: 15
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+as bob mkdir -p .config/skiff && echo 'helper = "none"' | as bob tee .config/skiff/config.toml >/dev/null
+
+ok as alice skiff env create dev
+inside alice dev 'printf "#!/bin/sh\necho tool of \$(cat /opt/data/who)\n" >/usr/local/bin/mytool; chmod 755 /usr/local/bin/mytool
+    mkdir -p /opt/data; echo alice >/opt/data/who; ln /opt/data/who /opt/data/linked; truncate -s 1M /opt/data/hole
+    chown 12:34 /opt/data/linked; rm /usr/bin/tac; mkfifo /opt/fifo; nohup sh -c "while :; do echo line; done" >/opt/data/log 2>&1 & sleep 0.2
+    python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
+before=$(as alice skiff env exec dev -- sh -c 'cd /opt && find . ! -name log ! -name socket -printf "%p %y %m %U:%G %s %n %l\n" | sort')
+
+# It goes on being used. What cannot be taken along is named.
+fits as alice skiff env export dev shared.skiff --json
+equal "$(json "$out" 'd["skipped"]')" "['opt/socket']"
+equal "$(json "$out" 'd["bytes"]')" "$(stat -c %s /home/alice/shared.skiff)"
+ok as alice skiff env stop dev
+fails 125 as alice skiff env export dev shared.skiff
+has "$err" 'shared.skiff: file exists'
+fails 125 as alice skiff env export nosuch x.skiff
+fails 125 as alice skiff env export dev /proc/x.skiff
+equal "$(as alice sh -c 'ls -A | grep -c "^\.shared\|x.skiff"; true')" 0 'nothing half-made stays'
+
+# Elsewhere: another user, without the helper. The name is the one that it had.
+install -m 644 /home/alice/shared.skiff /shared/dev.skiff
+ok as bob skiff env import /shared/dev.skiff
+equal "$out$err" ''
+ok as bob skiff env exec dev -- sh -c 'mytool; [ ! -e /usr/bin/tac ] && echo gone'
+equal "$out" $'tool of alice\ngone'
+fails 125 as bob skiff env import /shared/dev.skiff
+has "$err" 'already exists'
+ok as alice skiff env import shared.skiff again
+equal "$(as alice skiff env exec again -- sh -c 'cd /opt && find . ! -name log ! -name socket -printf "%p %y %m %U:%G %s %n %l\n" | sort')" "$before"
+ok as alice srun -Q -N2 --environment=again mytool
+equal "$out" $'tool of alice\ntool of alice'
+
+# Typed inside, it is done outside, and the environment's own /tmp is not the host's.
+inside alice again 'cd; skiff env export again by-inside.skiff'
+fails 125 as alice skiff env exec again -- skiff env export again /tmp/x.skiff
+has "$err" 'a /tmp of its own'
+
+# What is no exported environment, or no whole one.
+as alice sh -c 'head -c 3000 shared.skiff >cut; cp shared.skiff bent; printf X | dd of=bent bs=1 seek=2000 conv=notrunc status=none; mkdir dir'
+for file in cut bent /etc/passwd dir nosuch /dev/null; do
+    fails 125 as alice skiff env import $file other
+    has "$err" "${file##*/}"
+    lacks "$err" panicked
+done
+fails 125 as alice skiff env show other
+equal "$(ls -A /home/alice/.local/share/skiff/env | sort | xargs)" 'again dev' 'nothing half-made stays'
+
+# Over an image, which the importing user's store gets by its digest.
+start_registry
+make_store
+skeleton "$images_tmp/root"
+push tools/plain:1 "$images_tmp/root"
+ok as alice skiff pull -q $registry/tools/plain:1
+ok as alice skiff env create --base image:$registry/tools/plain:1 over
+ok as alice skiff env exec over -- sh -c 'echo mine >/etc/mine'
+ok as alice skiff env export over over.skiff
+ok as alice skiff env import over.skiff over2
+ok as alice skiff env exec over2 -- cat /etc/mine
+equal "$out" mine
+ok as alice skiff env show over2 --json
+equal "$(json "$out" 'd["base"]')" "image:$registry/tools/plain:1"
