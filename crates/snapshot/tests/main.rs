@@ -3,6 +3,7 @@
 mod cache;
 mod common;
 mod diff;
+mod history;
 mod hostile;
 mod incremental;
 mod roundtrip;
