@@ -3,8 +3,10 @@
 //! Each layer is unpacked beside the result and moved into it by renames: so data is written once, and a layer is in use only after all
 //! of it was verified. What the layers hide of the base, the result hides too.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -13,14 +15,14 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::base::{BaseRoot, find};
-use crate::depot::{Depot, make_dir};
+use crate::depot::{Depot, SNAPSHOTS, make_dir};
 use crate::digest::SnapshotId;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::{self, Clock, SnapshotIndex};
 use crate::layer::{LayerReader, expect, fingerprint, unpack};
 use crate::manifest::LayerRef;
 use crate::remove::remove_all;
-use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, split, walk};
+use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, names, split, walk};
 use crate::xattr;
 use skiff_sys::SystemContext;
 
@@ -30,13 +32,16 @@ const LAYER: &str = "layer";
 /// Longer than a change may take to show in a ctime (see `index`): what is looked at after it is not young.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// Whether a snapshot is in the depot. (Its layers may be damaged all the same: whoever reads them is told.)
-pub fn is_in(depot: &Depot, id: &SnapshotId) -> Result<bool> {
-    match depot.manifest_now(id) {
-        Ok(_) => Ok(true),
-        Err(Error::Missing { .. } | Error::BadManifest { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+/// The snapshots that a depot has. (Their layers may be damaged all the same: whoever reads them is told.)
+pub fn present(depot: &Depot) -> Result<BTreeSet<SnapshotId>> {
+    let path = depot.path().join(SNAPSHOTS);
+    let object = path.as_os_str().as_bytes();
+    let dir = rustix::fs::open(&path, dir_flags(), Mode::empty()).on("open", object)?;
+    let names = names(dir.as_fd()).on("read the directory", object)?;
+    Ok(names
+        .iter()
+        .filter_map(|name| std::str::from_utf8(name).ok()?.strip_suffix(".json")?.parse().ok())
+        .collect())
 }
 
 /// Makes `upper` in `work`, an empty directory of the caller, as the snapshot has it, and the index that goes with it.

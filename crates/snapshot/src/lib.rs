@@ -23,7 +23,7 @@ mod tree;
 pub mod whole;
 mod xattr;
 
-pub use apply::{apply, is_in, put_in_place, unshippable};
+pub use apply::{apply, present, put_in_place, unshippable};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use compare::{Side, compare};
 pub use depot::{Depot, Pruned};
