@@ -21,6 +21,8 @@ use skiff_store::copies;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
+pub use crate::snapshot_fault::ours;
+
 use crate::history::Occasion;
 use crate::{base_fingerprint, history, latest, root};
 
@@ -232,15 +234,4 @@ pub(crate) fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd>
 pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
-}
-
-/// An error of the environment's contents, as the command line shows it.
-pub fn ours(e: skiff_snapshot::Error) -> Error {
-    match e {
-        skiff_snapshot::Error::Untrusted(e) => e.into(),
-        e => {
-            let hint = e.hint().unwrap_or_default();
-            Error::new(e.to_string()).hint(hint)
-        }
-    }
 }

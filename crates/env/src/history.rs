@@ -22,6 +22,8 @@ use skiff_sys::{lock, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, with_umask};
 
+use crate::snapshot_fault::ours;
+
 mod commands;
 #[cfg(test)]
 mod tests;
@@ -308,10 +310,7 @@ pub fn change<T>(
     let mut after = before.clone();
     let done = act(&mut after);
     if after != before {
-        after.forget(
-            context.config.history.snapshots,
-            &skiff_snapshot::present(depot).map_err(crate::contents::ours)?,
-        );
+        after.forget(context.config.history.snapshots, &skiff_snapshot::present(depot).map_err(ours)?);
         write(&dir, &after)?;
     }
     done

@@ -12,6 +12,7 @@ mod remove;
 mod rollback;
 pub mod root;
 mod settings;
+mod snapshot_fault;
 mod ssh_agent;
 mod status;
 

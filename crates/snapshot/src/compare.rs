@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::base::{BaseEntry, BaseRoot};
+use crate::content_hash::{ContentHash, content_on_disk};
 use crate::depot::Depot;
 use crate::diff::{Change, ChangeKind};
 use crate::digest::SnapshotId;
@@ -18,10 +19,6 @@ use crate::layer::{Attr, LayerReader, LayerRecord};
 use crate::tree::{NodeType, Stamp, join, names, open_beneath, order, split, walk};
 use crate::xattr::{self, XattrList};
 use skiff_sys::SystemContext;
-
-/// Contents are compared by blocks of this size: blocks of zeros do not count, so that holes make no difference.
-const BLOCK: usize = 4096;
-const PIECE: usize = 1 << 20;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]
@@ -51,16 +48,18 @@ pub fn compare(
 struct Entry {
     kind: NodeType,
     stamp: Stamp,
-    details: Details,
+    /// Nothing if it lies in the state's directory, or the base's.
+    details: Option<Details>,
 }
 
 /// What is looked at only if all else is the same.
-#[derive(Clone)]
-enum Details {
-    /// From a layer.
-    Known { xattrs: XattrList, target: Vec<u8>, content: [u8; 32] },
-    /// In the state's directory, or the base's.
-    OnDisk,
+#[derive(Clone, PartialEq)]
+struct Details {
+    xattrs: XattrList,
+    /// A symbolic link's.
+    target: Vec<u8>,
+    /// The digest of a file's content.
+    content: [u8; 32],
 }
 
 /// What a state's layers or its upper have over the base, by path. In these keys slashes are zeros, so that they sort as a walk goes.
@@ -75,7 +74,7 @@ impl<'a> State<'a> {
         match side {
             Side::Upper(upper) => {
                 state.upper = Some(upper);
-                let entry = |kind, stamp| Entry { kind, stamp, details: Details::OnDisk };
+                let entry = |kind, stamp| Entry { kind, stamp, details: None };
                 state.entries.extend(
                     walk(upper)?.into_iter().map(|node| (key(&node.path), entry(node.kind, node.stamp))),
                 );
@@ -189,7 +188,7 @@ impl Entry {
     fn known(kind: NodeType, attr: Attr, size: u64, target: Vec<u8>, content: [u8; 32]) -> Entry {
         let Attr { mode, uid, gid, mtime, xattrs } = attr;
         let stamp = Stamp { size, mtime, mode, uid, gid, ..Stamp::default() };
-        Entry { kind, stamp, details: Details::Known { xattrs, target, content } }
+        Entry { kind, stamp, details: Some(Details { xattrs, target, content }) }
     }
 }
 
@@ -241,7 +240,7 @@ impl<'a> Differ<'a> {
                 BaseEntry::Absent => Seen::Nothing,
                 BaseEntry::Unknown => Seen::Base(None),
                 BaseEntry::Here { kind, stat, .. } => {
-                    Seen::Base(Some(Entry { kind, stamp: Stamp::from(&stat), details: Details::OnDisk }))
+                    Seen::Base(Some(Entry { kind, stamp: Stamp::from(&stat), details: None }))
                 }
             }),
         }
@@ -337,29 +336,18 @@ impl<'a> Differ<'a> {
     }
 
     /// Extended attributes, target and digest of the content; nothing of what vanished or is closed.
-    fn details(
-        &self,
-        path: &[u8],
-        seen: &Seen<'_>,
-        state: &State<'a>,
-    ) -> Result<Option<(XattrList, Vec<u8>, [u8; 32])>> {
+    fn details(&self, path: &[u8], seen: &Seen<'_>, state: &State<'a>) -> Result<Option<Details>> {
         let (Some(entry), root) = (seen.entry(), state.upper.filter(|_| matches!(seen, Seen::Own(_)))) else {
             return Ok(None);
         };
         match &entry.details {
-            Details::Known { xattrs, target, content } => {
-                Ok(Some((xattrs.clone(), target.clone(), *content)))
-            }
-            Details::OnDisk => on_disk(root.unwrap_or(self.base.0), path, entry.kind),
+            Some(details) => Ok(Some(details.clone())),
+            None => on_disk(root.unwrap_or(self.base.0), path, entry.kind),
         }
     }
 }
 
-fn on_disk(
-    root: BorrowedFd<'_>,
-    path: &[u8],
-    kind: NodeType,
-) -> Result<Option<(XattrList, Vec<u8>, [u8; 32])>> {
+fn on_disk(root: BorrowedFd<'_>, path: &[u8], kind: NodeType) -> Result<Option<Details>> {
     let flags = match kind {
         NodeType::Symlink => OFlags::PATH | OFlags::NOFOLLOW,
         _ => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
@@ -367,7 +355,8 @@ fn on_disk(
     let Ok(fd) = open_beneath(root, path, flags) else { return Ok(None) };
     if kind == NodeType::Symlink {
         let target = rustix::fs::readlinkat(&fd, c"", vec![]).on("read the link", path)?;
-        return Ok(Some((vec![], target.into_bytes(), [0; 32])));
+        let target = target.into_bytes();
+        return Ok(Some(Details { xattrs: vec![], target, content: [0; 32] }));
     }
     let xattrs = match xattr::read(fd.as_fd()) {
         Err(Errno::XDEV) => return Ok(None),
@@ -377,47 +366,7 @@ fn on_disk(
         NodeType::File => content_on_disk(&fd).on("read", path)?,
         _ => [0; 32],
     };
-    Ok(Some((xattrs, vec![], content)))
-}
-
-/// The digest of a file's content, wherever it has holes.
-struct ContentHash {
-    hasher: blake3::Hasher,
-    block: Vec<u8>,
-    at: u64,
-}
-
-impl ContentHash {
-    fn new() -> ContentHash {
-        ContentHash { hasher: blake3::Hasher::new(), block: vec![0; BLOCK], at: 0 }
-    }
-
-    fn add(&mut self, mut offset: u64, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let (block, within) = (offset / BLOCK as u64, (offset % BLOCK as u64) as usize);
-            if block != self.at {
-                self.end_block();
-                self.at = block;
-            }
-            let (now, rest) = bytes.split_at(bytes.len().min(BLOCK - within));
-            self.block[within..within + now.len()].copy_from_slice(now);
-            offset += now.len() as u64;
-            bytes = rest;
-        }
-    }
-
-    fn end_block(&mut self) {
-        if self.block.iter().any(|byte| *byte != 0) {
-            self.hasher.update(&self.at.to_le_bytes());
-            self.hasher.update(&self.block);
-            self.block.fill(0);
-        }
-    }
-
-    fn finish(mut self) -> [u8; 32] {
-        self.end_block();
-        *self.hasher.finalize().as_bytes()
-    }
+    Ok(Some(Details { xattrs, target: vec![], content }))
 }
 
 /// Of the file whose record came last.
@@ -430,51 +379,4 @@ fn content<R: Read>(reader: &mut LayerReader<R>) -> Result<[u8; 32]> {
         }
     }
     Ok(hash.finish())
-}
-
-fn content_on_disk(file: &OwnedFd) -> rustix::io::Result<[u8; 32]> {
-    let (mut hash, mut buffer, mut at) = (ContentHash::new(), vec![0; PIECE], 0);
-    loop {
-        at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            // The file system has no holes.
-            Err(Errno::INVAL) => at,
-            Err(Errno::NXIO) => return Ok(hash.finish()),
-            Err(errno) => return Err(errno),
-        };
-        match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut buffer[..], at))? {
-            0 => return Ok(hash.finish()),
-            got => {
-                hash.add(at, &buffer[..got]);
-                at += got as u64;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn holes_and_pieces_make_no_difference_to_a_content() {
-        let digest = |pieces: &[(u64, &[u8])]| {
-            let mut hash = ContentHash::new();
-            pieces.iter().for_each(|(at, bytes)| hash.add(*at, bytes));
-            hash.finish()
-        };
-        let zeros = [0u8; 9000];
-        let mut long = vec![7u8; 5000];
-        long[4096..].fill(0);
-        for (a, b, same) in [
-            (vec![(0, &b"text"[..])], vec![(0, &b"te"[..]), (2, b"xt")], true),
-            (vec![(0, &zeros[..]), (9000, b"x")], vec![(9000, &b"x"[..])], true),
-            (vec![(0, &long[..])], vec![(0, &long[..4096])], true),
-            (vec![(0, &b"x"[..])], vec![(1, &b"x"[..])], false),
-            (vec![(0, &b"x"[..])], vec![(4096, &b"x"[..])], false),
-            (vec![], vec![(5, &zeros[..])], true),
-        ] {
-            assert_eq!(digest(&a) == digest(&b), same, "{a:?} {b:?}");
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod apply;
 mod base;
 mod cache;
 mod compare;
+mod content_hash;
 mod depot;
 mod diff;
 mod digest;

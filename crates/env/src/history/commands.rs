@@ -11,7 +11,7 @@ use skiff_user::context::UserContext;
 
 use super::{Entry, History, Origin, change, short};
 use crate::calling;
-use crate::contents::ours;
+use crate::snapshot_fault::ours;
 
 /// A snapshot, for people and programs.
 #[derive(Serialize)]
