@@ -58,8 +58,7 @@ pub fn changes(
     before: SnapshotId,
     after: Option<SnapshotId>,
 ) -> Result<Vec<Change>> {
-    let sides = |upper: &OwnedFd, base: &OwnedFd, depot: &Depot| {
-        let now = Side::Upper(upper.as_fd());
+    let sides = |now: Side<'_>, base: &OwnedFd, depot: &Depot| {
         compare(depot, Side::Snapshot(&before), after.as_ref().map_or(now, Side::Snapshot), base.as_fd())
     };
     with_upper_and_base(context, env, sides)
@@ -67,22 +66,23 @@ pub fn changes(
 
 /// What would change if the environment became as a snapshot.
 pub fn changes_back(context: &UserContext, env: &Environment, to: SnapshotId) -> Result<Vec<Change>> {
-    with_upper_and_base(context, env, |upper, base, depot| {
-        compare(depot, Side::Upper(upper.as_fd()), Side::Snapshot(&to), base.as_fd())
+    with_upper_and_base(context, env, |now, base, depot| {
+        compare(depot, now, Side::Snapshot(&to), base.as_fd())
     })
 }
 
 fn with_upper_and_base(
     context: &UserContext,
     env: &Environment,
-    compare: impl FnOnce(&OwnedFd, &OwnedFd, &Depot) -> skiff_snapshot::Result<Vec<Change>>,
+    compare: impl FnOnce(Side<'_>, &OwnedFd, &Depot) -> skiff_snapshot::Result<Vec<Change>>,
 ) -> Result<Vec<Change>> {
     let depot = Depot::open(&context.depot()?).map_err(ours)?;
     let base = env.ground()?.base();
     let own = own_view(context, base)?;
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
-        let (upper, base) = (open_dir(&env.dir.join("upper"))?, view_of_base(view, &own)?);
-        compare(&upper, &base, &depot).map_err(ours)
+        let (upper, state) = (open_dir(&env.dir.join("upper"))?, open_dir(&env.dir)?);
+        let base = view_of_base(view, &own)?;
+        compare(Side::Upper(upper.as_fd(), state.as_fd()), &base, &depot).map_err(ours)
     })?;
     leave_out_mount_points(context, env, &mut changes);
     Ok(changes)

@@ -68,7 +68,9 @@ pub fn copy(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> 
                 .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
         }
         copied.and_then(|()| package_database::copy_ancestor(&env.dir, dir))?;
-        history::copy(&env.dir, dir)
+        // A damaged history is no reason not to copy what there is.
+        history::copy(&env.dir, dir).unwrap_or_else(|e| output::complain(&e));
+        Ok(())
     })
 }
 

@@ -178,9 +178,10 @@ proptest! {
         work(&last);
         let now = world.seen();
         for (a, tree_a) in &taken {
-            let upper = world.open("upper");
-            let found = compared(&world, Side::Snapshot(a), Side::Upper(upper.as_fd()));
-            prop_assert_eq!(found, expected(tree_a, &now));
+            let (upper, state) = (world.open("upper"), world.open("state"));
+            let upper = Side::Upper(upper.as_fd(), state.as_fd());
+            prop_assert_eq!(compared(&world, Side::Snapshot(a), upper), expected(tree_a, &now));
+            prop_assert_eq!(compared(&world, upper, Side::Snapshot(a)), expected(&now, tree_a));
             for (b, tree_b) in &taken {
                 let found = compared(&world, Side::Snapshot(a), Side::Snapshot(b));
                 prop_assert_eq!(found, expected(tree_a, tree_b));
