@@ -9,7 +9,7 @@ cd /home/alice
 ok as alice skiff env create dev
 ok as alice skiff env history dev
 equal "$out" 'REF  ID  CREATED  HOW  FILES  WRITTEN  TAGS  MESSAGE'
-fits as alice skiff env history --json dev
+ok as alice skiff env history --json dev
 equal "$out" '[]'
 fails 125 as alice skiff env rollback dev @~0
 has "$err" 'there is no snapshot ~0 in its history'
@@ -28,6 +28,7 @@ inside alice dev 'install -o nobody -g nogroup -m 640 /dev/null /usr/share/solve
 fits as alice skiff env snapshot --json -t works -m 'tests pass' dev
 works=$(json "$out" 'd["snapshot"]')
 equal "$(history '{{.ID}} {{.Origin}} {{.Message}} {{.Tags}}')" "$works manual tests pass [\"works\"]"
+fits as alice skiff env history --json dev
 ok as alice srun -n1 --environment=dev solver
 equal "$out" solved
 equal "$(history '{{.Number}}')" 0 'what has not changed adds nothing'

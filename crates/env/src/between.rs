@@ -13,7 +13,7 @@ use skiff_user::context::UserContext;
 
 use crate::calling;
 use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
-use crate::history::History;
+use crate::history::SnapshotHistory;
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
@@ -39,7 +39,7 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
 /// The snapshot that is meant.
 pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
     let env = Environment::existing(context, name.clone())?;
-    History::of(&env.dir)?.find(name, revision)
+    SnapshotHistory::of(&env.dir)?.find(name, revision)
 }
 
 /// That snapshot as a job carries it; it has to be in the depot.

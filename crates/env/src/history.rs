@@ -48,7 +48,7 @@ const DAY: u64 = 24 * 60 * 60;
 /// On what occasion a snapshot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Origin {
+pub enum SnapshotOrigin {
     /// The user asked for it.
     Manual,
     /// A job was submitted.
@@ -61,7 +61,7 @@ pub enum Origin {
     Rollback,
 }
 
-impl Origin {
+impl SnapshotOrigin {
     /// For people.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -77,13 +77,13 @@ impl Origin {
 /// That a snapshot was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// The snapshot.
     pub snapshot: SnapshotId,
     /// When, in seconds since 1970.
     pub created: u64,
     /// On what occasion.
-    pub origin: Origin,
+    pub origin: SnapshotOrigin,
     /// What the user said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -96,16 +96,16 @@ pub struct Entry {
 /// All that is known of an environment's snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct History {
+pub struct SnapshotHistory {
     format: u32,
     /// Newest first. One snapshot may be there several times: after a rollback.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HistoryEntry>,
     /// Which snapshot each tag names.
     pub tags: BTreeMap<TagName, SnapshotId>,
 }
 
-impl History {
-    /// That of the environment in `dir`; an empty one if no snapshot was taken yet.
+impl SnapshotHistory {
+    /// The history of the environment in `dir`; an empty one if no snapshot was taken yet.
     pub fn of(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         // What is there may be anything that a program of the user's has put there.
@@ -130,7 +130,7 @@ impl History {
     }
 
     /// Notes a snapshot, unless it is the newest already; then only what the user says of it.
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: HistoryEntry) {
         match self.entries.first_mut().filter(|newest| newest.snapshot == entry.snapshot) {
             Some(newest) => newest.message = entry.message.or(newest.message.take()),
             None => self.entries.insert(0, entry),
@@ -166,10 +166,11 @@ impl History {
     }
 
     /// The snapshots that are to stay in the depot.
-    fn kept(&self, keep: &config::History, now: u64) -> BTreeSet<SnapshotId> {
+    fn kept(&self, keep: &config::HistoryConfig, now: u64) -> BTreeSet<SnapshotId> {
         let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
-        let is_young =
-            |entry: &Entry| keep.days == 0 || now.saturating_sub(entry.created) <= u64::from(keep.days) * DAY;
+        let is_young = |entry: &HistoryEntry| {
+            keep.days == 0 || now.saturating_sub(entry.created) <= u64::from(keep.days) * DAY
+        };
         let untagged = self.entries.iter().filter(|entry| !tagged.contains(&entry.snapshot));
         let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry));
         let newest = self.entries.first();
@@ -243,16 +244,16 @@ fn damaged(e: Error, path: &Path) -> Error {
 /// What a snapshot is taken for.
 #[derive(Clone, Debug)]
 pub struct Occasion {
-    /// See [`Origin`].
-    pub origin: Origin,
+    /// See [`SnapshotOrigin`].
+    pub origin: SnapshotOrigin,
     /// What the user says of it.
     pub message: Option<String>,
     /// The tag that the user gives it.
     pub tag: Option<TagName>,
 }
 
-impl From<Origin> for Occasion {
-    fn from(origin: Origin) -> Self {
+impl From<SnapshotOrigin> for Occasion {
+    fn from(origin: SnapshotOrigin) -> Self {
         Self { origin, message: None, tag: None }
     }
 }
@@ -278,13 +279,14 @@ pub fn note(
 ) -> Result<()> {
     let (snapshot, entries, bytes) = taken;
     let Occasion { origin, message, tag } = occasion;
-    let entry = Entry { snapshot, created: now(), origin: *origin, message: message.clone(), entries, bytes };
+    let entry =
+        HistoryEntry { snapshot, created: now(), origin: *origin, message: message.clone(), entries, bytes };
     let noted = change(context, env, depot, |history| {
         history.add(entry);
         tag.iter().try_for_each(|tag| history.set_tag(&env.name, tag, snapshot))
     });
     match noted {
-        Err(e) if message.is_none() && tag.is_none() && *origin != Origin::BeforeRollback => {
+        Err(e) if message.is_none() && tag.is_none() && *origin != SnapshotOrigin::BeforeRollback => {
             skiff_output::complain(&e);
             Ok(())
         }
@@ -297,7 +299,7 @@ pub fn change<T>(
     context: &UserContext,
     env: &Environment,
     depot: &Depot,
-    act: impl FnOnce(&mut History) -> Result<T>,
+    act: impl FnOnce(&mut SnapshotHistory) -> Result<T>,
 ) -> Result<T> {
     let dir = dirs::open(&env.dir)?;
     let take = || dir.lock(LOCK, FlockOperation::NonBlockingLockExclusive);
@@ -306,7 +308,7 @@ pub fn change<T>(
         let reason = format!("another process has held it for {} s", PATIENCE.as_secs());
         Error::new(format!("{}: {reason}", dir.path_of(LOCK).display()))
     })?;
-    let before = History::of(&env.dir)?;
+    let before = SnapshotHistory::of(&env.dir)?;
     let mut after = before.clone();
     let done = act(&mut after);
     if after != before {
@@ -317,7 +319,7 @@ pub fn change<T>(
 }
 
 /// Leaves nothing behind that is not overwritten the next time, when it is killed.
-fn write(dir: &TrustedDir, history: &History) -> Result<()> {
+fn write(dir: &TrustedDir, history: &SnapshotHistory) -> Result<()> {
     let about = || dir.path_of(FILE).display().to_string();
     let bytes = serde_json::to_vec(history).map_err(|e| Error::new(format!("{}: {e}", about())))?;
     dir.remove_tree(NEW).or_else(|_| dir.remove_file(NEW))?;
@@ -329,7 +331,7 @@ fn write(dir: &TrustedDir, history: &History) -> Result<()> {
 
 /// Has a copy of an environment begin with the history of the one in `from`.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    let history = History::of(from)?;
+    let history = SnapshotHistory::of(from)?;
     match history.entries.is_empty() && history.tags.is_empty() {
         true => Ok(()),
         false => write(&dirs::open(to)?, &history),
@@ -343,7 +345,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
 pub fn kept(context: &UserContext) -> Result<BTreeSet<SnapshotId>> {
     let (mut all, now) = (BTreeSet::new(), now());
     for env in environments::list(context)? {
-        all.extend(History::of(&env.dir)?.kept(&context.config.history, now));
+        all.extend(SnapshotHistory::of(&env.dir)?.kept(&context.config.history, now));
     }
     Ok(all)
 }

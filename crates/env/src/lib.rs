@@ -26,7 +26,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Source};
 use skiff_user::context::UserContext;
 
-use history::{Occasion, Origin};
+use history::{Occasion, SnapshotOrigin};
 
 pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;
@@ -64,7 +64,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Status { env, output } => status::status(&context, &env.name, output.json)?,
         EnvCommand::Snapshot { env, tag, message, output } => {
             let (tag, message) = (tag.clone(), message.clone());
-            let occasion = Occasion { message, tag, ..Origin::Manual.into() };
+            let occasion = Occasion { message, tag, ..SnapshotOrigin::Manual.into() };
             contents::snapshot(&context, &env.name, &occasion, output.json)?;
         }
         EnvCommand::History { env, list } => history::list(&context, &env.name, &list.format())?,

@@ -21,7 +21,7 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
-use crate::history::{self, Origin, short};
+use crate::history::{self, SnapshotOrigin, short};
 use crate::settings::lock_ended;
 use crate::{between, calling, contents};
 
@@ -55,14 +55,15 @@ pub fn rollback(
     // Nobody can work in it meanwhile.
     refuse_inside(context)?;
     let _held = lock_ended(&env)?;
-    let before = contents::take_snapshot(context, &env, &Origin::BeforeRollback.into())?;
+    let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())?;
     if before.descriptor.snapshot == snapshot.to_string() && before.skipped.is_empty() {
         output::note(&format!("environment {name} is already as in {revision} ({})", short(snapshot)));
         return Ok(());
     }
     before.skipped.iter().for_each(|path| output::note(&format!("lost: /{path} (a socket or device)")));
     replace(context, &env, &depot, snapshot)?;
-    let occasion = history::Occasion { message: Some(format!("to {revision}")), ..Origin::Rollback.into() };
+    let occasion =
+        history::Occasion { message: Some(format!("to {revision}")), ..SnapshotOrigin::Rollback.into() };
     history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
     output::note(&format!(
         "environment {name} is as in {revision} ({}); `skiff env rollback {name} {AT}~1` takes that back",

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use skiff_cli::complete::{NameKind, following};
 use skiff_cluster::local::record::ClusterDir;
-use skiff_env::history::History;
+use skiff_env::history::SnapshotHistory;
 use skiff_output as output;
 use skiff_runtime::environments;
 use skiff_runtime::record::InstanceDir;
@@ -71,7 +71,8 @@ fn names(context: &UserContext, kind: NameKind) -> Result<Vec<String>> {
 fn snapshots(context: &UserContext) -> Result<Vec<String>> {
     let mut found = vec![];
     for env in environments::list(context)? {
-        let history = History::of(&env.dir).default_on_error("nothing is said in the middle of a line");
+        let history =
+            SnapshotHistory::of(&env.dir).default_on_error("nothing is said in the middle of a line");
         found.extend(history.tags.keys().map(|tag| format!("{}@{tag}", env.name)));
     }
     Ok(found)

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
-use skiff_env::history::Origin;
+use skiff_env::history::SnapshotOrigin;
 use skiff_env::{between, latest, root};
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
@@ -93,7 +93,7 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
         RequestedRoot::Environment(name) => {
             let environment = Environment::existing(context, name)?;
             root::catch_up(context, &environment)?;
-            let taken = take_snapshot(context, &environment, &Origin::Job.into())?;
+            let taken = take_snapshot(context, &environment, &SnapshotOrigin::Job.into())?;
             for path in &taken.skipped {
                 output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
             }

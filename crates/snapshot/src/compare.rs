@@ -18,9 +18,9 @@ use crate::tree::{NodeType, Stamp, join, names, open_beneath, order};
 use crate::xattr;
 use skiff_sys::SystemContext;
 
-use state::{Details, Entry, State, key};
+use flat::{Details, FlatEntry, FlatLayers, key};
 
-mod state;
+mod flat;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]
@@ -42,14 +42,14 @@ pub fn compare(
         (Side::Snapshot(before), Side::Snapshot(after)) => of_snapshots(depot, (before, after))?,
         (Side::Snapshot(before), Side::Upper(upper, state)) => {
             let layers = depot.manifest(before)?.layers;
-            (State::empty().over(depot, &layers)?, State::of_upper(upper, state, Some(before))?)
+            (FlatLayers::empty().over(depot, &layers)?, FlatLayers::of_upper(upper, state, Some(before))?)
         }
         (Side::Upper(upper, state), Side::Snapshot(after)) => {
             let layers = depot.manifest(after)?.layers;
-            (State::of_upper(upper, state, Some(after))?, State::empty().over(depot, &layers)?)
+            (FlatLayers::of_upper(upper, state, Some(after))?, FlatLayers::empty().over(depot, &layers)?)
         }
         (Side::Upper(before, state), Side::Upper(after, other)) => {
-            (State::of_upper(before, state, None)?, State::of_upper(after, other, None)?)
+            (FlatLayers::of_upper(before, state, None)?, FlatLayers::of_upper(after, other, None)?)
         }
     };
     let mut differ = Differ { before: &before, after: &after, base: BaseRoot(base), changes: vec![] };
@@ -59,23 +59,26 @@ pub fn compare(
 }
 
 /// Layers that both have are read once.
-fn of_snapshots<'a>(depot: &Depot, ids: (&SnapshotId, &SnapshotId)) -> Result<(State<'a>, State<'a>)> {
+fn of_snapshots<'a>(
+    depot: &Depot,
+    ids: (&SnapshotId, &SnapshotId),
+) -> Result<(FlatLayers<'a>, FlatLayers<'a>)> {
     let (before, after) = (depot.manifest(ids.0)?.layers, depot.manifest(ids.1)?.layers);
     let shared = before.iter().zip(&after).take_while(|(a, b)| a == b).count();
-    let both = State::empty().over(depot, &before[..shared])?;
+    let both = FlatLayers::empty().over(depot, &before[..shared])?;
     Ok((both.clone().over(depot, &before[shared..])?, both.over(depot, &after[shared..])?))
 }
 
 /// What shows at a path.
 enum Seen<'a> {
     Nothing,
-    Own(&'a Entry),
+    Own(&'a FlatEntry),
     /// The base's; nothing is known of what lies under a mount, or is closed.
-    Base(Option<Entry>),
+    Base(Option<FlatEntry>),
 }
 
 impl Seen<'_> {
-    fn entry(&self) -> Option<&Entry> {
+    fn entry(&self) -> Option<&FlatEntry> {
         match self {
             Seen::Own(entry) => Some(entry),
             Seen::Base(entry) => entry.as_ref(),
@@ -94,14 +97,14 @@ impl Seen<'_> {
 }
 
 struct Differ<'a> {
-    before: &'a State<'a>,
-    after: &'a State<'a>,
+    before: &'a FlatLayers<'a>,
+    after: &'a FlatLayers<'a>,
     base: BaseRoot<'a>,
     changes: Vec<Change>,
 }
 
 impl<'a> Differ<'a> {
-    fn look(&self, state: &'a State<'a>, path: &[u8], hides: bool) -> Result<Seen<'a>> {
+    fn look(&self, state: &'a FlatLayers<'a>, path: &[u8], hides: bool) -> Result<Seen<'a>> {
         match state.entries.get(&key(path)) {
             Some(entry) if entry.kind == NodeType::Whiteout => Ok(Seen::Nothing),
             Some(entry) => Ok(Seen::Own(entry)),
@@ -109,7 +112,7 @@ impl<'a> Differ<'a> {
             None => Ok(match self.base.look(path)? {
                 BaseEntry::Absent => Seen::Nothing,
                 BaseEntry::Unknown => Seen::Base(None),
-                BaseEntry::Here { kind, stat, .. } => Seen::Base(Some(Entry {
+                BaseEntry::Here { kind, stat, .. } => Seen::Base(Some(FlatEntry {
                     kind,
                     stamp: Stamp::from(&stat),
                     details: None,
@@ -203,7 +206,7 @@ impl<'a> Differ<'a> {
             NodeType::Other | NodeType::Whiteout => Ok(x.rdev == y.rdev),
             NodeType::Fifo => Ok(true),
             NodeType::Dir { .. } | NodeType::File | NodeType::Symlink => {
-                let of = |seen: &Seen<'_>, state: &State<'a>| self.details(path, seen, state);
+                let of = |seen: &Seen<'_>, state: &FlatLayers<'a>| self.details(path, seen, state);
                 let (a_more, b_more) = (of(before, self.before)?, of(after, self.after)?);
                 // Of a directory that is closed only what can be seen is compared.
                 Ok(a_more.zip(b_more).map_or(a.kind.is_dir(), |(a, b)| a == b))
@@ -212,7 +215,7 @@ impl<'a> Differ<'a> {
     }
 
     /// Extended attributes, target and digest of the content; nothing of what vanished or is closed.
-    fn details(&self, path: &[u8], seen: &Seen<'_>, state: &State<'a>) -> Result<Option<Rc<Details>>> {
+    fn details(&self, path: &[u8], seen: &Seen<'_>, state: &FlatLayers<'a>) -> Result<Option<Rc<Details>>> {
         let (Some(entry), root) = (seen.entry(), state.upper.filter(|_| matches!(seen, Seen::Own(_)))) else {
             return Ok(None);
         };

@@ -59,7 +59,7 @@ pub struct Config {
     /// The host's root.
     pub base: BaseConfig,
     /// Histories of environments.
-    pub history: History,
+    pub history: HistoryConfig,
     /// Jobs.
     pub slurm: Slurm,
     /// Skiff called inside an environment.
@@ -128,7 +128,7 @@ pub struct BaseConfig {
 /// Histories of environments: for how long snapshots without a tag are kept. The newest of each environment, and those with tags, always are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct History {
+pub struct HistoryConfig {
     /// How many of each environment.
     pub snapshots: u32,
     /// For how many days; 0: for as long as there are not too many.
@@ -178,7 +178,7 @@ impl Default for Config {
             helper: String::new(),
             run: Run::default(),
             base: BaseConfig::default(),
-            history: History::default(),
+            history: HistoryConfig::default(),
             slurm: Slurm::default(),
             inside: InsideConfig::default(),
             cluster: Cluster::default(),
@@ -201,7 +201,7 @@ impl Default for Cluster {
     }
 }
 
-impl Default for History {
+impl Default for HistoryConfig {
     fn default() -> Self {
         Self { snapshots: 100, days: 90 }
     }

@@ -9,7 +9,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, EnvRevision, Revision, TagName};
 use skiff_user::context::UserContext;
 
-use super::{Entry, History, Origin, change, short};
+use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, change, short};
 use crate::calling;
 use crate::snapshot_fault::ours;
 
@@ -22,7 +22,7 @@ struct ListedSnapshot<'a> {
     id: SnapshotId,
     #[serde(serialize_with = "output::as_time")]
     created: u64,
-    origin: Origin,
+    origin: SnapshotOrigin,
     entries: u64,
     bytes: u64,
     tags: Vec<&'a TagName>,
@@ -35,15 +35,15 @@ struct ListedSnapshot<'a> {
 /// Prints the snapshots of an environment, newest first.
 pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    let history = History::of(&env.dir)?;
+    let history = SnapshotHistory::of(&env.dir)?;
     let present = match history.entries.is_empty() {
         true => Default::default(),
         false => {
             Depot::open(&context.depot()?).and_then(|depot| skiff_snapshot::present(&depot)).map_err(ours)?
         }
     };
-    let listed = |(number, entry): (usize, &'_ Entry)| {
-        let Entry { snapshot, created, origin, entries, bytes, .. } = *entry;
+    let listed = |(number, entry): (usize, &'_ HistoryEntry)| {
+        let HistoryEntry { snapshot, created, origin, entries, bytes, .. } = *entry;
         let removed = !present.contains(&snapshot);
         let entry = &history.entries[number];
         let tags = history.tags_of(snapshot).collect();

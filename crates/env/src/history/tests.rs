@@ -4,8 +4,8 @@ fn id(byte: u8) -> SnapshotId {
     SnapshotId([byte; 32])
 }
 
-fn entry(snapshot: SnapshotId, created: u64) -> Entry {
-    Entry { snapshot, created, origin: Origin::Job, message: None, entries: 1, bytes: 2 }
+fn entry(snapshot: SnapshotId, created: u64) -> HistoryEntry {
+    HistoryEntry { snapshot, created, origin: SnapshotOrigin::Job, message: None, entries: 1, bytes: 2 }
 }
 
 fn tag(name: &str) -> TagName {
@@ -13,8 +13,8 @@ fn tag(name: &str) -> TagName {
 }
 
 /// Newest first.
-fn history(entries: &[(u8, u64)], tags: &[(&str, u8)]) -> History {
-    History {
+fn history(entries: &[(u8, u64)], tags: &[(&str, u8)]) -> SnapshotHistory {
+    SnapshotHistory {
         format: FORMAT,
         entries: entries.iter().map(|(byte, created)| entry(id(*byte), *created)).collect(),
         tags: tags.iter().map(|(name, byte)| (tag(name), id(*byte))).collect(),
@@ -30,7 +30,7 @@ fn an_unchanged_snapshot_adds_nothing_but_what_is_said_of_it() {
     let mut known = history(&[(2, 20), (1, 10)], &[]);
     known.add(entry(id(2), 30));
     assert_eq!(known, history(&[(2, 20), (1, 10)], &[]));
-    known.add(Entry { message: Some("good".into()), ..entry(id(2), 30) });
+    known.add(HistoryEntry { message: Some("good".into()), ..entry(id(2), 30) });
     known.add(entry(id(2), 40));
     assert_eq!((known.entries.len(), known.entries[0].message.as_deref()), (2, Some("good")));
     // One that is there, but not the newest: as after a rollback.
@@ -41,7 +41,7 @@ fn an_unchanged_snapshot_adds_nothing_but_what_is_said_of_it() {
 #[test]
 fn what_is_kept_is_the_newest_what_has_tags_and_what_is_neither_too_old_nor_too_many() {
     let day = |days: u64| 1000 * DAY - days * DAY;
-    let keep = |snapshots, days| config::History { snapshots, days };
+    let keep = |snapshots, days| config::HistoryConfig { snapshots, days };
     let all = [(5, day(1)), (4, day(2)), (3, day(3)), (2, day(50)), (1, day(100))];
     for (entries, tags, settings, want) in [
         (&all[..], &[][..], keep(100, 90), &[2, 3, 4, 5][..]),
@@ -103,7 +103,7 @@ fn references_find_one_snapshot_or_say_which_there_are() {
         let refused = find(text).expect_err(text);
         assert!(refused.message.contains(message) && refused.hint.contains(hint), "{refused:?}");
     }
-    let refused = History::default().find(&name, &Revision::Back(0)).expect_err("there is none");
+    let refused = SnapshotHistory::default().find(&name, &Revision::Back(0)).expect_err("there is none");
     assert!(refused.hint.contains("`skiff env snapshot dev`"), "{refused:?}");
 }
 
@@ -122,7 +122,7 @@ fn a_tag_never_moves_by_itself() {
 fn a_history_comes_back_as_it_was_and_nothing_else_is_taken_for_one() {
     let known = history(&[(2, 2), (1, 1)], &[("v1", 1)]);
     let text = serde_json::to_string(&known).expect("plain");
-    assert_eq!(History::parse(text.as_bytes()), Ok(known));
+    assert_eq!(SnapshotHistory::parse(text.as_bytes()), Ok(known));
     for (from, to, why) in [
         ("\"format\":1", "\"format\":2", "format 2 is unknown here"),
         ("\"created\"", "\"made\"", "unknown field"),
@@ -132,7 +132,7 @@ fn a_history_comes_back_as_it_was_and_nothing_else_is_taken_for_one() {
     ] {
         let broken =
             if to.is_empty() { text[..text.len() / 2].to_owned() } else { text.replacen(from, to, 1) };
-        let refused = History::parse(broken.as_bytes()).expect_err(to);
+        let refused = SnapshotHistory::parse(broken.as_bytes()).expect_err(to);
         assert!(refused.contains(why), "{from} -> {to}: {refused}");
     }
 }

@@ -18,7 +18,7 @@ use crate::xattr::XattrList;
 
 /// An entry of a state.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct FlatEntry {
     pub(super) kind: NodeType,
     pub(super) stamp: Stamp,
     /// Nothing if it lies in the state's directory, or the base's.
@@ -39,14 +39,14 @@ pub(super) struct Details {
 
 /// What a state's layers or its upper have over the base, by path. In these keys slashes are zeros, so that they sort as a walk goes.
 #[derive(Clone)]
-pub(super) struct State<'a> {
-    pub(super) entries: BTreeMap<Vec<u8>, Entry>,
+pub(super) struct FlatLayers<'a> {
+    pub(super) entries: BTreeMap<Vec<u8>, FlatEntry>,
     pub(super) upper: Option<BorrowedFd<'a>>,
 }
 
-impl<'a> State<'a> {
-    pub(super) fn empty() -> State<'a> {
-        State { entries: BTreeMap::new(), upper: None }
+impl<'a> FlatLayers<'a> {
+    pub(super) fn empty() -> FlatLayers<'a> {
+        FlatLayers { entries: BTreeMap::new(), upper: None }
     }
 
     /// An upper as it is. What has not changed since the snapshot `other`, if that was the last one, need not be read.
@@ -54,7 +54,7 @@ impl<'a> State<'a> {
         upper: BorrowedFd<'a>,
         state: BorrowedFd<'_>,
         other: Option<&SnapshotId>,
-    ) -> Result<State<'a>> {
+    ) -> Result<FlatLayers<'a>> {
         let index = SnapshotIndex::load(state)?.filter(|index| Some(&index.snapshot) == other);
         let known = index.map(|index| index.nodes).unwrap_or_else(Vec::new);
         let mut known = known.iter().peekable();
@@ -64,13 +64,13 @@ impl<'a> State<'a> {
             let unchanged = known
                 .next_if(|node| node.path == path)
                 .is_some_and(|node| node.stamp == stamp && node.kind == kind && !node.young);
-            entries.insert(key(&path), Entry { kind, stamp, details: None, unchanged });
+            entries.insert(key(&path), FlatEntry { kind, stamp, details: None, unchanged });
         }
-        Ok(State { entries, upper: Some(upper) })
+        Ok(FlatLayers { entries, upper: Some(upper) })
     }
 
     /// With these layers on top of it.
-    pub(super) fn over(mut self, depot: &Depot, layers: &[LayerRef]) -> Result<State<'a>> {
+    pub(super) fn over(mut self, depot: &Depot, layers: &[LayerRef]) -> Result<FlatLayers<'a>> {
         for layer in layers {
             let file = File::from(depot.open_layer(layer)?);
             let mut reader = LayerReader::new(file, layer.digest.to_string())?;
@@ -94,22 +94,22 @@ impl<'a> State<'a> {
                 }
                 LayerRecord::File { name, attr, linked, size } => {
                     let content = content(reader)?;
-                    let entry = Entry::known(NodeType::File, attr, size, vec![], content);
+                    let entry = FlatEntry::known(NodeType::File, attr, size, vec![], content);
                     if linked {
                         links.push(entry.clone());
                     }
                     self.replace(&join(&path, &name), entry);
                 }
                 LayerRecord::Symlink { name, attr, target } => {
-                    let entry = Entry::known(NodeType::Symlink, attr, 0, target, [0; 32]);
+                    let entry = FlatEntry::known(NodeType::Symlink, attr, 0, target, [0; 32]);
                     self.replace(&join(&path, &name), entry);
                 }
                 LayerRecord::Fifo { name, attr } => {
-                    let entry = Entry::known(NodeType::Fifo, attr, 0, vec![], [0; 32]);
+                    let entry = FlatEntry::known(NodeType::Fifo, attr, 0, vec![], [0; 32]);
                     self.replace(&join(&path, &name), entry);
                 }
                 LayerRecord::Whiteout { name } => {
-                    let entry = Entry::known(NodeType::Whiteout, Attr::default(), 0, vec![], [0; 32]);
+                    let entry = FlatEntry::known(NodeType::Whiteout, Attr::default(), 0, vec![], [0; 32]);
                     self.replace(&join(&path, &name), entry);
                 }
                 // The reader has seen to it that there is one.
@@ -133,7 +133,7 @@ impl<'a> State<'a> {
             // What is no directory ends the search for what lies below.
             Some(_) => (true, false),
         };
-        let entry = Entry::known(NodeType::Dir { opaque }, attr.clone(), 0, vec![], [0; 32]);
+        let entry = FlatEntry::known(NodeType::Dir { opaque }, attr.clone(), 0, vec![], [0; 32]);
         if merges {
             self.entries.insert(key(path), entry);
         } else {
@@ -141,7 +141,7 @@ impl<'a> State<'a> {
         }
     }
 
-    fn replace(&mut self, path: &[u8], entry: Entry) {
+    fn replace(&mut self, path: &[u8], entry: FlatEntry) {
         let below: Vec<Vec<u8>> = self.below(path).map(|(key, _)| key.clone()).collect();
         below.iter().for_each(|key| {
             self.entries.remove(key);
@@ -150,7 +150,7 @@ impl<'a> State<'a> {
     }
 
     /// All that lies in a directory.
-    fn below(&self, path: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
+    fn below(&self, path: &[u8]) -> impl Iterator<Item = (&Vec<u8>, &FlatEntry)> {
         let (mut from, mut to) = (key(path), key(path));
         if !path.is_empty() {
             from.push(0);
@@ -166,18 +166,23 @@ impl<'a> State<'a> {
     /// The names right in a directory.
     pub(super) fn children(&self, path: &[u8]) -> Vec<Vec<u8>> {
         let skip = if path.is_empty() { 0 } else { path.len() + 1 };
-        let own = |(key, _): (&Vec<u8>, &Entry)| {
+        let own = |(key, _): (&Vec<u8>, &FlatEntry)| {
             key.get(skip..).filter(|name| !name.contains(&0)).map(<[u8]>::to_vec)
         };
         self.below(path).filter_map(own).collect()
     }
 }
 
-impl Entry {
-    fn known(kind: NodeType, attr: Attr, size: u64, target: Vec<u8>, content: [u8; 32]) -> Entry {
+impl FlatEntry {
+    fn known(kind: NodeType, attr: Attr, size: u64, target: Vec<u8>, content: [u8; 32]) -> FlatEntry {
         let Attr { mode, uid, gid, mtime, xattrs } = attr;
         let stamp = Stamp { size, mtime, mode, uid, gid, ..Stamp::default() };
-        Entry { kind, stamp, details: Some(Rc::new(Details { xattrs, target, content })), unchanged: false }
+        FlatEntry {
+            kind,
+            stamp,
+            details: Some(Rc::new(Details { xattrs, target, content })),
+            unchanged: false,
+        }
     }
 }
 
