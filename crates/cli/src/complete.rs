@@ -10,6 +10,8 @@ use clap_complete::Shell;
 pub enum NameKind {
     /// Environments.
     Environments,
+    /// Environments, and their snapshots that have tags.
+    Snapshots,
     /// Instances.
     Instances,
     /// Clusters.
@@ -85,6 +87,8 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         (_, _, "net") => Some(Networks),
         (_, _, "base") => Some(Bases),
         (_, _, "environment") => Some(Environments),
+        ("env", "diff" | "tag" | "rollback", "env") => Some(Snapshots),
+        ("env", "diff" | "rollback", "snapshots" | "to") => Some(Snapshots),
         ("env", "create", _) | (_, _, "new") => None,
         ("env", _, "name" | "names") => Some(Environments),
         ("net", _, "name") => Some(Networks),
@@ -122,10 +126,10 @@ pub fn script(shell: Shell) -> String {
     }
 }
 
-/// Bash parts words at `=` and `:`. Here they are whole again, and of a name only what comes behind the last of these is to be put in.
+/// Bash parts words at `=`, `:` and `@`. Here they are whole again, and of a name only what comes behind the last of these is to be put in.
 const BASH: &str = r#"
 _skiff_or_names() {
-    local rest=${COMP_LINE:0:COMP_POINT} typed=() parted=${COMP_WORDBREAKS//[^=:]} word names name front=
+    local rest=${COMP_LINE:0:COMP_POINT} typed=() parted=${COMP_WORDBREAKS//[^=:@]} word names name front=
     for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
         if [[ ${#typed[@]} == 0 || $rest == [[:space:]]* ]]; then typed+=(""); fi
         rest=${rest#"${rest%%[![:space:]]*}"}
@@ -248,6 +252,13 @@ mod tests {
             ("env exec dev", None),
             ("env exec dev --", None),
             ("env rm one two", Some(Environments)),
+            ("env history", Some(Environments)),
+            ("env diff", Some(Snapshots)),
+            ("env diff dev", Some(Snapshots)),
+            ("env diff dev@v1 dev@v2", Some(Snapshots)),
+            ("env tag", Some(Snapshots)),
+            ("env tag dev", None),
+            ("env rollback --dry-run dev", Some(Snapshots)),
             ("env create", None),
             ("env create x --base", Some(Bases)),
             ("env clone", Some(Environments)),

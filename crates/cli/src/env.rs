@@ -7,13 +7,20 @@ use clap::{Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
+use skiff_spec::revision::{EnvRevision, SnapshotRef, TagName};
 
 use crate::root::{BASE, HostArgs};
-use crate::show::{ListArgs, OutputArgs};
+use crate::show::{DryRunArgs, ListArgs, OutputArgs};
 
 /// In an environment one is root over an image, too.
 const ROOT: &str = "Run as root inside (the default)";
 const ME: &str = "Run as yourself, unprivileged";
+
+/// What commands mean that name no environment and are not called in one; as `EnvName::default_name`.
+const DEFAULT: &str = "default";
+
+const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0), or the first \
+digits of the ID (6 or more).";
 
 #[derive(Subcommand)]
 pub enum EnvCommand {
@@ -76,10 +83,14 @@ pub enum EnvCommand {
         /// New name
         new: EnvName,
     },
-    /// Show files added (A), changed (C) and deleted (D) since the base
+    /// Show files added (A), changed (C) and deleted (D): since the base, or since or between snapshots
     Diff {
-        #[command(flatten)]
-        env: EnvNameArg,
+        /// Environment; or one of its snapshots, for what changed since
+        #[arg(value_name = "NAME[@REF]", env = CALLED_FROM, hide_env = true, default_value = DEFAULT)]
+        env: EnvRevision,
+        /// Snapshots: A for what changed since, A B for what changed between the two
+        #[arg(value_name = "REF", num_args = 0..=2)]
+        snapshots: Vec<SnapshotRef>,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -101,6 +112,12 @@ pub enum EnvCommand {
     Snapshot {
         #[command(flatten)]
         env: EnvNameArg,
+        /// Tag for the snapshot: NAME@TAG then means it
+        #[arg(short, long)]
+        tag: Option<TagName>,
+        /// Message for the environment's history
+        #[arg(short, long, value_name = "TEXT")]
+        message: Option<String>,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -119,6 +136,39 @@ pub enum EnvCommand {
         file: PathBuf,
         /// Environment name [default: the name it was exported by]
         name: Option<EnvName>,
+    },
+    /// List the snapshots taken of an environment, newest first
+    #[command(after_help = REFERENCES)]
+    History {
+        #[command(flatten)]
+        env: EnvNameArg,
+        #[command(flatten)]
+        list: ListArgs,
+    },
+    /// Give a snapshot a tag, or take one away; snapshots with tags are kept
+    #[command(after_help = REFERENCES)]
+    Tag {
+        /// Snapshot; without @REF the newest
+        #[arg(value_name = "NAME@REF")]
+        env: EnvRevision,
+        /// Tag: letters, digits, '.', '_' and '-'
+        #[arg(required_unless_present = "remove")]
+        tag: Option<TagName>,
+        /// Remove the tag that NAME@TAG names
+        #[arg(long, conflicts_with = "tag")]
+        remove: bool,
+    },
+    /// Make an environment as it was in a snapshot; the present state becomes one, too
+    #[command(after_help = REFERENCES)]
+    Rollback {
+        /// Environment; nothing may run in it
+        #[arg(value_name = "NAME[@REF]")]
+        env: EnvRevision,
+        /// Snapshot to go back to
+        #[arg(value_name = "REF")]
+        to: Option<SnapshotRef>,
+        #[command(flatten)]
+        dry_run: DryRunArgs,
     },
     /// Stop a running environment and every process in it
     Stop(EnvNameArg),

@@ -84,6 +84,8 @@ const ALL: &[Examples] = &[
         &[
             ("What you changed in the default environment:", "skiff env diff"),
             ("In another one:", "skiff env diff dev"),
+            ("What changed since the snapshot before the newest:", "skiff env diff dev @~1"),
+            ("Between two snapshots:", "skiff env diff dev v1 v2"),
         ],
     ),
     (
@@ -100,7 +102,37 @@ const ALL: &[Examples] = &[
             ("For a program:", "skiff env status --json dev"),
         ],
     ),
-    ("env snapshot", &[("As a job would take it:", "skiff env snapshot dev")]),
+    (
+        "env snapshot",
+        &[
+            ("As a job would take it:", "skiff env snapshot dev"),
+            ("One to come back to:", "skiff env snapshot -t v1 -m stable dev"),
+        ],
+    ),
+    (
+        "env history",
+        &[
+            ("Which snapshots are there?", "skiff env history dev"),
+            ("For scripts:", "skiff env history --json dev"),
+        ],
+    ),
+    (
+        "env tag",
+        &[
+            ("Name the newest snapshot, and one by its id:", "skiff env tag dev v2"),
+            ("", "skiff env tag dev@1a2b3c v1"),
+            ("Run a job in it, today or in a year:", "srun --environment=dev@v1 ./solver"),
+            ("Take the tag away:", "skiff env tag --remove dev@v1"),
+        ],
+    ),
+    (
+        "env rollback",
+        &[
+            ("See what would change, then go back:", "skiff env rollback --dry-run dev v1"),
+            ("", "skiff env rollback dev v1"),
+            ("Take that back:", "skiff env rollback dev @~1"),
+        ],
+    ),
     ("env stop", &[("End all processes in it; its files stay:", "skiff env stop dev")]),
     (
         "env rm",

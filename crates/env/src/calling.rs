@@ -51,3 +51,12 @@ pub fn outlive() -> Result<()> {
     }
     Ok(())
 }
+
+/// The environment that is named, else the one that the caller is in, else the default one.
+pub fn named_or_own(name: Option<&EnvName>) -> Result<EnvName> {
+    match (name, std::env::var(CALLED_FROM)) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, Ok(from)) => from.parse().map_err(|e| Error::new(format!("{e}"))),
+        (None, Err(_)) => Ok(EnvName::default_name()),
+    }
+}

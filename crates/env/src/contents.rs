@@ -12,7 +12,7 @@ use skiff_output as output;
 use skiff_plan::base;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, SnapshotInput};
+use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, Pushed, SnapshotInput};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
@@ -21,16 +21,23 @@ use skiff_store::copies;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
-use crate::{base_fingerprint, latest, root};
+pub use crate::snapshot_fault::ours;
+
+use crate::history::Occasion;
+use crate::{base_fingerprint, history, latest, root};
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
-    let changes = changes(context, &Environment::existing(context, name.clone())?)?;
+    print(&changes(context, &Environment::existing(context, name.clone())?)?, json)
+}
+
+/// Prints changes, a line for each.
+pub(crate) fn print(changes: &[Change], json: bool) -> Result<()> {
     if json {
         return output::json(&changes);
     }
     let mut text = String::new();
-    for change in &changes {
+    for change in changes {
         text.push_str(match change.kind {
             ChangeKind::Added => "A ",
             ChangeKind::Changed => "C ",
@@ -60,15 +67,19 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
         // An image does not change; what times its files have was its maker's choice.
         changes.iter_mut().for_each(|change| change.base_changed = false);
     }
-    // One that cannot run now has its places shown.
-    if let Ok(plan) = root::plan(context, env) {
-        leave_out_places(&mut changes, &plan);
-    }
+    leave_out_mount_points(context, env, &mut changes);
     Ok(changes)
 }
 
-/// Leaves out what was added only for something to be mounted there: nobody has seen it. (Files come in order, a directory before
-/// what is in it.)
+/// Leaves out what was added only for something to be mounted there: nobody has seen it.
+pub(crate) fn leave_out_mount_points(context: &UserContext, env: &Environment, changes: &mut Vec<Change>) {
+    // One that cannot run now has its places shown.
+    if let Ok(plan) = root::plan(context, env) {
+        leave_out_places(changes, &plan);
+    }
+}
+
+/// The same by the plan. (Files come in order, a directory before what is in it.)
 fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
     let mut targets: Vec<&Path> =
         plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]).collect();
@@ -107,8 +118,16 @@ pub struct SnapshotReport {
     pub skipped: Vec<String>,
 }
 
-/// Takes a snapshot of an environment into the depot.
-pub fn take_snapshot(context: &UserContext, env: &Environment) -> Result<SnapshotReport> {
+/// How often a snapshot is begun again because the environment was rolled back meanwhile.
+const TRIES: u32 = 3;
+
+/// Takes a snapshot of an environment into the depot, and notes it in the environment's history.
+pub fn take_snapshot(
+    context: &UserContext,
+    env: &Environment,
+    occasion: &Occasion,
+) -> Result<SnapshotReport> {
+    occasion.check()?;
     let depot_dir = context.depot()?;
     let kept = base_fingerprint::kept_in_home(context);
     let ground = env.ground()?;
@@ -123,20 +142,9 @@ pub fn take_snapshot(context: &UserContext, env: &Environment) -> Result<Snapsho
     };
     let base = ground.base();
     let own = own_view(context, base)?;
-    let dir = env.dir.clone();
     let name = env.name.clone();
     let report: SnapshotReport = as_root_of_ids(context.helper.as_deref(), base, |view| {
-        let (upper, state, base) =
-            (open_dir(&dir.join("upper"))?, open_dir(&dir)?, view_of_base(view, &own)?);
-        let input = SnapshotInput {
-            environment: name.as_str(),
-            upper: upper.as_fd(),
-            base: base.as_fd(),
-            state: state.as_fd(),
-            base_fingerprint: &fingerprint,
-            merge: MergePolicy::default(),
-        };
-        let pushed = skiff_snapshot::push(&depot, &input).map_err(ours)?;
+        let pushed = push(env, &depot, &fingerprint, &view_of_base(view, &own)?)?;
         let how = match pushed.how {
             How::Unchanged => "unchanged",
             How::Restated => "restated",
@@ -161,13 +169,44 @@ pub fn take_snapshot(context: &UserContext, env: &Environment) -> Result<Snapsho
         })
     })?;
     latest::set(&depot_dir, &report.descriptor)?;
+    let id = report.descriptor.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    history::note(context, env, &depot, (id, report.entries, report.bytes), occasion)?;
     Ok(report)
 }
 
+/// Reads the environment's upper, which a rollback may exchange for another meanwhile, and then removes.
+fn push(
+    env: &Environment,
+    depot: &Depot,
+    base_fingerprint: &BTreeMap<String, String>,
+    base: &OwnedFd,
+) -> Result<Pushed> {
+    let mut last = None;
+    for _ in 0..TRIES {
+        let (upper, state) = (open_dir(&env.dir.join("upper"))?, open_dir(&env.dir)?);
+        let input = SnapshotInput {
+            environment: env.name.as_str(),
+            upper: upper.as_fd(),
+            base: base.as_fd(),
+            state: state.as_fd(),
+            base_fingerprint,
+            merge: MergePolicy::default(),
+        };
+        let pushed = skiff_snapshot::push(depot, &input).map_err(ours);
+        let inode = |dir: &OwnedFd| rustix::fs::fstat(dir).map(|stat| stat.st_ino).context(|| "upper");
+        if inode(&upper)? == inode(&open_dir(&env.dir.join("upper"))?)? {
+            return pushed;
+        }
+        last = Some(pushed);
+    }
+    let busy = Error::new(format!("environment {}: it was rolled back again and again", env.name));
+    last.unwrap_or(Err(busy))
+}
+
 /// Takes a snapshot and says which.
-pub fn snapshot(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
+pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    let report = take_snapshot(context, &env)?;
+    let report = take_snapshot(context, &env, occasion)?;
     if json {
         return output::json(&report);
     }
@@ -184,28 +223,16 @@ pub fn snapshot(context: &UserContext, name: &EnvName, json: bool) -> Result<()>
 }
 
 /// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
-pub fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
+pub(crate) fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
     Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
 }
 
 /// The base to compare with: the helper's view of it where there is one.
-pub fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
+pub(crate) fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
     view.map_or_else(|| open_dir(own), Ok)
 }
 
-/// Opens a directory.
-pub fn open_dir(path: &Path) -> Result<OwnedFd> {
+pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
-}
-
-/// An error of the environment's contents, as the command line shows it.
-pub fn ours(e: skiff_snapshot::Error) -> Error {
-    match e {
-        skiff_snapshot::Error::Untrusted(e) => e.into(),
-        e => {
-            let hint = e.hint().unwrap_or_default();
-            Error::new(e.to_string()).hint(hint)
-        }
-    }
 }

@@ -1,15 +1,19 @@
 //! `skiff env`, and what jobs, instances and checkpoints need of environments: snapshots, their way to a node, the identity of the base.
 
 pub mod base_fingerprint;
+pub mod between;
 pub mod calling;
 pub mod contents;
 pub mod deploy;
 mod export;
+pub mod history;
 pub mod latest;
 pub mod live;
 mod remove;
+mod rollback;
 pub mod root;
 mod settings;
+mod snapshot_fault;
 mod ssh_agent;
 mod status;
 
@@ -22,6 +26,8 @@ use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Mount, Source};
 use skiff_user::context::UserContext;
+
+use history::{Occasion, SnapshotOrigin};
 
 pub use live::{command, enter_default, exec_in, stop};
 pub use remove::delete_leftovers;
@@ -52,10 +58,21 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Show { env, output } => settings::show(&context, &env.name, output.json)?,
         EnvCommand::Clone { name, new } => settings::copy(&context, name, new)?,
         EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
-        EnvCommand::Diff { env, output } => contents::diff(&context, &env.name, output.json)?,
+        EnvCommand::Diff { env, snapshots, output } => {
+            between::diff(&context, env, snapshots, output.json)?;
+        }
         EnvCommand::Refresh { env, output } => live::refresh(&context, &env.name, output.json)?,
         EnvCommand::Status { env, output } => status::status(&context, &env.name, output.json)?,
-        EnvCommand::Snapshot { env, output } => contents::snapshot(&context, &env.name, output.json)?,
+        EnvCommand::Snapshot { env, tag, message, output } => {
+            let (tag, message) = (tag.clone(), message.clone());
+            let occasion = Occasion { message, tag, ..SnapshotOrigin::Manual.into() };
+            contents::snapshot(&context, &env.name, &occasion, output.json)?;
+        }
+        EnvCommand::History { env, list } => history::list(&context, &env.name, &list.format())?,
+        EnvCommand::Tag { env, tag, remove: _ } => history::tag(&context, env, tag.as_ref())?,
+        EnvCommand::Rollback { env, to, dry_run } => {
+            rollback::rollback(&context, env, to.as_ref(), (dry_run.dry_run, dry_run.json))?;
+        }
         EnvCommand::Export { name, file, output } => export::export(&context, name, file, output.json)?,
         EnvCommand::Import { file, name } => export::import(&context, file, name.as_ref())?,
         EnvCommand::Stop(env) => stop(&context, &env.name)?,

@@ -18,8 +18,8 @@ use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
-use crate::latest;
 use crate::live::ListedEnvironment;
+use crate::{history, latest};
 
 /// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
 const KEPT: [&str; 3] = ["upper", "tmp", "vartmp"];
@@ -67,7 +67,10 @@ pub fn copy(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> 
             dirs::delete(context, dir.to_owned())
                 .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
         }
-        copied.and_then(|()| package_database::copy_ancestor(&env.dir, dir))
+        copied.and_then(|()| package_database::copy_ancestor(&env.dir, dir))?;
+        // A damaged history is no reason not to copy what there is.
+        history::copy(&env.dir, dir).unwrap_or_else(|e| output::complain(&e));
+        Ok(())
     })
 }
 
@@ -95,7 +98,7 @@ pub fn rename(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()
 }
 
 /// The lock of an environment that is not running. One that only waits for its next session is ended.
-fn lock_ended(env: &Environment) -> Result<OwnedFd> {
+pub(crate) fn lock_ended(env: &Environment) -> Result<OwnedFd> {
     control::end_if_idle(&env.dir)?;
     let name = &env.name;
     lock::try_lock(&env.dir)?.ok_or_else(|| {

@@ -10,6 +10,7 @@ use skiff_cli::StartArgs;
 use skiff_env as env;
 use skiff_env::contents::{ours, take_snapshot};
 use skiff_env::deploy::{own_layers, unpack};
+use skiff_env::history::SnapshotOrigin;
 use skiff_output as output;
 use skiff_plan::described::DescribedProcess;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
@@ -295,7 +296,7 @@ pub fn over_environment(options: PlanOptions, settings: Settings, layers: Vec<Pa
 
 /// Takes one, and unpacks it; bottom first.
 fn snapshot(context: &UserContext, env: &Environment) -> Result<(String, Vec<(PathBuf, LayerLease)>)> {
-    let taken = take_snapshot(context, env)?;
+    let taken = take_snapshot(context, env, &SnapshotOrigin::Instance.into())?;
     for path in &taken.skipped {
         output::note(&format!("not in the instance: /{path} (a socket or device)"));
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use skiff_cli::complete::{NameKind, following};
 use skiff_cluster::local::record::ClusterDir;
+use skiff_env::history::SnapshotHistory;
 use skiff_output as output;
 use skiff_runtime::environments;
 use skiff_runtime::record::InstanceDir;
@@ -42,6 +43,7 @@ fn names(context: &UserContext, kind: NameKind) -> Result<Vec<String>> {
     let host = || vec!["host".to_owned()];
     Ok(match kind {
         NameKind::Environments => environments()?,
+        NameKind::Snapshots => [environments()?, snapshots(context)?].concat(),
         NameKind::Instances => instances()?,
         NameKind::Clusters => clusters()?,
         NameKind::Nodes => nodes(context)?,
@@ -63,6 +65,17 @@ fn names(context: &UserContext, kind: NameKind) -> Result<Vec<String>> {
             host().into_iter().chain(images).collect()
         }
     })
+}
+
+/// Snapshots that have tags. A history that cannot be read has none.
+fn snapshots(context: &UserContext) -> Result<Vec<String>> {
+    let mut found = vec![];
+    for env in environments::list(context)? {
+        let history =
+            SnapshotHistory::of(&env.dir).default_on_error("nothing is said in the middle of a line");
+        found.extend(history.tags.keys().map(|tag| format!("{}@{tag}", env.name)));
+    }
+    Ok(found)
 }
 
 /// As many as the largest cluster has.

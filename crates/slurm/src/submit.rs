@@ -4,7 +4,8 @@ use std::path::Path;
 
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
-use skiff_env::{latest, root};
+use skiff_env::history::SnapshotOrigin;
+use skiff_env::{between, latest, root};
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
@@ -13,6 +14,7 @@ use skiff_spec::job::JobSpec;
 use skiff_spec::job::names::{JOB, Submission};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
+use skiff_spec::revision::{EnvRevision, Revision};
 use skiff_user::context::UserContext;
 
 use crate::container_options;
@@ -25,6 +27,12 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
     }
     match asked(submit)? {
         RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
+        RequestedRoot::Snapshot(name, revision) if Path::new(inside::PROGRAM).exists() => {
+            return Err(Error::new(format!(
+                "environment {name}: its history, and so {revision}, cannot be looked up in a job"
+            ))
+            .hint("steps run in the job's own snapshot if they name none; or submit from outside"));
+        }
         asked => describe(&UserContext::load()?, asked)?,
     }
     Ok(0)
@@ -34,6 +42,8 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
 pub enum RequestedRoot<'a> {
     /// An environment of the user's.
     Environment(EnvName),
+    /// A snapshot of one.
+    Snapshot(EnvName, Revision),
     /// A container; whether it is for a step.
     Container(&'a ContainerArgs, bool),
     /// A container of an image about which nothing else is said; likewise.
@@ -52,12 +62,12 @@ pub fn asked(submit: &SubmitArgs) -> Result<RequestedRoot<'_>> {
         }
         (None, false) => Err(Error::new("neither --environment nor --container-image is given")),
         (Some(environment), false) => match environment.strip_prefix(skiff_store::PREFIX) {
-            _ if !environment.contains(':') => parse(environment).map(RequestedRoot::Environment),
+            _ if !environment.contains(':') => parse(environment),
             // A job that is submitted from one in a container gets the same, with its mounts and all else.
             image => match (own(submit.step).filter(|own| own.environment() == environment), image) {
                 (Some(own), _) => Ok(RequestedRoot::Same(Box::new(own))),
                 (None, Some(image)) => Ok(RequestedRoot::Image(image, submit.step)),
-                (None, None) => parse(environment).map(RequestedRoot::Environment),
+                (None, None) => parse(environment),
             },
         },
     }
@@ -83,11 +93,14 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
         RequestedRoot::Environment(name) => {
             let environment = Environment::existing(context, name)?;
             root::catch_up(context, &environment)?;
-            let taken = take_snapshot(context, &environment)?;
+            let taken = take_snapshot(context, &environment, &SnapshotOrigin::Job.into())?;
             for path in &taken.skipped {
                 output::note(&format!("not in the snapshot for the job: /{path} (a socket or device)"));
             }
             JobSpec::Snapshot(taken.descriptor)
+        }
+        RequestedRoot::Snapshot(name, revision) => {
+            JobSpec::Snapshot(between::for_job(context, name, &revision)?)
         }
         RequestedRoot::Container(asked, step) => of(asked, step)?,
         RequestedRoot::Image(image, step) => {
@@ -122,6 +135,11 @@ fn print(spec: &JobSpec) -> Result<()> {
     output::bytes(Submission { spec: line, environment, depot }.to_lines().as_bytes())
 }
 
-fn parse(environment: &str) -> Result<EnvName> {
-    environment.parse().map_err(|e| Error::new(format!("{e}")))
+fn parse<'a>(environment: &str) -> Result<RequestedRoot<'a>> {
+    let EnvRevision { name, revision } = environment.parse().map_err(|e| Error::new(format!("{e}")))?;
+    let name = name.ok_or_else(|| Error::new(format!("{environment:?} does not name an environment")))?;
+    Ok(match revision {
+        None => RequestedRoot::Environment(name),
+        Some(revision) => RequestedRoot::Snapshot(name, revision),
+    })
 }

@@ -32,7 +32,7 @@ use skiff_sys::{SystemContext, SystemError};
 
 pub(crate) const LAYERS: &str = "layers";
 pub(crate) const PACKS: &str = "packs";
-const SNAPSHOTS: &str = "snapshots";
+pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// Layers and unfinished files younger than this are never pruned: someone may be about to name them in a manifest.
 const GRACE: Duration = Duration::from_secs(600);
 /// A file just made on another node may not be seen at once on NFS: how often to look again, and after how long.

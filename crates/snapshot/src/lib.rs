@@ -4,10 +4,13 @@
 //! chain of layer files; [`fetch`] unpacks them into a node's [`Cache`] as lower directories of an overlay. Both run inside the
 //! environment's user namespace, where all of its files can be read and owners are the same on every node.
 
+mod apply;
 mod base;
 mod bundle;
 mod cache;
 mod chunk;
+mod compare;
+mod content_hash;
 mod depot;
 mod diff;
 mod digest;
@@ -24,8 +27,10 @@ mod tree;
 pub mod whole;
 mod xattr;
 
+pub use apply::{apply, present, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
+pub use compare::{Side, compare};
 pub use depot::{Depot, Pruned};
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};

@@ -5,6 +5,7 @@ mod cache;
 mod chunks;
 mod common;
 mod diff;
+mod history;
 mod hostile;
 mod incremental;
 mod roundtrip;

@@ -58,6 +58,8 @@ pub struct Config {
     pub run: Run,
     /// The host's root.
     pub base: BaseConfig,
+    /// Histories of environments.
+    pub history: HistoryConfig,
     /// Jobs.
     pub slurm: Slurm,
     /// Skiff called inside an environment.
@@ -123,6 +125,16 @@ pub struct BaseConfig {
     pub mismatch: Mismatch,
 }
 
+/// Histories of environments: for how long snapshots without a tag are kept. The newest of each environment, and those with tags, always are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HistoryConfig {
+    /// How many of each environment.
+    pub snapshots: u32,
+    /// For how many days; 0: for as long as there are not too many.
+    pub days: u32,
+}
+
 /// Jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -166,6 +178,7 @@ impl Default for Config {
             helper: String::new(),
             run: Run::default(),
             base: BaseConfig::default(),
+            history: HistoryConfig::default(),
             slurm: Slurm::default(),
             inside: InsideConfig::default(),
             cluster: Cluster::default(),
@@ -185,6 +198,12 @@ impl Default for InsideConfig {
 impl Default for Cluster {
     fn default() -> Self {
         Self { silence_seconds: 30 }
+    }
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        Self { snapshots: 100, days: 90 }
     }
 }
 

@@ -17,6 +17,7 @@ pub mod members;
 pub mod name;
 pub mod network;
 pub mod plan;
+pub mod revision;
 pub mod scratch;
 pub mod settings;
 pub mod site;

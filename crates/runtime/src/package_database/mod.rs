@@ -142,6 +142,15 @@ pub fn put_ancestor_texts(dir: &Path, texts: &BTreeMap<String, String>) -> Resul
     texts.get(rpm::FILE).map_or(Ok(()), |text| rpm::put_ancestor_text(dir, text))
 }
 
+/// Forgets what was merged into the environment in `dir`, for one whose database is to be an older one: what is the user's is then told by what
+/// they have unpacked (docs/decisions/024-the-hosts-changes-show-by-themselves.md), and the next session merges all else anew.
+///
+/// # Errors
+/// When it cannot be removed.
+pub fn forget_ancestor(dir: &Path) -> Result<()> {
+    Ok(dirs::open(dir)?.remove_file(FILE)?)
+}
+
 /// Whether an environment has a database of its own.
 pub fn has_own(dir: &Path) -> bool {
     let status = base::STATUS.trim_start_matches('/');

@@ -1,0 +1,89 @@
+//! `skiff env diff` of snapshots: what changed between two, or from one to the environment as it is.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use skiff_runtime::environments::Environment;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{Change, Depot, Side, SnapshotId, compare};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::Snapshot;
+use skiff_spec::name::EnvName;
+use skiff_spec::revision::{EnvRevision, Revision, SnapshotRef};
+use skiff_user::context::UserContext;
+
+use crate::calling;
+use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
+use crate::history::SnapshotHistory;
+
+/// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
+pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
+    let name = calling::named_or_own(of.name.as_ref())?;
+    let first = of.revision.iter().map(|revision| (&name, revision));
+    let others = more.iter().map(|one| (one.name.as_ref().unwrap_or(&name), &one.revision));
+    let named: Vec<(&EnvName, &Revision)> = first.chain(others).collect();
+    let (before, after) = match named[..] {
+        [] => return contents::diff(context, &name, json),
+        [before] => (before, None),
+        [before, after] => (before, Some(after)),
+        _ => {
+            return Err(Error::new("more than two snapshots are named")
+                .hint(format!("`skiff env diff {name} A B` compares two")));
+        }
+    };
+    let env = Environment::existing(context, name.clone())?;
+    let before = find(context, before)?;
+    let after = after.map(|after| find(context, after)).transpose()?;
+    contents::print(&changes(context, &env, before, after)?, json)
+}
+
+/// The snapshot that is meant.
+pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
+    let env = Environment::existing(context, name.clone())?;
+    SnapshotHistory::of(&env.dir)?.find(name, revision)
+}
+
+/// That snapshot as a job carries it; it has to be in the depot.
+pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision) -> Result<Snapshot> {
+    let id = find(context, (&environment, revision))?;
+    let depot = context.depot()?;
+    Depot::open(&depot).and_then(|depot| depot.manifest(&id)).map_err(ours)?;
+    let depot = depot.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", depot.display())))?;
+    Ok(Snapshot { environment, snapshot: id.to_string(), depot: depot.into() })
+}
+
+/// What changed from one snapshot to another, or to the environment as it is.
+pub fn changes(
+    context: &UserContext,
+    env: &Environment,
+    before: SnapshotId,
+    after: Option<SnapshotId>,
+) -> Result<Vec<Change>> {
+    let sides = |now: Side<'_>, base: &OwnedFd, depot: &Depot| {
+        compare(depot, Side::Snapshot(&before), after.as_ref().map_or(now, Side::Snapshot), base.as_fd())
+    };
+    with_upper_and_base(context, env, sides)
+}
+
+/// What would change if the environment became as a snapshot.
+pub fn changes_back(context: &UserContext, env: &Environment, to: SnapshotId) -> Result<Vec<Change>> {
+    with_upper_and_base(context, env, |now, base, depot| {
+        compare(depot, now, Side::Snapshot(&to), base.as_fd())
+    })
+}
+
+fn with_upper_and_base(
+    context: &UserContext,
+    env: &Environment,
+    compare: impl FnOnce(Side<'_>, &OwnedFd, &Depot) -> skiff_snapshot::Result<Vec<Change>>,
+) -> Result<Vec<Change>> {
+    let depot = Depot::open(&context.depot()?).map_err(ours)?;
+    let base = env.ground()?.base();
+    let own = own_view(context, base)?;
+    let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let (upper, state) = (open_dir(&env.dir.join("upper"))?, open_dir(&env.dir)?);
+        let base = view_of_base(view, &own)?;
+        compare(Side::Upper(upper.as_fd(), state.as_fd()), &base, &depot).map_err(ours)
+    })?;
+    leave_out_mount_points(context, env, &mut changes);
+    Ok(changes)
+}

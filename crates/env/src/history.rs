@@ -1,0 +1,351 @@
+//! An environment's history: which snapshots were taken of it, in a file of its directory, so that it goes where the environment goes.
+//!
+//! The file is read whole and replaced whole, under a lock of its own. Nothing else depends on it: with a damaged one, jobs run and
+//! the environment can be used, but nothing can be said of its snapshots, and none of the depot's may be removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, OFlags};
+use serde::{Deserialize, Serialize};
+use skiff_runtime::environments::{self, Environment};
+use skiff_site::TrustedDir;
+use skiff_snapshot::{Depot, SnapshotId};
+use skiff_spec::config;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::revision::{AT, FEWEST_DIGITS, Revision, TagName};
+use skiff_sys::clock::now;
+use skiff_sys::{lock, small_file};
+use skiff_user::context::UserContext;
+use skiff_user::dirs::{self, with_umask};
+
+use crate::snapshot_fault::ours;
+
+mod commands;
+#[cfg(test)]
+mod tests;
+
+pub use commands::{list, tag};
+
+/// In the environment's directory.
+pub const FILE: &str = "history.json";
+/// The next one, until it is whole.
+const NEW: &str = "history.json.new";
+const LOCK: &str = "history.lock";
+/// For how long somebody else who writes it is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The version of the format written here, the only one read.
+const FORMAT: u32 = 1;
+/// Longest file that is read, in bytes.
+const LONGEST: u64 = 16 << 20;
+/// Longest message, in bytes.
+const LONGEST_MESSAGE: usize = 4096;
+const DAY: u64 = 24 * 60 * 60;
+
+/// On what occasion a snapshot was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotOrigin {
+    /// The user asked for it.
+    Manual,
+    /// A job was submitted.
+    Job,
+    /// An instance was started.
+    Instance,
+    /// The environment was about to be rolled back.
+    BeforeRollback,
+    /// The environment was rolled back to it.
+    Rollback,
+}
+
+impl SnapshotOrigin {
+    /// For people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Manual => "by hand",
+            Self::Job => "job",
+            Self::Instance => "instance",
+            Self::BeforeRollback => "before rollback",
+            Self::Rollback => "rollback",
+        }
+    }
+}
+
+/// That a snapshot was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryEntry {
+    /// The snapshot.
+    pub snapshot: SnapshotId,
+    /// When, in seconds since 1970.
+    pub created: u64,
+    /// On what occasion.
+    pub origin: SnapshotOrigin,
+    /// What the user said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Files and directories written to the depot.
+    pub entries: u64,
+    /// Bytes written to the depot.
+    pub bytes: u64,
+}
+
+/// All that is known of an environment's snapshots.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotHistory {
+    format: u32,
+    /// Newest first. One snapshot may be there several times: after a rollback.
+    pub entries: Vec<HistoryEntry>,
+    /// Which snapshot each tag names.
+    pub tags: BTreeMap<TagName, SnapshotId>,
+}
+
+impl SnapshotHistory {
+    /// The history of the environment in `dir`; an empty one if no snapshot was taken yet.
+    pub fn of(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        // What is there may be anything that a program of the user's has put there.
+        match small_file::read_below(rustix::fs::CWD, &path, LONGEST) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self { format: FORMAT, ..Self::default() }),
+            read => Self::parse(&read.context(|| path.display().to_string()).map_err(|e| damaged(e, &path))?)
+                .map_err(|why| damaged(Error::new(format!("{}: {why}", path.display())), &path)),
+        }
+    }
+
+    fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
+        let history: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        match history.format {
+            FORMAT => Ok(history),
+            other => Err(format!("format {other} is unknown here")),
+        }
+    }
+
+    /// The tags of a snapshot.
+    pub fn tags_of(&self, snapshot: SnapshotId) -> impl Iterator<Item = &TagName> {
+        self.tags.iter().filter(move |(_, id)| **id == snapshot).map(|(tag, _)| tag)
+    }
+
+    /// Notes a snapshot, unless it is the newest already; then only what the user says of it.
+    fn add(&mut self, entry: HistoryEntry) {
+        match self.entries.first_mut().filter(|newest| newest.snapshot == entry.snapshot) {
+            Some(newest) => newest.message = entry.message.or(newest.message.take()),
+            None => self.entries.insert(0, entry),
+        }
+    }
+
+    /// Has a tag name a snapshot; one that names another already stays as it is.
+    fn set_tag(&mut self, name: &EnvName, tag: &TagName, snapshot: SnapshotId) -> Result<()> {
+        match self.tags.get(tag).filter(|known| **known != snapshot) {
+            Some(known) => Err(Error::new(format!(
+                "environment {name}: tag {tag} already names another snapshot ({})",
+                short(*known)
+            ))
+            .hint(format!("`skiff env tag --remove {name}{AT}{tag}` takes it away; or choose another"))),
+            None => {
+                self.tags.insert(tag.clone(), snapshot);
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets what is not kept: snapshots that have left the depot (`present` has those that are there), and untagged ones of which there are
+    /// too many.
+    fn forget(&mut self, keep: u32, present: &BTreeSet<SnapshotId>) {
+        self.tags.retain(|_, id| present.contains(id));
+        let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
+        let mut untagged = 0;
+        self.entries.retain(|entry| {
+            let is_tagged = tagged.contains(&entry.snapshot);
+            untagged += u32::from(!is_tagged);
+            present.contains(&entry.snapshot) && (is_tagged || untagged <= keep.max(1))
+        });
+    }
+
+    /// The snapshots that are to stay in the depot.
+    fn kept(&self, keep: &config::HistoryConfig, now: u64) -> BTreeSet<SnapshotId> {
+        let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
+        let is_young = |entry: &HistoryEntry| {
+            keep.days == 0 || now.saturating_sub(entry.created) <= u64::from(keep.days) * DAY
+        };
+        let untagged = self.entries.iter().filter(|entry| !tagged.contains(&entry.snapshot));
+        let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry));
+        let newest = self.entries.first();
+        recent.chain(newest).map(|entry| entry.snapshot).chain(tagged.iter().copied()).collect()
+    }
+
+    /// The snapshot that a user means.
+    pub fn find(&self, name: &EnvName, revision: &Revision) -> Result<SnapshotId> {
+        match revision {
+            Revision::Tag(tag) => self.tags.get(tag).copied().ok_or_else(|| self.no_such(name, revision)),
+            Revision::Back(back) => {
+                let entry = self.entries.get(*back as usize);
+                entry.map(|entry| entry.snapshot).ok_or_else(|| self.no_such(name, revision))
+            }
+            Revision::Digits(digits) => {
+                let all: BTreeSet<SnapshotId> = self.ids().collect();
+                let found: Vec<SnapshotId> =
+                    all.into_iter().filter(|id| id.to_string().starts_with(digits)).collect();
+                match found[..] {
+                    [one] => Ok(one),
+                    [] => Err(self.no_such(name, revision)),
+                    _ => {
+                        let ids: Vec<String> = found.iter().map(|id| long(*id, digits.len())).collect();
+                        Err(Error::new(format!("environment {name}: {digits} is an ambiguous prefix"))
+                            .hint(format!("use a longer one: {}", ids.join(", "))))
+                    }
+                }
+            }
+        }
+    }
+
+    fn ids(&self) -> impl Iterator<Item = SnapshotId> {
+        self.entries.iter().map(|entry| entry.snapshot).chain(self.tags.values().copied())
+    }
+
+    fn no_such(&self, name: &EnvName, revision: &Revision) -> Error {
+        let error = Error::new(format!("environment {name}: there is no snapshot {revision} in its history"));
+        if self.entries.is_empty() && self.tags.is_empty() {
+            return error.hint(format!("there are none yet; `skiff env snapshot {name}` takes one"));
+        }
+        let tags = self.tags.keys().map(ToString::to_string);
+        let steps = self.entries.len().checked_sub(1).map(|last| format!("~0 to ~{last}"));
+        let mut ids: Vec<String> = vec![];
+        for id in self.entries.iter().map(|entry| short(entry.snapshot)) {
+            if ids.len() < 5 && !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        let all: Vec<String> = tags.chain(steps).chain(ids).collect();
+        error.hint(format!("there are: {}; `skiff env history {name}` lists all", all.join(", ")))
+    }
+}
+
+/// The first digits of an id, as lists show them.
+pub fn short(id: SnapshotId) -> String {
+    long(id, FEWEST_DIGITS)
+}
+
+/// Some more than these.
+fn long(id: SnapshotId, digits: usize) -> String {
+    id.to_string().chars().take(digits + 6).collect()
+}
+
+fn damaged(e: Error, path: &Path) -> Error {
+    e.hint(format!(
+        "the environment itself is whole; `rm -rf {}` forgets its history, and the next snapshot begins a new one",
+        path.display()
+    ))
+}
+
+/// What a snapshot is taken for.
+#[derive(Clone, Debug)]
+pub struct Occasion {
+    /// See [`SnapshotOrigin`].
+    pub origin: SnapshotOrigin,
+    /// What the user says of it.
+    pub message: Option<String>,
+    /// The tag that the user gives it.
+    pub tag: Option<TagName>,
+}
+
+impl From<SnapshotOrigin> for Occasion {
+    fn from(origin: SnapshotOrigin) -> Self {
+        Self { origin, message: None, tag: None }
+    }
+}
+
+impl Occasion {
+    /// Refuses what no history takes.
+    pub fn check(&self) -> Result<()> {
+        match self.message.as_ref().is_some_and(|message| message.len() > LONGEST_MESSAGE) {
+            true => Err(Error::new(format!("message: longer than {LONGEST_MESSAGE} bytes"))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Notes a snapshot that was just taken. What was asked for beside it has to be written; without that, a history that cannot be
+/// written is no reason not to run a job.
+pub fn note(
+    context: &UserContext,
+    env: &Environment,
+    depot: &Depot,
+    taken: (SnapshotId, u64, u64),
+    occasion: &Occasion,
+) -> Result<()> {
+    let (snapshot, entries, bytes) = taken;
+    let Occasion { origin, message, tag } = occasion;
+    let entry =
+        HistoryEntry { snapshot, created: now(), origin: *origin, message: message.clone(), entries, bytes };
+    let noted = change(context, env, depot, |history| {
+        history.add(entry);
+        tag.iter().try_for_each(|tag| history.set_tag(&env.name, tag, snapshot))
+    });
+    match noted {
+        Err(e) if message.is_none() && tag.is_none() && *origin != SnapshotOrigin::BeforeRollback => {
+            skiff_output::complain(&e);
+            Ok(())
+        }
+        noted => noted,
+    }
+}
+
+/// Changes a history under its lock. Nothing is written where nothing was changed. What `act` has done before it failed stays.
+pub fn change<T>(
+    context: &UserContext,
+    env: &Environment,
+    depot: &Depot,
+    act: impl FnOnce(&mut SnapshotHistory) -> Result<T>,
+) -> Result<T> {
+    let dir = dirs::open(&env.dir)?;
+    let take = || dir.lock(LOCK, FlockOperation::NonBlockingLockExclusive);
+    let locked = with_umask(|| lock::within(PATIENCE, take))?;
+    let _held = locked.ok_or_else(|| {
+        let reason = format!("another process has held it for {} s", PATIENCE.as_secs());
+        Error::new(format!("{}: {reason}", dir.path_of(LOCK).display()))
+    })?;
+    let before = SnapshotHistory::of(&env.dir)?;
+    let mut after = before.clone();
+    let done = act(&mut after);
+    if after != before {
+        after.forget(context.config.history.snapshots, &skiff_snapshot::present(depot).map_err(ours)?);
+        write(&dir, &after)?;
+    }
+    done
+}
+
+/// Leaves nothing behind that is not overwritten the next time, when it is killed.
+fn write(dir: &TrustedDir, history: &SnapshotHistory) -> Result<()> {
+    let about = || dir.path_of(FILE).display().to_string();
+    let bytes = serde_json::to_vec(history).map_err(|e| Error::new(format!("{}: {e}", about())))?;
+    dir.remove_tree(NEW).or_else(|_| dir.remove_file(NEW))?;
+    let file = with_umask(|| dir.file(NEW, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600))?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)?;
+    Ok(dir.rename(NEW, dir, FILE)?)
+}
+
+/// Has a copy of an environment begin with the history of the one in `from`.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    let history = SnapshotHistory::of(from)?;
+    match history.entries.is_empty() && history.tags.is_empty() {
+        true => Ok(()),
+        false => write(&dirs::open(to)?, &history),
+    }
+}
+
+/// All snapshots that are to stay in the depot because of the histories and tags of the user's environments.
+///
+/// # Errors
+/// When one of the histories cannot be read: then nothing can be said of any.
+pub fn kept(context: &UserContext) -> Result<BTreeSet<SnapshotId>> {
+    let (mut all, now) = (BTreeSet::new(), now());
+    for env in environments::list(context)? {
+        all.extend(SnapshotHistory::of(&env.dir)?.kept(&context.config.history, now));
+    }
+    Ok(all)
+}

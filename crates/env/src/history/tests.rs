@@ -1,0 +1,138 @@
+use super::*;
+
+fn id(byte: u8) -> SnapshotId {
+    SnapshotId([byte; 32])
+}
+
+fn entry(snapshot: SnapshotId, created: u64) -> HistoryEntry {
+    HistoryEntry { snapshot, created, origin: SnapshotOrigin::Job, message: None, entries: 1, bytes: 2 }
+}
+
+fn tag(name: &str) -> TagName {
+    name.parse().expect("a tag")
+}
+
+/// Newest first.
+fn history(entries: &[(u8, u64)], tags: &[(&str, u8)]) -> SnapshotHistory {
+    SnapshotHistory {
+        format: FORMAT,
+        entries: entries.iter().map(|(byte, created)| entry(id(*byte), *created)).collect(),
+        tags: tags.iter().map(|(name, byte)| (tag(name), id(*byte))).collect(),
+    }
+}
+
+fn bytes_of(ids: &BTreeSet<SnapshotId>) -> Vec<u8> {
+    ids.iter().map(|id| id.0[0]).collect()
+}
+
+#[test]
+fn an_unchanged_snapshot_adds_nothing_but_what_is_said_of_it() {
+    let mut known = history(&[(2, 20), (1, 10)], &[]);
+    known.add(entry(id(2), 30));
+    assert_eq!(known, history(&[(2, 20), (1, 10)], &[]));
+    known.add(HistoryEntry { message: Some("good".into()), ..entry(id(2), 30) });
+    known.add(entry(id(2), 40));
+    assert_eq!((known.entries.len(), known.entries[0].message.as_deref()), (2, Some("good")));
+    // One that is there, but not the newest: as after a rollback.
+    known.add(entry(id(1), 50));
+    assert_eq!(known.entries.iter().map(|entry| entry.created).collect::<Vec<_>>(), [50, 20, 10]);
+}
+
+#[test]
+fn what_is_kept_is_the_newest_what_has_tags_and_what_is_neither_too_old_nor_too_many() {
+    let day = |days: u64| 1000 * DAY - days * DAY;
+    let keep = |snapshots, days| config::HistoryConfig { snapshots, days };
+    let all = [(5, day(1)), (4, day(2)), (3, day(3)), (2, day(50)), (1, day(100))];
+    for (entries, tags, settings, want) in [
+        (&all[..], &[][..], keep(100, 90), &[2, 3, 4, 5][..]),
+        (&all, &[("old", 1)], keep(100, 90), &[1, 2, 3, 4, 5]),
+        (&all, &[], keep(100, 0), &[1, 2, 3, 4, 5]),
+        (&all, &[], keep(2, 90), &[4, 5]),
+        // Those with tags do not count.
+        (&all, &[("a", 5), ("b", 4)], keep(2, 90), &[2, 3, 4, 5]),
+        (&all, &[], keep(0, 90), &[5]),
+        (&all[3..], &[], keep(100, 7), &[2]),
+        // A tag alone is enough, and a clock that went back no reason to remove anything.
+        (&[], &[("only", 9)], keep(1, 1), &[9]),
+        (&[(7, day(0) + DAY)], &[], keep(1, 1), &[7]),
+    ] {
+        assert_eq!(bytes_of(&history(entries, tags).kept(&settings, day(0))), want, "{entries:?} {tags:?}");
+    }
+}
+
+#[test]
+fn what_has_left_the_depot_is_forgotten_and_so_are_too_many() {
+    let present = |bytes: &[u8]| bytes.iter().map(|byte| id(*byte)).collect::<BTreeSet<_>>();
+    let entries = [(4, 4), (3, 3), (2, 2), (1, 1)];
+    for (keep, there, want, tags) in [
+        (100, &[1, 2, 3, 4][..], &[4, 3, 2, 1][..], 1),
+        (100, &[2, 4], &[4, 2], 0),
+        (2, &[1, 2, 3, 4], &[4, 3, 1], 1),
+        (0, &[1, 2, 3, 4], &[4, 1], 1),
+    ] {
+        let mut known = history(&entries, &[("first", 1)]);
+        known.forget(keep, &present(there));
+        let left: Vec<u8> = known.entries.iter().map(|entry| entry.snapshot.0[0]).collect();
+        assert_eq!((&left[..], known.tags.len()), (want, tags), "{keep} {there:?}");
+    }
+}
+
+#[test]
+fn references_find_one_snapshot_or_say_which_there_are() {
+    let name: EnvName = "dev".parse().expect("a name");
+    let mut known = history(&[(0xab, 3), (0xcd, 2)], &[("v1", 0xcd)]);
+    let mut twin = [0xab; 32];
+    twin[10] = 0;
+    known.entries.push(entry(SnapshotId(twin), 1));
+    let find = |text: &str| known.find(&name, &text.parse().expect("a reference"));
+    for (text, want) in [
+        ("v1", id(0xcd)),
+        ("~0", id(0xab)),
+        ("~1", id(0xcd)),
+        ("cdcdcd", id(0xcd)),
+        ("abababababababababab00", SnapshotId(twin)),
+    ] {
+        assert_eq!(find(text).expect(text), want, "{text}");
+    }
+    for (text, message, hint) in [
+        ("v2", "there is no snapshot v2", "there are: v1, ~0 to ~2, abababababab, cdcdcdcdcdcd;"),
+        ("~3", "there is no snapshot ~3", "~0 to ~2"),
+        ("012345", "there is no snapshot 012345", "`skiff env history dev`"),
+        ("ababab", "ababab is an ambiguous prefix", "use a longer one: ab"),
+    ] {
+        let refused = find(text).expect_err(text);
+        assert!(refused.message.contains(message) && refused.hint.contains(hint), "{refused:?}");
+    }
+    let refused = SnapshotHistory::default().find(&name, &Revision::Back(0)).expect_err("there is none");
+    assert!(refused.hint.contains("`skiff env snapshot dev`"), "{refused:?}");
+}
+
+#[test]
+fn a_tag_never_moves_by_itself() {
+    let name: EnvName = "dev".parse().expect("a name");
+    let mut known = history(&[(2, 2), (1, 1)], &[("v1", 1)]);
+    known.set_tag(&name, &tag("v1"), id(1)).expect("it is so");
+    known.set_tag(&name, &tag("v2"), id(1)).expect("another for the same");
+    let refused = known.set_tag(&name, &tag("v1"), id(2)).expect_err("it names another");
+    assert!(refused.hint.contains("skiff env tag --remove dev@v1"), "{refused:?}");
+    assert_eq!(known.tags[&tag("v1")], id(1));
+}
+
+#[test]
+fn a_history_comes_back_as_it_was_and_nothing_else_is_taken_for_one() {
+    let known = history(&[(2, 2), (1, 1)], &[("v1", 1)]);
+    let text = serde_json::to_string(&known).expect("plain");
+    assert_eq!(SnapshotHistory::parse(text.as_bytes()), Ok(known));
+    for (from, to, why) in [
+        ("\"format\":1", "\"format\":2", "format 2 is unknown here"),
+        ("\"created\"", "\"made\"", "unknown field"),
+        ("0202", "zz02", "not a digest"),
+        ("\"v1\"", "\"../v1\"", "must begin with"),
+        ("}", "", "EOF"),
+    ] {
+        let broken =
+            if to.is_empty() { text[..text.len() / 2].to_owned() } else { text.replacen(from, to, 1) };
+        let refused = SnapshotHistory::parse(broken.as_bytes()).expect_err(to);
+        assert!(refused.contains(why), "{from} -> {to}: {refused}");
+    }
+}

@@ -1,0 +1,133 @@
+//! `skiff env rollback`: an environment is again as one of its snapshots.
+//!
+//! The upper is made anew from the snapshot's layers beside the old one, and the two are exchanged by one rename. Whoever is killed on the way
+//! leaves the old one or the new one, and a directory that `skiff sweep` removes.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use serde::Serialize;
+use skiff_output as output;
+use skiff_plan::refuse_inside;
+use skiff_runtime::environments::Environment;
+use skiff_runtime::package_database;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::{Change, Depot, SnapshotId};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::revision::{AT, EnvRevision, Revision, SnapshotRef};
+use skiff_sys::IgnoreError;
+use skiff_sys::error::show;
+use skiff_user::context::UserContext;
+use skiff_user::dirs;
+
+use crate::history::{self, SnapshotOrigin, short};
+use crate::settings::lock_ended;
+use crate::{between, calling, contents};
+
+/// What a rollback would do.
+#[derive(Serialize)]
+struct DryRun<'a> {
+    environment: &'a EnvName,
+    snapshot: SnapshotId,
+    changes: Vec<Change>,
+    /// Sockets and devices, which no snapshot holds: they go.
+    lost: Vec<String>,
+}
+
+/// Makes an environment as one of its snapshots, or says what that would change.
+pub fn rollback(
+    context: &UserContext,
+    of: &EnvRevision,
+    to: Option<&SnapshotRef>,
+    (dry_run, json): (bool, bool),
+) -> Result<()> {
+    let name = calling::named_or_own(of.name.as_ref())?;
+    let env = Environment::existing(context, name.clone())?;
+    let (whose, revision) = meant(&name, of, to)?;
+    let snapshot = between::find(context, (whose, revision))?;
+    let depot = Depot::open(&context.depot()?).map_err(contents::ours)?;
+    // Before anything else: a snapshot that is gone is told at once.
+    depot.manifest(&snapshot).map_err(contents::ours)?;
+    if dry_run {
+        return show_changes(context, &env, snapshot, json);
+    }
+    // Nobody can work in it meanwhile.
+    refuse_inside(context)?;
+    let _held = lock_ended(&env)?;
+    let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())?;
+    if before.descriptor.snapshot == snapshot.to_string() && before.skipped.is_empty() {
+        output::note(&format!("environment {name} is already as in {revision} ({})", short(snapshot)));
+        return Ok(());
+    }
+    before.skipped.iter().for_each(|path| output::note(&format!("lost: /{path} (a socket or device)")));
+    replace(context, &env, &depot, snapshot)?;
+    let occasion =
+        history::Occasion { message: Some(format!("to {revision}")), ..SnapshotOrigin::Rollback.into() };
+    history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
+    output::note(&format!(
+        "environment {name} is as in {revision} ({}); `skiff env rollback {name} {AT}~1` takes that back",
+        short(snapshot)
+    ));
+    Ok(())
+}
+
+/// The one snapshot that is named.
+fn meant<'a>(
+    name: &'a EnvName,
+    of: &'a EnvRevision,
+    to: Option<&'a SnapshotRef>,
+) -> Result<(&'a EnvName, &'a Revision)> {
+    match (&of.revision, to) {
+        (Some(revision), None) => Ok((name, revision)),
+        (None, Some(to)) => Ok((to.name.as_ref().unwrap_or(name), &to.revision)),
+        (None, None) => Err(Error::new("no snapshot is named").hint(format!(
+            "`skiff env history {name}` lists them; `skiff env rollback {name} {AT}~1` goes back to the last but one"
+        ))),
+        (Some(_), Some(_)) => Err(Error::new("two snapshots are named").hint("name the one to go back to")),
+    }
+}
+
+fn show_changes(context: &UserContext, env: &Environment, snapshot: SnapshotId, json: bool) -> Result<()> {
+    let changes = between::changes_back(context, env, snapshot)?;
+    let base = env.ground()?.base();
+    let lost: Vec<String> = as_root_of_ids(context.helper.as_deref(), base, |_| {
+        let upper = contents::open_dir(&env.dir.join("upper"))?;
+        let lost = skiff_snapshot::unshippable(upper.as_fd()).map_err(contents::ours)?;
+        Ok(lost.iter().map(|path| show(path)).collect())
+    })?;
+    if json {
+        return output::json(&DryRun { environment: &env.name, snapshot, changes, lost });
+    }
+    contents::print(&changes, false)?;
+    lost.iter().for_each(|path| output::note(&format!("would be lost: /{path} (a socket or device)")));
+    Ok(())
+}
+
+/// Makes the new upper in a directory beside the environment's, and exchanges the two.
+fn replace(context: &UserContext, env: &Environment, depot: &Depot, snapshot: SnapshotId) -> Result<()> {
+    let all = dirs::open(env.dir.parent().unwrap_or(Path::new("/")))?;
+    let work = dirs::new_name(&env.name);
+    dirs::with_umask(|| all.new_dir(&work, 0o700))?;
+    let work = all.path_of(work);
+    let base = env.ground()?.base();
+    let own = contents::own_view(context, base)?;
+    let image = env.ground()?.image().is_some();
+    let replaced = as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let base = contents::view_of_base(view, &own)?;
+        let (dir, environment) = (contents::open_dir(&work)?, contents::open_dir(&env.dir)?);
+        dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))
+            .map_err(contents::ours)?;
+        // Before the exchange: what was merged into the one is not what was merged into the other.
+        if !image {
+            package_database::forget_ancestor(&env.dir)?;
+        }
+        skiff_snapshot::put_in_place(dir.as_fd(), environment.as_fd()).map_err(contents::ours)
+    });
+    let deleted = dirs::delete(context, work);
+    if replaced.is_err() {
+        deleted.ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+        return replaced;
+    }
+    deleted
+}

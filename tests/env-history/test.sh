@@ -1,0 +1,183 @@
+# An environment's history: what was installed, tagged and broken is compared, run in a job as it was, and had again.
+# takes: 22
+. "$(dirname "$0")/../lib.sh"
+state=/home/alice/.local/share/skiff
+history() { as alice skiff env history --format "$1" "${2-dev}"; }
+cd /home/alice
+
+# Nothing yet: each reference says so.
+ok as alice skiff env create dev
+ok as alice skiff env history dev
+equal "$out" 'REF  ID  CREATED  HOW  FILES  WRITTEN  TAGS  MESSAGE'
+ok as alice skiff env history --json dev
+equal "$out" '[]'
+fails 125 as alice skiff env rollback dev @~0
+has "$err" 'there is no snapshot ~0 in its history'
+has "$err" 'hint: there are none yet; `skiff env snapshot dev` takes one'
+
+# A package, installed and working; a second version of it that does not.
+package() { # VERSION SCRIPT
+    inside alice dev "mkdir -p /tmp/p/DEBIAN /tmp/p/usr/bin /tmp/p/usr/share/solver /tmp/p/etc; cd /tmp
+        printf 'Package: solver\nVersion: $1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n' >p/DEBIAN/control
+        printf '#!/bin/sh\n$2\n' >p/usr/bin/solver; chmod 755 p/usr/bin/solver; echo data-$1 >p/usr/share/solver/data-$1
+        dpkg-deb -q --root-owner-group -b p solver.deb; dpkg -i solver.deb; rm -r p"
+}
+package 1 'echo solved'
+inside alice dev 'install -o nobody -g nogroup -m 640 /dev/null /usr/share/solver/nobodys; ln /usr/bin/solver /usr/bin/solver-link; rm /usr/bin/tac
+    mkdir /opt/only; echo one >/opt/only/one; setcap cap_net_raw+ep /usr/bin/solver 2>&- || true'
+fits as alice skiff env snapshot --json -t works -m 'tests pass' dev
+works=$(json "$out" 'd["snapshot"]')
+equal "$(history '{{.ID}} {{.Origin}} {{.Message}} {{.Tags}}')" "$works manual tests pass [\"works\"]"
+fits as alice skiff env history --json dev
+ok as alice srun -n1 --environment=dev solver
+equal "$out" solved
+equal "$(history '{{.Number}}')" 0 'what has not changed adds nothing'
+
+package 2 'echo broken; exit 3'
+inside alice dev 'rm -r /usr/share/doc/bash; mkdir -p /usr/share/doc/bash; echo mine >/usr/share/doc/bash/mine; echo tac >/usr/bin/tac
+    rm /opt/only/one; echo two >/opt/only/two; chmod 700 /usr/bin/solver-link; python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
+ok as alice sbatch --parsable -W --environment=dev -o lost --wrap solver || true
+equal "$(cat lost)" broken
+equal "$(history '{{.Number}} {{.Origin}} {{.Tags}}')" $'0 job []\n1 manual ["works"]'
+broken=$(history '{{.ID}}' | head -1)
+
+# What changed: the same between the two, and since the first but for what no snapshot holds.
+ok as alice skiff env diff dev works
+between=$out
+for line in 'C /usr/bin/solver' 'C /usr/bin/solver-link' 'A /usr/bin/tac' 'D /usr/share/solver/data-1' 'A /usr/share/solver/data-2' \
+    'D /opt/only/one' 'A /opt/only/two' 'A /opt/socket' 'A /usr/share/doc/bash/mine' 'D /usr/share/doc/bash/copyright' 'C /var/lib/dpkg/status'; do
+    has $'\n'"$between"$'\n' $'\n'"$line"$'\n'
+done
+lacks "$between" nobodys
+ok as alice skiff env diff dev@works dev@~0
+equal "$out" "$(grep -v /opt/socket <<<"$between")" 'between two snapshots'
+ok as alice skiff env diff dev "${works:0:7}" "@${broken:0:7}"
+equal "$out" "$(grep -v /opt/socket <<<"$between")" 'by digits'
+fits as alice skiff env diff --json dev works
+equal "$(json "$out" 'len(d)')" "$(wc -l <<<"$between")"
+# From inside, the environment is the one that the caller is in.
+inside alice dev 'skiff env diff @works; skiff env history -q | head -1'
+equal "$out" "$between"$'\n'"$broken"
+
+# A job in a snapshot, whatever has become of the environment.
+ok as alice srun -N2 --environment=dev@works sh -c 'solver; test ! -e /usr/bin/tac; cat /opt/only/one'
+equal "$(sort <<<"$out" | xargs)" 'one one solved solved'
+ok as alice env SKIFF_ENVIRONMENT=dev@"${works:0:8}" srun -n1 solver
+equal "$out" solved
+ok as alice sbatch --parsable -W --environment=dev@works -o steps --wrap 'solver; srun -n1 solver'
+equal "$(cat steps)" $'solved\nsolved'
+fails 125 as alice srun -n1 --environment=dev@worse true
+has "$err" 'there is no snapshot worse in its history'
+has "$err" 'hint: there are: works, ~0 to ~1, '
+fails 125 as alice srun -n1 --environment=nosuch@works true
+has "$err" 'there is no such environment'
+
+# Back: not under the feet of what runs; what would change is what changed.
+start alice skiff env exec dev -- sleep 30
+eventually 5 as alice sh -c 'skiff ps | grep dev'
+fails 125 as alice skiff env rollback dev works
+has "$err" 'environment dev is running'
+has "$err" 'hint: `skiff env stop dev` first'
+ok as alice skiff env stop dev
+wait $started || true
+fits as alice skiff env rollback --dry-run --json dev works
+equal "$(json "$out" 'd["lost"], d["snapshot"]')" "(['opt/socket'], '$works')"
+ok as alice skiff env rollback --dry-run dev works
+for line in 'C /usr/bin/solver' 'D /usr/bin/tac' 'A /usr/share/solver/data-1' 'D /usr/share/solver/data-2' 'A /opt/only/one' 'D /opt/only/two' \
+    'D /usr/share/doc/bash/mine' 'A /usr/share/doc/bash/copyright'; do
+    has $'\n'"$out"$'\n' $'\n'"$line"$'\n' 'what would change'
+done
+has "$err" 'would be lost: /opt/socket'
+ok as alice skiff env rollback dev works
+has "$err" 'lost: /opt/socket'
+has "$err" '`skiff env rollback dev @~1` takes that back'
+inside alice dev 'solver; test ! -e /usr/bin/tac; cat /opt/only/*; stat -c "%U %a" /usr/share/solver/nobodys; stat -c %h /usr/bin/solver; dpkg -s solver | grep Version; ls -a /usr/share/doc/bash | grep -c copyright'
+equal "$out" $'solved\none\nnobody 640\n2\nVersion: 1\n1'
+ok as alice skiff env diff dev works
+equal "$out" '' 'nothing differs'
+equal "$(history '{{.Origin}}' | head -2 | xargs)" 'rollback job'
+# And the next job sends nothing again.
+fits as alice skiff env snapshot --json dev
+equal "$(json "$out" 'd["how"], d["snapshot"]')" "('unchanged', '$works')"
+ok as alice skiff env stop dev
+# Taken back, and once more.
+ok as alice skiff env rollback dev @~1
+inside alice dev 'solver || true; cat /usr/bin/tac /opt/only/* /usr/share/doc/bash/*; rm -r /usr/share/doc/bash; test ! -e /usr/share/doc/bash'
+equal "$out" $'broken\ntac\ntwo\nmine'
+ok as alice skiff env stop dev
+ok as alice skiff env rollback dev@works
+ok as alice skiff env exec dev solver
+equal "$out" solved
+ok as alice skiff env stop dev
+
+# Tags do not move, and keep what they name.
+fails 125 as alice skiff env tag dev@~1 works
+has "$err" 'tag works already names another snapshot'
+ok as alice skiff env tag dev@~1 "bad-$(date +%F)"
+ok as alice skiff env tag --remove "dev@bad-$(date +%F)"
+fails 125 as alice skiff env tag --remove dev@works2
+fails 125 as alice skiff env tag dev abcdef
+has "$err" 'could be the beginning of a snapshot'
+
+# With another name, and in a copy.
+ok as alice skiff env rename dev dev2
+equal "$(history '{{.ID}}' dev2 | sort -u | grep -c "$works")" 1
+ok as alice skiff env clone dev2 dev
+ok as alice skiff env rollback dev works
+has "$err" 'already as in works'
+ok as alice skiff env rm dev2
+
+# Killed at any moment: one state or the other, whole, and nothing that `skiff sweep` leaves.
+inside alice dev 'echo later >/opt/only/later; for i in $(seq 300); do echo $i >/opt/only/f$i; done'
+ok as alice skiff env stop dev
+ok as alice skiff env snapshot -t later dev
+in_works='one' in_later='later one'
+seen() { as alice skiff env exec dev -- sh -c 'cd /opt/only; cat $(ls | grep -v ^f) | sort | xargs; ls | grep -c ^f'; }
+target=works ends=
+for delay in 0.01 0.03 0.06 0.1 0.14 0.18 0.22 0.26 0.3 0.5; do
+    start alice skiff env rollback dev $target
+    sleep $delay
+    kill -9 "$started" 2>/dev/null || true
+    try wait "$started"
+    ok seen || true
+    case "$(xargs <<<"$out")" in
+    'one 0') now=works ;;
+    'later one 300') now=later ;;
+    *) fail "neither the one nor the other after $delay s: $out" ;;
+    esac
+    ends+=" $now"
+    ok as alice skiff env history dev
+    ok as alice skiff env stop dev
+    [ $now = later ] && target=works || target=later
+done
+echo "killed:$ends" >&3
+eventually 5 sh -c '! pgrep -u alice'
+ok as alice skiff sweep
+equal "$(ls -A $state/env)" dev
+equal "$(ls -A $state/env/dev | grep -E 'new|trash' || true)" ''
+
+# A history that is none: told, and the environment and its jobs go on.
+for planted in 'echo {\"format' 'mkfifo history.json; true' 'mkdir history.json; true'; do
+    as alice sh -c "cd $state/env/dev; rm -rf history.json; $planted" >"$state/env/dev/planted"
+    [ -e $state/env/dev/history.json ] || mv $state/env/dev/planted $state/env/dev/history.json
+    fails 125 as alice skiff env history dev
+    has "$err" 'history.json'
+    has "$err" 'hint: the environment itself is whole; `rm -rf '
+    ok as alice srun -n1 --environment=dev true
+    has "$err" 'history.json'
+done
+as alice sh -c "cd $state/env/dev; rm -rf history.json planted"
+ok as alice skiff env snapshot dev -m anew
+equal "$(history '{{.Number}} {{.Message}}')" '0 anew'
+
+# What is not in the depot any more is shown so, and goes when the next is noted.
+rm $state/depot/snapshots/*
+ok as alice skiff env history dev
+has "$out" 'by hand, removed'
+fails 125 as alice skiff env rollback dev @~0
+has "$err" 'is not in the depot'
+inside alice dev 'echo x >/opt/x'
+ok as alice skiff env snapshot dev
+equal "$(history '{{.Number}} {{.Removed}}')" '0 false'
+as alice skiff env stop dev
+idle
