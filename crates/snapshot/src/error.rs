@@ -81,9 +81,9 @@ impl Error {
                 (_, Errno::FBIG) => Some("the file system there cannot hold so large a file"),
                 _ => None,
             }),
-            Error::BadLayer { .. } | Error::BadManifest { .. } => {
-                Some("remove that file from the depot and submit again: a new snapshot will be made")
-            }
+            Error::BadLayer { .. } | Error::BadManifest { .. } => Some(
+                "`skiff depot verify --remove` removes what is damaged; submit again, and a new snapshot is made",
+            ),
             Error::Missing { .. } => {
                 Some("it was pruned or the depot is not the same directory on this node; submit again")
             }

@@ -6,6 +6,7 @@
 
 mod base;
 mod cache;
+mod collect;
 mod depot;
 mod diff;
 mod digest;
@@ -18,16 +19,22 @@ mod plan;
 mod remove;
 mod snapshot;
 mod tree;
+mod verify;
 pub mod whole;
 mod xattr;
 
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
-pub use depot::{Depot, Pruned};
+pub use collect::{
+    CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
+    UnnamedFile,
+};
+pub use depot::Depot;
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
+pub use verify::{DepotCheck, Verdict};
 
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
 #[doc(hidden)]

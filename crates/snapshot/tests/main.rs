@@ -1,6 +1,7 @@
 //! One program for all these tests: to link each by itself takes longer than they do.
 
 mod cache;
+mod collect;
 mod common;
 mod diff;
 mod hostile;

@@ -1,0 +1,125 @@
+//! Whether what lies in a depot is what its names say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+use crate::collect::{DepotContents, DepotManifest};
+use crate::depot::{Depot, layer_name, manifest_name};
+use crate::digest::{LayerId, SnapshotId};
+use crate::error::{Error, Result};
+use crate::layer::{self, LayerReader};
+use crate::manifest::LayerRef;
+
+/// What came out about a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The file is what its name says.
+    Sound,
+    /// It is not, for this reason.
+    Damaged(String),
+    /// It is missing, and a manifest names it.
+    Missing,
+    /// It has a format that this version does not know.
+    Unknown(String),
+}
+
+/// A file of a depot that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DepotCheck {
+    /// Name of the file.
+    pub name: String,
+    /// Whether the file is a layer; else it is a manifest.
+    pub is_layer: bool,
+    /// What came out.
+    pub verdict: Verdict,
+    /// Snapshots that need the file.
+    pub snapshots: BTreeSet<SnapshotId>,
+}
+
+impl DepotCheck {
+    /// Whether the snapshots that need the file can be used.
+    pub fn is_sound(&self) -> bool {
+        self.verdict == Verdict::Sound
+    }
+}
+
+impl Depot {
+    /// Reads all manifests and layers, or those of some snapshots.
+    pub fn verify(
+        &self,
+        contents: &DepotContents,
+        only: Option<&BTreeSet<SnapshotId>>,
+    ) -> Result<Vec<DepotCheck>> {
+        let mut checked = vec![];
+        let mut named: BTreeMap<LayerId, (u64, BTreeSet<SnapshotId>)> = BTreeMap::new();
+        for (id, snapshot) in &contents.snapshots {
+            if only.is_some_and(|only| !only.contains(id)) {
+                continue;
+            }
+            for layer in snapshot.sound().iter().flat_map(|manifest| &manifest.layers) {
+                named.entry(layer.digest).or_insert((layer.size, BTreeSet::new())).1.insert(*id);
+            }
+            let verdict = match &snapshot.manifest {
+                DepotManifest::Sound(_) => Verdict::Sound,
+                DepotManifest::Unknown(why) => Verdict::Unknown(why.clone()),
+                DepotManifest::Damaged(why) => Verdict::Damaged(why.clone()),
+            };
+            let (name, snapshots) = (manifest_name(id), BTreeSet::from([*id]));
+            checked.push(DepotCheck { name, is_layer: false, verdict, snapshots });
+        }
+        if only.is_none() {
+            let unused = contents.layers.iter().map(|(id, file)| (*id, (file.len, BTreeSet::new())));
+            for (id, unused) in unused {
+                named.entry(id).or_insert(unused);
+            }
+        }
+        for (digest, (size, snapshots)) in named {
+            let verdict = self.check_layer(&LayerRef { digest, size })?;
+            checked.push(DepotCheck { name: layer_name(&digest), is_layer: true, verdict, snapshots });
+        }
+        Ok(checked)
+    }
+
+    /// Removes what was found to be damaged. The next submission that needs such a layer writes it again.
+    pub fn remove_damaged(&self, checked: &[DepotCheck]) -> Result<()> {
+        let damaged = checked.iter().filter(|check| matches!(check.verdict, Verdict::Damaged(_)));
+        damaged.map(|check| self.remove_file(&check.name, check.is_layer)).collect()
+    }
+
+    fn check_layer(&self, layer: &LayerRef) -> Result<Verdict> {
+        let file = match self.open_layer(layer) {
+            Ok(file) => File::from(file),
+            Err(Error::Missing { .. }) => return Ok(Verdict::Missing),
+            Err(Error::BadLayer { why, .. }) => return Ok(Verdict::Damaged(why)),
+            Err(error) => return Err(error),
+        };
+        if let Some(version) = unknown_version(&file) {
+            return Ok(Verdict::Unknown(format!("version {version} is unknown here")));
+        }
+        match read_through(file, layer.digest) {
+            Ok(id) if id == layer.digest => Ok(Verdict::Sound),
+            Ok(id) => Ok(Verdict::Damaged(format!("its content has the digest {id}"))),
+            Err(Error::BadLayer { why, .. }) => Ok(Verdict::Damaged(why)),
+            // The disk cannot read it.
+            Err(Error::Io(error)) => Ok(Verdict::Damaged(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Reads all of a layer; its digest, as computed from what was read.
+fn read_through(file: impl Read, id: LayerId) -> Result<LayerId> {
+    let mut reader = LayerReader::new(file, id.to_string())?;
+    while reader.record()?.is_some() {}
+    reader.finish()
+}
+
+/// The version of a layer that a later Skiff has written.
+fn unknown_version(file: &File) -> Option<u32> {
+    let mut head = [0; 12];
+    file.read_exact_at(&mut head, 0).ok()?;
+    let version = u32::from_le_bytes(head[8..].try_into().ok()?);
+    (&head[..8] == layer::MAGIC && version > layer::VERSION).then_some(version)
+}
