@@ -237,23 +237,26 @@ fn collect_until(end: &AtomicBool, path: &Path, older_than: Duration, grace: Dur
     removed
 }
 
-/// What a manifest names that is missing, after looks as a node takes them. A collector may have taken both meanwhile.
-fn missing(depot: &Depot, path: &Path, id: &SnapshotId) -> Vec<String> {
-    for look in 0.. {
-        let Ok(manifest) = depot.manifest(id) else { return vec![] };
-        let file = |layer: &skiff_snapshot::LayerRef| path.join(format!("layers/{}.layer", layer.digest));
-        let gone: Vec<String> = manifest
-            .layers
-            .iter()
-            .filter(|layer| !file(layer).exists())
-            .map(|layer| layer.digest.to_string())
-            .collect();
-        if gone.is_empty() || look == 5 {
-            return gone;
+/// What is missing of a submission that has just ended: nothing, as long as its manifest is there. A collector may have taken all of it; the
+/// manifest goes first then. It may be about to give a layer its name back; so several looks are taken.
+fn missing(depot: &Depot, path: &Path, pushed: &Pushed) -> Vec<String> {
+    let manifest = match depot.manifest(&pushed.id) {
+        Ok(manifest) => manifest,
+        Err(Error::Missing { .. }) => return vec![],
+        Err(error) => panic!("{error}"),
+    };
+    let is_there = |digest: &skiff_snapshot::LayerId| {
+        ["", ".gone-"].iter().any(|begin| path.join(format!("layers/{begin}{digest}.layer")).exists())
+    };
+    let mut gone = vec![];
+    for _ in 0..20 {
+        let layers = manifest.layers.iter().map(|layer| layer.digest);
+        gone = layers.filter(|digest| !is_there(digest)).map(|digest| digest.to_string()).collect();
+        if gone.is_empty() || !path.join(format!("snapshots/{}.json", pushed.id)).exists() {
+            return vec![];
         }
-        std::thread::sleep(Duration::from_millis(20));
     }
-    vec![]
+    gone
 }
 
 /// Lets submitters and two collectors loose on a depot; how often something was submitted and removed.
@@ -305,7 +308,7 @@ fn a_snapshot_that_was_old_is_there_when_its_submission_has_ended() {
             _ => made.fetch_add(1, Ordering::Relaxed),
         };
         let manifest = depot.manifest(&pushed.id).expect("the manifest is there");
-        assert_eq!(missing(depot, path, &pushed.id), [""; 0]);
+        assert_eq!(missing(depot, path, &pushed), [""; 0]);
         let layers = manifest.layers.iter().map(|layer| format!("layers/{}.layer", layer.digest));
         for file in layers.chain([format!("snapshots/{}.json", pushed.id)]) {
             // A collector that has seen it old may be looking whether it still is.
@@ -326,7 +329,7 @@ fn no_manifest_is_left_without_its_layers() {
         let content = round.fetch_add(1, Ordering::Relaxed) / 4 % 3;
         submitters[number].write(&content.to_string(), then);
         match submitters[number].push(depot) {
-            Ok(pushed) => assert_eq!(missing(depot, path, &pushed.id), [""; 0], "{:?}", pushed.how),
+            Ok(pushed) => assert_eq!(missing(depot, path, &pushed), [""; 0], "{:?}", pushed.how),
             // Each of its tries has met a collector.
             Err(Error::Busy { .. }) => {}
             Err(error) => panic!("{error}"),
