@@ -51,6 +51,15 @@ impl Listed {
     }
 }
 
+/// The snapshots that checkpoints need to be restored, with their names. What cannot be read cannot be restored either.
+pub fn snapshots(context: &UserContext) -> Result<Vec<(String, String)>> {
+    let of = |slot: &CheckpointName| -> Result<Option<(String, String)>> {
+        let read = Checkpoint::read(&dir_of(context, slot)?).ok();
+        Ok(read.and_then(|checkpoint| Some((slot.to_string(), checkpoint.instance.snapshot?))))
+    };
+    all(context)?.iter().filter_map(|slot| of(slot).transpose()).collect()
+}
+
 /// Prints all.
 pub fn list(context: &UserContext, json: bool) -> Result<()> {
     let all: Vec<Listed> =

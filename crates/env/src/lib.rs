@@ -4,6 +4,7 @@ pub mod base_fingerprint;
 pub mod calling;
 pub mod contents;
 pub mod deploy;
+pub mod depot;
 pub mod latest;
 pub mod live;
 mod remove;
