@@ -24,6 +24,8 @@ use skiff_user::context::UserContext;
 
 use crate::{base_fingerprint, depot, latest, root};
 
+pub use crate::snapshot_fault::ours;
+
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let changes = changes(context, &Environment::existing(context, name.clone())?)?;
@@ -218,15 +220,4 @@ fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
-}
-
-/// An error of the environment's contents, as the command line shows it.
-pub fn ours(e: skiff_snapshot::Error) -> Error {
-    match e {
-        skiff_snapshot::Error::Untrusted(e) => e.into(),
-        e => {
-            let hint = e.hint().unwrap_or_default();
-            Error::new(e.to_string()).hint(hint)
-        }
-    }
 }

@@ -3,26 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_plan::get;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
 use skiff_spec::config::Mismatch;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
-use skiff_sys::process::CloneFlags;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::contents::ours;
 use crate::depot;
+use crate::snapshot_fault::ours;
+
+pub use crate::bounded::until;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
@@ -165,20 +163,6 @@ fn in_cache(e: skiff_snapshot::Error, dir: &Path) -> Error {
 pub fn time_limit(context: &UserContext) -> (Instant, u64) {
     let seconds = context.config.slurm.fetch_seconds.min(LONGEST);
     (Instant::now() + Duration::from_secs(seconds), seconds)
-}
-
-/// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
-/// killed before that answers, so it is left behind, and holds nothing of ours.
-pub fn until<T: Serialize + DeserializeOwned>(
-    end: Instant,
-    act: impl FnOnce() -> Result<T>,
-) -> Result<Option<T>> {
-    let name = "process that fetches";
-    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&[]), || {
-        set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
-        act()
-    });
-    child?.end_by(end)
 }
 
 /// Unpacks a snapshot; bottom first.

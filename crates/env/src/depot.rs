@@ -17,7 +17,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::size;
 use skiff_user::context::UserContext;
 
-use crate::contents::ours;
+use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
 
 pub use background::{collect_daily, delete_leftovers, leftovers};

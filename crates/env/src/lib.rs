@@ -1,6 +1,7 @@
 //! `skiff env`, and what jobs, instances and checkpoints need of environments: snapshots, their way to a node, the identity of the base.
 
 pub mod base_fingerprint;
+mod bounded;
 pub mod calling;
 pub mod contents;
 pub mod deploy;
@@ -10,6 +11,7 @@ pub mod live;
 mod remove;
 pub mod root;
 mod settings;
+mod snapshot_fault;
 mod ssh_agent;
 mod status;
 

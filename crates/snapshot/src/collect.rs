@@ -50,11 +50,11 @@ pub struct DepotFile {
 /// What the manifest of a snapshot says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DepotManifest {
-    /// The manifest is sound.
+    /// Readable.
     Sound(SnapshotManifest),
-    /// It is whole, but of a format that this version does not know.
+    /// Whole, but of a format that this version does not know.
     Unknown(String),
-    /// It is not what its name says.
+    /// Another text than its name says.
     Damaged(String),
 }
 

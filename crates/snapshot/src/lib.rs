@@ -34,7 +34,7 @@ pub use digest::{BadDigest, LayerId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
-pub use verify::{DepotCheck, Verdict};
+pub use verify::{DepotCheck, DepotVerdict};
 
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
 #[doc(hidden)]

@@ -14,14 +14,14 @@ use crate::manifest::LayerRef;
 
 /// What came out about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// The file is what its name says.
+pub enum DepotVerdict {
+    /// What its name says.
     Sound,
-    /// It is not, for this reason.
+    /// Not what its name says, for this reason.
     Damaged(String),
-    /// It is missing, and a manifest names it.
+    /// Missing, although a manifest names the file.
     Missing,
-    /// It has a format that this version does not know.
+    /// Of a format that this version does not know.
     Unknown(String),
 }
 
@@ -33,7 +33,7 @@ pub struct DepotCheck {
     /// Whether the file is a layer; else it is a manifest.
     pub is_layer: bool,
     /// What came out.
-    pub verdict: Verdict,
+    pub verdict: DepotVerdict,
     /// Snapshots that need the file.
     pub snapshots: BTreeSet<SnapshotId>,
 }
@@ -41,7 +41,7 @@ pub struct DepotCheck {
 impl DepotCheck {
     /// Whether the snapshots that need the file can be used.
     pub fn is_sound(&self) -> bool {
-        self.verdict == Verdict::Sound
+        self.verdict == DepotVerdict::Sound
     }
 }
 
@@ -62,9 +62,9 @@ impl Depot {
                 named.entry(layer.digest).or_insert((layer.size, BTreeSet::new())).1.insert(*id);
             }
             let verdict = match &snapshot.manifest {
-                DepotManifest::Sound(_) => Verdict::Sound,
-                DepotManifest::Unknown(why) => Verdict::Unknown(why.clone()),
-                DepotManifest::Damaged(why) => Verdict::Damaged(why.clone()),
+                DepotManifest::Sound(_) => DepotVerdict::Sound,
+                DepotManifest::Unknown(why) => DepotVerdict::Unknown(why.clone()),
+                DepotManifest::Damaged(why) => DepotVerdict::Damaged(why.clone()),
             };
             let (name, snapshots) = (manifest_name(id), BTreeSet::from([*id]));
             checked.push(DepotCheck { name, is_layer: false, verdict, snapshots });
@@ -84,26 +84,26 @@ impl Depot {
 
     /// Removes what was found to be damaged. The next submission that needs such a layer writes it again.
     pub fn remove_damaged(&self, checked: &[DepotCheck]) -> Result<()> {
-        let damaged = checked.iter().filter(|check| matches!(check.verdict, Verdict::Damaged(_)));
-        damaged.map(|check| self.remove_file(&check.name, check.is_layer)).collect()
+        let mut damaged = checked.iter().filter(|check| matches!(check.verdict, DepotVerdict::Damaged(_)));
+        damaged.try_for_each(|check| self.remove_file(&check.name, check.is_layer))
     }
 
-    fn check_layer(&self, layer: &LayerRef) -> Result<Verdict> {
+    fn check_layer(&self, layer: &LayerRef) -> Result<DepotVerdict> {
         let file = match self.open_layer(layer) {
             Ok(file) => File::from(file),
-            Err(Error::Missing { .. }) => return Ok(Verdict::Missing),
-            Err(Error::BadLayer { why, .. }) => return Ok(Verdict::Damaged(why)),
+            Err(Error::Missing { .. }) => return Ok(DepotVerdict::Missing),
+            Err(Error::BadLayer { why, .. }) => return Ok(DepotVerdict::Damaged(why)),
             Err(error) => return Err(error),
         };
         if let Some(version) = unknown_version(&file) {
-            return Ok(Verdict::Unknown(format!("version {version} is unknown here")));
+            return Ok(DepotVerdict::Unknown(format!("version {version} is unknown here")));
         }
         match read_through(file, layer.digest) {
-            Ok(id) if id == layer.digest => Ok(Verdict::Sound),
-            Ok(id) => Ok(Verdict::Damaged(format!("its content has the digest {id}"))),
-            Err(Error::BadLayer { why, .. }) => Ok(Verdict::Damaged(why)),
+            Ok(id) if id == layer.digest => Ok(DepotVerdict::Sound),
+            Ok(id) => Ok(DepotVerdict::Damaged(format!("its content has the digest {id}"))),
+            Err(Error::BadLayer { why, .. }) => Ok(DepotVerdict::Damaged(why)),
             // The disk cannot read it.
-            Err(Error::Io(error)) => Ok(Verdict::Damaged(error.to_string())),
+            Err(Error::Io(error)) => Ok(DepotVerdict::Damaged(error.to_string())),
             Err(error) => Err(error),
         }
     }

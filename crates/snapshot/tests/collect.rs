@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use skiff_snapshot::{
-    CollectOptions, Depot, Error, How, Pruned, Pushed, SnapshotId, SnapshotInput, Verdict, fetch, push,
+    CollectOptions, Depot, DepotVerdict, Error, How, Pruned, Pushed, SnapshotId, SnapshotInput, fetch, push,
 };
 
 use crate::common::{World, collect, make_old};
@@ -168,14 +168,14 @@ fn what_is_damaged_is_found_and_made_anew() {
     let checked = verify(None);
     let bad: Vec<_> = checked.iter().filter(|check| !check.is_sound()).collect();
     assert_eq!(bad.len(), 2, "{bad:?}");
-    assert!(bad.iter().all(|check| matches!(check.verdict, Verdict::Damaged(_))), "{bad:?}");
+    assert!(bad.iter().all(|check| matches!(check.verdict, DepotVerdict::Damaged(_))), "{bad:?}");
     assert_eq!(bad[0].snapshots, BTreeSet::from([ids[0]]));
     assert_eq!(bad[1].snapshots, BTreeSet::from([ids[1], ids[2]]));
     assert_eq!(verify(Some(&BTreeSet::from([ids[2]]))).iter().filter(|check| !check.is_sound()).count(), 1);
     world.depot.remove_damaged(&checked).unwrap();
     let bad: Vec<_> = verify(None).into_iter().filter(|check| !check.is_sound()).collect();
     assert_eq!(bad.len(), 1);
-    assert_eq!(bad[0].verdict, Verdict::Missing);
+    assert_eq!(bad[0].verdict, DepotVerdict::Missing);
     let again = world.push_as(How::Full);
     world.fetch(&again.id);
 }

@@ -14,7 +14,7 @@ use skiff_user::context::UserContext;
 
 use super::keepers::JobList;
 use super::{Collection, DAY, Limits};
-use crate::deploy::until;
+use crate::bounded::until;
 
 /// In a depot: a file whose time is that of the last such collection.
 const STAMP: &str = "collected";

@@ -18,8 +18,8 @@ use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
 use super::{seconds, uses};
-use crate::contents::ours;
 use crate::latest;
+use crate::snapshot_fault::ours;
 
 /// How far the clocks of Slurm's controller and of the depot's file system may be apart, in seconds.
 const CLOCKS: u64 = 3600;
@@ -52,7 +52,7 @@ pub fn ask_by(users: SnapshotUsers) {
 /// The jobs that snapshots are kept for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobList {
-    /// These are queued, held or running.
+    /// All that are queued, held or running.
     Known(Vec<LiveJob>),
     /// There is no job manager here; on other hosts of the depot there may be one.
     None,

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
-use skiff_snapshot::{DepotCheck, DepotContents, DepotManifest, DepotSnapshot, SnapshotId, Verdict};
+use skiff_snapshot::{DepotCheck, DepotContents, DepotManifest, DepotSnapshot, DepotVerdict, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_sys::error::SPACE;
 use skiff_user::context::UserContext;
 
 use super::keepers::{JobList, Keepers};
 use super::{Limits, existing, seconds, short, shown};
-use crate::contents::ours;
+use crate::snapshot_fault::ours;
 
 /// A snapshot in a list.
 #[derive(Serialize)]
@@ -196,15 +196,15 @@ pub(super) fn verify(context: &UserContext, snapshot: Option<&str>, remove: bool
 }
 
 fn is_damaged(check: &DepotCheck) -> bool {
-    matches!(check.verdict, Verdict::Damaged(_))
+    matches!(check.verdict, DepotVerdict::Damaged(_))
 }
 
 fn fault(check: &DepotCheck) -> Option<String> {
     match &check.verdict {
-        Verdict::Sound => None,
-        Verdict::Missing => Some("missing".into()),
-        Verdict::Damaged(why) => Some(format!("damaged: {why}")),
-        Verdict::Unknown(why) => Some(format!("cannot be checked: {why}")),
+        DepotVerdict::Sound => None,
+        DepotVerdict::Missing => Some("missing".into()),
+        DepotVerdict::Damaged(why) => Some(format!("damaged: {why}")),
+        DepotVerdict::Unknown(why) => Some(format!("cannot be checked: {why}")),
     }
 }
 

@@ -69,7 +69,7 @@ impl DepotContents {
         Duration::from_nanos(u64::try_from(self.now.saturating_sub(used)).unwrap_or(0))
     }
 
-    /// Those of a known format: another version has to decide about its own.
+    /// Wanted snapshots of a known format: another version has to decide about its own.
     fn oldest_first(&self, is_wanted: impl Fn(&SnapshotId) -> bool) -> Vec<(&SnapshotId, &DepotSnapshot)> {
         let is_known = |snapshot: &DepotSnapshot| !matches!(snapshot.manifest, DepotManifest::Unknown(_));
         let mut found: Vec<_> =
