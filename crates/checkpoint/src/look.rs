@@ -1,6 +1,7 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
 use serde::Serialize;
+use skiff_env::depot::CheckpointUse;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::Result;
@@ -51,11 +52,12 @@ impl Listed {
     }
 }
 
-/// The snapshots that checkpoints need to be restored, with their names. What cannot be read cannot be restored either.
-pub fn snapshots(context: &UserContext) -> Result<Vec<(String, String)>> {
-    let of = |slot: &CheckpointName| -> Result<Option<(String, String)>> {
+/// The checkpoints that need a snapshot to be restored. One that cannot be read cannot be restored either.
+pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
+    let of = |slot: &CheckpointName| -> Result<Option<CheckpointUse>> {
         let read = Checkpoint::read(&dir_of(context, slot)?).ok();
-        Ok(read.and_then(|checkpoint| Some((slot.to_string(), checkpoint.instance.snapshot?))))
+        let snapshot = read.and_then(|checkpoint| checkpoint.instance.snapshot);
+        Ok(snapshot.map(|snapshot| CheckpointUse { checkpoint: slot.to_string(), snapshot }))
     };
     all(context)?.iter().filter_map(|slot| of(slot).transpose()).collect()
 }

@@ -21,7 +21,7 @@ use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
 
 pub use background::{collect_daily, delete_leftovers, leftovers};
-pub use keepers::{Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
+pub use keepers::{CheckpointUse, Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
 pub use look::fullness;
 pub use uses::note_use;
 

@@ -16,8 +16,6 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_site::TrustedDir;
 use skiff_snapshot::{Cache, Depot, How, fetch};
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 fn names(path: &Path) -> Vec<String> {
     let names =
         std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -145,7 +145,7 @@ fn a_manifest_of_another_version_keeps_all_layers_and_itself() {
     .unwrap();
     files(&world.path("depot")).iter().for_each(|file| make_old(file));
     assert_eq!(collect(&world.depot, &[], Duration::ZERO).files.len(), 3);
-    assert_eq!(files(&world.path("depot")), [PathBuf::new(); 0]);
+    assert!(files(&world.path("depot")).is_empty());
 }
 
 #[test]

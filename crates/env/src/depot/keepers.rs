@@ -33,13 +33,22 @@ pub struct LiveJob {
     pub submitted: u64,
 }
 
+/// A checkpoint that can be restored only with a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointUse {
+    /// Name of the checkpoint.
+    pub checkpoint: String,
+    /// Id of the snapshot.
+    pub snapshot: String,
+}
+
 /// Who knows what needs snapshots, beside this crate: those that know are above it.
 #[derive(Clone, Copy)]
 pub struct SnapshotUsers {
     /// The user's jobs; nothing where there is no job manager.
     pub jobs: fn(&UserContext) -> Result<Option<Vec<LiveJob>>>,
-    /// Checkpoints, by name, each with a snapshot.
-    pub checkpoints: fn(&UserContext) -> Result<Vec<(String, String)>>,
+    /// The user's checkpoints of what has a snapshot below it.
+    pub checkpoints: fn(&UserContext) -> Result<Vec<CheckpointUse>>,
 }
 
 static USERS: OnceLock<SnapshotUsers> = OnceLock::new();
@@ -137,8 +146,8 @@ impl Keepers {
             found.add(snapshot, Keeper::Instance(record.name));
         }
         let checkpoints = USERS.get().map_or(Ok(vec![]), |users| (users.checkpoints)(context))?;
-        for (name, snapshot) in checkpoints {
-            found.add(snapshot.parse().ok(), Keeper::Checkpoint(name));
+        for CheckpointUse { checkpoint, snapshot } in checkpoints {
+            found.add(snapshot.parse().ok(), Keeper::Checkpoint(checkpoint));
         }
         for noted in uses::all(depot.path())? {
             let age = contents.age(noted.since).as_secs();
