@@ -207,24 +207,6 @@ impl Depot {
         }))
     }
 
-    /// What [`Depot::carry_out`] would remove if nobody else came.
-    pub fn would_remove(&self, plan: &CollectionPlan) -> Pruned {
-        let layers = plan.layers.iter().map(|(id, _)| self.path_in(DepotPart::Layers, &layer_name(id)));
-        let unfinished = plan.unfinished.iter().map(|left| self.path_of(left));
-        Pruned {
-            snapshots: plan.snapshots.iter().map(|(id, _)| *id).collect(),
-            files: layers.chain(unfinished).collect(),
-            bytes: plan.bytes,
-        }
-    }
-
-    /// Paths of all that was removed.
-    pub fn paths_of(&self, pruned: &Pruned) -> Vec<PathBuf> {
-        let snapshots = pruned.snapshots.iter();
-        let paths = snapshots.map(|id| self.path_in(DepotPart::Snapshots, &manifest_name(id)));
-        paths.chain(pruned.files.iter().cloned()).collect()
-    }
-
     /// Removes what a plan names, unless somebody has begun to rely on it since `contents` was listed.
     pub fn carry_out(&self, contents: &DepotContents, plan: &CollectionPlan) -> Result<Pruned> {
         self.restore_interrupted(contents)?;

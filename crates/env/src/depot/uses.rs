@@ -14,6 +14,8 @@ use skiff_snapshot::SnapshotId;
 use skiff_spec::fault::Result;
 
 const USES: &str = "uses";
+/// By this directory a depot is told from a place where one will be mounted.
+const SNAPSHOTS: &str = "snapshots";
 /// How long a note counts where nobody knows which jobs there are, in seconds.
 pub(super) const LONGEST: u64 = 30 * super::DAY;
 
@@ -30,7 +32,12 @@ pub(super) struct NotedUse {
 
 /// Notes that a job uses a snapshot, unless another of its nodes has done so.
 pub fn note_use(depot: &Path, job: u32, snapshot: &SnapshotId) -> Result<()> {
-    let uses = TrustedDir::make(&depot.join(USES), getuid().as_raw(), 0o700)?;
+    // Where the depot is not mounted, nothing is to be made in its place.
+    let Some(depot) = TrustedDir::find(depot, getuid().as_raw())? else { return Ok(()) };
+    if depot.stat(SNAPSHOTS)?.is_none() {
+        return Ok(());
+    }
+    let uses = depot.make_dir(USES, 0o700)?;
     let name = format!("{job}-{snapshot}");
     // Of a thousand nodes most only look.
     if uses.stat(&name)?.is_some() {
@@ -80,6 +87,16 @@ mod tests {
         let depot = TrustedDir::make(&path, getuid().as_raw(), 0o700).expect("a directory");
         let (one, two) = (SnapshotId([1; 32]), SnapshotId([2; 32]));
         assert!(all(depot.path()).expect("no notes yet").is_empty());
+        let empty = path.join("empty");
+        std::fs::create_dir(&empty).expect("a directory");
+        for nowhere in [&empty, &path.join("nowhere")] {
+            note_use(nowhere, 7, &one).expect("no depot");
+        }
+        assert!(
+            std::fs::read_dir(&empty).expect("a directory").next().is_none()
+                && !path.join("nowhere").exists()
+        );
+        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
         for (job, snapshot) in [(7, &one), (7, &one), (7, &two), (8, &one)] {
             note_use(depot.path(), job, snapshot).expect("noted");
         }

@@ -1,9 +1,11 @@
 //! What a collection is to remove, as plain data: nothing is looked at and nothing is done here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{DepotContents, DepotManifest, DepotSnapshot, UnnamedFile};
+use super::{DepotContents, DepotManifest, DepotPart, DepotSnapshot, Pruned, UnnamedFile};
+use crate::depot::{Depot, layer_name, manifest_name};
 use crate::digest::{LayerId, SnapshotId};
 
 /// A file that nobody has written to for so long is not being written.
@@ -79,6 +81,26 @@ impl DepotContents {
     }
 }
 
+impl Depot {
+    /// What [`Depot::carry_out`] would remove if nobody else came.
+    pub fn would_remove(&self, plan: &CollectionPlan) -> Pruned {
+        let layers = plan.layers.iter().map(|(id, _)| self.path_in(DepotPart::Layers, &layer_name(id)));
+        let unfinished = plan.unfinished.iter().map(|left| self.path_of(left));
+        Pruned {
+            snapshots: plan.snapshots.iter().map(|(id, _)| *id).collect(),
+            files: layers.chain(unfinished).collect(),
+            bytes: plan.bytes,
+        }
+    }
+
+    /// Paths of all that was removed.
+    pub fn paths_of(&self, pruned: &Pruned) -> Vec<PathBuf> {
+        let snapshots = pruned.snapshots.iter();
+        let paths = snapshots.map(|id| self.path_in(DepotPart::Snapshots, &manifest_name(id)));
+        paths.chain(pruned.files.iter().cloned()).collect()
+    }
+}
+
 /// Takes snapshots one after the other, each with the layers that none of those left names.
 struct Collector<'a> {
     contents: &'a DepotContents,
@@ -137,7 +159,7 @@ fn layers(snapshot: &DepotSnapshot) -> BTreeSet<LayerId> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DepotFile, DepotPart, SECOND};
+    use super::super::{DepotFile, SECOND};
     use super::*;
     use crate::manifest::{LayerRef, SnapshotManifest};
 
