@@ -27,6 +27,7 @@ use skiff_user::context::UserContext;
 
 use crate::criu::Installation;
 
+pub use look::snapshots;
 pub use place::{delete_leftovers, leftovers};
 
 /// Does what was asked.

@@ -1,6 +1,7 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
 use serde::Serialize;
+use skiff_env::depot::CheckpointUse;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::Result;
@@ -49,6 +50,16 @@ impl Listed {
             path: dir.display().to_string(),
         })
     }
+}
+
+/// The checkpoints that need a snapshot to be restored. One that cannot be read cannot be restored either.
+pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
+    let of = |slot: &CheckpointName| -> Result<Option<CheckpointUse>> {
+        let read = Checkpoint::read(&dir_of(context, slot)?).ok();
+        let snapshot = read.and_then(|checkpoint| checkpoint.instance.snapshot);
+        Ok(snapshot.map(|snapshot| CheckpointUse { checkpoint: slot.to_string(), snapshot }))
+    };
+    all(context)?.iter().filter_map(|slot| of(slot).transpose()).collect()
 }
 
 /// Prints all.

@@ -343,6 +343,22 @@ const ALL: &[Examples] = &[
     ("store du", &[("How full is it?", "skiff store du")]),
     ("store gc", &[("See what could go to stay below 200 GB:", "skiff store gc --budget 200G --dry-run")]),
     ("store verify", &[("Check all your images:", "skiff store verify")]),
+    ("depot ls", &[("What needs your snapshots?", "skiff depot ls")]),
+    ("depot du", &[("How much of it can go?", "skiff depot du")]),
+    (
+        "depot gc",
+        &[
+            ("See what has been unused for two days:", "skiff depot gc --days 2 --dry-run"),
+            ("Remove all that nothing needs, where a quota is full:", "skiff depot gc --budget 0"),
+        ],
+    ),
+    (
+        "depot verify",
+        &[
+            ("Check all files:", "skiff depot verify"),
+            ("Remove what is damaged:", "skiff depot verify --remove"),
+        ],
+    ),
     ("doctor", &[("What this host lacks:", "skiff doctor")]),
     ("sweep", &[("See what would be removed:", "skiff sweep --dry-run")]),
     ("config", &[("What is in force, and where it comes from:", "skiff config")]),

@@ -18,6 +18,7 @@ mod cluster;
 pub mod complete;
 mod container;
 mod copy;
+mod depot;
 mod elsewhere;
 mod env;
 mod examples;
@@ -44,6 +45,7 @@ pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
+pub use depot::DepotCommand;
 pub use env::{EnvCommand, EnvNameArg, ExecArgs};
 pub use files::named_files;
 pub use image::{
@@ -271,6 +273,9 @@ pub enum CliCommand {
     /// Inspect, prune and verify the image store
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Inspect, prune and verify the depot, where snapshots for jobs are
+    #[command(subcommand)]
+    Depot(DepotCommand),
     /// Check this host and suggest fixes
     Doctor(OutputArgs),
     /// Remove leftovers of crashed environments and jobs on this host

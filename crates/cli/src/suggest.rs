@@ -126,7 +126,7 @@ mod tests {
             ("enter", "enter", &["skiff cluster enter", "skiff env enter"]),
             ("env", "lst", &["skiff env list"]),
             ("net", "lst", &["skiff net list"]),
-            ("ls", "ls", &["skiff checkpoint list", "skiff env list", "skiff instance list"]),
+            ("ls", "ls", &["skiff checkpoint list", "skiff depot ls", "skiff env list"]),
             ("ENV", "ENV", &["skiff env"]),
             ("docter", "docter", &["skiff doctor"]),
             ("env", "snapshto", &["skiff env snapshot"]),

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
 use skiff_plan::base;
@@ -21,10 +22,10 @@ use skiff_store::copies;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
-pub use crate::snapshot_fault::ours;
-
 use crate::history::Occasion;
-use crate::{base_fingerprint, history, latest, root};
+use crate::{base_fingerprint, depot, history, latest, root};
+
+pub use crate::snapshot_fault::ours;
 
 /// Prints what is added, changed and deleted.
 pub fn diff(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
@@ -128,7 +129,35 @@ pub fn take_snapshot(
     occasion: &Occasion,
 ) -> Result<SnapshotReport> {
     occasion.check()?;
-    let depot_dir = context.depot()?;
+    let dir = context.depot()?;
+    let report = write_snapshot(context, env, dir.clone(), occasion).map_err(|e| {
+        match is_full(&e, &dir, &env.dir) {
+            true => depot::fullness(context, &dir, e),
+            false => e,
+        }
+    })?;
+    if report.bytes > 0 {
+        depot::collect_daily(context, &dir);
+    }
+    Ok(report)
+}
+
+/// Whether it was the depot that had no room: in the environment's directory something is written, too.
+fn is_full(e: &Error, depot: &Path, state: &Path) -> bool {
+    let is_space = [Errno::NOSPC, Errno::DQUOT]
+        .iter()
+        .any(|errno| e.message.contains(&format!("(os error {})", errno.raw_os_error())));
+    let device = |path: &Path| rustix::fs::stat(path).ok().map(|stat| stat.st_dev);
+    let has_room = || rustix::fs::statvfs(state).is_ok_and(|state| state.f_bavail > 0);
+    is_space && (device(depot) == device(state) || has_room())
+}
+
+fn write_snapshot(
+    context: &UserContext,
+    env: &Environment,
+    depot_dir: PathBuf,
+    occasion: &Occasion,
+) -> Result<SnapshotReport> {
     let kept = base_fingerprint::kept_in_home(context);
     let ground = env.ground()?;
     // Out here: in the user namespace root's directories could not be told from those of others.

@@ -3,25 +3,24 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_plan::get;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
 use skiff_spec::config::Mismatch;
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
-use skiff_sys::process::CloneFlags;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::contents::ours;
+use crate::depot;
+use crate::snapshot_fault::ours;
+
+pub use crate::bounded::until;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
@@ -44,12 +43,12 @@ struct Fetched {
     image: Option<ImageName>,
 }
 
-/// Brings a job's snapshot to this node, unless its base is another one and such jobs are refused; within the time that the
+/// Brings the snapshot of the job of this number to this node, unless its base is another one and such jobs are refused; within the time that the
 /// configuration gives.
-pub fn deploy(context: &UserContext, job: &Snapshot) -> Result<Deployed> {
+pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Deployed> {
     let (end, _) = time_limit(context);
     for _ in 0..3 {
-        let Fetched { difference, layers, image } = fetch_until(context, job, end)?;
+        let Fetched { difference, layers, image } = fetch_until(context, job, number, end)?;
         // Another job's fetch may have evicted one this very moment.
         if let Some(layers) = hold(context, &cache_dir(context), layers)? {
             return Ok(Deployed { difference, layers, image });
@@ -59,8 +58,8 @@ pub fn deploy(context: &UserContext, job: &Snapshot) -> Result<Deployed> {
         .hint("slurm.cache_bytes in the configuration is too small for this environment"))
 }
 
-fn fetch_until(context: &UserContext, job: &Snapshot, end: Instant) -> Result<Fetched> {
-    let Some(fetched) = until(end, || fetch(context, job))? else {
+fn fetch_until(context: &UserContext, job: &Snapshot, number: u32, end: Instant) -> Result<Fetched> {
+    let Some(fetched) = until(end, || fetch(context, job, number))? else {
         let (name, depot, node) = (&job.environment, &job.depot, node_name());
         let (_, limit) = time_limit(context);
         return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
@@ -69,8 +68,10 @@ fn fetch_until(context: &UserContext, job: &Snapshot, end: Instant) -> Result<Fe
     Ok(fetched)
 }
 
-fn fetch(context: &UserContext, job: &Snapshot) -> Result<Fetched> {
+fn fetch(context: &UserContext, job: &Snapshot, number: u32) -> Result<Fetched> {
     let id = job.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    depot::note_use(Path::new(&job.depot), number, &id)
+        .ignore_error("only a job that is requeued later needs it, and the depot may be read-only here");
     let depot = Depot::open_existing(Path::new(&job.depot)).map_err(ours).map_err(|e| {
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
     })?;
@@ -162,20 +163,6 @@ fn in_cache(e: skiff_snapshot::Error, dir: &Path) -> Error {
 pub fn time_limit(context: &UserContext) -> (Instant, u64) {
     let seconds = context.config.slurm.fetch_seconds.min(LONGEST);
     (Instant::now() + Duration::from_secs(seconds), seconds)
-}
-
-/// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
-/// killed before that answers, so it is left behind, and holds nothing of ours.
-pub fn until<T: Serialize + DeserializeOwned>(
-    end: Instant,
-    act: impl FnOnce() -> Result<T>,
-) -> Result<Option<T>> {
-    let name = "process that fetches";
-    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&[]), || {
-        set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
-        act()
-    });
-    child?.end_by(end)
 }
 
 /// Unpacks a snapshot; bottom first.

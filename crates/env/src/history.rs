@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
-use skiff_runtime::environments::{self, Environment};
+use skiff_runtime::environments::Environment;
 use skiff_site::TrustedDir;
 use skiff_snapshot::{Depot, SnapshotId};
 use skiff_spec::config;
@@ -338,14 +338,10 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// All snapshots that are to stay in the depot because of the histories and tags of the user's environments.
+/// The snapshots that are to stay in the depot because of an environment's history and its tags.
 ///
 /// # Errors
-/// When one of the histories cannot be read: then nothing can be said of any.
-pub fn kept(context: &UserContext) -> Result<BTreeSet<SnapshotId>> {
-    let (mut all, now) = (BTreeSet::new(), now());
-    for env in environments::list(context)? {
-        all.extend(SnapshotHistory::of(&env.dir)?.kept(&context.config.history, now));
-    }
-    Ok(all)
+/// When the history cannot be read: then nothing can be said of any.
+pub fn kept(context: &UserContext, env: &Environment) -> Result<BTreeSet<SnapshotId>> {
+    Ok(SnapshotHistory::of(&env.dir)?.kept(&context.config.history, now()))
 }

@@ -27,6 +27,13 @@ pub fn set(depot: &Path, snapshot: &Snapshot) -> Result<()> {
     Ok(records.write(name, line.as_bytes(), 0o644)?)
 }
 
+/// The environments of which there is one.
+pub fn names(depot: &Path) -> Result<Vec<EnvName>> {
+    let Some(records) = records(depot)? else { return Ok(vec![]) };
+    let names = records.names()?.into_iter().filter_map(|name| name.to_str()?.parse().ok());
+    Ok(names.collect())
+}
+
 /// The last snapshot of an environment, if there is one.
 pub fn get(depot: &Path, name: &EnvName) -> Result<Option<JobSpec>> {
     let Some(records) = records(depot)? else { return Ok(None) };

@@ -2,9 +2,11 @@
 
 pub mod base_fingerprint;
 pub mod between;
+mod bounded;
 pub mod calling;
 pub mod contents;
 pub mod deploy;
+pub mod depot;
 mod export;
 pub mod history;
 pub mod latest;

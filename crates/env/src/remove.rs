@@ -12,7 +12,7 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete};
 
 use crate::calling::{self, Confirmation};
-use crate::latest;
+use crate::{depot, latest};
 
 /// Removes one environment.
 pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
@@ -48,7 +48,8 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
         naming::give_up(context, id)?;
     }
     latest::unset(&context.depot()?, name)?;
-    delete(context, aside)
+    // What its snapshots take up is no reason to leave its files.
+    delete(context, aside).and(depot::remove_with_environment(context, name.as_str()))
 }
 
 /// Whether the user wants the environment ended that they are in.

@@ -1,4 +1,4 @@
-//! Errors of snapshots and the depot, as the command line shows them.
+//! Errors of snapshots, the depot and caches as the command line shows them.
 
 use skiff_spec::fault::Fault as Error;
 

@@ -154,6 +154,10 @@ fn run(cli: Cli) -> Result<i32> {
     if let Some(code) = outside::call(&cli.command)? {
         return Ok(code);
     }
+    env::depot::ask_by(env::depot::SnapshotUsers {
+        jobs: slurm::live_jobs,
+        checkpoints: checkpoint::snapshots,
+    });
     match cli.command {
         CliCommand::Run(run) => return instance::run::run(&run, named::names),
         CliCommand::Env(command) => return env::run(&command),
@@ -186,6 +190,7 @@ fn run(cli: Cli) -> Result<i32> {
         },
         CliCommand::Logout { server, output } => images::login::logout(&server, output.json)?,
         CliCommand::Store(command) => return images::commands::store(&command),
+        CliCommand::Depot(command) => return env::depot::run(&command),
         CliCommand::Slurm(command) => return slurm::run(&command),
         CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
         CliCommand::Exec(exec) => return named::exec(exec),

@@ -67,6 +67,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Inspect { .. }
         | CliCommand::Logout { .. }
         | CliCommand::Store(_)
+        | CliCommand::Depot(_)
         | CliCommand::Doctor(_)
         | CliCommand::Sweep(_)
         | CliCommand::Config(_) => true,

@@ -28,7 +28,7 @@ struct Found {
 }
 
 /// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments,
-/// checkpoints and copies of images, and instances that were killed.
+/// checkpoints and copies of images, snapshots that nothing needs, and instances that were killed.
 pub fn sweep(sweep: &SweepArgs) -> Result<()> {
     let context = UserContext::load()?;
     let own = match sweep.dry_run {
@@ -57,6 +57,10 @@ pub fn sweep(sweep: &SweepArgs) -> Result<()> {
         true => copies::leftovers(&depot),
         false => copies::delete_leftovers(&depot)?,
     };
+    let snapshots = match sweep.dry_run {
+        true => env::depot::leftovers(&context)?,
+        false => env::depot::delete_leftovers(&context)?,
+    };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         let found = move |p: PathBuf| Found {
             what,
@@ -74,6 +78,7 @@ pub fn sweep(sweep: &SweepArgs) -> Result<()> {
         .chain(found("scratch directory", scratch))
         .chain(found("checkpoint", checkpoints))
         .chain(found("copy of an image", copies))
+        .chain(found("snapshot", snapshots))
         .chain(found("job", jobs))
         .chain(networks)
         .collect();

@@ -41,7 +41,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let name = snapshot.environment.to_string();
     let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
     supervisor::session_at(context, &runtime, Lifetime::UntilStopped, || {
-        let deployed = deploy(context, snapshot)?;
+        let deployed = deploy(context, snapshot, job.id)?;
         let record = runtime.dir.join(DIFFERENCE);
         fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();

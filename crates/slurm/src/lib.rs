@@ -13,6 +13,7 @@ mod job;
 mod job_dirs;
 pub mod job_supervisor;
 mod node;
+mod queue;
 mod save;
 mod signals;
 mod step;
@@ -29,6 +30,7 @@ use skiff_spec::fault::Result;
 
 pub use here::spool;
 pub use node::sweep_jobs;
+pub use queue::live_jobs;
 pub use task::{is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.

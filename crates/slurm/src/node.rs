@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -17,6 +16,7 @@ use skiff_user::context::UserContext;
 
 use crate::job::{FAILED, SlurmJob, USER, dir, number};
 use crate::job_dirs::{JobDirs, numbered};
+use crate::queue::squeue;
 use crate::stop::stop_job;
 use crate::{tmp_quota, trash};
 
@@ -100,17 +100,10 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
 fn living_jobs() -> Result<Vec<u32>> {
     let hint =
         "which jobs still run must be known before anything of one is removed: check that squeue works here";
-    let failed = |why: String| Error::new(format!("squeue: {why}")).hint(hint);
-    let words = ["-h", "-a", "-r", "-t", "all", "-o", "%A %t"];
-    let out = Command::new("squeue")
-        .args(words)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| failed(e.to_string()))?;
-    if !out.status.success() {
-        return Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_owned()));
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).lines().filter_map(living).collect())
+    let missing = || Error::new("squeue: it is not installed, or not in the PATH");
+    let said =
+        squeue(&["--format=%A %t"]).and_then(|said| said.ok_or_else(missing)).map_err(|e| e.hint(hint))?;
+    Ok(said.lines().filter_map(living).collect())
 }
 
 /// A line of squeue's: the job's number, if it is one that has begun and has not wholly ended.

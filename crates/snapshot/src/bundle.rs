@@ -162,7 +162,7 @@ impl Bundle {
             return Err(bad("what it says of itself has another digest"));
         }
         let about = serde_json::from_slice(about).map_err(|e| bad(&e.to_string()))?;
-        let list = ChunkList::parse(list).map_err(bad)?;
+        let list = ChunkList::parse(list).map_err(|fault| fault.of(name.into()))?;
         Ok(Bundle { file, name: name.into(), list, about })
     }
 

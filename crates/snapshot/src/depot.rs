@@ -8,24 +8,22 @@
 //! ```
 //!
 //! Files appear whole, by rename, and never change; so neither writers nor readers need locks, which network file systems do badly.
-//! Whoever relies on a layer that is already there makes it young first, and only old ones are pruned.
+//! Whoever relies on a layer that is already there makes it young first, and looks for it again at the end ([`collect`](crate::collect)).
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use skiff_site::TrustedDir;
 
-use crate::digest::{LayerId, PackId, SnapshotId};
+use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
-use crate::file::{TEMP_PREFIX, Temp, read_to_end, write_durably};
+use crate::file::{read_to_end, write_durably};
 use crate::manifest::{self, SnapshotManifest};
-use crate::packs::{layer_of, pack_of};
 use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
@@ -33,8 +31,6 @@ use skiff_sys::{SystemContext, SystemError};
 pub(crate) const LAYERS: &str = "layers";
 pub(crate) const PACKS: &str = "packs";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
-/// Layers and unfinished files younger than this are never pruned: someone may be about to name them in a manifest.
-const GRACE: Duration = Duration::from_secs(600);
 /// A file just made on another node may not be seen at once on NFS: how often to look again, and after how long.
 pub(crate) const LOOKS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(60);
@@ -44,24 +40,9 @@ const PAUSE: Duration = Duration::from_millis(60);
 pub struct Depot {
     path: PathBuf,
     pub(crate) layers: OwnedFd,
-    snapshots: OwnedFd,
+    pub(crate) snapshots: OwnedFd,
     /// Not in one that a version before has made, before it is submitted to.
     pub(crate) packs: Option<OwnedFd>,
-}
-
-/// What pruning removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pruned {
-    /// Manifests.
-    pub snapshots: u64,
-    /// Layers.
-    pub layers: u64,
-    /// Packs of chunks.
-    pub packs: u64,
-    /// Unfinished files of submitters that died.
-    pub unfinished: u64,
-    /// Bytes of all of them.
-    pub bytes: u64,
 }
 
 impl Depot {
@@ -83,6 +64,16 @@ impl Depot {
     pub fn open_existing(path: &Path) -> Result<Depot> {
         let root = TrustedDir::open(path, geteuid().as_raw())?.private()?;
         Depot::parts(&root)
+    }
+
+    /// The same; nothing where there is none.
+    pub fn find_existing(path: &Path) -> Result<Option<Depot>> {
+        let Some(root) = TrustedDir::find(path, geteuid().as_raw())? else { return Ok(None) };
+        let root = root.private()?;
+        if root.stat(LAYERS)?.is_none() || root.stat(SNAPSHOTS)?.is_none() {
+            return Ok(None);
+        }
+        Depot::parts(&root).map(Some)
     }
 
     fn parts(root: &TrustedDir) -> Result<Depot> {
@@ -120,88 +111,22 @@ impl Depot {
         SnapshotManifest::parse(id, &bytes.ok_or_else(too_long)?)
     }
 
-    /// Removes snapshots that are not in `keep` and were not used for `older_than`, then what nothing refers to any more.
-    pub fn prune(&self, keep: &BTreeSet<SnapshotId>, older_than: Duration) -> Result<Pruned> {
-        let mut pruned = Pruned::default();
-        // The age is by the clock of the file system's server, which also set the times.
-        let (temp, file) = Temp::create(self.layers.as_fd())?;
-        let now = rustix::fs::fstat(&file).on("look at", temp.name())?.st_mtime;
-        drop(temp);
-        let is_old =
-            |stat: &Stat, age: Duration| now.saturating_sub(stat.st_mtime) >= age.as_secs().cast_signed();
-        for (name, stat) in self.list(&self.snapshots)? {
-            let wanted = manifest_id(&name).is_some_and(|id| keep.contains(&id));
-            let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
-            let age = if unfinished { GRACE.max(older_than) } else { older_than };
-            if !wanted && is_old(&stat, age) && (unfinished || manifest_id(&name).is_some()) {
-                self.remove(&self.snapshots, &name)?;
-                *(if unfinished { &mut pruned.unfinished } else { &mut pruned.snapshots }) += 1;
-                pruned.bytes += stat.st_size.cast_unsigned();
-            }
-        }
-        let used = self.used_layers()?;
-        for (name, stat) in self.list(&self.layers)? {
-            let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
-            let unused = layer_of(&name).is_some_and(|id| !used.contains(&id));
-            if (unfinished || unused) && is_old(&stat, GRACE.max(older_than)) {
-                self.remove(&self.layers, &name)?;
-                *(if unfinished { &mut pruned.unfinished } else { &mut pruned.layers }) += 1;
-                pruned.bytes += stat.st_size.cast_unsigned();
-            }
-        }
-        let (Some(packs), relied_on) = (&self.packs, self.used_packs()?) else { return Ok(pruned) };
-        for (name, stat) in self.list(packs)? {
-            let unfinished = name.starts_with(TEMP_PREFIX.as_bytes());
-            let unused = pack_of(&name).is_some_and(|id| !relied_on.contains(&id));
-            if (unfinished || unused) && is_old(&stat, GRACE.max(older_than)) {
-                self.remove(packs, &name)?;
-                *(if unfinished { &mut pruned.unfinished } else { &mut pruned.packs }) += 1;
-                pruned.bytes += stat.st_size.cast_unsigned();
-            }
-        }
-        Ok(pruned)
-    }
-
-    /// The packs that the layers which are there rely on.
-    fn used_packs(&self) -> Result<BTreeSet<PackId>> {
-        let packs = self.layer_ids()?.into_iter().map(|layer| self.packs_of(&layer));
-        Ok(packs.collect::<Result<Vec<_>>>()?.into_iter().flatten().flatten().collect())
-    }
-
-    /// The layers of all manifests that can be read; a damaged one can be used by no one.
-    fn used_layers(&self) -> Result<BTreeSet<LayerId>> {
-        let mut used = BTreeSet::new();
-        for (name, _) in self.list(&self.snapshots)? {
-            let Some(id) = manifest_id(&name) else { continue };
-            match self.manifest_now(&id) {
-                Ok(manifest) => used.extend(manifest.layers.iter().map(|layer| layer.digest)),
-                Err(Error::Missing { .. } | Error::BadManifest { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(used)
-    }
-
-    fn list(&self, dir: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>> {
+    /// The regular files in one of its directories: what else was put there is not ours.
+    pub(crate) fn list(&self, dir: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>> {
         let path = self.path.as_os_str().as_bytes();
         let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty()).on("open", path)?;
         let mut listed = Vec::new();
         for name in names(fresh.as_fd()).on("read the directory", path)? {
             match rustix::fs::statat(dir, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => listed.push((name, stat)),
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                    listed.push((name, stat));
+                }
+                Ok(_) => {}
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(SystemError::new("look at", name, errno).into()),
             }
         }
         Ok(listed)
-    }
-
-    fn remove(&self, dir: &OwnedFd, name: &[u8]) -> Result<()> {
-        match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-            // Another one pruned it.
-            Err(Errno::NOENT) => Ok(()),
-            other => Ok(other.on("remove", name)?),
-        }
     }
 
     /// Writes a manifest. On return it is on disk.
@@ -280,10 +205,10 @@ fn object(path: &Path, name: &str) -> Vec<u8> {
     path.join(name).into_os_string().as_bytes().to_vec()
 }
 
-fn manifest_name(id: &SnapshotId) -> String {
+pub(crate) fn manifest_name(id: &SnapshotId) -> String {
     format!("{id}.json")
 }
 
-fn manifest_id(name: &[u8]) -> Option<SnapshotId> {
+pub(crate) fn manifest_id(name: &[u8]) -> Option<SnapshotId> {
     std::str::from_utf8(name).ok()?.strip_suffix(".json")?.parse().ok()
 }

@@ -23,6 +23,14 @@ pub enum Error {
         /// What is wrong with it, and where.
         why: String,
     },
+    /// Another version of Skiff has written a layer.
+    #[error("layer {layer} is of version {version}, which is unknown here")]
+    OtherVersion {
+        /// The layer's digest, or the name of what was read.
+        layer: String,
+        /// Its version.
+        version: u32,
+    },
     /// A snapshot manifest is not what its name promises, or of a version unknown here.
     #[error("snapshot {snapshot} is damaged: {why}")]
     BadManifest {
@@ -81,9 +89,10 @@ impl Error {
                 (_, Errno::FBIG) => Some("the file system there cannot hold so large a file"),
                 _ => None,
             }),
-            Error::BadLayer { .. } | Error::BadManifest { .. } => {
-                Some("remove that file from the depot and submit again: a new snapshot will be made")
-            }
+            Error::BadLayer { .. } | Error::BadManifest { .. } => Some(
+                "`skiff depot verify --remove` removes what is damaged; submit again, and a new snapshot is made",
+            ),
+            Error::OtherVersion { .. } => Some("install the same Skiff everywhere"),
             Error::Missing { .. } => {
                 Some("it was pruned or the depot is not the same directory on this node; submit again")
             }

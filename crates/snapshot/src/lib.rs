@@ -9,6 +9,7 @@ mod base;
 mod bundle;
 mod cache;
 mod chunk;
+mod collect;
 mod compare;
 mod content_hash;
 mod depot;
@@ -24,19 +25,25 @@ mod plan;
 mod remove;
 mod snapshot;
 mod tree;
+mod verify;
 pub mod whole;
 mod xattr;
 
 pub use apply::{apply, present, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
+pub use collect::{
+    CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
+    UnnamedFile,
+};
 pub use compare::{Side, compare};
-pub use depot::{Depot, Pruned};
+pub use depot::Depot;
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
+pub use verify::{DepotCheck, DepotVerdict};
 
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
 #[doc(hidden)]

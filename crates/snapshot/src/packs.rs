@@ -7,17 +7,16 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, MAX_LIST, PackSource, Written};
+use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, ListFault, MAX_LIST, PackSource, Written};
 use crate::depot::{Depot, LAYERS, LOOKS, PACKS};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
 use crate::file::{Temp, read_to_end, write_durably};
 use crate::layer::LayerReader;
 use crate::manifest::LayerRef;
-use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
 
@@ -73,9 +72,8 @@ impl Depot {
             (LayerSource::Whole(File::from(file)), length)
         } else {
             let bytes = read_to_end(file.as_fd(), MAX_LIST).on("read", object)?;
-            let list =
-                bytes.ok_or("its list of chunks is too long").and_then(|bytes| ChunkList::parse(&bytes));
-            let list = list.map_err(|why| bad(why.into()))?;
+            let list = bytes.map_or(Err(ListFault::TOO_LONG), |bytes| ChunkList::parse(&bytes));
+            let list = list.map_err(|fault| fault.of(id.to_string()))?;
             let length = list.length();
             (LayerSource::Chunks(Box::new(ChunkReader::new(self, id, list)?)), length)
         };
@@ -86,7 +84,15 @@ impl Depot {
     }
 
     /// The chunks of a layer; nothing if there is no such list, or none that is whole.
-    fn chunk_list(&self, layer: &LayerId) -> Result<Option<ChunkList>> {
+    pub(crate) fn chunk_list(&self, layer: &LayerId) -> Result<Option<ChunkList>> {
+        Ok(self.stored_list(layer)?.and_then(std::result::Result::ok))
+    }
+
+    /// The same, with what is wrong with one that cannot be read; nothing if there is none.
+    pub(crate) fn stored_list(
+        &self,
+        layer: &LayerId,
+    ) -> Result<Option<std::result::Result<ChunkList, ListFault>>> {
         let name = list_name(layer);
         let file = match self.find(&self.layers, &[&name], 1, String::new) {
             Ok((_, file)) => file,
@@ -94,15 +100,12 @@ impl Depot {
             Err(error) => return Err(error),
         };
         let bytes = read_to_end(file.as_fd(), MAX_LIST).on("read", self.object(LAYERS, &name))?;
-        Ok(bytes.and_then(|bytes| ChunkList::parse(&bytes).ok()))
+        Ok(Some(bytes.map_or(Err(ListFault::TOO_LONG), |bytes| ChunkList::parse(&bytes))))
     }
 
-    /// All layers in the depot.
-    pub(crate) fn layer_ids(&self) -> Result<Vec<LayerId>> {
-        let fresh = rustix::fs::openat(&self.layers, c".", dir_flags(), Mode::empty());
-        let names =
-            fresh.and_then(|dir| names(dir.as_fd())).on("read the directory", self.object(LAYERS, "."))?;
-        Ok(names.iter().filter_map(|name| layer_of(name)).collect())
+    /// All layers in the depot, and how they lie there.
+    pub(crate) fn layer_ids(&self) -> Result<Vec<(LayerId, LayerForm)>> {
+        Ok(self.list(&self.layers)?.iter().filter_map(|(name, _)| layer_of(name)).collect())
     }
 
     /// What a layer that is put into chunks relies on; nothing if it is not there so, or damaged.
@@ -213,22 +216,30 @@ impl Depot {
     }
 }
 
-fn list_name(id: &LayerId) -> String {
+pub(crate) fn list_name(id: &LayerId) -> String {
     format!("{id}.chunks")
 }
 
-fn whole_name(id: &LayerId) -> String {
+pub(crate) fn whole_name(id: &LayerId) -> String {
     format!("{id}.layer")
 }
 
-fn pack_name(id: &PackId) -> String {
+pub(crate) fn pack_name(id: &PackId) -> String {
     format!("{id}.pack")
 }
 
-/// The layer that a file in `layers` is, or belongs to.
-pub(crate) fn layer_of(name: &[u8]) -> Option<LayerId> {
+/// How a layer lies in a depot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LayerForm {
+    Chunks,
+    Whole,
+}
+
+/// The layer that a file in `layers` is, and how.
+pub(crate) fn layer_of(name: &[u8]) -> Option<(LayerId, LayerForm)> {
     let name = std::str::from_utf8(name).ok()?;
-    name.strip_suffix(".chunks").or_else(|| name.strip_suffix(".layer"))?.parse().ok()
+    let forms = [(".chunks", LayerForm::Chunks), (".layer", LayerForm::Whole)];
+    forms.into_iter().find_map(|(end, form)| Some((name.strip_suffix(end)?.parse().ok()?, form)))
 }
 
 /// The pack that a file in `packs` is.

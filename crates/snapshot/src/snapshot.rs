@@ -283,6 +283,7 @@ impl Work<'_> {
     /// Writes a layer, unless it is the one named; and how many entries and bytes were written. Nodes that vanished meanwhile are forgotten.
     fn layer(&mut self, items: &[Item], except: Option<LayerId>) -> Result<(Option<LayerRef>, (u64, u64))> {
         let all = if weight_of(items, &self.nodes) > LARGE { self.depot.layer_ids()? } else { vec![] };
+        let all = all.into_iter().map(|(id, _)| id);
         let chain = self.chain.iter().rev().map(|layer| layer.digest);
         let known = self.depot.known(chain.chain(all).collect::<BTreeSet<_>>())?;
         let (temp, chunks) = self.depot.begin_layer(known)?;

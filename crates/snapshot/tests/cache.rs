@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::common;
 use crate::common::{World, is_root, noise};
@@ -15,8 +15,6 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_site::TrustedDir;
 use skiff_snapshot::{Cache, Depot, How, fetch};
-
-const DAY: Duration = Duration::from_secs(86_400);
 
 fn names(path: &Path) -> Vec<String> {
     let names =
@@ -29,10 +27,6 @@ fn names(path: &Path) -> Vec<String> {
 fn write(path: &Path, content: &[u8]) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, content).unwrap();
-}
-
-fn make_old(path: &Path) {
-    std::fs::File::open(path).unwrap().set_modified(SystemTime::now() - DAY).unwrap();
 }
 
 /// Evicts what nobody uses any more. A lease is a lock, which children that other tests start here share with us until they
@@ -186,38 +180,6 @@ fn a_layer_of_another_boot_is_made_again() {
     }
 }
 
-#[test]
-fn pruning_keeps_what_is_wanted_or_young() {
-    let world = World::new();
-    let mut ids = Vec::new();
-    for number in 0..3 {
-        write(&world.upper().join("file"), &[number; 100]);
-        std::thread::sleep(Duration::from_millis(40));
-        ids.push(world.push().id);
-    }
-    write(&world.path("depot/layers/.new-dead-1-2-3"), b"half");
-    write(&world.path("depot/layers/not ours"), b"");
-    let prune =
-        |keep: &[_]| world.depot.prune(&keep.iter().copied().collect(), Duration::from_secs(3600)).unwrap();
-    assert_eq!(prune(&[]), skiff_snapshot::Pruned::default());
-    for part in ["layers", "packs", "snapshots"] {
-        for name in names(&world.path("depot").join(part)) {
-            make_old(&world.path("depot").join(part).join(name));
-        }
-    }
-    // The second one's two layers stay; so does what is no layer.
-    let pruned = prune(&[ids[1]]);
-    assert_eq!((pruned.snapshots, pruned.layers, pruned.unfinished), (2, 1, 1));
-    assert_eq!(world.fetch(&ids[1]).len(), 2);
-    assert_eq!(names(&world.path("depot/layers")).len(), 3);
-    let error = fetch(&world.depot, &ids[0], &world.cache).unwrap_err();
-    assert!(error.to_string().contains(&format!("snapshot {} is not in the depot", ids[0])), "{error}");
-    // Being used makes young: the unchanged environment's snapshot was pruned, so it is made anew and stays.
-    let again = world.push_as(How::Full);
-    assert_eq!(prune(&[]).snapshots, 1);
-    world.fetch(&again.id);
-}
-
 /// A file system of one megabyte, attached nowhere.
 fn small() -> (TrustedDir, PathBuf) {
     use std::os::fd::AsRawFd;
@@ -333,10 +295,10 @@ fn a_kill_at_any_moment_leaves_only_what_is_whole() {
     drop(newest);
     for part in ["layers", "packs", "snapshots"] {
         for name in names(&world.path("depot").join(part)) {
-            make_old(&world.path("depot").join(part).join(name));
+            common::make_old(&world.path("depot").join(part).join(name));
         }
     }
-    world.depot.prune(&BTreeSet::from([pushed.id]), Duration::ZERO).unwrap();
+    common::collect(&world.depot, &[pushed.id], Duration::ZERO);
     for part in ["layers", "packs"] {
         assert!(names(&world.path("depot").join(part)).iter().all(|name| !name.starts_with('.')));
     }

@@ -3,6 +3,7 @@
 mod bundle;
 mod cache;
 mod chunks;
+mod collect;
 mod common;
 mod diff;
 mod history;

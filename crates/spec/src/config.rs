@@ -46,6 +46,10 @@ pub struct Config {
     /// Where snapshots for jobs go; must be on a file system all nodes share. Empty: `depot` beside the home's
     /// `.local/share/skiff`.
     pub depot: String,
+    /// Days for which the depot keeps a snapshot that nothing needs and nobody uses.
+    pub depot_keep_days: u64,
+    /// How many bytes the depot may take up; beyond that, what nothing needs goes earlier. 0: as many as there is room for.
+    pub depot_bytes: u64,
     /// Mounted in every environment if they exist: `SOURCE[:TARGET[:ro]]`.
     pub mounts: Vec<String>,
     /// Parts of the host's `/run` and of other service directories that programs inside need, if they exist.
@@ -160,6 +164,8 @@ impl Default for Config {
         Self {
             state: String::new(),
             depot: String::new(),
+            depot_keep_days: 7,
+            depot_bytes: 0,
             mounts: vec![],
             services: [
                 "/etc/slurm",
@@ -190,7 +196,7 @@ impl Default for Config {
 impl Default for InsideConfig {
     fn default() -> Self {
         let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit app cluster net pull push import export images tag history rmi \
-                        inspect login logout store doctor sweep config complete";
+                        inspect login logout store depot doctor sweep config complete";
         Self { commands: commands.split_whitespace().map(String::from).collect() }
     }
 }

@@ -11,15 +11,37 @@
 
 use super::{LARGEST, LARGEST_FRAME};
 use crate::digest::PackId;
+use crate::error::Error;
 
 const MAGIC: &[u8; 8] = b"SKIFFCHK";
 const VERSION: u32 = 1;
+const UNSOUND: &str = "its list of chunks names what there is not";
 const HEADER: usize = 8 + 4 * 4;
 const DIGEST: usize = 32;
 const FRAME_SIZE: usize = 20;
 const CHUNK_SIZE: usize = 44;
 /// The largest list that is read: a layer of some 2 TB.
 pub(crate) const MAX_SIZE: u64 = 2 << 30;
+
+/// Why bytes are not a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListFault {
+    /// Another version of Skiff has written it.
+    OtherVersion(u32),
+    Damaged(&'static str),
+}
+
+impl ListFault {
+    pub(crate) const TOO_LONG: Self = Self::Damaged("its list of chunks is too long");
+
+    /// As an error of this layer.
+    pub(crate) fn of(self, layer: String) -> Error {
+        match self {
+            Self::OtherVersion(version) => Error::OtherVersion { layer, version },
+            Self::Damaged(why) => Error::BadLayer { layer, why: why.into() },
+        }
+    }
+}
 
 /// Chunks compressed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,32 +108,35 @@ impl ChunkList {
     }
 
     /// From the bytes of its file; what is wrong with them, if they are none.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (body, digest) = bytes.split_last_chunk::<DIGEST>().ok_or("it is cut off")?;
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ListFault> {
+        let (body, digest) = bytes.split_last_chunk::<DIGEST>().ok_or(ListFault::Damaged("it is cut off"))?;
         if blake3::hash(body).as_bytes() != digest {
-            return Err("its list of chunks has another digest");
+            return Err(ListFault::Damaged("its list of chunks has another digest"));
         }
         Self::parse_body(body)
     }
 
     /// The part before the digest. Apart, so that fuzzing gets past the digest.
-    pub(crate) fn parse_body(body: &[u8]) -> Result<Self, &'static str> {
-        let cut = "its list of chunks is cut off";
-        let mut rest = body.strip_prefix(MAGIC).ok_or("it is not a list of chunks")?;
-        if int(&mut rest).ok_or(cut)? != VERSION {
-            return Err("its list of chunks is of another version; install the same Skiff everywhere");
+    pub(crate) fn parse_body(body: &[u8]) -> Result<Self, ListFault> {
+        let damaged = ListFault::Damaged;
+        let cut = damaged("its list of chunks is cut off");
+        let mut rest = body.strip_prefix(MAGIC).ok_or(damaged("it is not a list of chunks"))?;
+        let version = int(&mut rest).ok_or(cut)?;
+        if version != VERSION {
+            return Err(ListFault::OtherVersion(version));
         }
         let mut count = || int(&mut rest).map(|count| count as usize).ok_or(cut);
         let [packs, frames, chunks] = [count()?, count()?, count()?];
         // Checked before anything is reserved for them.
-        if rest.len() as u64 != packs as u64 * 32 + frames as u64 * 20 + chunks as u64 * 44 {
-            return Err("its list of chunks has another length");
+        let sizes = [(packs, DIGEST), (frames, FRAME_SIZE), (chunks, CHUNK_SIZE)];
+        if rest.len() as u64 != sizes.iter().map(|(count, size)| *count as u64 * *size as u64).sum::<u64>() {
+            return Err(damaged("its list of chunks has another length"));
         }
         let packs: Option<_> = (0..packs).map(|_| take(&mut rest).map(PackId)).collect();
         let frames: Option<_> = (0..frames).map(|_| frame(&mut rest)).collect();
         let chunks: Option<_> = (0..chunks).map(|_| chunk(&mut rest)).collect();
         let list = Self { packs: packs.ok_or(cut)?, frames: frames.ok_or(cut)?, chunks: chunks.ok_or(cut)? };
-        if list.is_sound() { Ok(list) } else { Err("its list of chunks names what there is not") }
+        if list.is_sound() { Ok(list) } else { Err(damaged(UNSOUND)) }
     }
 
     fn is_sound(&self) -> bool {
@@ -205,7 +230,7 @@ mod tests {
             |list: &mut ChunkList| list.chunks[1].offset = 61,
             |list: &mut ChunkList| list.chunks[1].offset = u32::MAX,
         ] {
-            assert_eq!(wrong(change), Err("its list of chunks names what there is not"));
+            assert_eq!(wrong(change), Err(ListFault::Damaged(UNSOUND)));
         }
     }
 }

@@ -14,7 +14,7 @@ mod pack;
 mod read;
 mod write;
 
-pub(crate) use list::{ChunkList, MAX_SIZE as MAX_LIST};
+pub(crate) use list::{ChunkList, ListFault, MAX_SIZE as MAX_LIST};
 pub(crate) use read::{ChunkReader, PackSource, read_all};
 pub(crate) use write::{ChunkWriter, Written};
 

@@ -68,10 +68,8 @@ impl<R: Read> LayerReader<R> {
             return Err(reader.bad("it is not a layer file"));
         }
         let (version, reserved) = (reader.int()?, reader.int()?);
-        if (version, reserved) != (VERSION, 0) {
-            return Err(
-                reader.bad(&format!("version {version} is unknown here; install the same Skiff everywhere"))
-            );
+        if version != VERSION || reserved != 0 {
+            return Err(Error::OtherVersion { layer: reader.name, version });
         }
         Ok(reader)
     }

@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_snapshot::{
-    Cache, Depot, How, LayerDir, MergePolicy, Pushed, SnapshotId, SnapshotInput, fetch, push,
+    Cache, CollectOptions, Depot, How, LayerDir, MergePolicy, Pruned, Pushed, SnapshotId, SnapshotInput,
+    fetch, push,
 };
+use std::time::{Duration, SystemTime};
 
 /// One path of a tree, with everything that a snapshot has to keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -286,4 +288,19 @@ pub fn set_xattr(path: &Path, name: &str, value: &[u8]) {
 
 pub fn opaque(path: &Path) {
     set_xattr(path, "user.overlay.opaque", b"y");
+}
+
+/// As if the file had last been used a day ago.
+pub fn make_old(path: &Path) {
+    let day = Duration::from_secs(86_400);
+    std::fs::File::open(path).unwrap().set_modified(SystemTime::now() - day).unwrap();
+}
+
+/// Removes what nobody has used for an hour, but for what is to be kept.
+pub fn collect(depot: &Depot, keep: &[SnapshotId], grace: Duration) -> Pruned {
+    let contents = depot.contents().unwrap();
+    let keep = keep.iter().copied().collect();
+    let older_than = Duration::from_secs(3600);
+    let plan = contents.collectable(&CollectOptions { keep: &keep, older_than, budget: None, grace });
+    depot.carry_out(&contents, &plan).unwrap()
 }

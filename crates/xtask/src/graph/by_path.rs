@@ -11,6 +11,9 @@ use super::lex::skipped;
 const BY_DESCRIPTOR: &[&str] = &[
     "crates/app/src/record.rs",
     "crates/env/src/deploy.rs",
+    "crates/env/src/depot/background.rs",
+    "crates/env/src/depot/keepers.rs",
+    "crates/env/src/depot/uses.rs",
     "crates/env/src/latest.rs",
     "crates/env/src/remove.rs",
     "crates/runtime/src/environments.rs",
@@ -19,6 +22,7 @@ const BY_DESCRIPTOR: &[&str] = &[
     "crates/slurm/src/node.rs",
     "crates/slurm/src/trash.rs",
     "crates/snapshot/src/cache.rs",
+    "crates/snapshot/src/collect.rs",
     "crates/snapshot/src/depot.rs",
     "crates/snapshot/src/file.rs",
     "crates/snapshot/src/remove.rs",

@@ -1,0 +1,24 @@
+//! Work that must not take longer than so long, as it waits for file servers or for other programs.
+
+use std::time::Instant;
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::process::CloneFlags;
+
+/// Does something in a process of its own; nothing if it is not done by `end`. One that waits for a dead file server cannot be
+/// killed before that answers, so it is left behind, and holds nothing of ours.
+pub fn until<T: Serialize + DeserializeOwned>(
+    end: Instant,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
+    let name = "process that fetches";
+    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&[]), || {
+        set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
+        act()
+    });
+    child?.end_by(end)
+}

@@ -1,0 +1,227 @@
+//! `skiff depot`: what snapshots there are, what needs them, and the removal of what nothing needs.
+
+mod background;
+mod keepers;
+mod look;
+mod uses;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use skiff_cli::DepotCommand;
+use skiff_output as output;
+use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, Pruned, SnapshotId};
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::size;
+use skiff_user::context::UserContext;
+
+use crate::snapshot_fault::ours;
+use keepers::{JobList, Keepers};
+
+pub use background::{collect_daily, delete_leftovers, leftovers};
+pub use keepers::{CheckpointUse, Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
+pub use look::fullness;
+pub use uses::note_use;
+
+/// What was used within this time stays in any case: somebody may be about to rely on it.
+const GRACE: Duration = Duration::from_secs(600);
+const DAY: u64 = 24 * 60 * 60;
+/// What to say where it is not known which jobs there are.
+const JOBS_HINT: &str =
+    "check that squeue works here; with --ignore-jobs, snapshots go also that queued jobs need";
+
+/// Does what was asked; the exit code.
+pub fn run(command: &DepotCommand) -> Result<i32> {
+    if let DepotCommand::Gc { background: true, .. } = command {
+        background::collect(&UserContext::load_silently()?);
+        return Ok(0);
+    }
+    let context = UserContext::load()?;
+    match command {
+        DepotCommand::Ls(list) => look::list(&context, &list.format())?,
+        DepotCommand::Du(output) => look::usage(&context, output.json)?,
+        DepotCommand::Gc { budget, days, ignore_jobs, dry_run, background: _, output } => {
+            let limits = Limits::of(&context, budget.as_deref(), *days)?;
+            collect(&context, &limits, *ignore_jobs, *dry_run, output.json)?;
+        }
+        DepotCommand::Verify { snapshot, remove, output } => {
+            return look::verify(&context, snapshot.as_deref(), *remove, output.json);
+        }
+    }
+    Ok(0)
+}
+
+/// The user's depot, if there is one.
+fn existing(context: &UserContext) -> Result<Option<Depot>> {
+    Depot::find_existing(&context.depot()?).map_err(ours)
+}
+
+/// How long what nothing needs stays, and how much of it.
+struct Limits {
+    older_than: Duration,
+    budget: Option<u64>,
+}
+
+impl Limits {
+    /// As the configuration says, where the command line says nothing.
+    fn of(context: &UserContext, budget: Option<&str>, days: Option<u64>) -> Result<Self> {
+        let not_understood = |text: &str| {
+            Error::new(format!("size {text:?}: not understood"))
+                .hint("it is a number, with K, M, G or T behind it")
+        };
+        let budget = budget.map(|text| size::parse(text).ok_or_else(|| not_understood(text))).transpose()?;
+        let config = &context.config;
+        let days = days.unwrap_or(config.depot_keep_days);
+        Ok(Self {
+            older_than: Duration::from_secs(days.saturating_mul(DAY)),
+            budget: budget.or((config.depot_bytes > 0).then_some(config.depot_bytes)),
+        })
+    }
+
+    fn plan(&self, contents: &DepotContents, keep: &BTreeSet<SnapshotId>) -> CollectionPlan {
+        let Self { older_than, budget } = *self;
+        contents.collectable(&CollectOptions { keep, older_than, budget, grace: GRACE })
+    }
+}
+
+/// What a collection did, for programs.
+#[derive(Serialize)]
+struct CollectionReport {
+    snapshots: Vec<String>,
+    files: Vec<String>,
+    bytes: u64,
+}
+
+impl CollectionReport {
+    fn of(pruned: &Pruned) -> Self {
+        let Pruned { snapshots, files, bytes } = pruned;
+        Self {
+            snapshots: snapshots.iter().map(ToString::to_string).collect(),
+            files: files.iter().map(|file| file.display().to_string()).collect(),
+            bytes: *bytes,
+        }
+    }
+}
+
+/// What can go now, and what goes.
+struct Collection {
+    depot: Depot,
+    contents: DepotContents,
+    keepers: Keepers,
+    plan: CollectionPlan,
+}
+
+impl Collection {
+    /// Jobs are asked for first: what a job relies on that comes after that is young.
+    fn plan(context: &UserContext, limits: &Limits, jobs: &JobList) -> Result<Option<Self>> {
+        let Some(depot) = existing(context)? else { return Ok(None) };
+        let contents = depot.contents().map_err(ours)?;
+        let keepers = Keepers::find(context, &depot, &contents, jobs)?;
+        let plan = limits.plan(&contents, &keepers.needed());
+        Ok(Some(Self { depot, contents, keepers, plan }))
+    }
+
+    fn carry_out(&self) -> Result<Pruned> {
+        let pruned = self.depot.carry_out(&self.contents, &self.plan).map_err(ours)?;
+        uses::forget(self.depot.path(), &self.keepers.ended_uses)?;
+        Ok(pruned)
+    }
+}
+
+fn collect(context: &UserContext, limits: &Limits, ignore: bool, dry_run: bool, json: bool) -> Result<()> {
+    let jobs = match ignore {
+        true => JobList::Ignored,
+        false => JobList::ask(context).map_err(|e| e.hint(JOBS_HINT))?,
+    };
+    let Some(collection) = Collection::plan(context, limits, &jobs)? else {
+        return match json {
+            true => output::json(&CollectionReport::of(&Pruned::default())),
+            false => output::line("removed 0 B in all"),
+        };
+    };
+    let pruned = match dry_run {
+        true => collection.depot.would_remove(&collection.contents, &collection.plan),
+        false => collection.carry_out()?,
+    };
+    if json {
+        output::json(&CollectionReport::of(&pruned))?;
+    } else {
+        say_removed(&collection.contents, &pruned, dry_run)?;
+    }
+    let left = collection.contents.bytes().saturating_sub(pruned.bytes);
+    if let Some(budget) = limits.budget.filter(|budget| left > *budget) {
+        output::note(&format!(
+            "{} are left, {} more than the budget: `skiff depot ls` shows what needs them",
+            output::size(left),
+            output::size(left - budget)
+        ));
+    }
+    Ok(())
+}
+
+fn say_removed(contents: &DepotContents, pruned: &Pruned, dry_run: bool) -> Result<()> {
+    let verb = if dry_run { "would remove" } else { "removed" };
+    for id in &pruned.snapshots {
+        let environment = contents.snapshots.get(id).and_then(|one| one.sound());
+        let of = environment.map_or_else(String::new, |one| format!(" of {}", one.environment));
+        output::line(&format!("{verb} snapshot {id}{of}"))?;
+    }
+    for file in &pruned.files {
+        output::line(&format!("{verb} {}", file.display()))?;
+    }
+    output::line(&format!("{verb} {} in all", output::size(pruned.bytes)))
+}
+
+/// Removes the snapshots that only an environment had which is removed. Those that jobs need stay, until a later collection; that is said.
+pub fn remove_with_environment(context: &UserContext, name: &str) -> Result<()> {
+    let Some(depot) = existing(context)? else { return Ok(()) };
+    let of_environment = |contents: &DepotContents| -> BTreeSet<SnapshotId> {
+        let is_its = |one: &&SnapshotId| {
+            contents.snapshots[*one].sound().is_some_and(|manifest| manifest.environment == name)
+        };
+        contents.snapshots.keys().filter(is_its).copied().collect()
+    };
+    // The queue is not to be asked for nothing.
+    if of_environment(&depot.contents().map_err(ours)?).is_empty() {
+        return Ok(());
+    }
+    let jobs = match JobList::ask(context) {
+        Ok(jobs) => jobs,
+        Err(why) => {
+            output::note(&format!(
+                "the snapshots of {name} stay until `skiff depot gc` removes them: {}",
+                why.message
+            ));
+            return Ok(());
+        }
+    };
+    let contents = depot.contents().map_err(ours)?;
+    let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
+    let (kept, gone): (BTreeSet<_>, BTreeSet<_>) =
+        of_environment(&contents).into_iter().partition(|id| keepers.needed().contains(id));
+    depot.carry_out(&contents, &contents.without(&gone)).map_err(ours)?;
+    let waiting = kept.iter().filter(|id| keepers.is_for_jobs(id)).count();
+    if waiting > 0 {
+        output::note(&format!(
+            "{waiting} snapshots of {name} stay for jobs; `skiff depot gc` removes them when these have ended"
+        ));
+    }
+    Ok(())
+}
+
+/// The first digits of a snapshot's id, for people.
+fn short(id: &SnapshotId) -> String {
+    id.to_string()[..12].to_owned()
+}
+
+/// The time of a file's use, in seconds since 1970.
+fn seconds(nanoseconds: i64) -> u64 {
+    u64::try_from(nanoseconds / 1_000_000_000).unwrap_or(0)
+}
+
+/// Path of the depot, for messages.
+fn shown(depot: &Path) -> String {
+    depot.display().to_string()
+}
