@@ -80,9 +80,10 @@ impl Limits {
         })
     }
 
-    fn plan(&self, contents: &DepotContents, keep: &BTreeSet<SnapshotId>) -> CollectionPlan {
+    fn plan(&self, contents: &DepotContents, keepers: &Keepers) -> CollectionPlan {
         let Self { older_than, budget } = *self;
-        contents.collectable(&CollectOptions { keep, older_than, budget, grace: GRACE })
+        let (keep, keep_within_budget) = (&keepers.needed(), &keepers.within_budget());
+        contents.collectable(&CollectOptions { keep, keep_within_budget, older_than, budget, grace: GRACE })
     }
 }
 
@@ -119,7 +120,7 @@ impl Collection {
         let Some(depot) = existing(context)? else { return Ok(None) };
         let contents = depot.contents().map_err(ours)?;
         let keepers = Keepers::find(context, &depot, &contents, jobs)?;
-        let plan = limits.plan(&contents, &keepers.needed());
+        let plan = limits.plan(&contents, &keepers);
         Ok(Some(Self { depot, contents, keepers, plan }))
     }
 
@@ -200,7 +201,7 @@ pub fn remove_with_environment(context: &UserContext, name: &str) -> Result<()> 
     let contents = depot.contents().map_err(ours)?;
     let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
     let (kept, gone): (BTreeSet<_>, BTreeSet<_>) =
-        of_environment(&contents).into_iter().partition(|id| keepers.needed().contains(id));
+        of_environment(&contents).into_iter().partition(|id| keepers.is_kept(id));
     depot.carry_out(&contents, &contents.without(&gone)).map_err(ours)?;
     let waiting = kept.iter().filter(|id| keepers.is_for_jobs(id)).count();
     if waiting > 0 {

@@ -166,7 +166,7 @@ impl SnapshotHistory {
     }
 
     /// The snapshots that are to stay in the depot.
-    fn kept(&self, keep: &config::HistoryConfig, now: u64) -> BTreeSet<SnapshotId> {
+    fn kept(&self, keep: &config::HistoryConfig, now: u64) -> KeptSnapshots {
         let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
         let is_young = |entry: &HistoryEntry| {
             keep.days == 0 || now.saturating_sub(entry.created) <= u64::from(keep.days) * DAY
@@ -174,7 +174,8 @@ impl SnapshotHistory {
         let untagged = self.entries.iter().filter(|entry| !tagged.contains(&entry.snapshot));
         let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry));
         let newest = self.entries.first();
-        recent.chain(newest).map(|entry| entry.snapshot).chain(tagged.iter().copied()).collect()
+        let recent = recent.chain(newest).map(|entry| entry.snapshot).collect();
+        KeptSnapshots { tagged, recent }
     }
 
     /// The snapshot that a user means.
@@ -239,6 +240,15 @@ fn damaged(e: Error, path: &Path) -> Error {
         "the environment itself is whole; `rm -rf {}` forgets its history, and the next snapshot begins a new one",
         path.display()
     ))
+}
+
+/// What an environment's history keeps in the depot.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct KeptSnapshots {
+    /// What has a tag, whatever its age.
+    pub tagged: BTreeSet<SnapshotId>,
+    /// The newest, and what is not too old.
+    pub recent: BTreeSet<SnapshotId>,
 }
 
 /// What a snapshot is taken for.
@@ -342,6 +352,6 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When the history cannot be read: then nothing can be said of any.
-pub fn kept(context: &UserContext, env: &Environment) -> Result<BTreeSet<SnapshotId>> {
+pub fn kept(context: &UserContext, env: &Environment) -> Result<KeptSnapshots> {
     Ok(SnapshotHistory::of(&env.dir)?.kept(&context.config.history, now()))
 }

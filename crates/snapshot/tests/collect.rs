@@ -231,7 +231,13 @@ fn collect_until(end: &AtomicBool, path: &Path, older_than: Duration, grace: Dur
     let mut removed = 0;
     while !end.load(Ordering::Relaxed) {
         let contents = depot.contents().unwrap();
-        let options = CollectOptions { keep: &BTreeSet::new(), older_than, budget: Some(0), grace };
+        let options = CollectOptions {
+            keep: &BTreeSet::new(),
+            keep_within_budget: &BTreeSet::new(),
+            older_than,
+            budget: Some(0),
+            grace,
+        };
         let pruned = depot.carry_out(&contents, &contents.collectable(&options)).unwrap();
         removed += pruned.snapshots.len() as u64 + pruned.files.len() as u64;
     }

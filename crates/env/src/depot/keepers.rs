@@ -18,7 +18,7 @@ use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
 use super::{seconds, uses};
-use crate::history;
+use crate::history::{self, KeptSnapshots};
 use crate::latest;
 use crate::snapshot_fault::ours;
 
@@ -99,7 +99,9 @@ impl JobList {
 pub enum Keeper {
     /// The last snapshot of this environment: the next one builds on it.
     Environment(EnvName),
-    /// The history of this environment, or a tag in it.
+    /// A tag in the history of this environment.
+    Tag(EnvName),
+    /// The history of this environment. It goes where there is a budget.
     History(EnvName),
     /// The last snapshot of an environment of this name, on whatever host: jobs ask for it by that.
     Latest(EnvName),
@@ -117,6 +119,7 @@ impl fmt::Display for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Tag(name) => write!(f, "tag {name}"),
             Self::History(name) => write!(f, "history {name}"),
             Self::Latest(name) => write!(f, "latest {name}"),
             Self::Instance(name) => write!(f, "instance {name}"),
@@ -176,9 +179,19 @@ impl Keepers {
         }
     }
 
-    /// The snapshots that something needs.
+    /// The snapshots that something needs, whatever room they take up.
     pub(super) fn needed(&self) -> BTreeSet<SnapshotId> {
-        self.by.keys().copied().collect()
+        self.by.iter().filter(|(_, by)| is_needed(by)).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether anything needs it, or keeps it as long as there is room.
+    pub(super) fn is_kept(&self, id: &SnapshotId) -> bool {
+        self.by.contains_key(id)
+    }
+
+    /// Those that are kept as long as there is room.
+    pub(super) fn within_budget(&self) -> BTreeSet<SnapshotId> {
+        self.by.iter().filter(|(_, by)| !is_needed(by)).map(|(id, _)| *id).collect()
     }
 
     /// What needs a snapshot, for people: a job that is known stands for all that may.
@@ -200,6 +213,10 @@ impl Keepers {
     }
 }
 
+fn is_needed(by: &BTreeSet<Keeper>) -> bool {
+    by.iter().any(|keeper| !matches!(keeper, Keeper::History(_)))
+}
+
 /// The snapshots that environments need: of those on this host the last one of each and what its history has, and of others what they have noted in the depot.
 pub fn kept_by_environments(context: &UserContext) -> Result<BTreeMap<SnapshotId, BTreeSet<Keeper>>> {
     let mut found = BTreeMap::<SnapshotId, BTreeSet<Keeper>>::new();
@@ -210,8 +227,11 @@ pub fn kept_by_environments(context: &UserContext) -> Result<BTreeMap<SnapshotId
         if let Some(id) = last_snapshot(readable.as_fd()).map_err(ours)? {
             found.entry(id).or_default().insert(Keeper::Environment(env.name.clone()));
         }
-        for id in history::kept(context, &env)? {
-            found.entry(id).or_default().insert(Keeper::History(env.name.clone()));
+        let KeptSnapshots { tagged, recent } = history::kept(context, &env)?;
+        for (ids, keeper) in [(tagged, Keeper::Tag(env.name.clone())), (recent, Keeper::History(env.name))] {
+            for id in ids {
+                found.entry(id).or_default().insert(keeper.clone());
+            }
         }
     }
     for (name, id) in all_latest(&context.depot()?)? {

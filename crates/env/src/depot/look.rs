@@ -117,19 +117,20 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
     let Some(depot) = existing(context)? else { return say_usage(&DepotUsage::nothing(), json) };
     let jobs = jobs_or_note(context);
     let contents = depot.contents().map_err(ours)?;
-    let needed = Keepers::find(context, &depot, &contents, &jobs)?.needed();
+    let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
     let usage = DepotUsage {
         snapshots: contents.snapshots.values().map(|one| one.file.bytes).sum(),
         layers: contents.layers.values().chain(contents.packs.values()).map(|file| file.bytes).sum(),
         unfinished: contents.unfinished.iter().map(|left| left.file.bytes).sum(),
-        reclaimable: Limits::of(context, None, None)?.plan(&contents, &needed).bytes,
-        unneeded: unneeded(&contents, &needed),
+        reclaimable: Limits::of(context, None, None)?.plan(&contents, &keepers).bytes,
+        unneeded: unneeded(&contents, &keepers),
     };
     say_usage(&usage, json)
 }
 
-fn unneeded(contents: &DepotContents, needed: &BTreeSet<SnapshotId>) -> u64 {
-    Limits { older_than: Duration::ZERO, budget: None }.plan(contents, needed).bytes
+/// What a budget of nothing leaves no room for.
+fn unneeded(contents: &DepotContents, keepers: &Keepers) -> u64 {
+    Limits { older_than: Duration::ZERO, budget: Some(0) }.plan(contents, keepers).bytes
 }
 
 impl DepotUsage {
@@ -250,8 +251,8 @@ pub fn fullness(context: &UserContext, path: &Path, fault: Error) -> Error {
         let Some(depot) = existing(context)? else { return Ok((0, 0)) };
         let jobs = JobList::ask(context)?;
         let contents = depot.contents().map_err(ours)?;
-        let needed = Keepers::find(context, &depot, &contents, &jobs)?.needed();
-        Ok((contents.bytes(), unneeded(&contents, &needed)))
+        let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
+        Ok((contents.bytes(), unneeded(&contents, &keepers)))
     };
     let about = format!("depot {}", shown(path));
     let (all, can_go) = match known() {

@@ -56,7 +56,9 @@ fn what_is_kept_is_the_newest_what_has_tags_and_what_is_neither_too_old_nor_too_
         (&[], &[("only", 9)], keep(1, 1), &[9]),
         (&[(7, day(0) + DAY)], &[], keep(1, 1), &[7]),
     ] {
-        assert_eq!(bytes_of(&history(entries, tags).kept(&settings, day(0))), want, "{entries:?} {tags:?}");
+        let KeptSnapshots { mut tagged, recent } = history(entries, tags).kept(&settings, day(0));
+        tagged.extend(recent);
+        assert_eq!(bytes_of(&tagged), want, "{entries:?} {tags:?}");
     }
 }
 

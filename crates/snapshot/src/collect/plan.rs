@@ -17,6 +17,8 @@ const UNFINISHED: Duration = Duration::from_secs(600);
 pub struct CollectOptions<'a> {
     /// Snapshots that something needs, whatever their age.
     pub keep: &'a BTreeSet<SnapshotId>,
+    /// Snapshots that go for a budget only, whatever their age.
+    pub keep_within_budget: &'a BTreeSet<SnapshotId>,
     /// All others go that nobody has used for so long.
     pub older_than: Duration,
     /// As long as the depot takes up more than so many bytes, others go as well, the longest unused first.
@@ -53,7 +55,8 @@ impl DepotContents {
         for (id, snapshot) in self.oldest_first(|id| !options.keep.contains(id)) {
             let is_over = options.budget.is_some_and(|budget| collector.left() > budget);
             let used = snapshot.file.used;
-            if is_old(used, options.older_than) || (is_over && is_old(used, Duration::ZERO)) {
+            let by_age = !options.keep_within_budget.contains(id);
+            if (by_age && is_old(used, options.older_than)) || (is_over && is_old(used, Duration::ZERO)) {
                 collector.take(*id, snapshot);
             }
         }
@@ -252,6 +255,7 @@ mod tests {
             let keep = keep.iter().map(|number| SnapshotId([*number; 32])).collect();
             let options = CollectOptions {
                 keep: &keep,
+                keep_within_budget: &BTreeSet::new(),
                 older_than: Duration::from_secs(older_than),
                 budget,
                 grace: Duration::from_secs(10 * MINUTE),
@@ -276,6 +280,58 @@ mod tests {
     }
 
     #[test]
+    fn a_history_goes_for_a_budget_only_and_the_oldest_of_it_first() {
+        let depot = contents(&[(1, 9 * DAY, &[10]), (2, 8 * DAY, &[11]), (3, 7 * DAY, &[12])], &[]);
+        let history = [1, 2].map(|number| SnapshotId([number; 32])).into();
+        for (budget, want) in
+            [(None, vec![3]), (Some(303), vec![3]), (Some(102), vec![1, 2]), (Some(0), vec![1, 2, 3])]
+        {
+            let options = CollectOptions {
+                keep: &BTreeSet::new(),
+                keep_within_budget: &history,
+                older_than: Duration::from_secs(DAY),
+                budget,
+                grace: Duration::from_secs(600),
+            };
+            let mut gone = numbers(&depot.collectable(&options)).0;
+            gone.sort_unstable();
+            let want: Vec<u8> = if budget == Some(102) { vec![1, 2, 3] } else { want };
+            assert_eq!(gone, want, "{budget:?}");
+        }
+    }
+
+    #[test]
+    fn packs_go_with_the_last_layer_that_relies_on_them() {
+        let mut depot = contents(&[(1, 0, &[10]), (2, 0, &[11])], &[(30, DAY)]);
+        for (layer, packs) in [(10, &[1, 2][..]), (11, &[2]), (30, &[5])] {
+            let packs = packs.iter().map(|pack| PackId([*pack; 32])).collect();
+            depot.lists.insert(LayerId([layer; 32]), packs);
+        }
+        // 3 and 4 belong to nobody; 4 was made just now.
+        let packs = [(1, DAY), (2, DAY), (3, DAY), (4, MINUTE), (5, DAY)];
+        depot.packs.extend(packs.map(|(pack, age)| (PackId([pack; 32]), file(age, 1000))));
+        let packs_of = |plan: CollectionPlan| -> Vec<u8> {
+            let bytes = plan.bytes / 1000 * 1000;
+            assert_eq!(bytes, 1000 * plan.packs.len() as u64);
+            plan.packs.iter().map(|(id, _)| id.0[0]).collect()
+        };
+        let options = CollectOptions {
+            keep: &BTreeSet::new(),
+            keep_within_budget: &BTreeSet::new(),
+            older_than: Duration::from_secs(DAY),
+            budget: None,
+            grace: Duration::from_secs(600),
+        };
+        for (ids, want) in [(vec![1], vec![1]), (vec![2], vec![]), (vec![1, 2], vec![1, 2])] {
+            let ids = ids.into_iter().map(|id| SnapshotId([id; 32])).collect();
+            assert_eq!(packs_of(depot.without(&ids)), want, "{ids:?}");
+        }
+        assert_eq!(packs_of(depot.collectable(&options)), [3, 5]);
+        depot.has_unreadable_list = true;
+        assert_eq!(packs_of(depot.collectable(&options)), [0; 0]);
+    }
+
+    #[test]
     fn a_snapshot_of_another_version_keeps_all_layers() {
         let mut depot = contents(&[(1, 9 * DAY, &[10])], &[(30, DAY)]);
         let newer =
@@ -283,6 +339,7 @@ mod tests {
         depot.snapshots.insert(SnapshotId([2; 32]), newer);
         let options = CollectOptions {
             keep: &BTreeSet::new(),
+            keep_within_budget: &BTreeSet::new(),
             older_than: Duration::ZERO,
             budget: Some(0),
             grace: Duration::ZERO,
@@ -300,6 +357,7 @@ mod tests {
         depot.unfinished = vec![half, old.clone()];
         let options = CollectOptions {
             keep: &BTreeSet::new(),
+            keep_within_budget: &BTreeSet::new(),
             older_than: Duration::ZERO,
             budget: Some(0),
             grace: Duration::from_secs(600),

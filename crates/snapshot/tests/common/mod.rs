@@ -301,6 +301,12 @@ pub fn collect(depot: &Depot, keep: &[SnapshotId], grace: Duration) -> Pruned {
     let contents = depot.contents().unwrap();
     let keep = keep.iter().copied().collect();
     let older_than = Duration::from_secs(3600);
-    let plan = contents.collectable(&CollectOptions { keep: &keep, older_than, budget: None, grace });
+    let plan = contents.collectable(&CollectOptions {
+        keep: &keep,
+        keep_within_budget: &std::collections::BTreeSet::new(),
+        older_than,
+        budget: None,
+        grace,
+    });
     depot.carry_out(&contents, &plan).unwrap()
 }
