@@ -2,6 +2,9 @@
 # takes: 20
 . "$(dirname "$0")/../lib.sh"
 cd /home/alice
+# A history keeps snapshots as long as there is room; here it has the newest one only.
+mkdir -p /etc/skiff/conf.d
+printf '[history]\nsnapshots = 1\n' >/etc/skiff/conf.d/history.toml
 depot=/home/alice/.local/share/skiff/depot
 envs=/home/alice/.local/share/skiff/env
 trap 'umount -l /home/bob/small 2>/dev/null || true' EXIT
@@ -9,7 +12,7 @@ trap 'umount -l /home/bob/small 2>/dev/null || true' EXIT
 taken() { as "$1" skiff env snapshot "$2" 2>/dev/null; }
 size() { du -s -B1 "$depot" | cut -f1; }
 # The last use of files, as if it had been then.
-aged() { find "$depot/layers" "$depot/snapshots" -type f "${@:2}" -exec touch -h -d "$1" {} +; }
+aged() { find "$depot/layers" "$depot/packs" "$depot/snapshots" -type f "${@:2}" -exec touch -h -d "$1" {} +; }
 kept() { # SNAPSHOT -> what needs it
     fits as alice skiff depot ls --json
     json "$out" "', '.join(next((s['kept_by'] for s in d if s['id'] == '$1'), ['not there']))"
@@ -80,13 +83,13 @@ noise dev 400000
 third=$(taken alice dev)
 eventually 5 sh -c "[ ! -e $depot/snapshots/$second.json ]"
 # Its layers are below the new one's, and stay.
-for layer in $(layers $third); do [ -e $depot/layers/$layer.layer ] || fail "missing: $layer"; done
+for layer in $(layers $third); do [ -e $depot/layers/$layer.chunks ] || fail "missing: $layer"; done
 ok as alice skiff depot verify
 lacks "$out" damaged
 
 # Damage is found, and told with what it affects; a job does not run on it.
-layer=$depot/layers/$(layers $third | cut -d' ' -f1).layer
-printf X | dd of=$layer bs=1 seek=100000 conv=notrunc status=none
+list=$depot/layers/$(layers $third | cut -d' ' -f1).chunks
+printf X | dd of="$(ls -S $depot/packs/* | head -n 1)" bs=1 seek=100000 conv=notrunc status=none
 try as alice skiff depot verify --json "${third:0:8}"
 equal "$code" 1
 described as alice skiff depot verify --json SNAPSHOT
@@ -99,7 +102,7 @@ try as alice srun -n1 -w n2 --environment=dev true
 [ "$code" != 0 ] || fail 'a job has run on damaged files'
 has "$err" 'skiff depot verify --remove'
 fails 1 as alice skiff depot verify --remove
-[ ! -e $layer ] || fail 'still there'
+[ ! -e $list ] || fail 'still there'
 ok as alice srun -n1 -w n2 --environment=dev stat -c %s /opt/noise
 equal "$out" 400000
 

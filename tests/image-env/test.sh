@@ -101,7 +101,7 @@ ok as mallory sh -c 'umask 022; mkdir /tmp/build; for f in /tmp/job.sh /tmp/buil
 for dir in /tmp /tmp/build /opt; do
     try as alice skiff env exec dev -- sh -c "mkdir -p $dir; cd $dir; sbatch -o /home/alice/stolen job.sh"
     [ "$code" != 0 ] || fail "$dir/job.sh was submitted: $out"
-    has "$err" "working directory $dir is only in the environment: the job's output goes to /home/alice" "$dir"
+    has "$err" 'Unable to open file job.sh' "$dir"
 done
 try as alice skiff env exec dev -- sbatch -o /home/alice/stolen /tmp/job.sh
 has "$err" "/tmp/job.sh: on the host this is another user's file"

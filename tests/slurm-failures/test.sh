@@ -127,16 +127,16 @@ scancel "$(cat job)"
 wait "$started" || true
 
 # The snapshot is damaged, or gone.
-layer=$(find $depot/layers -type f -size +1M)
-digest=$(basename "$layer" .layer)
+pack=$(find $depot/packs -type f -size +1M)
+list=$(ls -S $depot/layers/*.chunks | head -n 1)
 forget
-printf X | dd of="$layer" bs=1 seek=1000000 conv=notrunc status=none
-refused "$digest"
+printf X | dd of="$pack" bs=1 seek=1000000 conv=notrunc status=none
+refused "$(basename "$list" .chunks)"
 equal "$(on n1 find $cache -size +100k)" '' 'half a layer is left'
 # What the hint says helps; and what is seen to be cut off, or gone, is written again by itself.
-for damage in 'rm' 'truncate -s 500000'; do
+for damage in "rm $pack" "truncate -s 500000 $pack" "rm $list" "truncate -s 100 $list"; do
     forget
-    $damage "$layer"
+    $damage
     mended
 done
 # A queued one whose snapshot is removed.

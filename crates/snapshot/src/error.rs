@@ -28,7 +28,7 @@ pub enum Error {
     OtherVersion {
         /// The layer's digest, or the name of what was read.
         layer: String,
-        /// Its version.
+        /// Version of the layer.
         version: u32,
     },
     /// A snapshot manifest is not what its name promises, or of a version unknown here.

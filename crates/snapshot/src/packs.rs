@@ -108,18 +108,13 @@ impl Depot {
         Ok(self.list(&self.layers)?.iter().filter_map(|(name, _)| layer_of(name)).collect())
     }
 
-    /// What a layer that is put into chunks relies on; nothing if it is not there so, or damaged.
-    pub(crate) fn packs_of(&self, layer: &LayerId) -> Result<Option<Vec<PackId>>> {
-        Ok(self.chunk_list(layer)?.map(|list| list.packs))
-    }
-
     /// The lists of these layers, as far as all that they rely on is there.
     pub(crate) fn known(&self, layers: impl IntoIterator<Item = LayerId>) -> Result<Vec<ChunkList>> {
         let mut seen = HashMap::new();
         let mut known = vec![];
         for layer in layers {
             let Some(list) = self.chunk_list(&layer)? else { continue };
-            if self.has_all(&list.packs, &mut seen)? {
+            if self.has_all(list.pack_lengths(), &mut seen)? {
                 known.push(list);
             }
         }
@@ -128,29 +123,34 @@ impl Depot {
 
     /// Whether all of these packs are there.
     pub(crate) fn has_packs(&self, packs: &[PackId]) -> Result<bool> {
-        self.has_all(packs, &mut HashMap::new())
+        self.has_all(packs.iter().map(|pack| (*pack, 0)), &mut HashMap::new())
     }
 
-    fn has_all(&self, packs: &[PackId], seen: &mut HashMap<PackId, bool>) -> Result<bool> {
-        for pack in packs {
-            let there = match seen.get(pack) {
-                Some(there) => *there,
-                None => self.has_pack(pack)?,
+    /// The same, each with so many bytes at least.
+    fn has_all(
+        &self,
+        packs: impl IntoIterator<Item = (PackId, u64)>,
+        seen: &mut HashMap<PackId, Option<u64>>,
+    ) -> Result<bool> {
+        for (pack, least) in packs {
+            let length = match seen.get(&pack) {
+                Some(length) => *length,
+                None => self.pack_length(&pack)?,
             };
-            seen.insert(*pack, there);
-            if !there {
+            seen.insert(pack, length);
+            if length.is_none_or(|length| length < least) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn has_pack(&self, pack: &PackId) -> Result<bool> {
-        let Some(packs) = &self.packs else { return Ok(false) };
+    fn pack_length(&self, pack: &PackId) -> Result<Option<u64>> {
+        let Some(packs) = &self.packs else { return Ok(None) };
         let name = pack_name(pack);
         match rustix::fs::statat(packs, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
+            Ok(stat) => Ok(Some(stat.st_size.cast_unsigned())),
+            Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(SystemError::new("look at", self.object(PACKS, &name), errno).into()),
         }
     }
@@ -167,11 +167,11 @@ impl Depot {
     pub(crate) fn add_layer(&self, temp: Temp<'_>, written: Written, digest: LayerId) -> Result<Added> {
         let Written { list, pack } = written;
         let layer = LayerRef { digest, size: list.length() };
-        if let Some(packs) = self.packs_of(&digest)?
-            && self.use_layer(&layer)?
-            && self.has_packs(&packs)?
+        if self.use_layer(&layer)?
+            && self.is_whole(&layer)?
+            && let Some(found) = self.chunk_list(&digest)?
         {
-            return Ok(Added { layer, packs, bytes: 0 });
+            return Ok(Added { layer, packs: found.packs, bytes: 0 });
         }
         let (new, mut bytes) = pack.as_ref().map_or((None, 0), |(_, id, length)| (Some(*id), *length));
         for pack in list.packs.iter().filter(|pack| Some(**pack) != new) {
@@ -208,9 +208,10 @@ impl Depot {
 
     /// Whether a layer has all that it relies on.
     pub(crate) fn is_whole(&self, layer: &LayerRef) -> Result<bool> {
-        match self.packs_of(&layer.digest)? {
-            Some(packs) => self.has_packs(&packs),
-            // In one piece, or damaged, which then shows on the node.
+        match self.stored_list(&layer.digest)? {
+            Some(Ok(list)) => self.has_all(list.pack_lengths(), &mut HashMap::new()),
+            Some(Err(_)) => Ok(false),
+            // In one piece.
             None => Ok(true),
         }
     }

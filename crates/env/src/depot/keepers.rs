@@ -189,7 +189,7 @@ impl Keepers {
         self.by.contains_key(id)
     }
 
-    /// Those that are kept as long as there is room.
+    /// Snapshots that are kept as long as there is room.
     pub(super) fn within_budget(&self) -> BTreeSet<SnapshotId> {
         self.by.iter().filter(|(_, by)| !is_needed(by)).map(|(id, _)| *id).collect()
     }
@@ -199,7 +199,7 @@ impl Keepers {
         let Some(all) = self.by.get(id) else { return vec![] };
         let has_job = all.iter().any(|keeper| matches!(keeper, Keeper::Job(_)));
         let is_said = |keeper: &&Keeper| match keeper {
-            Keeper::Latest(name) => !all.contains(&Keeper::Environment(name.clone())),
+            Keeper::Latest(name) | Keeper::History(name) => !all.contains(&Keeper::Environment(name.clone())),
             Keeper::Jobs => !has_job,
             _ => true,
         };

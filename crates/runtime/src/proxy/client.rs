@@ -143,7 +143,7 @@ struct Relay<'a> {
     cooked: Option<Termios>,
     /// What the command's terminal does with what is shown.
     output_modes: Option<OutputModes>,
-    /// Those of the command's terminal when it was begun in the background: a shell that reads a line meanwhile shows no keys by itself.
+    /// Modes of the command's terminal when it was begun in the background: a shell that reads a line meanwhile shows no keys by itself.
     begun_with: Option<Termios>,
 }
 

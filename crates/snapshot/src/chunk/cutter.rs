@@ -10,7 +10,7 @@ pub(super) struct Cutter {
     /// What is not cut yet begins at `begin`.
     buffer: Vec<u8>,
     begin: usize,
-    /// Its place in the stream.
+    /// Place of `begin` in the stream.
     at: u64,
     /// Chunks before it.
     count: usize,

@@ -10,6 +10,8 @@
 //! The digest at the end is BLAKE3 of all before it. It finds damage; that a chunk is the right one is seen by what the layer's records say.
 
 use super::{LARGEST, LARGEST_FRAME};
+use std::collections::BTreeMap;
+
 use crate::digest::PackId;
 use crate::error::Error;
 
@@ -45,7 +47,7 @@ impl ListFault {
 
 /// Chunks compressed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct PackFrame {
     /// Number of the pack in the list.
     pub(crate) pack: u32,
     /// Where in that file it begins.
@@ -58,7 +60,7 @@ pub(crate) struct Frame {
 
 /// A piece of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chunk {
+pub(crate) struct ChunkRef {
     pub(crate) digest: [u8; 32],
     pub(crate) length: u32,
     /// Number of the frame in the list.
@@ -71,14 +73,24 @@ pub(crate) struct Chunk {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ChunkList {
     pub(crate) packs: Vec<PackId>,
-    pub(crate) frames: Vec<Frame>,
-    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) frames: Vec<PackFrame>,
+    pub(crate) chunks: Vec<ChunkRef>,
 }
 
 impl ChunkList {
     /// Bytes of the stream.
     pub(crate) fn length(&self) -> u64 {
         self.chunks.iter().map(|chunk| u64::from(chunk.length)).sum()
+    }
+
+    /// How long each pack has to be.
+    pub(crate) fn pack_lengths(&self) -> BTreeMap<PackId, u64> {
+        let mut lengths = BTreeMap::new();
+        for frame in &self.frames {
+            let length = lengths.entry(self.packs[frame.pack as usize]).or_default();
+            *length = frame.at.saturating_add(u64::from(frame.stored)).max(*length);
+        }
+        lengths
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -92,13 +104,13 @@ impl ChunkList {
             out.extend((number as u32).to_le_bytes());
         }
         packs.iter().for_each(|pack| out.extend(pack.0));
-        for Frame { pack, at, stored, length } in frames {
+        for PackFrame { pack, at, stored, length } in frames {
             out.extend(pack.to_le_bytes());
             out.extend(at.to_le_bytes());
             out.extend(stored.to_le_bytes());
             out.extend(length.to_le_bytes());
         }
-        for Chunk { digest, length, frame, offset } in chunks {
+        for ChunkRef { digest, length, frame, offset } in chunks {
             out.extend(digest);
             [length, frame, offset].into_iter().for_each(|number| out.extend(number.to_le_bytes()));
         }
@@ -140,13 +152,13 @@ impl ChunkList {
     }
 
     fn is_sound(&self) -> bool {
-        let frame = |frame: &Frame| {
+        let frame = |frame: &PackFrame| {
             (frame.pack as usize) < self.packs.len()
                 && (1..=LARGEST_FRAME).contains(&(frame.length as usize))
                 && (1..=frame.length).contains(&frame.stored)
                 && frame.at.checked_add(u64::from(frame.stored)).is_some_and(|end| i64::try_from(end).is_ok())
         };
-        let chunk = |chunk: &Chunk| {
+        let chunk = |chunk: &ChunkRef| {
             (1..=LARGEST).contains(&(chunk.length as usize))
                 && self.frames.get(chunk.frame as usize).is_some_and(|frame| {
                     chunk.offset.checked_add(chunk.length).is_some_and(|end| end <= frame.length)
@@ -156,14 +168,14 @@ impl ChunkList {
     }
 }
 
-fn frame(rest: &mut &[u8]) -> Option<Frame> {
+fn frame(rest: &mut &[u8]) -> Option<PackFrame> {
     let (pack, at) = (int(rest)?, u64::from_le_bytes(take(rest)?));
-    Some(Frame { pack, at, stored: int(rest)?, length: int(rest)? })
+    Some(PackFrame { pack, at, stored: int(rest)?, length: int(rest)? })
 }
 
-fn chunk(rest: &mut &[u8]) -> Option<Chunk> {
+fn chunk(rest: &mut &[u8]) -> Option<ChunkRef> {
     let digest = take(rest)?;
-    Some(Chunk { digest, length: int(rest)?, frame: int(rest)?, offset: int(rest)? })
+    Some(ChunkRef { digest, length: int(rest)?, frame: int(rest)?, offset: int(rest)? })
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -181,8 +193,8 @@ mod tests {
     use super::*;
 
     fn sample() -> ChunkList {
-        let frame = |pack, at, stored, length| Frame { pack, at, stored, length };
-        let chunk = |byte, length, frame, offset| Chunk { digest: [byte; 32], length, frame, offset };
+        let frame = |pack, at, stored, length| PackFrame { pack, at, stored, length };
+        let chunk = |byte, length, frame, offset| ChunkRef { digest: [byte; 32], length, frame, offset };
         ChunkList {
             packs: vec![PackId([1; 32]), PackId([2; 32])],
             frames: vec![frame(1, 0, 50, 100), frame(0, 1 << 40, 7, 7)],

@@ -7,7 +7,7 @@ use skiff_sys::SystemContext;
 use zstd::bulk::Compressor;
 
 use super::LARGEST_FRAME;
-use super::list::Frame;
+use super::list::PackFrame;
 use crate::digest::PackId;
 use crate::error::Result;
 use crate::layer::write_at;
@@ -35,7 +35,7 @@ impl PackWriter {
     }
 
     /// Appends a frame; its pack's number is for the caller to say.
-    pub(super) fn frame(&mut self, bytes: &[u8]) -> Result<Frame> {
+    pub(super) fn frame(&mut self, bytes: &[u8]) -> Result<PackFrame> {
         let done = self.compressor.compress_to_buffer(bytes, &mut self.compressed[..]);
         let stored = match done {
             // What hardly gets smaller is read faster as it is.
@@ -44,7 +44,8 @@ impl PackWriter {
         };
         write_at(self.file.as_fd(), stored, self.at).on("write to", &self.object)?;
         self.hasher.update(stored);
-        let frame = Frame { pack: 0, at: self.at, stored: stored.len() as u32, length: bytes.len() as u32 };
+        let frame =
+            PackFrame { pack: 0, at: self.at, stored: stored.len() as u32, length: bytes.len() as u32 };
         self.at += stored.len() as u64;
         Ok(frame)
     }

@@ -8,7 +8,7 @@ use skiff_sys::SystemContext;
 use zstd::bulk::Decompressor;
 
 use super::LARGEST_FRAME;
-use super::list::{Chunk, ChunkList, Frame};
+use super::list::{ChunkList, ChunkRef, PackFrame};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
 
@@ -47,7 +47,7 @@ impl<'a> ChunkReader<'a> {
 
     fn fill(&mut self, number: u32) -> Result<()> {
         // It was checked that there is one.
-        let Frame { pack, at, stored, length } = self.list.frames[number as usize];
+        let PackFrame { pack, at, stored, length } = self.list.frames[number as usize];
         let id = self.list.packs[pack as usize];
         let slot = &mut self.open[pack as usize];
         let file = match slot {
@@ -81,7 +81,7 @@ impl Read for ChunkReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len()
-            && let Some(&Chunk { length, frame, offset, .. }) = self.list.chunks.get(self.chunk)
+            && let Some(&ChunkRef { length, frame, offset, .. }) = self.list.chunks.get(self.chunk)
         {
             if self.current != Some(frame) {
                 self.fill(frame).map_err(io::Error::other)?;

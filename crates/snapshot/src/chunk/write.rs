@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use skiff_sys::SystemError;
 
 use super::cutter::Cutter;
-use super::list::{Chunk, Frame};
+use super::list::{ChunkRef, PackFrame};
 use super::pack::PackWriter;
 use super::{ChunkList, FRAME, LARGEST_FRAME};
 use crate::digest::PackId;
@@ -140,7 +140,7 @@ struct Packer {
     /// The layer's chunks and their lengths.
     chunks: Vec<([u8; 32], u32)>,
     /// Frames of the new pack.
-    frames: Vec<Frame>,
+    frames: Vec<PackFrame>,
     /// The next one.
     frame: Vec<u8>,
 }
@@ -149,7 +149,7 @@ impl Packer {
     fn new(pack: PackWriter, known: Vec<ChunkList>) -> Self {
         let mut locations = HashMap::new();
         for (number, list) in known.iter().enumerate() {
-            for &Chunk { digest, frame, offset, .. } in &list.chunks {
+            for &ChunkRef { digest, frame, offset, .. } in &list.chunks {
                 locations.entry(digest).or_insert(ChunkLocation::Known {
                     list: number as u32,
                     frame,
@@ -210,7 +210,7 @@ impl Packer {
                     (builder.frame(list.packs[frame.pack as usize], frame), offset)
                 }
             };
-            builder.list.chunks.push(Chunk { digest, length, frame, offset });
+            builder.list.chunks.push(ChunkRef { digest, length, frame, offset });
         }
         Ok(Written { list: builder.list, pack: (!new.is_empty()).then_some((file, id, length)) })
     }
@@ -226,14 +226,14 @@ struct ListBuilder {
 
 impl ListBuilder {
     /// The number of a frame in a pack.
-    fn frame(&mut self, pack: PackId, frame: Frame) -> u32 {
+    fn frame(&mut self, pack: PackId, frame: PackFrame) -> u32 {
         let Self { list, packs, frames } = self;
         let pack = *packs.entry(pack).or_insert_with(|| {
             list.packs.push(pack);
             list.packs.len() as u32 - 1
         });
         *frames.entry((pack, frame.at)).or_insert_with(|| {
-            list.frames.push(Frame { pack, ..frame });
+            list.frames.push(PackFrame { pack, ..frame });
             list.frames.len() as u32 - 1
         })
     }

@@ -23,7 +23,7 @@ pub(crate) trait LayerSink {
 /// A file, empty at first.
 pub(crate) struct FileSink {
     pub(crate) file: OwnedFd,
-    /// Its name, for messages.
+    /// The file's name, for messages.
     pub(crate) name: Vec<u8>,
 }
 
