@@ -5,6 +5,7 @@ SKIFF_TESTBED_NODES=
 disk=$(mktemp -d)
 cleanup() {
     mountpoint -q /local && umount -l /local
+    as alice skiff env rm -f dev || true
     rm -rf /local "$disk" /etc/skiff/conf.d/quota.toml /run/skiff/jobs
 }
 trap cleanup EXIT
@@ -23,7 +24,7 @@ job() { # NUMBER USER prolog|epilog
 writes() { # USER JOB MIB
     try as $1 sh -c "head -c $(($3 << 20)) /dev/zero >/run/skiff/jobs/$2/tmp/file.$3"
 }
-ok skiff doctor
+try skiff doctor
 has "$out" 'at most 16.0 MiB for each job, in /local'
 
 # Each has its own, for both directories together; what is over it is refused.
@@ -42,9 +43,11 @@ one=$(lsattr -pd /local/skiff-jobs/7/tmp | awk '{print $1}') other=$(lsattr -pd 
 try as bob lsattr -pd /local/skiff-jobs/7/tmp
 lacks "$out" "$one"
 # With a project of the site's in the place of the job's own, the epilog forgets no limit but that of jobs.
+mkdir /local/site
+chattr -p 5 /local/site
 try setquota -P 5 1000 1000 0 0 /local
 [ "$code" = 0 ] || skip 'setquota is not installed'
-ok as alice chattr -p 5 /run/skiff/jobs/7/user/../tmp /local/skiff-jobs/7
+ok as alice chattr -p 5 "$(readlink -f /run/skiff/jobs/7/tmp)"
 job 7 alice epilog
 ok repquota -P -O csv -n /local
 has "$out" ',1000,'

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, CommandFactory};
 
@@ -29,6 +29,18 @@ const COMMAND: &str = "command";
 
 /// What separates a path from what stands before and behind it: `type=bind,source=DIR`, `DIR:TARGET:ro`, `oci-archive:FILE:NAME`.
 const SEPARATORS: [u8; 3] = [b':', b',', b'='];
+
+/// Whether a command line can name a file that is `meant`. It may say so of one that does not: this looks at words alone, while
+/// [`named_files`] needs the description of all commands, which takes milliseconds.
+#[must_use]
+pub fn may_name(words: &[OsString], meant: impl Fn(&Path) -> bool) -> bool {
+    words.iter().any(|word| {
+        let bytes = word.as_bytes();
+        // A value may stand behind a letter: `-v/tmp/a:/b`.
+        let is_short = bytes.starts_with(b"-") && !bytes.starts_with(b"--");
+        (is_short && bytes.contains(&b'/')) || parts(word).any(|part| meant(&part))
+    })
+}
 
 /// All that may be a path of the host's in a command line that has been read without a fault. What is none does no harm in it.
 #[must_use]
@@ -67,6 +79,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn words_alone_tell_of_most_lines_that_they_name_none() {
+        let in_tmp = |part: &Path| part.starts_with("/tmp");
+        for (line, want) in [
+            ("env list", false),
+            ("run -e A=/usr debian:12 ls", false),
+            ("run -it debian:12", false),
+            ("import /tmp/x", true),
+            ("run --volume=/tmp/a:/b x", true),
+            ("run -v/tmp/a:/b x", true),
+            // More than is asked for.
+            ("run -v/srv/a:/b x", true),
+            ("env exec dev -- cat /tmp/x", true),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(may_name(&words, in_tmp), want, "{line}");
+        }
+    }
+
+    #[test]
     fn what_may_be_a_file_of_the_host() {
         for (line, want) in [
             ("run /tmp/x.sqsh cat /tmp/inside", "/tmp/x.sqsh"),
@@ -91,6 +122,9 @@ mod tests {
             found.sort();
             want.sort();
             assert_eq!(found, want, "{line}");
+            let quick = |path: &str| may_name(&words, |part| part == Path::new(path));
+            let mut absolute = want.iter().filter(|path| path.starts_with('/'));
+            assert!(absolute.all(|path| quick(path)), "{line}: seen by words alone");
         }
     }
 }

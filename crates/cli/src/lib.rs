@@ -47,7 +47,7 @@ pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use depot::DepotCommand;
 pub use env::{EnvCommand, EnvNameArg, ExecArgs};
-pub use files::named_files;
+pub use files::{may_name, named_files};
 pub use image::{
     CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, ShownArgs, StoreCommand,
 };

@@ -94,7 +94,9 @@ fn ourselves() -> Result<i32> {
     let cli = Cli::read(words);
     if own_place::is_caller_inside() {
         let config = UserContext::load_silently()?.config;
-        cli::named_files(words).iter().try_for_each(|path| own_place::refuse(&config, path))?;
+        if cli::may_name(words, |path| own_place::of(&config, path).is_some()) {
+            cli::named_files(words).iter().try_for_each(|path| own_place::refuse(&config, path))?;
+        }
     }
     run(cli)
 }
