@@ -185,6 +185,25 @@ ok as alice skiff depot gc --budget 0
 equal "$(kept "${name#*-}")" 'not there'
 equal "$(ls $depot/uses)" ''
 
+# An old snapshot that a submission names is used by that: it stays though its tag and its environment go.
+ok as alice skiff env create pinned
+inside alice pinned 'echo then >/opt/word'
+ok as alice skiff env snapshot -t v1 pinned
+pinned=$(tail -n 1 <<<"$out")
+inside alice pinned 'echo now >/opt/word'
+taken alice pinned >/dev/null
+aged '3 days ago'
+ok as alice sbatch --parsable -H --environment=pinned@v1 -o pinned.out --wrap 'cat /opt/word'
+job=$out
+ok as alice skiff env rm --force pinned
+has "$err" '1 snapshots of pinned stay for jobs'
+ok as alice skiff depot gc --budget 0
+equal "$(kept "$pinned")" jobs
+scontrol release "$job"
+equal "$(ended "$job")" 'COMPLETED 0:0'
+equal "$(cat pinned.out)" then
+idle
+
 # By `skiff sweep` as well.
 third=$(taken alice dev)
 noise dev 500000

@@ -42,11 +42,11 @@ pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> R
     SnapshotHistory::of(&env.dir)?.find(name, revision)
 }
 
-/// That snapshot as a job carries it; it has to be in the depot.
+/// The snapshot that is meant as a job carries it. It has to be in the depot, and stays there for the job.
 pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision) -> Result<Snapshot> {
     let id = find(context, (&environment, revision))?;
     let depot = context.depot()?;
-    Depot::open(&depot).and_then(|depot| depot.manifest(&id)).map_err(ours)?;
+    Depot::open(&depot).and_then(|depot| depot.rely_on(&id)).map_err(ours)?;
     let depot = depot.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", depot.display())))?;
     Ok(Snapshot { environment, snapshot: id.to_string(), depot: depot.into() })
 }

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with, unlink};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, rename, unlink};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_output as output;
 use skiff_plan::get;
@@ -41,8 +42,7 @@ pub fn export(context: &UserContext, name: &EnvName, file: &Path, json: bool) ->
     let temp = beside(file);
     let exported = create(&temp).and_then(|open| write(context, &env, &open, &temp));
     let exported = exported.and_then(|exported| {
-        renameat_with(CWD, &temp, CWD, file, RenameFlags::NOREPLACE)
-            .context(|| file.display().to_string())?;
+        publish(&temp, file).context(|| file.display().to_string())?;
         Ok(exported)
     });
     if exported.is_err() {
@@ -64,6 +64,16 @@ fn refuse_taken(file: &Path) -> Result<()> {
         Ok(_) => Err(Error::new(format!("{}: file exists", file.display()))
             .hint("remove it first, or name another file")),
         Err(_) => Ok(()),
+    }
+}
+
+/// Gives the file its name, unless another file has got that meanwhile. (On NFS no rename refuses to replace one.)
+fn publish(temp: &Path, file: &Path) -> rustix::io::Result<()> {
+    match linkat(CWD, temp, CWD, file, AtFlags::empty()) {
+        Ok(()) => unlink(temp),
+        Err(Errno::EXIST) => Err(Errno::EXIST),
+        // A file system without links: that nothing was there has to do.
+        Err(_) => rename(temp, file),
     }
 }
 

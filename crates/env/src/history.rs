@@ -74,7 +74,7 @@ impl SnapshotOrigin {
     }
 }
 
-/// That a snapshot was taken.
+/// A snapshot that was taken, and what is remembered of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryEntry {
@@ -100,7 +100,7 @@ pub struct SnapshotHistory {
     format: u32,
     /// Newest first. One snapshot may be there several times: after a rollback.
     pub entries: Vec<HistoryEntry>,
-    /// Which snapshot each tag names.
+    /// Snapshots by their tags.
     pub tags: BTreeMap<TagName, SnapshotId>,
 }
 
@@ -230,7 +230,7 @@ pub fn short(id: SnapshotId) -> String {
     long(id, FEWEST_DIGITS)
 }
 
-/// Some more than these.
+/// The first digits of an id, six more than `digits`.
 fn long(id: SnapshotId, digits: usize) -> String {
     id.to_string().chars().take(digits + 6).collect()
 }

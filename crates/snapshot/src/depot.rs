@@ -136,6 +136,15 @@ impl Depot {
         Ok(id)
     }
 
+    /// Makes a snapshot young that somebody is about to rely on, so that it is not removed; an error if it is not whole.
+    pub fn rely_on(&self, id: &SnapshotId) -> Result<()> {
+        if self.use_snapshot(id, &self.manifest(id)?)? {
+            return Ok(());
+        }
+        let depot = show(self.path.as_os_str().as_bytes());
+        Err(Error::Missing { what: format!("all that snapshot {id} consists of"), depot })
+    }
+
     /// Makes a snapshot and its layers young; false if it is not whole.
     pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &SnapshotManifest) -> Result<bool> {
         for layer in &manifest.layers {

@@ -37,8 +37,8 @@ const LOCK: &str = "snapshot.lock";
 /// For how long another snapshot of the environment is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Which layers of the snapshot before the next layer replaces, with what is in them: each that is less than `step` times as large as what
-/// is above it, of which the least counts as `small` bytes.
+/// When a new layer replaces layers of the snapshot before. It replaces a layer that is less than `step` times as large as all layers above
+/// that one. Less than `small` bytes count as that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MergePolicy {
     /// How many times.
@@ -189,7 +189,7 @@ fn merged(depot: &Depot, policy: MergePolicy, layers: &[LayerRef], added: u64) -
     // Where all of them would be read, what is there now is all that counts.
     if replaced < layers.len() {
         for layer in &layers[layers.len() - replaced..] {
-            paths.extend(layer::paths(depot.read_layer(layer)?)?);
+            paths.extend(layer::paths(depot.read_layer(layer)?, &layer.digest)?);
         }
     }
     Ok(MergedLayers { count: replaced, paths })

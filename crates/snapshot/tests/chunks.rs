@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::common::{World, assert_same, collect, input, make_old, noise};
-use skiff_snapshot::{How, fetch, push};
+use skiff_snapshot::{How, MergePolicy, fetch, push};
 
 const LARGE: usize = 8 << 20;
 
@@ -145,6 +145,41 @@ fn damage_is_found_and_mended_by_the_next_submission() {
         let again = world.push_as(How::Full);
         assert_same(&world.seen_in(&again.id), &world.seen());
     }
+}
+
+/// A new layer that is to replace a damaged one would forget what the other says.
+#[test]
+fn a_damaged_layer_is_not_replaced() {
+    let mut world = World::new();
+    world.merge = MergePolicy::default();
+    std::fs::write(world.upper().join("large"), noise(1, 2_000_000)).unwrap();
+    pause();
+    world.push_as(How::Full);
+    for number in 0..30 {
+        std::fs::write(world.upper().join(format!("small{number}")), noise(number, 3)).unwrap();
+    }
+    pause();
+    world.push_as(How::Incremental);
+    let [pack] = &files(&world, "packs")
+        .into_iter()
+        .filter(|file| file.metadata().unwrap().len() < 100_000)
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("not one small pack")
+    };
+    let good = std::fs::read(pack).unwrap();
+    std::fs::write(world.upper().join("more"), "").unwrap();
+    pause();
+    for at in (0..good.len()).step_by(good.len() / 40) {
+        let mut altered = good.clone();
+        altered[at] ^= 1;
+        std::fs::write(pack, &altered).unwrap();
+        let error = world.try_push().unwrap_err();
+        assert!(error.to_string().contains("damaged or hostile"), "{at}: {error}");
+    }
+    std::fs::write(pack, good).unwrap();
+    let pushed = world.push_as(How::Incremental);
+    assert_eq!(std::fs::read_dir(&world.fetch(&pushed.id)[1].path).unwrap().count(), 31);
 }
 
 #[test]

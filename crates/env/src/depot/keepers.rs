@@ -130,7 +130,7 @@ impl fmt::Display for Keeper {
     }
 }
 
-/// Which snapshots are needed, and by what.
+/// Snapshots that are needed, and what needs each.
 #[derive(Debug, Default)]
 pub(super) struct Keepers {
     by: BTreeMap<SnapshotId, BTreeSet<Keeper>>,

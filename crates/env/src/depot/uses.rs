@@ -19,7 +19,7 @@ const SNAPSHOTS: &str = "snapshots";
 /// How long a note counts where nobody knows which jobs there are, in seconds.
 pub(super) const LONGEST: u64 = 30 * super::DAY;
 
-/// That a job has begun to use a snapshot.
+/// A note that a job has begun to use a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotedUse {
     /// Name of the file.

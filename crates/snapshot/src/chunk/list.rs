@@ -9,9 +9,9 @@
 //!
 //! The digest at the end is BLAKE3 of all before it. It finds damage; that a chunk is the right one is seen by what the layer's records say.
 
-use super::{LARGEST, LARGEST_FRAME};
 use std::collections::BTreeMap;
 
+use super::{LARGEST, LARGEST_FRAME};
 use crate::digest::PackId;
 use crate::error::Error;
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::content_hash::ContentHash;
 use crate::depot::Depot;
 use crate::digest::SnapshotId;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::SnapshotIndex;
 use crate::layer::{Attr, LayerReader, LayerRecord};
 use crate::manifest::LayerRef;
@@ -73,11 +73,7 @@ impl<'a> FlatLayers<'a> {
         for layer in layers {
             let mut reader = depot.read_layer(layer)?;
             self.add_layer(&mut reader)?;
-            let id = reader.finish()?;
-            if id != layer.digest {
-                let (layer, why) = (layer.digest.to_string(), format!("its digest is {id}"));
-                return Err(Error::BadLayer { layer, why });
-            }
+            reader.finish_as(&layer.digest)?;
         }
         Ok(self)
     }

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use super::{LayerReader, LayerRecord};
+use crate::digest::LayerId;
 use crate::error::Result;
 use crate::tree::{join, split};
 
@@ -14,8 +15,8 @@ pub(crate) struct LayerPath {
     pub(crate) hides: bool,
 }
 
-/// All paths of a layer, in tree order.
-pub(crate) fn paths<R: Read>(mut reader: LayerReader<R>) -> Result<Vec<LayerPath>> {
+/// All paths of the layer that this has to be, in tree order.
+pub(crate) fn paths<R: Read>(mut reader: LayerReader<R>, id: &LayerId) -> Result<Vec<LayerPath>> {
     let (mut found, mut dir) = (vec![], Vec::new());
     while let Some(record) = reader.record()? {
         match record {
@@ -35,5 +36,6 @@ pub(crate) fn paths<R: Read>(mut reader: LayerReader<R>) -> Result<Vec<LayerPath
             LayerRecord::End { .. } => {}
         }
     }
+    reader.finish_as(id)?;
     Ok(found)
 }

@@ -266,6 +266,15 @@ impl<R: Read> LayerReader<R> {
         Ok(LayerId(*self.catalog.finalize().as_bytes()))
     }
 
+    /// Ends a layer that has to be this one.
+    pub(crate) fn finish_as(self, id: &LayerId) -> Result<()> {
+        let found = self.finish()?;
+        if found == *id {
+            return Ok(());
+        }
+        Err(Error::BadLayer { layer: id.to_string(), why: format!("its digest is {found}") })
+    }
+
     fn bad(&self, why: &str) -> Error {
         let place = format!("{why} (record {}, in {})", self.records, show(&self.path));
         Error::BadLayer { layer: self.name.clone(), why: place }
