@@ -212,11 +212,6 @@ pub fn remove_with_environment(context: &UserContext, name: &str) -> Result<()> 
     Ok(())
 }
 
-/// The first digits of a snapshot's id, for people.
-fn short(id: &SnapshotId) -> String {
-    id.to_string()[..12].to_owned()
-}
-
 /// The time of a file's use, in seconds since 1970.
 fn seconds(nanoseconds: i64) -> u64 {
     u64::try_from(nanoseconds / 1_000_000_000).unwrap_or(0)

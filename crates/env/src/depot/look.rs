@@ -12,7 +12,8 @@ use skiff_sys::error::SPACE;
 use skiff_user::context::UserContext;
 
 use super::keepers::{JobList, Keepers};
-use super::{Limits, existing, seconds, short, shown};
+use super::{Limits, existing, seconds, shown};
+use crate::history::short;
 use crate::snapshot_fault::ours;
 
 /// A snapshot in a list.
@@ -217,8 +218,8 @@ fn of_check(check: &DepotCheck) -> CheckedDepotFile<'_> {
 fn say_check(contents: &DepotContents, check: &DepotCheck, remove: bool) -> Result<()> {
     let Some(fault) = fault(check) else { return output::line(&format!("{}  sound", check.name)) };
     let name = |id: &SnapshotId| match contents.snapshots.get(id).map(|one| &one.manifest) {
-        Some(DepotManifest::Sound(manifest)) => format!("{} of {}", short(id), manifest.environment),
-        _ => short(id),
+        Some(DepotManifest::Sound(manifest)) => format!("{} of {}", short(*id), manifest.environment),
+        _ => short(*id),
     };
     let affected: Vec<String> = check.snapshots.iter().map(name).collect();
     let affects = match affected.is_empty() {
