@@ -82,6 +82,7 @@ chmod 644 "$file" && head -c 100000 /dev/urandom >"$file" && chmod 444 "$file"
 spoil mount true
 echo x >/var/lib/skiff/other && chown daemon /var/lib/skiff/other && mount --bind /var/lib/skiff/other "$file"
 attack images "$good" "${others[@]}"
+attack layers "$good" "${others[@]}"
 umount "$file"
 # It was what was done to them.
 spoil sound true

@@ -71,10 +71,10 @@ class Asked:
     def received(self):
         """Its reply and the descriptors that came along."""
         try:
-            return socket.recv_fds(self.socket, 8192, 16)[:2]
+            return socket.recv_fds(self.socket, 8192, 64)[:2]
         except ConnectionResetError:
             # It has not read what it was told; the answer comes behind that word.
-            return socket.recv_fds(self.socket, 8192, 16)[:2]
+            return socket.recv_fds(self.socket, 8192, 64)[:2]
 
     def answer(self):
         """The same, and its exit code (negative: the signal)."""
@@ -1002,6 +1002,53 @@ def images(good, *others):
     if not refused(os.listdir, "/run/skiff/images"):
         gained("a look at all that is mounted")
     os.close(fds[0])
+    mine.end()
+
+
+def layer_request(image):
+    return request("y", 0) + bytes.fromhex(image)
+
+
+def told(*messages):
+    asked = Asked(None)
+    for message in messages:
+        try:
+            asked.socket.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            break  # It has refused by now.
+    return asked
+
+
+def layers(good, *others):
+    """The same of layers that come with an environment, and requests for them out of turn."""
+    def ask(pid, *messages):
+        return told(*messages, request("p", 0), request("b", pid))
+    for image in others:
+        for wanted in ([image], [good, image], [image, good]):
+            mine = Other(unshare(NEWUSER | NEWNS))
+            must_refuse(f"layer {image[:8]}", ask(mine.pid, *map(layer_request, wanted)))
+            mine.end()
+    mine = Other(unshare(NEWUSER | NEWNS))
+    must_refuse("more layers than there may be", ask(mine.pid, *[layer_request(good)] * 33))
+    for length in (0, 1, 31, 33, 64):
+        must_refuse("no digest", ask(mine.pid, request("y", 0) + b"x" * length))
+    must_refuse("a layer of a process", ask(mine.pid, request("y", 1) + bytes.fromhex(good)))
+    must_refuse("a layer and nothing below", told(layer_request(good), request("g", 0)))
+    must_refuse("a layer, not made ready", told(layer_request(good), request("b", mine.pid)))
+    must_refuse("a layer too late", told(request("p", 0), layer_request(good), request("b", mine.pid)))
+    must_refuse("layers for her own process", ask(os.getpid(), layer_request(good)))
+    reply, fds, code = ask(mine.pid, *[layer_request(good)] * 32).answer()
+    if code != 0 or len(fds) != 34:
+        print("FAILED: no layers", reply, len(fds))
+    for fd in fds[:32]:
+        for flag in (os.ST_RDONLY, os.ST_NOSUID, os.ST_NODEV):
+            if not os.statvfs(f"/proc/self/fd/{fd}").f_flag & flag:
+                gained("a layer's mount without flag", flag)
+        for clear in (RDONLY, NOSUID, NODEV):
+            if not refused(setattr_, fd, clear):
+                gained("a changed mount of a layer", clear)
+    for fd in fds:
+        os.close(fd)
     mine.end()
 
 

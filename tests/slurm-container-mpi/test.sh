@@ -3,6 +3,7 @@
 # libraries are in the image, and not on the nodes' PATH to it: it is a squashfs file on a shared file system, as users of Pyxis have them.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
+. "$(dirname "$0")/../slurm-mpi/lib.sh"
 root=$images_tmp/root
 skeleton "$root"
 lib=/usr/lib/x86_64-linux-gnu
@@ -29,7 +30,7 @@ rank 2 of 4, sum 6, last 1048575, on the node 2 of 3: shared 12, read 100
 rank 3 of 4, sum 6, last 1048575, on the node 0 of 1: shared 10, read 100'
 placed='-N2 -n4 -m arbitrary -w n1,n1,n1,n2'
 for who in '' --container-remap-root; do
-    ok as alice srun -Q $placed --mpi=pmix --container-image=./mpi.sqsh $who mpi
+    ends 0 as alice srun -Q $placed --mpi=pmix --container-image=./mpi.sqsh $who mpi
     equal "$(sort <<<"$out")" "$want" "srun $who"
     equal "$err" '' "srun $who"
 done
@@ -41,6 +42,6 @@ equal "$(sort <<<"$out")" $'rank 0 of 2, sum 1, on the node with 1\nrank 1 of 2,
 ok as alice srun -Q -N1 -n3 --mpi=pmi2 --container-image=/home/alice/mpi.sqsh mpich
 equal "$(sort <<<"$out")" $'rank 0 of 3, sum 3, on the node with 3\nrank 1 of 3, sum 3, on the node with 3\nrank 2 of 3, sum 3, on the node with 3'
 # A rank that fails takes its code, and the others, along.
-fails 9 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi exit
-fails 7 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi abort
+ends 9 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi exit
+ends 7 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi abort
 idle

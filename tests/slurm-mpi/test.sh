@@ -1,6 +1,7 @@
 # MPI programs in environments: started by srun over PMIx and PMI2, and by mpirun in an allocation; ranks of a node share memory.
 # takes: 19
 . "$(dirname "$0")/../lib.sh"
+. "$here/lib.sh"
 ok as alice skiff env create dev
 cd /home/alice
 install -o alice -m 644 "$here"/*.c .
@@ -19,9 +20,9 @@ rank 1 of 4, sum 6, last 1048575, on the node 1 of 3: shared 12, read 102
 rank 2 of 4, sum 6, last 1048575, on the node 2 of 3: shared 12, read 100
 rank 3 of 4, sum 6, last 1048575, on the node 0 of 1: shared 10, read 100'
 placed='-N2 -n4 -m arbitrary -w n1,n1,n1,n2'
-as_root() { ok as alice skiff env exec dev -- "$@"; }
-as_me() { ok as alice skiff env exec --me dev -- "$@"; }
-from_outside() { ok as alice env SKIFF_ENVIRONMENT=dev "$@"; }
+as_root() { ends 0 as alice skiff env exec dev -- "$@"; }
+as_me() { ends 0 as alice skiff env exec --me dev -- "$@"; }
+from_outside() { ends 0 as alice env SKIFF_ENVIRONMENT=dev "$@"; }
 for how in as_root as_me from_outside; do
     $how srun -Q $placed --mpi=pmix mpi
     equal "$(sort <<<"$out")" "$want" "$how"
@@ -43,14 +44,13 @@ equal "$(grep -c 'of 3, sum 3, last 1048575' <<<"$out")" 3
 equal "$err" ''
 
 # A rank that fails takes its code, and the others, along.
-fails 9 as alice skiff env exec dev -- srun $placed --mpi=pmix mpi exit
+ends 9 as alice skiff env exec dev -- srun $placed --mpi=pmix mpi exit
 has "$err" 'task 1: Exited with exit code 9'
-fails 7 as alice skiff env exec dev -- srun $placed --mpi=pmix mpi abort
+ends 7 as alice skiff env exec dev -- srun $placed --mpi=pmix mpi abort
 has "$err" 'with errorcode 7'
 idle
 # A batch script's steps, two at once.
-ok as alice sbatch --parsable -N2 -n4 -o out --environment=dev --wrap 'for i in 1 2; do srun -Q -N2 -n2 --exact --mpi=pmix mpi & done; wait'
-equal "$(ended "$out")" 'COMPLETED 0:0'
+batch -N2 -n4 --environment=dev --wrap 'for i in 1 2; do srun -Q -N2 -n2 --exact --mpi=pmix mpi & done; wait'
 equal "$(sort out | uniq -c | sed 's/^ *//')" '2 rank 0 of 2, sum 1, last 1048575, on the node 0 of 1: shared 10, read 100
 2 rank 1 of 2, sum 1, last 1048575, on the node 0 of 1: shared 10, read 100'
 
@@ -61,8 +61,7 @@ equal "$(sort <<<"$out")" $'0 of 4: value.1\n1 of 4: value.2\n2 of 4: value.3\n3
 # mpirun, in an allocation's shell and in a batch script.
 as_root salloc -Q -N2 -n4 mpirun mpi
 equal "$(grep -c '^rank . of 4, sum 6' <<<"$out")" 4 "$out$err"
-ok as alice sbatch --parsable -N2 -n4 -o out --environment=dev --wrap 'mpirun mpi'
-equal "$(ended "$out")" 'COMPLETED 0:0'
+batch -N2 -n4 --environment=dev --wrap 'mpirun mpi'
 equal "$(grep -c '^rank . of 4, sum 6' out)" 4
 # And in the environment itself, as root and as oneself.
 as_root env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n 2 mpi

@@ -330,6 +330,7 @@ mod tests {
             route: Route::Helper,
             base: Base::Host,
             layers: vec![],
+            stored_layers: vec![],
             upper: Upper::Directory("/d".into()),
             read_only: false,
             dumpable: true,

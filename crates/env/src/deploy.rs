@@ -9,6 +9,7 @@ use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::job::Snapshot;
 use skiff_spec::plan::Base;
 use skiff_store::index::ImageName;
@@ -18,6 +19,7 @@ use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
 use crate::depot;
+use crate::layer_store;
 use crate::snapshot_fault::ours;
 
 pub use crate::bounded::until;
@@ -29,8 +31,10 @@ const LONGEST: u64 = 570;
 pub struct Deployed {
     /// In what this node's base differs from the one the environment was built on; empty if in nothing.
     pub difference: String,
-    /// The layers' directories, bottom first, held so that no eviction takes them.
+    /// The layers' directories, bottom first, held so that no eviction takes them; none where they are in the store.
     pub layers: Vec<(PathBuf, LayerLease)>,
+    /// The layers in the trusted store, bottom first, where that has them.
+    pub stored_layers: Vec<ImageId>,
     /// The image below them; nothing if that is the host's root.
     pub image: Option<ImageName>,
 }
@@ -39,8 +43,17 @@ pub struct Deployed {
 #[derive(Serialize, Deserialize)]
 struct Fetched {
     difference: String,
-    layers: Vec<PathBuf>,
+    layers: FetchedLayers,
     image: Option<ImageName>,
+}
+
+/// Where a snapshot's layers are, bottom first.
+#[derive(Serialize, Deserialize)]
+enum FetchedLayers {
+    /// Files of the trusted store, which are mounted.
+    Stored(Vec<ImageId>),
+    /// Directories of the user's cache.
+    Unpacked(Vec<PathBuf>),
 }
 
 /// Brings the snapshot of the job of this number to this node, unless its base is another one and such jobs are refused; within the time that the
@@ -49,9 +62,14 @@ pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Depl
     let (end, _) = time_limit(context);
     for _ in 0..3 {
         let Fetched { difference, layers, image } = fetch_until(context, job, number, end)?;
+        let (unpacked, stored_layers) = match layers {
+            // One that another job's fetch takes away now is missed by the helper, and the step says so.
+            FetchedLayers::Stored(stored) => (vec![], stored),
+            FetchedLayers::Unpacked(unpacked) => (unpacked, vec![]),
+        };
         // Another job's fetch may have evicted one this very moment.
-        if let Some(layers) = hold(context, &cache_dir(context), layers)? {
-            return Ok(Deployed { difference, layers, image });
+        if let Some(layers) = hold(context, &cache_dir(context), unpacked)? {
+            return Ok(Deployed { difference, layers, stored_layers, image });
         }
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
@@ -76,14 +94,16 @@ fn fetch(context: &UserContext, job: &Snapshot, number: u32) -> Result<Fetched> 
         e.hint("the depot must be on a file system that all nodes share: `depot` in the configuration, or SKIFF_DEPOT")
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
-    let cache = open_cache(context, &cache_dir(context))?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
     let image = base_fingerprint::image_of(&manifest.base)?
         .map(|(id, name)| get::on_node(context, Path::new(&job.depot), id, name).map_err(about_node))
         .transpose()?;
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
-    let layers = layers_in(context, &cache, &cache_dir(context), (&depot, &id, &manifest))?;
+    let layers = match layer_store::add(context, &depot, &manifest) {
+        Some(stored) => FetchedLayers::Stored(stored),
+        None => FetchedLayers::Unpacked(layers(context, &cache_dir(context), &depot, (&id, &manifest))?),
+    };
     Ok(Fetched { difference, layers, image })
 }
 
@@ -122,21 +142,13 @@ pub fn layers(
     depot: &Depot,
     (id, manifest): (&SnapshotId, &SnapshotManifest),
 ) -> Result<Vec<PathBuf>> {
-    layers_in(context, &open_cache(context, dir)?, dir, (depot, id, manifest))
-}
-
-fn layers_in(
-    context: &UserContext,
-    cache: &Cache,
-    dir: &Path,
-    (depot, id, manifest): (&Depot, &SnapshotId, &SnapshotManifest),
-) -> Result<Vec<PathBuf>> {
+    let cache = open_cache(context, dir)?;
     let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
     if let Some(found) = cache.all_there(manifest).map_err(|e| in_cache(e, dir))? {
         return Ok(paths(found));
     }
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        let layers = skiff_snapshot::fetch(depot, id, cache).map_err(|e| in_cache(e, dir))?;
+        let layers = skiff_snapshot::fetch(depot, id, &cache).map_err(|e| in_cache(e, dir))?;
         cache.evict().ignore_error("they are held meanwhile; too many bytes is a matter for the next time");
         Ok(paths(layers))
     })

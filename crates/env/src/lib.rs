@@ -10,6 +10,7 @@ pub mod depot;
 mod export;
 pub mod history;
 pub mod latest;
+mod layer_store;
 pub mod live;
 mod remove;
 mod rollback;

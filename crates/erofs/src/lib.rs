@@ -45,7 +45,7 @@ pub use files::{FileEntry, Files};
 pub use format::{MAGIC, SUPER_OFFSET};
 pub use read::{Extent, InodeKind, Reader, StoredInode};
 pub use source::ReadAt;
-pub use verify::{Verified, check_seal, verify, verify_stored, verify_stored_unsealed};
+pub use verify::{Verified, check_seal, verify, verify_layer, verify_stored, verify_stored_unsealed};
 pub use write::{Summary, Tails, finish};
 pub use xattr::is_storable;
 

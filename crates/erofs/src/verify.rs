@@ -23,6 +23,8 @@ pub struct Verified {
     pub names: u64,
     /// How many of the files are devices.
     pub devices: u64,
+    /// And how many of those have the number 0, which no device has: in a layer of an overlay they hide what lies below.
+    pub whiteouts: u64,
     /// UUID, which every image has that was made of the same files.
     pub uuid: [u8; 16],
 }
@@ -49,6 +51,19 @@ pub fn verify_stored_unsealed<S: ReadAt>(reader: &Reader<S>) -> Result<Verified>
     Ok(verified)
 }
 
+/// As [`verify_stored`], for a layer of an overlay: it may have whiteouts, which are no devices.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_layer<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
+    let verified = verify_unsealed(reader)?;
+    if verified.devices > verified.whiteouts {
+        return Err(reader.bad_image("it has devices, which a layer in a store must not"));
+    }
+    check_seal(reader)?;
+    Ok(verified)
+}
+
 /// Checks all metadata of an image; what is in its files' full blocks is not looked at.
 ///
 /// # Errors
@@ -67,6 +82,7 @@ fn verify_unsealed<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
         names: 1,
         inodes: 0,
         devices: 0,
+        whiteouts: 0,
         once: vec![],
         several: HashMap::new(),
         shared_xattrs: HashMap::new(),
@@ -77,7 +93,8 @@ fn verify_unsealed<S: ReadAt>(reader: &Reader<S>) -> Result<Verified> {
         walk.directory(&directory, &mut stack)?;
     }
     walk.finish()?;
-    Ok(Verified { inodes: walk.inodes, names: walk.names, devices: walk.devices, uuid: reader.uuid() })
+    let Walk { inodes, names, devices, whiteouts, .. } = walk;
+    Ok(Verified { inodes, names, devices, whiteouts, uuid: reader.uuid() })
 }
 
 /// A directory whose turn will come.
@@ -94,6 +111,7 @@ struct Walk<'r, S> {
     names: u64,
     inodes: u64,
     devices: u64,
+    whiteouts: u64,
     /// The inodes that have one name, each as often as a name was found.
     once: Vec<u64>,
     /// Inodes with several names, and how many of these are still to be found.
@@ -183,6 +201,7 @@ impl<S: ReadAt> Walk<'_, S> {
         match inode.kind {
             InodeKind::CharDevice(..) | InodeKind::BlockDevice(..) => {
                 self.devices += 1;
+                self.whiteouts += u64::from(inode.kind == InodeKind::CharDevice(0, 0));
                 Ok(())
             }
             InodeKind::Symlink => self.reader.target(inode).map(|_| ()),

@@ -35,7 +35,7 @@ use crate::{image, state};
 pub struct Given {
     /// How many ids there are inside.
     pub ids: u32,
-    /// The stand-ins and the view, or the image; then `/sys` of a network of the site's, if the caller is on one: detached mounts.
+    /// A snapshot's layers; the stand-ins and the view, or the image; then `/sys` of a network of the site's, if the caller is on one: detached mounts.
     pub mounts: Vec<OwnedFd>,
     /// The clone of `/` under the view. Nobody else may have it. To let go of it makes the kernel wait for a grace period, and
     /// whoever unmounts something meanwhile (the caller, the host's root) for that and another.
@@ -50,6 +50,8 @@ const ATTRIBUTES: MountAttr = MountAttr::RDONLY.and(MountAttr::NOSUID).and(Mount
 /// What the answer is made of and what does not depend on the process that it is for.
 pub struct PreparedBase {
     ids: Ids,
+    /// The layers of a snapshot, in the order in which they were asked for.
+    layers: Vec<(ImageId, OwnedFd)>,
     below: Below,
 }
 
@@ -67,12 +69,18 @@ enum Below {
     },
 }
 
-/// Answers [`Prepare`](skiff_spec::wire::Request::Prepare).
-pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<PreparedBase> {
+/// Answers [`Prepare`](skiff_spec::wire::Request::Prepare), and [`Layer`](skiff_spec::wire::Request::Layer) before it.
+pub fn prepare(caller: &Caller, image: Option<ImageId>, layers: &[ImageId]) -> Result<PreparedBase> {
     let ids = Ids::of(caller)?;
-    if let Some(id) = image {
-        return Ok(PreparedBase { ids, below: Below::Image { id, root: image::open(caller, id)? } });
-    }
+    let layers = layers.iter().map(|id| Ok((*id, image::open(caller, *id)?))).collect::<Result<_>>()?;
+    let below = match image {
+        Some(id) => Below::Image { id, root: image::open(caller, id)? },
+        None => host(caller, &ids)?,
+    };
+    Ok(PreparedBase { ids, layers, below })
+}
+
+fn host(caller: &Caller, ids: &Ids) -> Result<Below> {
     let mask = mask::current(caller.uid)?;
     let owned = if owned::shared_will_do() {
         None
@@ -83,7 +91,7 @@ pub fn prepare(caller: &Caller, image: Option<ImageId>) -> Result<PreparedBase> 
     // Not recursive: what is mounted below `/` (other disks, /proc, /home) is not part of the base.
     let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .context(|| "/")?;
-    Ok(PreparedBase { ids, below: Below::Host { mask, owned, root } })
+    Ok(Below::Host { mask, owned, root })
 }
 
 impl PreparedBase {
@@ -92,6 +100,10 @@ impl PreparedBase {
     pub fn give(self, caller: &Caller, pid: u32) -> Result<Given> {
         let target = self.ids.give(caller, pid)?;
         let user_ns = target.user_ns.as_fd();
+        let map = |(id, mount): (ImageId, OwnedFd)| {
+            map_owners(mount.as_fd(), user_ns, &format!("layer {id}")).map(|()| mount)
+        };
+        let snapshot: Vec<OwnedFd> = self.layers.into_iter().map(map).collect::<Result<_>>()?;
         let (mounts, host) = match self.below {
             Below::Host { mask: MaskGeneration { layers, empty }, owned, root } => {
                 let layers = match owned {
@@ -108,7 +120,8 @@ impl PreparedBase {
             }
         };
         let devices = crate::network::devices()?;
-        Ok(Given { ids: self.ids.count, mounts: mounts.into_iter().chain(devices).collect(), host })
+        let mounts = snapshot.into_iter().chain(mounts).chain(devices).collect();
+        Ok(Given { ids: self.ids.count, mounts, host })
     }
 }
 

@@ -29,9 +29,11 @@ pub fn to(request: &Request) -> Result<()> {
         Request::Network { .. } | Request::Follow { .. } => {
             caps::set_to(admin | NETWORK | LOOK | BECOME).context(|| "capabilities")
         }
-        Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } | Request::Order { .. } => {
-            Ok(())
-        }
+        Request::Layer { .. }
+        | Request::Prepare { .. }
+        | Request::Base { .. }
+        | Request::Image { .. }
+        | Request::Order { .. } => Ok(()),
         // Becomes the writer, which has nothing; the other two are refused as a first request.
         Request::Store | Request::Join { .. } | Request::Go => Ok(()),
     }

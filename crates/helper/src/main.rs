@@ -1,7 +1,7 @@
 //! The privileged part of Skiff, installed setuid root.
 //!
 //! It does one of a few things per call and ends: it maps the ids of a user namespace that the caller has just made and
-//! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), lets go of images that
+//! gives a harmless view of the host's root (`base`) or an image of the trusted store (`image`), and layers from there (`layer`), lets go of images that
 //! are gone from there (`release`), and starts its writer as its owner (`store`); it starts a program as the caller, without privilege, in
 //! namespaces that the caller owns (`join`); it puts the caller on a network of the site's (`network`, `follow`), or a network namespace of theirs (`connect`),
 //! whose address it keeps for them when they ask (`leave`) until they want it no more (`free`); it makes such a view forget what it has cached (`refresh`).
@@ -42,7 +42,7 @@ use rustix::process::{getgid, getuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::wire::{MOST_BYTES, MOST_ORDERED, Reply, Request};
+use skiff_spec::wire::{MOST_BYTES, MOST_LAYERS, MOST_ORDERED, Reply, Request};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
 
@@ -123,7 +123,7 @@ fn answer(socket: &OwnedFd, asked_by: &mut AskedBy) -> Result<()> {
     let request = request.ok_or_else(unknown)?;
     confine::to(&request)?;
     match request {
-        Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } => {
+        Request::Layer { .. } | Request::Prepare { .. } | Request::Base { .. } | Request::Image { .. } => {
             environment(&caller, socket, request)
         }
         Request::Order { .. } => {
@@ -168,10 +168,18 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
 
 /// An environment, and perhaps the command that it is for.
 fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> {
+    let (mut first, mut layers) = (first, vec![]);
+    while let Request::Layer { id } = first {
+        if layers.len() == MOST_LAYERS {
+            return Err(Error::new(format!("a snapshot of more than {MOST_LAYERS} layers")));
+        }
+        layers.push(id);
+        first = next(socket)?;
+    }
     let given = match first {
         Request::Prepare { image } => {
             // What is wrong is told when there is somebody to be told: behind the request.
-            let prepared = base::prepare(caller, image);
+            let prepared = base::prepare(caller, image, &layers);
             confine::to_environment()?;
             match (next(socket)?, image) {
                 (Request::Base { pid }, None) => prepared?.give(caller, pid)?,
@@ -179,8 +187,10 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
                 _ => return Err(unknown()),
             }
         }
-        Request::Base { pid } => prepare_at_once(caller, None)?.give(caller, pid)?,
-        Request::Image { pid, id } => prepare_at_once(caller, Some(id))?.give(caller, pid)?,
+        Request::Base { pid } if layers.is_empty() => prepare_at_once(caller, None)?.give(caller, pid)?,
+        Request::Image { pid, id } if layers.is_empty() => {
+            prepare_at_once(caller, Some(id))?.give(caller, pid)?
+        }
         _ => return Err(unknown()),
     };
     let sent: Vec<_> = given.mounts.iter().map(AsFd::as_fd).collect();
@@ -201,7 +211,7 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
 
 /// For who does not ask for that ahead.
 fn prepare_at_once(caller: &Caller, image: Option<ImageId>) -> Result<base::PreparedBase> {
-    let prepared = base::prepare(caller, image)?;
+    let prepared = base::prepare(caller, image, &[])?;
     confine::to_environment().map(|()| prepared)
 }
 

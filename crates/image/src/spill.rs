@@ -13,7 +13,7 @@ use skiff_sys::SystemContext;
 const GATHER: usize = 256 << 10;
 
 /// Bytes appended, to be read later from anywhere.
-pub(crate) struct Spill {
+pub struct Spill {
     file: OwnedFd,
     name: String,
     /// Not written yet.
@@ -23,23 +23,33 @@ pub(crate) struct Spill {
 
 impl Spill {
     /// A new one on the file system of this directory, whose name is for messages.
+    ///
+    /// # Errors
+    /// It cannot be made there.
     pub fn new(directory: BorrowedFd<'_>, name: &str) -> Result<Spill> {
         let file = nameless(directory).on("make a temporary file in", name)?;
         Ok(Spill { file, name: format!("a temporary file in {name}"), gathered: vec![], written: 0 })
     }
 
     /// Where the next byte will lie.
+    #[must_use]
     pub fn end(&self) -> u64 {
         self.written + self.gathered.len() as u64
     }
 
     /// Adds bytes at the end.
+    ///
+    /// # Errors
+    /// They cannot be written.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.gathered.extend_from_slice(bytes);
         if self.gathered.len() >= GATHER { self.write() } else { Ok(()) }
     }
 
     /// Writes what is gathered. Reads need it, and the memory is free again.
+    ///
+    /// # Errors
+    /// It cannot be written.
     pub fn flush(&mut self) -> Result<()> {
         self.write()?;
         self.gathered = Vec::new();
@@ -54,12 +64,15 @@ impl Spill {
     }
 
     /// Forgets all of it.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.gathered.clear();
         self.written = 0;
     }
 
     /// Reads exactly these bytes.
+    ///
+    /// # Errors
+    /// They cannot be read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         Ok(read_exact_at(self.file.as_fd(), buffer, offset).on("read", &self.name)?)
     }

@@ -21,7 +21,7 @@ const PIECE: usize = 1 << 20;
 
 /// The sum of what has been added so far: whole blocks, once all that was begun is done.
 #[derive(Default)]
-pub(crate) struct DataSum {
+pub struct DataSum {
     total: u64,
     block: Crc,
 }
@@ -45,6 +45,7 @@ impl DataSum {
     }
 
     /// The sum of all blocks.
+    #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
@@ -59,7 +60,7 @@ fn term(block: u64, crc: u32) -> u64 {
 ///
 /// # Errors
 /// As [`of_blocks`].
-pub(crate) fn of_copies(image: BorrowedFd<'_>, name: &str, data_end: u32, summary: &Summary) -> Result<u64> {
+pub fn of_copies(image: BorrowedFd<'_>, name: &str, data_end: u32, summary: &Summary) -> Result<u64> {
     let copies = data_end..summary.blocks - summary.metadata_blocks;
     of_blocks(image, name, &[copies])
 }

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use skiff_launch::hosts;
 use skiff_sandbox::uplink::NAME_SERVER;
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, SshUser, Upper, inside as places};
@@ -49,6 +50,8 @@ pub struct PlanOptions {
     pub asked: RootOptions,
     /// Read-only directories between the base and the upper, topmost first.
     pub layers: Vec<PathBuf>,
+    /// Layers in the trusted store, below those, topmost first.
+    pub stored_layers: Vec<ImageId>,
     /// Further mounts that the job manager needs.
     pub services: Vec<PathBuf>,
     /// The host's directories that are its `/tmp` and `/var/tmp`; nothing if these lie where its changes do.
@@ -75,6 +78,7 @@ impl PlanOptions {
             upper,
             asked,
             layers: vec![],
+            stored_layers: vec![],
             services: vec![],
             temporary: None,
             has_host_name: false,
@@ -104,7 +108,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     mounts.extend(mounts_of_base(&options, &facts)?);
     only_last_shared_memory(&mut mounts);
     mounts.retain(|mount| !options.replaced.iter().any(|target| mount.target == Path::new(target)));
-    let PlanOptions { name, upper, layers, asked, .. } = options;
+    let PlanOptions { name, upper, layers, stored_layers, asked, .. } = options;
     let RootOptions { contain, untrusted, dumpable, writable, hostname, .. } = asked;
     mounts.extend(options.own);
     add_network(&mut mounts, &net);
@@ -133,6 +137,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
         route: if dumpable && is_host { Route::Rootless } else { facts.route },
         base,
         layers,
+        stored_layers,
         upper,
         read_only: !is_host && !writable,
         dumpable,
@@ -318,8 +323,9 @@ pub fn relocate(saved: Plan, to: Relocation) -> Result<Plan> {
     let place = mounts.iter_mut().find(|mount| mount.target == Path::new(places::OUTPUT));
     let place = place.ok_or_else(|| Error::new("its plan has no place for its output"))?;
     place.source = Source::Bind(output);
-    let layers = layers.unwrap_or(saved.layers);
-    Ok(Plan { name, upper, layers, unpacked, mounts, ..saved })
+    let (layers, stored_layers) =
+        layers.map_or((saved.layers, saved.stored_layers), |layers| (layers, vec![]));
+    Ok(Plan { name, upper, layers, stored_layers, unpacked, mounts, ..saved })
 }
 
 /// A plan with its changes elsewhere: in a directory that could not be made when it was planned.

@@ -91,14 +91,15 @@ fn words_for(mount: &Mount) -> Option<String> {
 fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
     #[rustfmt::skip]
     let Plan {
-        name, route, base, layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net, hostname,
-        shims, ssh_user,
+        name, route, base, layers, stored_layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net,
+        hostname, shims, ssh_user,
     } = one;
     let parts = [
         ("name", *name == other.name),
         ("route", *route == other.route),
         ("base", *base == other.base),
         ("layers", *layers == other.layers),
+        ("stored_layers", *stored_layers == other.stored_layers),
         ("upper", *upper == other.upper),
         ("read_only", *read_only == other.read_only),
         ("dumpable", *dumpable == other.dumpable),

@@ -34,6 +34,9 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
     for layer in &plan.layers {
         output::line(&format!("layer        {}", layer.display()))?;
     }
+    for layer in &plan.stored_layers {
+        output::line(&format!("layer        {layer}, mounted from the image store"))?;
+    }
     let upper = match &plan.upper {
         Upper::Directory(dir) => dir.join("upper").display().to_string(),
         Upper::Scratch(dir) => format!("{}, for as long as it runs", dir.display()),

@@ -166,7 +166,7 @@ impl GroupResources {
             Some(tree) => {
                 let about = || format!("root's files in {}", tree.display());
                 let view = open_dir(CWD, tree).and_then(|dir| bind_one(dir.as_fd())).context(about)?;
-                Some(Layers { mask: None, view, ids, devices: None })
+                Some(Layers { stored: vec![], mask: None, view, ids, devices: None })
             }
             None => given,
         };
@@ -196,7 +196,7 @@ impl GroupResources {
         let again = |mount: &OwnedFd| bind_one(mount.as_fd()).context(|| "layers of the group");
         let Some(layers) = &self.layers else { return Ok(None) };
         let mask = layers.mask.as_ref().map(again).transpose()?;
-        Ok(Some(Layers { mask, view: again(&layers.view)?, ids: self.ids, devices: None }))
+        Ok(Some(Layers { stored: vec![], mask, view: again(&layers.view)?, ids: self.ids, devices: None }))
     }
 
     /// Makes a node, which ends with its first command, or with us.

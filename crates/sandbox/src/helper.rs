@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::network::Reservation;
 use skiff_spec::plan::Base;
 use skiff_spec::wire::{MOST_BYTES, Reply, Request};
@@ -30,6 +31,8 @@ pub struct Helper {
     socket: OwnedFd,
     child: std::process::Child,
     prepared: bool,
+    /// How many layers of the store come with its answer.
+    stored_layers: usize,
     begun: Instant,
 }
 
@@ -38,6 +41,8 @@ const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the helper gives to build a root from.
 pub struct Layers {
+    /// A snapshot's layers, the topmost first.
+    pub stored: Vec<OwnedFd>,
     /// Stand-ins and whiteouts for what `other` may not read of the host's root.
     pub mask: Option<OwnedFd>,
     /// The host's root, as far as `other` may read it, or an image's.
@@ -69,18 +74,20 @@ impl Helper {
     /// As [`Helper::spawn`].
     pub fn spawn_for(program: &Path, base: Base) -> Result<Self> {
         let mut helper = Self::spawn(program)?;
-        helper.prepare(base)?;
+        helper.prepare(base, &[])?;
         Ok(helper)
     }
 
-    /// Has it make ready for [`Helper::ask_for`], unless that was done.
+    /// Has it make ready for [`Helper::ask_for`], unless that was done. `layers`: those of a snapshot that it is to mount, too.
     ///
     /// # Errors
     /// As [`Helper::ask`].
-    pub fn prepare(&mut self, base: Base) -> Result<()> {
+    pub fn prepare(&mut self, base: Base, layers: &[ImageId]) -> Result<()> {
         if std::mem::replace(&mut self.prepared, true) {
             return Ok(());
         }
+        self.stored_layers = layers.len();
+        layers.iter().try_for_each(|id| self.ask(&Request::Layer { id: *id }, &[]))?;
         match base {
             Base::Host => self.ask(&Request::Prepare { image: None }, &[]),
             Base::Image(id) => self.ask(&Request::Prepare { image: Some(id) }, &[]),
@@ -89,12 +96,14 @@ impl Helper {
         }
     }
 
-    /// This one; or another, where so much time has gone by that it waits no longer to be asked (to pull an image takes long).
+    /// This one; or another, where so much time has gone by that it waits no longer to be asked (to pull an image takes long), or where it
+    /// has been made ready without the layers that are wanted.
     ///
     /// # Errors
     /// As [`Helper::spawn`].
-    pub(crate) fn or_fresh(self) -> Result<Self> {
-        if self.begun.elapsed() < ASKED_WITHIN {
+    pub(crate) fn or_fresh(self, layers: &[ImageId]) -> Result<Self> {
+        let lacks_layers = self.prepared && self.stored_layers != layers.len();
+        if self.begun.elapsed() < ASKED_WITHIN && !lacks_layers {
             return Ok(self);
         }
         let program = self.program.clone();
@@ -121,7 +130,7 @@ impl Helper {
             .spawn()
             .context(|| format!("helper {}", program.display()))
             .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
-        Ok(Self { program: program.into(), socket: ours, child, prepared: false, begun })
+        Ok(Self { program: program.into(), socket: ours, child, prepared: false, stored_layers: 0, begun })
     }
 
     /// Becomes the helper, with a request of those that have no answer, and these words behind the socket's number.
@@ -303,11 +312,12 @@ impl Helper {
     /// As [`Helper::done`].
     pub fn layers(&self) -> Result<Layers> {
         let (reply, fds) = self.answer()?;
-        let (mut devices, mounts): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_sys);
-        let mut mounts = mounts.into_iter().rev();
-        match (reply, mounts.next(), mounts.next(), mounts.next()) {
+        let (mut devices, mut mounts): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_sys);
+        let below = mounts.split_off(self.stored_layers.min(mounts.len()));
+        let mut below = below.into_iter().rev();
+        match (reply, below.next(), below.next(), below.next()) {
             (Reply::Ids(ids), Some(view), mask, None) => {
-                Ok(Layers { mask, view, ids, devices: devices.pop() })
+                Ok(Layers { stored: mounts, mask, view, ids, devices: devices.pop() })
             }
             _ => Err(self.unexpected()),
         }

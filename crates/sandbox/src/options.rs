@@ -32,8 +32,12 @@ impl StartOptions<'_> {
         match (plan.route, self.helper) {
             (Route::Helper, None) => Err(Fault::new("the plan wants the helper, but there is none")),
             (Route::Helper, Some(path)) => {
-                let started = self.started.take().map_or_else(|| Helper::spawn(path), Helper::or_fresh)?;
-                self.started.insert(started).prepare(plan.base)
+                let layers = &plan.stored_layers[..];
+                let started = match self.started.take() {
+                    Some(started) => started.or_fresh(layers)?,
+                    None => Helper::spawn(path)?,
+                };
+                self.started.insert(started).prepare(plan.base, layers)
             }
             _ => Ok(()),
         }

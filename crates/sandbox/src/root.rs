@@ -32,6 +32,9 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
         inputs.hang(mask, "mask")?;
     }
     inputs.hang(&layers.view, "view")?;
+    for (number, layer) in layers.stored.iter().enumerate() {
+        inputs.hang(layer, &stored(number))?;
+    }
     let root = stack(inputs)?;
     inputs.hang(&root, "root")?;
     hung();
@@ -87,6 +90,7 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
     let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
     // By where they hang: a number takes 10 microseconds to look up.
     let at = |name: &str| format!("{PLACE}/{name}");
+    lower.extend((0..plan.stored_layers.len()).map(|number| at(&stored(number))));
     match &inputs.shims {
         Shims::Usual => lower.push(at("mask/shims")),
         Shims::These(shims) if shims.is_empty() => {}
@@ -137,6 +141,11 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
         .hint("its upper directory's file system lacks user extended attributes or belongs to other ids"));
     }
     Ok(root)
+}
+
+/// Where a layer of the store hangs.
+fn stored(number: usize) -> String {
+    format!("layer.{number}")
 }
 
 /// Links at the places of the commands that the host must run.

@@ -86,6 +86,9 @@ pub fn notes(ids: u32) -> Vec<String> {
 fn options(inputs: &RootfsInputs<'_>, ids: u32) -> Result<String> {
     // Under names of ours: paths of the user's could have colons and commas, or lie where the stage is.
     let mut lower = vec![];
+    if !inputs.plan.stored_layers.is_empty() {
+        return Err(Fault::new("the plan wants layers of the image store, which only the helper can mount"));
+    }
     for (n, layer) in inputs.plan.layers.iter().enumerate() {
         let name = format!("layer.{n}");
         let shown = open_dir(CWD, layer).and_then(|dir| bind_one(dir.as_fd()));

@@ -376,7 +376,8 @@ fn make_root<'a>(making: &Making<'a>, wards: &mut Wards, hung: impl FnOnce()) ->
             }
             let ids = u32::from_le_bytes(ids);
             if making.plan.unpacked.is_some() {
-                let layers = Layers { mask: None, view: directory(making.plan)?, ids, devices: None };
+                let view = directory(making.plan)?;
+                let layers = Layers { stored: vec![], mask: None, view, ids, devices: None };
                 root::build(&mut inputs, &layers, hung)?;
                 return Ok(Made { ids, notes: rootless::notes(ids), _inputs: inputs, _layers: Some(layers) });
             }

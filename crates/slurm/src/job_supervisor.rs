@@ -52,7 +52,9 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
         let ground = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
         let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
         let services = vec![spool(context)];
-        let plan = plan::build(options(snapshot, upper, paths, services, temporary(job.id)), facts)?;
+        let asked = options(snapshot, upper, paths, services, temporary(job.id));
+        let stored_layers = deployed.stored_layers.into_iter().rev().collect();
+        let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
         Ok((plan, leases))
     })
 }

@@ -45,6 +45,12 @@ pub use manifest::{LayerRef, SnapshotManifest};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
 pub use verify::{DepotCheck, DepotVerdict};
 
+/// What a layer consists of, for whoever makes something else of it than a directory.
+pub mod stream {
+    pub use crate::layer::{Attr, LayerReader, LayerRecord};
+    pub use crate::xattr::OPAQUE;
+}
+
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
 #[doc(hidden)]
 pub mod fuzz {

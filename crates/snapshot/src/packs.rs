@@ -20,6 +20,17 @@ use crate::manifest::LayerRef;
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
 
+/// A layer is sent in pieces of this size.
+const SENT_AT_ONCE: usize = 256 << 10;
+
+/// A source of ours says itself what is wrong.
+fn not_read(layer: &LayerRef, error: io::Error) -> Error {
+    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    error
+        .downcast()
+        .unwrap_or_else(|_| SystemError::new("read layer", layer.digest.to_string(), errno).into())
+}
+
 /// A layer that has been added.
 pub(crate) struct Added {
     pub(crate) layer: LayerRef,
@@ -61,6 +72,25 @@ impl Depot {
 
     /// Begins to read a layer, which has to have the length that the manifest says.
     pub(crate) fn read_layer(&self, layer: &LayerRef) -> Result<LayerReader<LayerSource<'_>>> {
+        LayerReader::new(self.layer_source(layer)?, layer.digest.to_string())
+    }
+
+    /// Gives a layer's bytes, as they are, to whoever is to check them: [`stream::LayerReader`](crate::stream::LayerReader) reads them.
+    pub fn send_layer(&self, layer: &LayerRef, to: &mut dyn io::Write) -> Result<()> {
+        let mut source = self.layer_source(layer)?;
+        let mut buffer = vec![0; SENT_AT_ONCE];
+        loop {
+            let read = match source.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(not_read(layer, e)),
+            };
+            to.write_all(&buffer[..read]).on("send layer", layer.digest.to_string())?;
+        }
+    }
+
+    fn layer_source(&self, layer: &LayerRef) -> Result<LayerSource<'_>> {
         let id = layer.digest;
         let names = [list_name(&id), whole_name(&id)];
         let [list, whole] = names.each_ref().map(String::as_str);
@@ -80,7 +110,7 @@ impl Depot {
         if length != layer.size {
             return Err(bad(format!("it has {length} bytes, the manifest says {}", layer.size)));
         }
-        LayerReader::new(source, id.to_string())
+        Ok(source)
     }
 
     /// The chunks of a layer; nothing if there is no such list, or none that is whole.

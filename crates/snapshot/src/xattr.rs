@@ -13,7 +13,7 @@ use rustix::io::Errno;
 pub(crate) type XattrList = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What an overlay mounted with `userxattr` writes and reads.
-pub(crate) const OPAQUE: &[u8] = b"user.overlay.opaque";
+pub const OPAQUE: &[u8] = b"user.overlay.opaque";
 const TRUSTED_OPAQUE: &[u8] = b"trusted.overlay.opaque";
 /// What fuse-overlayfs writes, beside files of the names in [`FUSE_MARKS`].
 const FUSE_OPAQUE: &[u8] = b"user.fuseoverlayfs.opaque";

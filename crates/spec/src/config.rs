@@ -121,6 +121,17 @@ pub enum Mismatch {
     Ignore,
 }
 
+/// What a node makes of a snapshot's layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeLayers {
+    /// A file each in the image store, which the helper mounts; where that cannot be, as the next.
+    #[default]
+    Mounted,
+    /// A directory each in the user's cache.
+    Unpacked,
+}
+
 /// The host's root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -149,8 +160,10 @@ pub struct Slurm {
     pub spool: String,
     /// Where nodes keep unpacked snapshots: a directory per user below it.
     pub cache: String,
-    /// How many bytes of them each user may keep on a node.
+    /// How many bytes of snapshots each user may keep on a node.
     pub cache_bytes: u64,
+    /// In which form nodes keep them.
+    pub layers: NodeLayers,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,
     /// Where the `/tmp` of a job is.
@@ -228,6 +241,7 @@ impl Default for Slurm {
             spool: String::new(),
             cache: "/var/cache/skiff".into(),
             cache_bytes: 20 << 30,
+            layers: NodeLayers::Mounted,
             fetch_seconds: 300,
             tmp: JobTmp::Disk,
             tmp_quota: TmpQuota::default(),

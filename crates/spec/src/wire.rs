@@ -12,6 +12,8 @@ pub const SOCKET_FD: i32 = 3;
 pub const MOST_BYTES: usize = 4096;
 /// What every request begins with: version, kind, and a number of four bytes, which is a process, an IPv4 address or zero.
 const HEAD: usize = 6;
+/// How many layers there may be: a snapshot has fewer than twenty, as a new one replaces those that are not much larger.
+pub const MOST_LAYERS: usize = 32;
 /// The longest command, words and variables: somewhat more than the kernel would start.
 pub const MOST_ORDERED: usize = 8 << 20;
 /// Raised when a message changes its meaning: the two programs are installed together.
@@ -36,6 +38,12 @@ pub enum Request {
     Prepare {
         /// The image, if it is going to be one.
         image: Option<ImageId>,
+    },
+    /// The next answer to [`Base`](Request::Base) or [`Image`](Request::Image) also has this layer of a snapshot, from the trusted store, as
+    /// a detached mount. Before [`Prepare`](Request::Prepare) only, once for each layer, the topmost first; it has no answer of its own.
+    Layer {
+        /// The layer, as the store names it.
+        id: ImageId,
     },
     /// Map the ids of the new user namespace of process `pid` and give the layers below the user's own: the stand-ins
     /// and the view of the host's root, as two detached mounts.
@@ -117,6 +125,7 @@ impl Request {
     pub fn encode(&self) -> Vec<u8> {
         let (kind, number) = match *self {
             Self::Prepare { .. } => (b'p', 0),
+            Self::Layer { .. } => (b'y', 0),
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
             Self::Order { .. } => (b'o', 0),
@@ -134,7 +143,9 @@ impl Request {
         let mut bytes = vec![VERSION, kind];
         bytes.extend(number.to_le_bytes());
         match self {
-            Self::Image { id, .. } | Self::Prepare { image: Some(id) } => bytes.extend(id.0),
+            Self::Image { id, .. } | Self::Prepare { image: Some(id) } | Self::Layer { id } => {
+                bytes.extend(id.0)
+            }
             Self::Order { bytes: some } => bytes.extend(some),
             Self::Network { name } | Self::Leave { name, .. } | Self::Free { name, .. } => {
                 bytes.extend(name.as_str().bytes());
@@ -159,6 +170,7 @@ impl Request {
         match (kind, rest) {
             (b'p', []) if is_zero => Some(Self::Prepare { image: None }),
             (b'p', id) if is_zero => Some(Self::Prepare { image: Some(ImageId(id.try_into().ok()?)) }),
+            (b'y', id) if is_zero => Some(Self::Layer { id: ImageId(id.try_into().ok()?) }),
             (b'b', []) => Some(Self::Base { pid }),
             (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
             (b'o', [_, ..]) if is_zero => Some(Self::Order { bytes: rest.to_vec() }),
@@ -191,7 +203,7 @@ fn net_name(bytes: &[u8]) -> Option<NetName> {
 pub enum Reply {
     /// Success, without a result.
     Done,
-    /// For [`Base`](Request::Base) and [`Image`](Request::Image), with the mounts: it is done, and so many ids there are inside.
+    /// For [`Base`](Request::Base) and [`Image`](Request::Image), with the mounts, those of layers first: it is done, and so many ids there are inside.
     Ids(u32),
     /// For [`Join`](Request::Join), with a pidfd and the pipe: the process.
     Process(u32),
@@ -271,6 +283,7 @@ mod tests {
             Request::Prepare { image: None },
             Request::Prepare { image: Some(ImageId([7; 32])) },
             Request::Base { pid: 7 },
+            Request::Layer { id: ImageId([9; 32]) },
             Request::Order { bytes: vec![0; MOST_BYTES - HEAD] },
             Request::Join { pid: u32::MAX },
             Request::Go,
@@ -305,6 +318,8 @@ mod tests {
             &[2, b'b', 0, 0, 0, 0, 0],
             &[2, b'i', 0, 0, 0, 0],
             &[&[2, b'i', 0, 0, 0, 0][..], &[0; 31]].concat(),
+            &[&[3, b'y', 0, 0, 0, 0][..], &[0; 31]].concat(),
+            &[&[3, b'y', 1, 0, 0, 0][..], &[0; 32]].concat(),
             &[2, b'l', 1, 0, 0, 0],
             &[2, b'g', 1, 0, 0, 0],
             &[2, b'o', 0, 0, 0, 0],

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Certificates, ClientSettings, asked_for};
 use skiff_sandbox::helper::Helper;
-use skiff_spec::fault::Context as _;
+use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};
 use skiff_spec::wire::Request;
-use skiff_sys::lock;
+use skiff_sys::{IgnoreError, lock};
 use skiff_user::context::UserContext;
 
 use crate::error::{Error, Result, talk};
@@ -149,6 +150,37 @@ pub fn import(
     writer.last_reply(heard).map(|(reply, _)| reply)
 }
 
+/// Has a layer of an environment taken into the trusted store, unless it is there. `send` gives the layer to the socket that it gets, and
+/// may be told that nobody reads on. Says whether it was there already.
+pub fn add_layer(
+    helper: &Path,
+    (id, size, budget): (ImageId, u64, u64),
+    send: impl FnOnce(UnixStream) -> Result<(), Fault> + Send,
+) -> Result<bool> {
+    let mut writer = Writer::start(helper)?;
+    let (ours, theirs) = UnixStream::pair().context(|| "socket for a layer")?;
+    writer.send(&StoreRequest::Layer { id, size, budget })?;
+    ipc::send_descriptors::<StoreRequest>(&writer.socket, &[theirs.as_fd()]).map_err(talk)?;
+    drop(theirs);
+    let (sent, reply) = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| send(ours));
+        let reply = writer.last_reply(&mut |_| ());
+        (sending.join().unwrap_or_else(|panic| resume_unwind(panic)), reply)
+    });
+    match reply {
+        Ok((StoreReply::Layer { there, removed }, _)) => {
+            if removed > 0 {
+                // What was removed takes room until it is let go of.
+                release_by(helper).ignore_error("the next one lets go of it, or `skiff sweep`");
+            }
+            Ok(there)
+        }
+        Ok(_) => Err(Error::OtherAnswer(format!("layer {id}"))),
+        // What the sender has met is why the writer had too little.
+        Err(reply) => Err(sent.err().map_or(reply, Error::Fault)),
+    }
+}
+
 /// An image of the user's, its file open.
 pub fn open_image(context: &UserContext, entry: &ImageName) -> Result<OpenImage> {
     let id = entry.id;
@@ -224,7 +256,10 @@ pub fn mount(context: &UserContext, id: ImageId) {
 
 /// Lets go of what is no longer in the trusted store.
 pub fn release(context: &UserContext) -> Result<()> {
-    let Some(helper) = &context.helper else { return Ok(()) };
+    context.helper.as_deref().map_or(Ok(()), release_by)
+}
+
+fn release_by(helper: &Path) -> Result<()> {
     let helper = Helper::spawn(helper)?;
     helper.ask(&Request::Release, &[])?;
     helper.done()?;

@@ -27,6 +27,9 @@ pub enum Error {
     /// A registry did not give what was asked for, or a configuration file does not let it be asked.
     #[error(transparent)]
     Registry(skiff_registry::Error),
+    /// A layer of an environment is not what it should be.
+    #[error(transparent)]
+    Layer(#[from] skiff_snapshot::Error),
     /// A manifest, index or configuration is not sound, or not for the platform wanted.
     #[error(transparent)]
     Document(#[from] skiff_oci::Error),
@@ -176,6 +179,7 @@ impl Error {
                 _ => None,
             }),
             Error::Image(error) => error.hint(),
+            Error::Layer(error) => error.hint(),
             Error::Document(error) => document_hint(error),
             Error::Reference(error) => Some(error.hint()),
             Error::Fault(fault) => Some(&*fault.hint).filter(|hint| !hint.is_empty()),

@@ -154,6 +154,7 @@ fn unpack(
             .map(|(digest, blob)| ImageLayer { digest: digest.to_string(), size: blob.size() })
             .collect(),
         origins: vec![],
+        layer: false,
         files: summary.inodes,
         config: serde_json::from_slice(&opened.config_bytes)
             .map_err(|e| Error::unsound(name.clone(), e.to_string()))?,
@@ -260,6 +261,7 @@ fn rewrite(
         data_sum: Some(data_sum),
         layers: vec![ImageLayer { digest: digest.to_string(), size: copy.size }],
         origins: vec![],
+        layer: false,
         files: summary.inodes,
         config: config.unwrap_or_else(|| {
             json!({

@@ -10,6 +10,7 @@ pub mod file;
 pub mod fuzz;
 pub mod import;
 pub mod index;
+mod layer;
 mod listing;
 mod names;
 pub mod protocol;

@@ -36,6 +36,15 @@ pub enum StoreRequest {
         /// The machine it is for.
         platform: String,
     },
+    /// Take a layer of an environment. It comes by the socket that follows, as it is in the depot, unless it is there.
+    Layer {
+        /// The layer's digest.
+        id: ImageId,
+        /// How long it is, in bytes.
+        size: u64,
+        /// How many bytes all of the user's layers may take on the disk.
+        budget: u64,
+    },
     /// An image that the user may use: its file, to be read.
     Open(ImageId),
     /// What is known of an image that the user may use.
@@ -93,6 +102,13 @@ pub enum StoreReply {
         record: Box<ImageMetadata>,
         /// Whether it was there already.
         there: bool,
+    },
+    /// Success: the layer is in the store.
+    Layer {
+        /// Whether it was there already.
+        there: bool,
+        /// How many others of this user's went for it.
+        removed: usize,
     },
     /// What is known of the image whose file, open, follows.
     Opened(Box<ImageMetadata>),

@@ -165,6 +165,7 @@ fn make(
             .map(|layer| store::ImageLayer { digest: layer.blob.digest.to_string(), size: layer.blob.size })
             .collect(),
         origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
+        layer: false,
         files: summary.inodes,
         config: serde_json::from_slice(&found.config_bytes)
             .map_err(|e| Error::unsound(pull.image.to_string(), e.to_string()))?,

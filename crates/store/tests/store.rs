@@ -25,6 +25,7 @@ fn record() -> ImageMetadata {
         data_sum: None,
         layers: vec![],
         origins: vec![],
+        layer: false,
         files: 1,
         config: serde_json::json!({ "architecture": "amd64" }),
     }

@@ -9,8 +9,8 @@ use rustix::net::{
     SendFlags,
 };
 
-/// Most descriptors one message may carry.
-pub const MOST_FDS: usize = 8;
+/// Most descriptors one message may carry: a snapshot's layers, and what else a root is made of.
+pub const MOST_FDS: usize = 40;
 
 /// Sends one message.
 ///

@@ -198,6 +198,7 @@ fn what_no_words_make_is_refused() {
             Plan { name: "../x".into(), ..good.clone() },
             Plan { route: Route::Rootless, ..good.clone() },
             Plan { layers: vec!["/home/bob".into()], ..good.clone() },
+            Plan { stored_layers: vec![ImageId([1; 32])], ..good.clone() },
             Plan { upper: Upper::Directory("/home/alice/env".into()), ..good.clone() },
             Plan { upper: Upper::Memory { size: "100%".into() }, ..good.clone() },
             Plan { dumpable: true, ..good.clone() },

@@ -30,7 +30,7 @@ mod write;
 pub(crate) use entry::fingerprint;
 pub(crate) use pack::{Item, pack};
 pub(crate) use paths::{LayerPath, paths};
-pub(crate) use read::LayerReader;
+pub use read::LayerReader;
 pub(crate) use unpack::{expect, unpack, unpack_over};
 pub(crate) use write::{FileSink, FinishedLayer, LayerSink, LayerWriter};
 

@@ -267,7 +267,7 @@ impl<R: Read> LayerReader<R> {
     }
 
     /// Ends a layer that has to be this one.
-    pub(crate) fn finish_as(self, id: &LayerId) -> Result<()> {
+    pub fn finish_as(self, id: &LayerId) -> Result<()> {
         let found = self.finish()?;
         if found == *id {
             return Ok(());

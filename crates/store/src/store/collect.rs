@@ -145,7 +145,7 @@ impl Store {
         Ok(gone)
     }
 
-    fn used_by(&self, uid: u32, id: ImageId) -> Option<(i64, i64)> {
+    pub(super) fn used_by(&self, uid: u32, id: ImageId) -> Option<(i64, i64)> {
         let stat = statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some((stat.st_mtime, stat.st_mtime_nsec as i64))
     }

@@ -23,6 +23,9 @@ pub struct ImageMetadata {
     /// Who may say that another user can have it: see `pull/access_proof.rs`. Told to no user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub origins: Vec<Origin>,
+    /// Whether it is a layer of an environment, which may have whiteouts, and not an image.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub layer: bool,
     /// How many files it holds.
     pub files: u64,
     /// The image's configuration as it came: JSON of the OCI image specification.

@@ -20,7 +20,7 @@
 //! have it (`proof`). Layers they do not share: one may be a secret, and what another has fetched of it may be wrong.
 
 mod collect;
-
+mod layers;
 mod metadata;
 mod patience;
 mod quota;

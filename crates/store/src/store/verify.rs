@@ -31,7 +31,11 @@ impl Store {
             return bad("fs-verity does not hold it to the digest noted when it was made");
         }
         let reader = erofs::Reader::open(self.open_image(id)?, name.clone())?;
-        erofs::verify_stored(&reader)?;
+        if record.layer {
+            erofs::verify_layer(&reader)?
+        } else {
+            erofs::verify_stored(&reader)?
+        };
         // Of what the format can hold, block numbers have 32 bits.
         let data = 1..(reader.metadata_start() / BLOCK) as u32;
         let sum = of_blocks(file.as_fd(), &name, &[data])?;

@@ -38,7 +38,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("output", "sys spec sandbox"),
     ("helper", "sys spec site sandbox net"),
     ("user", "sys spec site sandbox output"),
-    ("store", "sys spec site erofs oci tar ipc registry image sandbox output user"),
+    ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
     ("plan", "sys spec oci site launch sandbox output user store runtime"),
     ("cli", "spec output plan"),

@@ -1,0 +1,247 @@
+//! Layers made by hand: what the overlay needs is in the file, and what is not the layer asked for never gets there.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use skiff_erofs::{InodeKind, Reader};
+use skiff_snapshot::stream::LayerReader;
+use skiff_spec::image::ImageId;
+
+use super::{LayerJob, Taken, take};
+use crate::error::{Error, Result};
+use crate::store::{Quota, Store};
+
+/// A layer's stream, record by record, as `crates/snapshot/src/layer/mod.rs` says.
+struct Stream {
+    bytes: Vec<u8>,
+    records: u64,
+    data: u64,
+}
+
+impl Stream {
+    fn new() -> Self {
+        let mut stream = Self { bytes: b"SKIFFLAY\x01\0\0\0\0\0\0\0".to_vec(), records: 0, data: 0 };
+        stream.dir("", 0o755, false);
+        stream
+    }
+
+    fn head(&mut self, tag: u8, name: &str) {
+        self.records += 1;
+        self.bytes.push(tag);
+        self.bytes.extend((name.len() as u16).to_le_bytes());
+        self.bytes.extend(name.as_bytes());
+    }
+
+    fn attr(&mut self, mode: u32, xattrs: &[(&str, &[u8])]) {
+        for number in [mode, 7, 8] {
+            self.bytes.extend(number.to_le_bytes());
+        }
+        self.bytes.extend(1_700_000_000_i64.to_le_bytes());
+        self.bytes.extend(5_u32.to_le_bytes());
+        self.bytes.extend((xattrs.len() as u16).to_le_bytes());
+        for (name, value) in xattrs {
+            self.bytes.extend((name.len() as u16).to_le_bytes());
+            self.bytes.extend(name.as_bytes());
+            self.bytes.extend((value.len() as u32).to_le_bytes());
+            self.bytes.extend(*value);
+        }
+    }
+
+    fn dir(&mut self, name: &str, mode: u32, opaque: bool) {
+        self.head(1, name);
+        self.attr(mode, &[]);
+        self.bytes.push(u8::from(opaque));
+    }
+
+    fn up(&mut self) {
+        self.records += 1;
+        self.bytes.push(7);
+    }
+
+    /// A file whose data are these pieces; its length is where the last one ends, or `size`.
+    fn file(&mut self, name: &str, linked: bool, size: u64, pieces: &[(u64, &[u8])]) {
+        self.head(2, name);
+        self.attr(0o4711, &[("user.note", b"kept")]);
+        self.bytes.push(u8::from(linked));
+        self.bytes.extend(size.to_le_bytes());
+        let mut hasher = blake3::Hasher::new();
+        for (at, bytes) in pieces {
+            self.bytes.extend(at.to_le_bytes());
+            self.bytes.extend((bytes.len() as u64).to_le_bytes());
+            self.bytes.extend(*bytes);
+            hasher.update(bytes);
+            self.data += bytes.len() as u64;
+        }
+        self.bytes.extend(u64::MAX.to_le_bytes());
+        self.bytes.extend(hasher.finalize().as_bytes());
+    }
+
+    fn symlink(&mut self, name: &str, target: &str) {
+        self.head(3, name);
+        self.attr(0o777, &[]);
+        self.bytes.extend((target.len() as u16).to_le_bytes());
+        self.bytes.extend(target.as_bytes());
+    }
+
+    fn fifo(&mut self, name: &str) {
+        self.head(4, name);
+        self.attr(0o600, &[]);
+    }
+
+    fn whiteout(&mut self, name: &str) {
+        self.head(5, name);
+    }
+
+    fn link(&mut self, name: &str, number: u32) {
+        self.head(6, name);
+        self.bytes.extend(number.to_le_bytes());
+    }
+
+    /// The whole stream, and its digest.
+    fn end(mut self) -> (Vec<u8>, ImageId) {
+        self.up();
+        self.bytes.push(8);
+        self.bytes.extend(self.records.to_le_bytes());
+        self.bytes.extend(self.data.to_le_bytes());
+        let mut reader = LayerReader::new(&self.bytes[..], "test".into()).expect("a layer");
+        while reader.record().expect("sound").is_some() {}
+        let id = ImageId(reader.finish().expect("whole").0);
+        (self.bytes, id)
+    }
+}
+
+fn store() -> (tempfile::TempDir, Store) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Store::open(dir.path()).expect("a store");
+    (dir, store)
+}
+
+fn send(store: &Store, uid: u32, id: ImageId, bytes: &[u8]) -> Result<Taken> {
+    let (sent, mut to) = UnixStream::pair().expect("sockets");
+    let bytes = bytes.to_vec();
+    // A writer that wants no more hangs up.
+    let sending = std::thread::spawn(move || drop(to.write_all(&bytes)));
+    let taken = take(&LayerJob { store, uid, id, sent, size: 0, budget: u64::MAX }, &mut || ());
+    sending.join().expect("sent");
+    taken
+}
+
+fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length).map(|n| (n as u8).wrapping_mul(31).wrapping_add(seed ^ (n >> 8) as u8)).collect()
+}
+
+fn read_all<S: skiff_erofs::ReadAt>(reader: &Reader<S>, inode: &skiff_erofs::StoredInode) -> Vec<u8> {
+    let mut bytes = vec![0; inode.size as usize];
+    if !bytes.is_empty() {
+        reader.read_at(inode, &mut bytes, 0).expect("read");
+    }
+    bytes
+}
+
+#[test]
+fn all_of_a_layer_is_in_its_file() {
+    let whole = [0, 1, 4095, 4096, 4097, 3 << 20].map(|length| pattern(length, 3));
+    let names = ["a0", "a1", "a4095", "a4096", "a4097", "alarge"];
+    let mut stream = Stream::new();
+    for (name, bytes) in names.iter().zip(&whole) {
+        let pieces = [(0, &bytes[..])];
+        let pieces = if bytes.is_empty() { &[][..] } else { &pieces[..] };
+        stream.file(name, *name == "a1", bytes.len() as u64, pieces);
+    }
+    stream.fifo("fifo");
+    stream.link("link", 0);
+    stream.dir("opaque", 0o2750, true);
+    stream.whiteout("gone");
+    stream.up();
+    // Pieces that share a block, that end with the file and that do not, and a hole at the end.
+    let [one, two, three] = [pattern(100, 1), pattern(10_000, 2), pattern(7, 9)];
+    stream.file("sparse", false, 50_000, &[(10, &one), (200, &two), (40_001, &three)]);
+    stream.symlink("symlink", "../where/ever");
+    stream.whiteout("too");
+    let (bytes, id) = stream.end();
+
+    let (_dir, store) = store();
+    assert!(!send(&store, 7, id, &bytes).expect("taken").there);
+    store.verify(id).expect("as it was made");
+    let record = store.find(id).expect("readable").expect("there");
+    assert!(record.layer && record.data_sum.is_some());
+    let reader = Reader::open(store.open_image(id).expect("open"), "test").expect("EROFS");
+    let files: Vec<_> = reader.files().map(|file| file.expect("sound")).collect();
+    let find = |path: &str| files.iter().find(|f| f.path == path.as_bytes()).expect(path).inode;
+    for (name, bytes) in names.iter().zip(&whole) {
+        assert_eq!(read_all(&reader, &find(name)), *bytes, "{name}");
+    }
+    let mut sparse = vec![0; 50_000];
+    for (at, bytes) in [(10, &one), (200, &two), (40_001, &three)] {
+        sparse[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    assert_eq!(read_all(&reader, &find("sparse")), sparse);
+    assert_eq!(find("a1").number, find("link").number);
+    assert_eq!((find("a1").links, find("a1").mode, find("a1").uid, find("a1").gid), (2, 0o4711, 7, 8));
+    assert_eq!((find("a1").mtime, find("a1").mtime_nsec), (1_700_000_000, 5));
+    assert_eq!(find("opaque").mode, 0o2750);
+    for name in ["opaque/gone", "too"] {
+        assert_eq!(find(name).kind, InodeKind::CharDevice(0, 0), "{name}");
+    }
+    assert_eq!((find("fifo").kind, find("symlink").kind), (InodeKind::Fifo, InodeKind::Symlink));
+    assert_eq!(reader.target(&find("symlink")).expect("read"), b"../where/ever");
+    let xattrs = |name| -> Vec<_> {
+        let all = reader.xattrs(&find(name)).expect("read");
+        all.into_iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+    };
+    assert_eq!(xattrs("opaque"), [(b"user.overlay.opaque".to_vec(), b"y".to_vec())]);
+    assert_eq!(xattrs("a0"), [(b"user.note".to_vec(), b"kept".to_vec())]);
+}
+
+fn small() -> (Vec<u8>, ImageId) {
+    let mut stream = Stream::new();
+    stream.file("file", false, 6000, &[(0, &pattern(6000, 5))]);
+    stream.end()
+}
+
+#[test]
+fn nothing_is_there_of_a_layer_that_is_not_the_one_asked_for() {
+    let (bytes, id) = small();
+    let (dir, store) = store();
+    let refused = |id, bytes: &[u8]| {
+        let error = send(&store, 7, id, bytes).map(|_| ()).expect_err("refused");
+        assert!(matches!(error, Error::Layer(_)), "{error}");
+        assert!(store.images().expect("images").is_empty() && !store.permitted(7, id));
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).expect("a directory").count(), 0);
+    };
+    refused(ImageId([1; 32]), &bytes);
+    for cut in [0, 8, 16, 40, bytes.len() / 2, bytes.len() - 1] {
+        refused(id, &bytes[..cut]);
+    }
+    for at in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        refused(id, &changed);
+    }
+    refused(id, &[&bytes[..], b"more"].concat());
+    assert!(!send(&store, 7, id, &bytes).expect("the right one").there);
+}
+
+#[test]
+fn another_users_layer_is_had_by_sending_all_of_it() {
+    let (bytes, id) = small();
+    let (_dir, store) = store();
+    send(&store, 7, id, &bytes).expect("taken");
+    assert!(send(&store, 7, id, b"").expect("theirs").there, "what is one's own is not sent again");
+    for wrong in [&b""[..], &bytes[..bytes.len() - 9]] {
+        assert!(send(&store, 8, id, wrong).is_err() && !store.permitted(8, id));
+    }
+    assert!(send(&store, 8, id, &bytes).expect("proven").there);
+    assert!(store.permitted(8, id) && store.permitted(7, id));
+}
+
+#[test]
+fn a_layer_beyond_the_quota_is_refused_and_leaves_nothing() {
+    let (bytes, id) = small();
+    let (dir, store) = store();
+    let store = store.with_quota(Quota::Bytes(4096));
+    let error = send(&store, 7, id, &bytes).map(|_| ()).expect_err("refused");
+    assert!(matches!(error, Error::Quota { .. }), "{error}");
+    assert!(store.images().expect("images").is_empty());
+    assert_eq!(std::fs::read_dir(dir.path().join("tmp")).expect("a directory").count(), 0);
+}

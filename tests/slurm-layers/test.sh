@@ -1,0 +1,112 @@
+# A node with an image store mounts a snapshot's layers and unpacks nothing: every kind of file, several users, eviction, damage, kills.
+# takes: 30
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+trap 'drop_node_stores; rm -f /etc/skiff/conf.d/layers.toml /etc/skiff/helper.conf; images_cleanup' EXIT
+node_stores
+cd /home/alice
+depot=/home/alice/.local/share/skiff/depot
+cache=/var/cache/skiff/$(id -u alice)
+mounted() { on n1 sh -c 'ls /run/skiff/images 2>&- | wc -l'; }
+drop() { on n1 sh -c "umount -l /run/skiff/images/*; rmdir /run/skiff/images/*; find $store -mindepth 1 -delete" 2>&- || true; }
+stored() { on n1 sh -c "ls $store/images 2>&- | grep -c erofs\$" || true; }
+
+for node in n1 n2; do on $node sh -c 'rm -rf /var/cache/skiff/*/layers/*'; done
+# What a program sees in a job is what it saw at home. (Only holes are not told: EROFS counts them as blocks.)
+ok as alice skiff env create dev
+inside alice dev "$(cat "$here/../slurm-snapshot/kinds")"
+sed 's/holes = .*/holes = "-"/' "$here/../slurm-snapshot/look.py" >look.py
+ok as alice skiff env exec dev -- env PYTHONHASHSEED=0 python3 look.py
+want=$out
+ok as alice env PYTHONHASHSEED=0 srun -QN2 -o look.%N --environment=dev python3 look.py
+for node in n1 n2; do diff <(echo "$want") look.$node || fail "$node sees something else"; done
+equal "$(stored) $(mounted)" '1 1'
+on n1 sh -c "[ ! -e $cache/layers ] || [ -z \"\$(ls $cache/layers)\" ]" || fail 'something was unpacked'
+# A job can change what is its own in there, and the layer stays as it is.
+ok as alice srun -Qw n1 --environment=dev sh -c 'rm -r /usr/share/doc/own; echo x >/opt/t/plain; mv /opt/t/dir /opt/d; ls /usr/share/doc; cat /opt/t/plain'
+equal "$out" x
+ok as alice env PYTHONHASHSEED=0 srun -Qw n1 --environment=dev python3 look.py
+diff <(echo "$want") <(echo "$out") || fail 'a job changed the layer'
+
+# The next snapshot is one more layer; a later job has both.
+inside alice dev 'kopf -c 3000000 /dev/urandom >/opt/noise; echo two >/opt/two; rm -r /opt/t/empty'
+ok as alice srun -QN2 --environment=dev sh -c 'cat /opt/two; stat -c %s /opt/noise; [ ! -e /opt/t/empty ]; cat /usr/share/doc/own/o'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 3000000 2 o 2 two'
+[ "$(mounted)" -ge 1 ]
+# An environment over an image has its layers in the same way: below these is the image. And with `unpacked` there are directories.
+as alice sh -c 'mkdir -p .config/skiff; printf "[slurm]\nlayers = \"unpacked\"\n" >.config/skiff/config.toml'
+ok as alice srun -Qw n1 --environment=dev cat /opt/two
+equal "$out" two
+on n1 sh -c "[ -n \"\$(ls $cache/layers)\" ]" || fail 'nothing was unpacked'
+rm -f .config/skiff/config.toml
+
+# Bob has no way to a layer of alice's: not by its name, nor by a job of his that names her snapshot.
+id=$(on n1 sh -c "ls $store/images | sed -n 's/.erofs\$//p' | head -1")
+fails 2 on n1 setpriv --reuid bob --regid bob --init-groups ls $store/images
+ok as bob skiff env create dev
+inside bob dev 'echo of-bob >/opt/two'
+ok as bob srun -Qw n1 --environment=dev cat /opt/two
+equal "$out" of-bob
+on n1 sh -c "[ ! -e $store/users/$(id -u bob)/$id ]" || fail "bob may use alice's layer"
+
+# A layer that is damaged in the depot never gets its name, and the job says what is wrong with it.
+drop
+on n1 sh -c "rm -rf $cache/layers/*"
+pack=$(ls -S $depot/packs | head -1)
+cp -a $depot/packs/$pack kept
+printf 'X' | dd of=$depot/packs/$pack bs=1 seek=30000 conv=notrunc status=none
+fails 125 as alice srun -Qw n1 --environment=dev true
+has "$err" 'depot verify'
+equal "$(on n1 sh -c "ls $store/tmp | wc -l")" 0
+cat kept >$depot/packs/$pack
+ok as alice srun -Qw n1 --environment=dev cat /opt/two
+equal "$out" two
+
+# Whoever is killed while a layer is made leaves nothing in its way.
+inside alice dev 'kopf -c 150000000 /dev/urandom >/opt/large'
+ok as alice skiff env snapshot dev
+for i in 1 2 3 4; do
+    drop
+    start alice srun -Qw n1 --environment=dev true
+    eventually 20 on n1 sh -c "[ -n \"\$(ls $store/tmp 2>&-)\" ] || ls $store/images | grep -q lock"
+    sleep 0.0$i
+    pids=$(on n1 pgrep -u daemon,alice -f 'store-writer|skiff' || true)
+    [ -z "$pids" ] || on n1 kill -9 $pids 2>&- || true
+    wait $started || true
+    idle
+done
+ok as alice srun -Qw n1 --environment=dev stat -c %s /opt/large
+equal "$out" 150000000
+equal "$(on n1 sh -c "ls $store/tmp | wc -l")" 0
+
+# What was used longest ago goes when there is too much; a job that runs on it has it to its end.
+mkdir -p /etc/skiff/conf.d
+printf '[slurm]\ncache_bytes = 170000000\n' >/etc/skiff/conf.d/layers.toml
+drop
+ok as alice sbatch --parsable -w n1 -o long.out --environment=dev --wrap 'touch begun; while [ ! -e go ]; do sleep 0.1; done; md5sum /opt/large | cut -c1-32'
+long=$out
+eventually 20 test -e begun
+ok as alice skiff env exec dev -- md5sum /opt/large
+sum=${out%% *}
+before=$(on n1 sh -c "ls $store/images | grep erofs\$")
+ok as alice skiff env create other
+inside alice other 'head -c 100000000 /dev/urandom >/opt/large'
+ok as alice srun -Qw n1 --environment=other stat -c %s /opt/large
+equal "$out" 100000000
+after=$(on n1 sh -c "ls $store/images | grep erofs\$")
+[ -n "$(comm -23 <(echo "$before") <(echo "$after"))" ] || fail "nothing was evicted: $before, $after"
+touch go
+equal "$(ended "$long")" 'COMPLETED 0:0'
+equal "$(cat long.out)" "$sum"
+ok as alice srun -Qw n1 --environment=dev md5sum /opt/large
+equal "${out%% *}" "$sum"
+
+# Where the store has no room for it a layer is unpacked.
+drop
+echo 'store_user_quota = 10M' >/etc/skiff/helper.conf
+ok as alice srun -Qw n1 --environment=dev stat -c %s /opt/large
+equal "$out" 150000000
+as alice skiff env stop dev || true
+as bob skiff env stop dev || true
+as alice skiff env stop other || true
+idle
