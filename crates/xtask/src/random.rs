@@ -19,6 +19,11 @@ impl Random {
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
+
+    /// From 0 up to 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
 }
 
 #[cfg(test)]
@@ -35,5 +40,7 @@ mod tests {
         assert_ne!(three(7), three(8));
         // The first number of the algorithm's reference implementation for seed 0.
         assert_eq!(three(0)[0], 0xe220_a839_7b1d_cdaf);
+        let mut random = Random::new(1);
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&random.unit())));
     }
 }

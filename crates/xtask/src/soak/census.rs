@@ -90,6 +90,8 @@ impl Census {
         ] {
             let mut names = vec![];
             list(&root.join(directory), deep, &mut names);
+            // The places of helpers, one file for each that a user may have at once: they stay.
+            names.retain(|name| !name.contains("/run/skiff/callers/"));
             if directory == "tmp" {
                 list(&root.join("dev/shm"), 2, &mut names);
             }
@@ -146,16 +148,21 @@ impl Census {
     }
 }
 
-/// Prints both; how many kinds of things have leaked.
-pub fn compare(before: &Census, after: &Census) -> usize {
-    println!("\n{:44} {:>8} {:>8}", "what there is", "before", "after");
+/// Prints all three; how many kinds of things have leaked, which not even a sweep has removed.
+pub fn compare(before: &Census, after: &Census, swept: &Census) -> usize {
+    println!("\n{:44} {:>8} {:>8} {:>8}", "what there is", "before", "after", "swept");
     let mut leaks = 0;
     for (kind, now) in &after.0 {
         let then = before.0.get(kind).cloned().unwrap_or_else(Amount::default);
-        let leak = is_leak(kind, then.count, now.count);
-        println!("{kind:44} {:8} {:8}{}", then.count, now.count, if leak { "  leaked" } else { "" });
-        if leak {
-            leaks += 1;
+        let last = swept.count(kind);
+        let remark = match [now.count, last].map(|count| is_leak(kind, then.count, count)) {
+            [_, true] => "  leaked",
+            [true, false] => "  removed by a sweep",
+            [false, false] => "",
+        };
+        println!("{kind:44} {:8} {:8} {last:8}{remark}", then.count, now.count);
+        leaks += usize::from(remark.ends_with("leaked"));
+        if !remark.is_empty() {
             now.names
                 .iter()
                 .filter(|name| !then.names.contains(name))

@@ -1,6 +1,7 @@
 //! The users' jobs: each kind that a user submits, with environments that change meanwhile.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -11,8 +12,8 @@ use crate::random::Random;
 
 /// Each user's environment.
 const ENVIRONMENT: &str = "soak";
-/// Seconds for one submission, and for all to end.
-const LIMIT: &str = "60";
+/// How long one submission may take, and then all to end.
+const LIMIT: Duration = Duration::from_secs(60);
 const LAST: Duration = Duration::from_secs(120);
 /// Two commands that a job runs, known by these words.
 const SHORT: &str = "sleep 0.271828";
@@ -59,15 +60,28 @@ pub fn until(end: Instant, user: &TestUser, slot: u64, mut random: Random, nodes
     while Instant::now() < end {
         let (kind, script) = job(&mut random, slot, nodes);
         let mut command = user.command("timeout");
-        command.args(["--foreground", "-k", "5", LIMIT, "bash", "-c", &script]);
-        let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let limit = LIMIT.as_secs().to_string();
+        command.args(["--foreground", "-k", "5", &limit, "bash", "-c", &script]);
+        let began = Instant::now();
+        let ended = command.stdin(Stdio::null()).output();
         *counts.entry(kind.into()).or_default() += 1;
-        let how = match ended.as_ref().map(std::process::ExitStatus::code) {
+        let how = match ended.as_ref().map(|output| output.status.code()) {
             Ok(Some(0)) => continue,
-            Ok(Some(124 | 137)) => "did not end in time",
+            _ if began.elapsed() > LIMIT => "did not end in time",
             _ => "failed",
         };
-        *counts.entry(format!("{kind}: {how}")).or_default() += 1;
+        let count = counts.entry(format!("{kind}: {how}")).or_default();
+        *count += 1;
+        if *count == 1
+            && let Ok(output) = ended
+        {
+            let said = String::from_utf8_lossy(&output.stderr);
+            eprintln!(
+                "soak: {}: {kind}: {how}: {}",
+                user.name,
+                said.lines().last().unwrap_or("nothing said")
+            );
+        }
     }
     counts
 }
@@ -105,7 +119,7 @@ fn job(random: &mut Random, slot: u64, nodes: usize) -> (&'static str, String) {
         _ => (
             "cancelled while it runs",
             format!(
-                "job=$(sbatch -Q --parsable {environment} -N{on} -o /dev/null --wrap '{LONG}'); sleep 0.{:03}; scancel $job",
+                "job=$(sbatch --parsable {environment} -N{on} -o /dev/null --wrap '{LONG}'); sleep 0.{:03}; scancel $job",
                 random.below(1000)
             ),
         ),
@@ -128,14 +142,37 @@ pub fn end_all(nodes: usize) -> anyhow::Result<()> {
             .map_or_else(|e| eprintln!("soak: {e:#}"), drop);
         std::thread::sleep(Duration::from_millis(500));
     }
-    // One whose steps were killed may have been drained: that is Slurm's own doing.
+    resume(nodes)
+}
+
+/// Lets Slurm use all nodes. It drains those whose steps were killed.
+fn resume(nodes: usize) -> anyhow::Result<()> {
     for node in names(nodes) {
-        let mut resume = Command::new("scontrol");
-        resume.args(["update", &format!("nodename={node}"), "state=resume"]);
+        let mut command = Command::new("scontrol");
+        command.args(["update", &format!("nodename={node}"), "state=resume"]);
         // It refuses a node that is not drained.
-        resume.stderr(Stdio::null()).status().context("running scontrol")?;
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().context("running scontrol")?;
     }
     Ok(())
+}
+
+/// Does so until `over`.
+pub fn keep_resumed(over: &AtomicBool, nodes: usize) {
+    while !over.load(Ordering::Relaxed) {
+        if let Err(error) = resume(nodes) {
+            eprintln!("soak: {error:#}");
+        }
+        std::thread::sleep(Duration::from_secs(5));
+    }
+}
+
+/// What an administrator does for nodes that have crashed, and a user for what they have killed.
+pub fn sweep(users: &[TestUser], nodes: usize) -> anyhow::Result<()> {
+    for node in names(nodes) {
+        people::output(Command::new("on").args([&node, "skiff", "sweep"]), "skiff sweep")?;
+    }
+    people::output(Command::new("skiff").arg("sweep"), "skiff sweep")?;
+    users.iter().try_for_each(|user| RunAs::User(user).bash("skiff sweep").map(drop))
 }
 
 /// Removes the users' environments and images.
