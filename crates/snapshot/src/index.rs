@@ -63,7 +63,7 @@ pub(crate) struct StoredIndex {
 
 /// What an index says of one path.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct IndexEntry<'a> {
+pub(crate) struct IndexedNode<'a> {
     pub(crate) path: &'a [u8],
     pub(crate) kind: NodeType,
     pub(crate) stamp: Stamp,
@@ -95,7 +95,7 @@ impl StoredIndex {
         SnapshotIndex::parse_body(whole_unchecked(&self.bytes)?)
     }
 
-    /// The entries' bytes in pieces of so many entries, for [`IndexEntry::take`].
+    /// The entries' bytes in pieces of so many entries, for [`IndexedNode::take`].
     pub(crate) fn pieces(&self, entries: u64) -> Option<Vec<&[u8]>> {
         let mut rest = whole_unchecked(&self.bytes)?;
         let (_, mut count) = header(&mut rest)?;
@@ -148,7 +148,7 @@ impl SnapshotIndex {
         let (snapshot, count) = header(&mut rest)?;
         let mut nodes: Vec<TreeNode> = Vec::new();
         for _ in 0..count {
-            let node = IndexEntry::take(&mut rest)?.node();
+            let node = IndexedNode::take(&mut rest)?.node();
             if nodes.last().is_some_and(|last| !order(&last.path, &node.path).is_lt()) {
                 return None;
             }
@@ -215,9 +215,9 @@ fn skip(rest: &mut &[u8]) -> Option<()> {
     Some(())
 }
 
-impl<'a> IndexEntry<'a> {
+impl<'a> IndexedNode<'a> {
     /// Takes one from the beginning of bytes.
-    pub(crate) fn take(rest: &mut &'a [u8]) -> Option<IndexEntry<'a>> {
+    pub(crate) fn take(rest: &mut &'a [u8]) -> Option<IndexedNode<'a>> {
         let length = usize::from(u16::from_le_bytes(take(rest)?));
         if length > MAX_PATH {
             return None;
@@ -247,11 +247,11 @@ impl<'a> IndexEntry<'a> {
             _ => return None,
         };
         let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
-        Some(IndexEntry { path, kind, stamp, fingerprint, young, partial })
+        Some(IndexedNode { path, kind, stamp, fingerprint, young, partial })
     }
 
     fn node(self) -> TreeNode {
-        let IndexEntry { path, kind, stamp, fingerprint, young, partial } = self;
+        let IndexedNode { path, kind, stamp, fingerprint, young, partial } = self;
         TreeNode { path: path.to_vec(), kind, stamp, fingerprint, young, partial, data: 0 }
     }
 }
@@ -316,7 +316,7 @@ mod tests {
             let mut nodes = vec![];
             for mut piece in found {
                 while !piece.is_empty() {
-                    nodes.push(IndexEntry::take(&mut piece).unwrap().node());
+                    nodes.push(IndexedNode::take(&mut piece).unwrap().node());
                 }
             }
             assert_eq!(nodes, sample().nodes);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::AtFlags;
 
-use crate::index::{IndexEntry, StoredIndex};
+use crate::index::{IndexedNode, StoredIndex};
 use crate::tree::{DirStack, NodeType, Stamp, split, threads};
 
 /// How many entries a thread looks at before it asks for more.
@@ -21,7 +21,7 @@ pub(crate) fn is_unchanged(index: &StoredIndex, upper: BorrowedFd<'_>) -> bool {
     let (Some(pieces), Ok(root)) = (index.pieces(PIECE), rustix::fs::fstat(upper)) else { return false };
     // The root says which names there are. Without it none would be missed.
     let has_root =
-        pieces.first().and_then(|piece| IndexEntry::take(&mut &piece[..])?.path.is_empty().then_some(()));
+        pieces.first().and_then(|piece| IndexedNode::take(&mut &piece[..])?.path.is_empty().then_some(()));
     if has_root.is_none() {
         return false;
     }
@@ -50,7 +50,7 @@ pub(crate) fn is_unchanged(index: &StoredIndex, upper: BorrowedFd<'_>) -> bool {
 
 fn is_same_piece(stack: &mut DirStack, mut piece: &[u8], device: u64) -> bool {
     while !piece.is_empty() {
-        let same = IndexEntry::take(&mut piece).is_some_and(|entry| is_same(stack, &entry, device));
+        let same = IndexedNode::take(&mut piece).is_some_and(|entry| is_same(stack, &entry, device));
         if !same {
             return false;
         }
@@ -58,8 +58,8 @@ fn is_same_piece(stack: &mut DirStack, mut piece: &[u8], device: u64) -> bool {
     true
 }
 
-fn is_same(stack: &mut DirStack, entry: &IndexEntry<'_>, device: u64) -> bool {
-    let IndexEntry { path, kind, stamp, young, partial, .. } = entry;
+fn is_same(stack: &mut DirStack, entry: &IndexedNode<'_>, device: u64) -> bool {
+    let IndexedNode { path, kind, stamp, young, partial, .. } = entry;
     let (dir, name) = if kind.is_dir() { (*path, None) } else { (split(path).0, Some(split(path).1)) };
     if stack.path() != dir && !matches!(stack.go(dir), Ok(Ok(()))) {
         return false;

@@ -10,14 +10,14 @@ use super::model::Model;
 use crate::random::Random;
 
 /// A set of pieces, by number: 128 at most.
-pub type Pieces = u128;
+pub type PieceSet = u128;
 
 /// Who sends to whom.
 pub struct Topology {
     /// For each node: to whom it sends, and which pieces. Node 0 has the file.
-    pub sends: Vec<Vec<(u32, Pieces)>>,
+    pub sends: Vec<Vec<(u32, PieceSet)>>,
     /// For each node: who takes its receivers over when it fails, for each set of pieces.
-    pub parents: Vec<Vec<(u32, Pieces)>>,
+    pub parents: Vec<Vec<(u32, PieceSet)>>,
     /// Whether a receiver is chosen at random, as in a swarm, and not the one that has least.
     pub random: bool,
     /// Whether receivers of a slow node are taken over as those of one that fails.
@@ -67,9 +67,9 @@ impl PartialOrd for Event {
 
 #[derive(Clone)]
 struct Node {
-    has: Pieces,
+    has: PieceSet,
     /// On their way to it.
-    coming: Pieces,
+    coming: PieceSet,
     slow: bool,
     failed: bool,
     sending: bool,
@@ -182,7 +182,7 @@ impl<'a> Engine<'a> {
     fn choose(&mut self, from: u32) -> Option<(u32, u8)> {
         let has = self.nodes[from as usize].has;
         let receivers = &self.topology.sends[from as usize];
-        let wanted = |(to, pieces): &(u32, Pieces)| {
+        let wanted = |(to, pieces): &(u32, PieceSet)| {
             let node = &self.nodes[*to as usize];
             // One at a time in a tree, where only one node sends these pieces.
             let busy = !self.topology.random && node.coming & pieces != 0;
@@ -197,8 +197,8 @@ impl<'a> Engine<'a> {
         let start = self.random.below(receivers.len().max(1) as u64) as usize;
         let from_start = receivers[start..].iter().chain(&receivers[..start]);
         let (to, lacks) = from_start.filter_map(wanted).next()?;
-        let turn = self.random.below(u64::from(Pieces::BITS)) as u32;
-        let piece = (lacks.rotate_right(turn).trailing_zeros() + turn) % Pieces::BITS;
+        let turn = self.random.below(u64::from(PieceSet::BITS)) as u32;
+        let piece = (lacks.rotate_right(turn).trailing_zeros() + turn) % PieceSet::BITS;
         Some((to, piece as u8))
     }
 
@@ -228,6 +228,6 @@ impl<'a> Engine<'a> {
 }
 
 /// So many pieces.
-pub fn all(pieces: u32) -> Pieces {
-    Pieces::MAX >> (Pieces::BITS - pieces)
+pub fn all(pieces: u32) -> PieceSet {
+    PieceSet::MAX >> (PieceSet::BITS - pieces)
 }

@@ -12,10 +12,10 @@ const COLOURS: [&str; 8] =
     ["#999999", "#bbbbbb", "#228833", "#66bb66", "#cc3311", "#ee9922", "#884499", "#2266aa"];
 
 /// A line's name and points.
-pub type Line = (&'static str, Vec<(f64, f64)>);
+pub type Curve = (&'static str, Vec<(f64, f64)>);
 
 /// The whole file.
-pub fn draw(title: &str, lines: &[Line]) -> String {
+pub fn draw(title: &str, lines: &[Curve]) -> String {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let (x, y) = (Axis::over(points().map(|p| p.0)), Axis::over(points().map(|p| p.1)));
     let across = |value| LEFT + x.share(value) * (WIDTH - LEFT - RIGHT);
@@ -34,29 +34,32 @@ pub fn draw(title: &str, lines: &[Line]) -> String {
         text(&mut svg, LEFT - 8.0, down(power) + 4.0, "end", "#666666", &format!("{power} s"));
     }
     text(&mut svg, WIDTH - RIGHT, HEIGHT - 8.0, "end", "#666666", "nodes");
-    // Names beside the ends of their lines, far enough from each other to be read.
-    let mut ends: Vec<(f64, usize)> = vec![];
     for (at, (_, points)) in lines.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
         let way: Vec<String> =
             points.iter().map(|p| format!("{:.1},{:.1}", across(p.0), down(p.1))).collect();
         add(
             &mut svg,
             format_args!(
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2.5\"/>\n",
-                way.join(" ")
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2.5\"/>\n",
+                way.join(" "),
+                COLOURS[at % COLOURS.len()]
             ),
         );
-        ends.extend(points.last().map(|p| (down(p.1), at)));
     }
+    let ends = lines.iter().enumerate().filter_map(|(at, (_, points))| Some((down(points.last()?.1), at)));
+    name_curves(&mut svg, ends.collect(), lines);
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// Writes each name beside the end of its curve, far enough from the others to be read.
+fn name_curves(svg: &mut String, mut ends: Vec<(f64, usize)>, lines: &[Curve]) {
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut lowest = f64::MIN;
     for (end, at) in ends {
         lowest = end.max(lowest + 17.0);
-        text(&mut svg, WIDTH - RIGHT + 10.0, lowest + 4.0, "start", COLOURS[at % COLOURS.len()], lines[at].0);
+        text(svg, WIDTH - RIGHT + 10.0, lowest + 4.0, "start", COLOURS[at % COLOURS.len()], lines[at].0);
     }
-    svg.push_str("</svg>\n");
-    svg
 }
 
 fn line(svg: &mut String, from: (f64, f64), to: (f64, f64)) {
@@ -76,7 +79,7 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, colour: &str, content: &
 
 fn add(svg: &mut String, what: std::fmt::Arguments<'_>) {
     // Writing into memory does not fail.
-    if svg.write_fmt(what).is_err() {}
+    let (Ok(()) | Err(_)) = svg.write_fmt(what);
 }
 
 /// From a power of ten to another.

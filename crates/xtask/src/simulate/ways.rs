@@ -1,6 +1,6 @@
 //! The ways by which a snapshot gets to all nodes, each as seconds until a node has what it needs.
 
-use super::engine::{Engine, Pieces, Topology, all};
+use super::engine::{Engine, PieceSet, Topology, all};
 use super::model::Model;
 use crate::random::Random;
 
@@ -95,7 +95,7 @@ fn one_tree(model: &Model, nodes: usize) -> Topology {
 /// everything once in each direction. Slow nodes and such as fail are gone round.
 fn two_trees(model: &Model, nodes: usize) -> Topology {
     let mut topology = Topology { round_stragglers: true, ..empty(nodes) };
-    let even = (Pieces::MAX / 3) & all(model.pieces);
+    let even = (PieceSet::MAX / 3) & all(model.pieces);
     let order: Vec<u32> = (1..=nodes as u32).collect();
     let reversed: Vec<u32> = order.iter().rev().copied().collect();
     add_tree(&mut topology, &order, even);
@@ -134,7 +134,7 @@ fn empty(nodes: usize) -> Topology {
 }
 
 /// A balanced binary tree of the nodes in this order, below node 0, for these pieces.
-fn add_tree(topology: &mut Topology, order: &[u32], pieces: Pieces) {
+fn add_tree(topology: &mut Topology, order: &[u32], pieces: PieceSet) {
     for (at, node) in order.iter().enumerate() {
         let parent = if at == 0 { 0 } else { order[(at - 1) / 2] };
         topology.sends[parent as usize].push((*node, pieces));
@@ -149,13 +149,13 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct Curve {
         #[command(flatten)]
         model: Model,
     }
 
     fn model(words: &[&str]) -> Model {
-        Line::parse_from([&["x", "--stragglers", "0", "--failures", "0", "--latency", "0"], words].concat())
+        Curve::parse_from([&["x", "--stragglers", "0", "--failures", "0", "--latency", "0"], words].concat())
             .model
     }
 
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn all_nodes_that_live_get_all() {
         for way in &ALL {
-            let model = Line::parse_from(["x", "--stragglers", "0.05", "--failures", "0.05"]).model;
+            let model = Curve::parse_from(["x", "--stragglers", "0.05", "--failures", "0.05"]).model;
             let times = (way.run)(&model, 500, 3);
             assert!(times.len() > 400, "{}", way.name);
             assert!(times.iter().all(|time| time.is_finite()), "{}", way.name);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn who_sends_in_one_tree_only_receives_in_the_other() {
         let topology = two_trees(&model(&[]), 100);
-        let both = |sends: &Vec<(u32, Pieces)>| sends.windows(2).any(|two| two[0].1 != two[1].1);
+        let both = |sends: &Vec<(u32, PieceSet)>| sends.windows(2).any(|two| two[0].1 != two[1].1);
         assert!(topology.sends[1..].iter().filter(|sends| both(sends)).count() <= 1);
     }
 }

@@ -103,12 +103,7 @@ fn rounds(
     user.bash(&submit(place.live.name))?;
     for round in 0..setting.rounds {
         eprintln!("{}: {nodes} nodes, round {} of {}", scenario.title(), round + 1, setting.rounds);
-        peers.clear(nodes)?;
-        if scenario.knows_before() {
-            peers.bring_before(nodes, &place.source(scenario))?;
-        }
-        place.change(scenario, round)?;
-        std::thread::sleep(PAUSE);
+        begin_round(place, peers, scenario, nodes, round)?;
         for turn in 0..ways.len() {
             let way = ways[(round + turn) % ways.len()];
             let before = if way == SKIFF { place.depot_bytes()? } else { 0 };
@@ -127,6 +122,23 @@ fn rounds(
     }
     peers.clear(nodes).context("removing the copies")?;
     Ok(measured)
+}
+
+/// Gives the nodes the state before the change, and makes that.
+fn begin_round(
+    place: &Workplace<'_>,
+    peers: &Peers,
+    scenario: Scenario,
+    nodes: usize,
+    round: usize,
+) -> anyhow::Result<()> {
+    peers.clear(nodes)?;
+    if scenario.knows_before() {
+        peers.bring_before(nodes, &place.source(scenario))?;
+    }
+    place.change(scenario, round)?;
+    std::thread::sleep(PAUSE);
+    Ok(())
 }
 
 /// What is promised of a scenario.
