@@ -1,5 +1,6 @@
 //! Times a snapshot of a directory on its way to a cache: `measure DIR WORK`, where WORK is an empty directory for the depot, the
-//! cache and the index. Prints one line of JSON per step.
+//! cache and the index. Prints one line of JSON per step. `measure DIR WORK push` ends after the submissions: the first, and then 20 of what
+//! has not changed.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,7 +12,10 @@ use skiff_snapshot::{Cache, Depot, DiffOptions, MergePolicy, SnapshotInput, diff
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
-    let (Some(dir), Some(work)) = (args.next(), args.next()) else { return Err("measure DIR WORK".into()) };
+    let (Some(dir), Some(work)) = (args.next(), args.next()) else {
+        return Err("measure DIR WORK [push]".into());
+    };
+    let only_push = args.next().is_some();
     for part in ["base", "state"] {
         std::fs::create_dir_all(work.join(part))?;
     }
@@ -28,10 +32,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         base_fingerprint: &none,
         merge: MergePolicy::default(),
     };
-    for step in ["push", "push again", "push again"] {
+    for step in std::iter::once("push").chain([AGAIN; 20].into_iter().take(if only_push { 20 } else { 2 })) {
         let begin = Instant::now();
         let pushed = push(&depot, &input)?;
         tell(step, begin, &format!("{:?} entries={}", pushed.how, pushed.entries), pushed.bytes);
+    }
+    if only_push {
+        return Ok(());
     }
     let id = push(&depot, &input)?.id;
     for step in ["fetch", "fetch again"] {
@@ -45,6 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     tell("diff", begin, &format!("changes={}", changes.len()), 0);
     Ok(())
 }
+
+const AGAIN: &str = "push again";
 
 fn tell(step: &str, begin: Instant, what: &str, bytes: u64) {
     let seconds = begin.elapsed().as_secs_f64();

@@ -21,7 +21,8 @@ use crate::index::{self, Clock, SnapshotIndex};
 use crate::layer::{expect, fingerprint, unpack};
 use crate::manifest::LayerRef;
 use crate::remove::remove_all;
-use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, names, split, walk};
+use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, names, split};
+use crate::walk::walk;
 use crate::xattr;
 use skiff_sys::SystemContext;
 

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, write_at};
 use crate::plan::{full, take_out_unshippable};
 use crate::snapshot::TRIES;
-use crate::tree::walk;
+use crate::walk::walk;
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
 

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{BaseEntry, BaseRoot};
 use crate::error::Result;
-use crate::tree::{NodeType, TreeNode, join, names, open_beneath, order, split, walk};
+use crate::tree::{NodeType, TreeNode, join, names, open_beneath, order, split};
+use crate::walk::walk;
 use crate::xattr;
 use skiff_sys::{SystemContext, SystemError};
 

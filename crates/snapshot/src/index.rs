@@ -20,6 +20,9 @@ use skiff_sys::{SystemContext, SystemError};
 
 const MAGIC: &[u8; 8] = b"SKIFFIDX";
 const VERSION: u32 = 1;
+const DIGEST: usize = 32;
+/// Bytes of an entry between its path and whether it has a fingerprint.
+const FIXED: usize = 1 + 4 * 8 + 2 * 12 + 3 * 4 + 1;
 /// The index's name in the environment's directory.
 pub(crate) const NAME: &str = "snapshot.index";
 /// Largest index that is read: some ten million entries.
@@ -51,6 +54,63 @@ impl Clock {
     }
 }
 
+/// The bytes of an index that is whole. Its entries are parsed where they are needed.
+#[derive(Debug)]
+pub(crate) struct StoredIndex {
+    bytes: Vec<u8>,
+    pub(crate) snapshot: SnapshotId,
+}
+
+/// What an index says of one path.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct IndexedNode<'a> {
+    pub(crate) path: &'a [u8],
+    pub(crate) kind: NodeType,
+    pub(crate) stamp: Stamp,
+    pub(crate) fingerprint: Option<[u8; 32]>,
+    pub(crate) young: bool,
+    pub(crate) partial: bool,
+}
+
+impl StoredIndex {
+    /// The index in an environment's directory; nothing if there is none that is whole.
+    pub(crate) fn load(state: BorrowedFd<'_>) -> Result<Option<StoredIndex>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(state, NAME, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(SystemError::new("open", NAME, errno).into()),
+        };
+        Ok(read_to_end(file.as_fd(), MAX_SIZE).on("read", NAME)?.and_then(StoredIndex::new))
+    }
+
+    /// From the bytes of its file.
+    pub(crate) fn new(bytes: Vec<u8>) -> Option<StoredIndex> {
+        let (snapshot, _) = header(&mut whole(&bytes)?)?;
+        Some(StoredIndex { bytes, snapshot })
+    }
+
+    /// All of it; nothing if what it holds is not an index.
+    pub(crate) fn parse(&self) -> Option<SnapshotIndex> {
+        SnapshotIndex::parse_body(whole_unchecked(&self.bytes)?)
+    }
+
+    /// The entries' bytes in pieces of so many entries, for [`IndexedNode::take`].
+    pub(crate) fn pieces(&self, entries: u64) -> Option<Vec<&[u8]>> {
+        let mut rest = whole_unchecked(&self.bytes)?;
+        let (_, mut count) = header(&mut rest)?;
+        let mut pieces = vec![];
+        while count > 0 {
+            let now = count.min(entries);
+            let begin = rest;
+            (0..now).try_for_each(|_| skip(&mut rest))?;
+            pieces.push(&begin[..begin.len() - rest.len()]);
+            count -= now;
+        }
+        rest.is_empty().then_some(pieces)
+    }
+}
+
 /// An upper at its last snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotIndex {
@@ -59,24 +119,11 @@ pub(crate) struct SnapshotIndex {
 }
 
 impl SnapshotIndex {
-    /// The index in an environment's directory; nothing if there is none that can be used.
-    pub(crate) fn load(state: BorrowedFd<'_>) -> Result<Option<SnapshotIndex>> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(state, NAME, flags, Mode::empty()) {
-            Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(SystemError::new("open", NAME, errno).into()),
-        };
-        Ok(read_to_end(file.as_fd(), MAX_SIZE)
-            .on("read", NAME)?
-            .and_then(|bytes| SnapshotIndex::parse(&bytes)))
-    }
-
     pub(crate) fn save(&self, state: BorrowedFd<'_>) -> Result<()> {
         write_atomically(state, NAME, &self.bytes())
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.nodes.len() * 160);
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
@@ -92,24 +139,16 @@ impl SnapshotIndex {
 
     /// Parses an index; nothing if it is not one, or not whole.
     pub(crate) fn parse(bytes: &[u8]) -> Option<SnapshotIndex> {
-        let (body, digest) = bytes.split_at_checked(bytes.len().checked_sub(32)?)?;
-        if blake3::hash(body).as_bytes() != digest {
-            return None;
-        }
-        SnapshotIndex::parse_body(body)
+        SnapshotIndex::parse_body(whole(bytes)?)
     }
 
     /// The part before the digest. Apart, so that fuzzing gets past the digest.
     pub(crate) fn parse_body(body: &[u8]) -> Option<SnapshotIndex> {
-        let mut rest = body.strip_prefix(MAGIC)?;
-        if take(&mut rest)? != VERSION.to_le_bytes() {
-            return None;
-        }
-        let snapshot = SnapshotId(take(&mut rest)?);
-        let count = u64::from_le_bytes(take(&mut rest)?);
+        let mut rest = body;
+        let (snapshot, count) = header(&mut rest)?;
         let mut nodes: Vec<TreeNode> = Vec::new();
         for _ in 0..count {
-            let node = get(&mut rest)?;
+            let node = IndexedNode::take(&mut rest)?.node();
             if nodes.last().is_some_and(|last| !order(&last.path, &node.path).is_lt()) {
                 return None;
             }
@@ -119,8 +158,28 @@ impl SnapshotIndex {
     }
 }
 
+/// The bytes before the digest, if it is theirs.
+fn whole(bytes: &[u8]) -> Option<&[u8]> {
+    let (body, digest) = bytes.split_last_chunk::<DIGEST>()?;
+    (blake3::hash(body).as_bytes() == digest).then_some(body)
+}
+
+/// The same of bytes whose digest has been looked at.
+fn whole_unchecked(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.split_last_chunk::<DIGEST>().map(|(body, _)| body)
+}
+
+/// The snapshot, and how many entries follow.
+fn header(rest: &mut &[u8]) -> Option<(SnapshotId, u64)> {
+    *rest = rest.strip_prefix(MAGIC)?;
+    if take(rest)? != VERSION.to_le_bytes() {
+        return None;
+    }
+    Some((SnapshotId(take(rest)?), long(rest)?))
+}
+
 fn put(out: &mut Vec<u8>, node: &TreeNode) {
-    let TreeNode { path, kind, stamp, fingerprint, young, data: _ } = node;
+    let TreeNode { path, kind, stamp, fingerprint, young, partial, data: _ } = node;
     out.extend((path.len() as u16).to_le_bytes());
     out.extend(path);
     out.push(match kind {
@@ -142,44 +201,59 @@ fn put(out: &mut Vec<u8>, node: &TreeNode) {
     for number in [stamp.mode, stamp.uid, stamp.gid] {
         out.extend(number.to_le_bytes());
     }
-    out.push(u8::from(*young));
+    out.push(u8::from(*young) | u8::from(*partial) << 1);
     out.push(u8::from(fingerprint.is_some()));
     out.extend(fingerprint.iter().flatten());
 }
 
-fn get(rest: &mut &[u8]) -> Option<TreeNode> {
+/// Goes past one entry.
+fn skip(rest: &mut &[u8]) -> Option<()> {
     let length = usize::from(u16::from_le_bytes(take(rest)?));
-    if length > MAX_PATH {
-        return None;
+    let fixed = length + FIXED;
+    let [has_fingerprint] = *rest.get(fixed..fixed + 1)?.first_chunk()?;
+    *rest = rest.get(fixed + 1 + if has_fingerprint == 0 { 0 } else { DIGEST }..)?;
+    Some(())
+}
+
+impl<'a> IndexedNode<'a> {
+    /// Takes one from the beginning of bytes.
+    pub(crate) fn take(rest: &mut &'a [u8]) -> Option<IndexedNode<'a>> {
+        let length = usize::from(u16::from_le_bytes(take(rest)?));
+        if length > MAX_PATH {
+            return None;
+        }
+        let (path, after) = rest.split_at_checked(length)?;
+        *rest = after;
+        let kind = match take::<1>(rest)? {
+            [0] => NodeType::Dir { opaque: false },
+            [1] => NodeType::Dir { opaque: true },
+            [2] => NodeType::File,
+            [3] => NodeType::Symlink,
+            [4] => NodeType::Fifo,
+            [5] => NodeType::Whiteout,
+            [6] => NodeType::Other,
+            _ => return None,
+        };
+        let [ino, size, nlink, rdev] = [long(rest)?, long(rest)?, long(rest)?, long(rest)?];
+        let [mtime, ctime] = [time(rest)?, time(rest)?];
+        let [mode, uid, gid] = [int(rest)?, int(rest)?, int(rest)?];
+        let (young, partial) = match take::<1>(rest)? {
+            [flags @ 0..=3] => (flags & 1 != 0, flags & 2 != 0),
+            _ => return None,
+        };
+        let fingerprint = match take::<1>(rest)? {
+            [0] => None,
+            [1] => Some(take(rest)?),
+            _ => return None,
+        };
+        let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
+        Some(IndexedNode { path, kind, stamp, fingerprint, young, partial })
     }
-    let (path, after) = rest.split_at_checked(length)?;
-    let path = path.to_vec();
-    *rest = after;
-    let kind = match take::<1>(rest)? {
-        [0] => NodeType::Dir { opaque: false },
-        [1] => NodeType::Dir { opaque: true },
-        [2] => NodeType::File,
-        [3] => NodeType::Symlink,
-        [4] => NodeType::Fifo,
-        [5] => NodeType::Whiteout,
-        [6] => NodeType::Other,
-        _ => return None,
-    };
-    let [ino, size, nlink, rdev] = [long(rest)?, long(rest)?, long(rest)?, long(rest)?];
-    let [mtime, ctime] = [time(rest)?, time(rest)?];
-    let [mode, uid, gid] = [int(rest)?, int(rest)?, int(rest)?];
-    let young = match take::<1>(rest)? {
-        [0] => false,
-        [1] => true,
-        _ => return None,
-    };
-    let fingerprint = match take::<1>(rest)? {
-        [0] => None,
-        [1] => Some(take(rest)?),
-        _ => return None,
-    };
-    let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
-    Some(TreeNode { path, kind, stamp, fingerprint, young, data: 0 })
+
+    fn node(self) -> TreeNode {
+        let IndexedNode { path, kind, stamp, fingerprint, young, partial } = self;
+        TreeNode { path: path.to_vec(), kind, stamp, fingerprint, young, partial, data: 0 }
+    }
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -215,6 +289,7 @@ mod tests {
             stamp,
             fingerprint,
             young: true,
+            partial: path == b"a",
             data: 0,
         };
         let nodes = vec![
@@ -229,6 +304,23 @@ mod tests {
     #[test]
     fn an_index_comes_back_as_it_was() {
         assert_eq!(SnapshotIndex::parse(&sample().bytes()), Some(sample()));
+    }
+
+    #[test]
+    fn the_pieces_of_an_index_are_its_entries() {
+        let stored = StoredIndex::new(sample().bytes()).unwrap();
+        assert_eq!((stored.snapshot, stored.parse()), (sample().snapshot, Some(sample())));
+        for (size, pieces) in [(1, 4), (3, 2), (9, 1)] {
+            let found = stored.pieces(size).unwrap();
+            assert_eq!(found.len(), pieces);
+            let mut nodes = vec![];
+            for mut piece in found {
+                while !piece.is_empty() {
+                    nodes.push(IndexedNode::take(&mut piece).unwrap().node());
+                }
+            }
+            assert_eq!(nodes, sample().nodes);
+        }
     }
 
     #[test]

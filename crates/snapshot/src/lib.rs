@@ -25,7 +25,9 @@ mod plan;
 mod remove;
 mod snapshot;
 mod tree;
+mod unchanged;
 mod verify;
+mod walk;
 pub mod whole;
 mod xattr;
 

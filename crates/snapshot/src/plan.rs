@@ -48,6 +48,11 @@ pub(crate) fn take_out_unshippable(nodes: &mut Vec<TreeNode>, base: BaseRoot<'_>
         skipped.push(node.path.clone());
         hiding.push(base.shows(nodes, &node.path)?);
     }
+    for path in &skipped {
+        if let Ok(at) = nodes.binary_search_by(|node| order(&node.path, split(path).0)) {
+            nodes[at].partial = true;
+        }
+    }
     let mut hiding = hiding.into_iter();
     nodes.retain_mut(|node| {
         if node.kind != NodeType::Other {

@@ -16,11 +16,13 @@ use crate::base::BaseRoot;
 use crate::depot::Depot;
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
-use crate::index::{Clock, SnapshotIndex};
+use crate::index::{Clock, SnapshotIndex, StoredIndex};
 use crate::layer::{self, FinishedLayer, Item, LayerWriter, pack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::plan::{MergedLayers, SnapshotPlan, full, incremental, take_out_unshippable};
-use crate::tree::{ENTRY, NodeType, TreeNode, walk};
+use crate::tree::{ENTRY, NodeType, TreeNode};
+use crate::unchanged::is_unchanged;
+use crate::walk::walk;
 use skiff_sys::{SystemContext, SystemError, lock};
 
 /// The longest chain of layers.
@@ -100,7 +102,7 @@ pub struct Pushed {
 
 /// The snapshot that the environment's index is based on: pruning should keep it.
 pub fn last_snapshot(state: BorrowedFd<'_>) -> Result<Option<SnapshotId>> {
-    Ok(SnapshotIndex::load(state)?.map(|index| index.snapshot))
+    Ok(StoredIndex::load(state)?.map(|index| index.snapshot))
 }
 
 /// Takes a snapshot. The environment may be in use meanwhile: each file is taken in one of its states, but files are taken
@@ -148,9 +150,15 @@ struct Last {
 fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Result<Pushed> {
     let clock = Clock::now();
     let base = BaseRoot(input.base);
+    let stored = if only_full { None } else { StoredIndex::load(input.state)? };
+    if let Some(stored) = &stored
+        && let Some(pushed) = unchanged(depot, input, stored)?
+    {
+        return Ok(pushed);
+    }
     let mut nodes = walk(input.upper)?;
     let skipped = take_out_unshippable(&mut nodes, base)?;
-    let last = if only_full { None } else { find_last(depot, input.state)? };
+    let last = stored.as_ref().map(|stored| find_last(depot, stored)).transpose()?.flatten();
     let plan = match &last {
         Some(last) => {
             let merged = |added| merged(depot, input.merge, &last.manifest.layers, added);
@@ -171,15 +179,36 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
     }
 }
 
-fn find_last(depot: &Depot, state: BorrowedFd<'_>) -> Result<Option<Last>> {
-    let Some(index) = SnapshotIndex::load(state)? else { return Ok(None) };
-    let manifest = match depot.manifest_now(&index.snapshot) {
-        Ok(manifest) => manifest,
-        // Pruned, damaged, or another depot.
-        Err(Error::Missing { .. } | Error::BadManifest { .. }) => return Ok(None),
-        Err(error) => return Err(error),
-    };
+/// The last snapshot, if the upper still is what it was then, and nothing else needs to be said of it.
+fn unchanged(depot: &Depot, input: &SnapshotInput<'_>, stored: &StoredIndex) -> Result<Option<Pushed>> {
+    let id = stored.snapshot;
+    if !is_unchanged(stored, input.upper) {
+        return Ok(None);
+    }
+    let Some(manifest) = find_manifest(depot, &id)? else { return Ok(None) };
+    let same = is_of(&manifest, input) && depot.use_snapshot(&id, &manifest)?;
+    let pushed = Pushed { id, how: How::Unchanged, entries: 0, bytes: 0, skipped: vec![] };
+    Ok(same.then_some(pushed))
+}
+
+/// Whether a manifest says of environment and base what a new one would.
+fn is_of(manifest: &SnapshotManifest, input: &SnapshotInput<'_>) -> bool {
+    manifest.base == *input.base_fingerprint && manifest.environment == input.environment
+}
+
+fn find_last(depot: &Depot, stored: &StoredIndex) -> Result<Option<Last>> {
+    let Some(manifest) = find_manifest(depot, &stored.snapshot)? else { return Ok(None) };
+    let Some(index) = stored.parse() else { return Ok(None) };
     Ok(depot.use_snapshot(&index.snapshot, &manifest)?.then_some(Last { index, manifest }))
+}
+
+fn find_manifest(depot: &Depot, id: &SnapshotId) -> Result<Option<SnapshotManifest>> {
+    match depot.manifest_now(id) {
+        Ok(manifest) => Ok(Some(manifest)),
+        // Pruned, damaged, or another depot.
+        Err(Error::Missing { .. } | Error::BadManifest { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The layers at the end of a chain that the next one replaces if it has so much more, and their paths.
@@ -245,9 +274,7 @@ impl Work<'_> {
     fn unchanged(mut self, last: Last, stale: bool) -> Result<Pushed> {
         let Last { index, manifest } = last;
         let id = index.snapshot;
-        let same =
-            manifest.base == *self.input.base_fingerprint && manifest.environment == self.input.environment;
-        if !same {
+        if !is_of(&manifest, self.input) {
             return self.state(manifest.layers, How::Restated, (0, 0));
         }
         if stale {

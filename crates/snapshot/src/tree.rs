@@ -3,15 +3,15 @@
 //! An upper belongs to its user, who may change it while it is walked: each step opens one name in a directory that
 //! is already open and never follows a symbolic link, so no tree can lead the walk out of its root.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
-use crate::xattr;
+use crate::error::Result;
 use skiff_sys::{SystemContext, SystemError};
 
 /// Longest path in a tree, in bytes: the kernel's PATH_MAX without the final NUL. What is deeper could not be named in
@@ -21,8 +21,8 @@ pub(crate) const MAX_PATH: usize = 4095;
 pub(crate) const ENTRY: u64 = 64;
 /// How many directories of the current path are kept open; the ones above are opened again on the way back.
 const OPEN_LEVELS: usize = 64;
-/// How often an entry that changes its kind while it is looked at is looked at again.
-const TRIES: u32 = 8;
+/// A file system's own locks leave nothing to do for more.
+const MAX_THREADS: usize = 8;
 
 /// What a path in an upper is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,16 +100,18 @@ pub(crate) struct TreeNode {
     pub(crate) fingerprint: Option<[u8; 32]>,
     /// A later change might have left the stamp as it is.
     pub(crate) young: bool,
+    /// A directory of which not all names are among the nodes: what cannot be shipped has been taken out.
+    pub(crate) partial: bool,
     /// Bytes of data without holes, roughly. Not part of what is compared or kept.
     pub(crate) data: u64,
 }
 
 impl TreeNode {
-    fn new(path: Vec<u8>, kind: NodeType, stat: &Stat) -> TreeNode {
+    pub(crate) fn new(path: Vec<u8>, kind: NodeType, stat: &Stat) -> TreeNode {
         let stamp = Stamp::from(stat);
         let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let data = if kind == NodeType::File { stamp.size.min(room) } else { 0 };
-        TreeNode { path, kind, stamp, fingerprint: None, young: false, data }
+        TreeNode { path, kind, stamp, fingerprint: None, young: false, partial: false, data }
     }
 
     /// What it takes in a layer, roughly, in bytes.
@@ -208,11 +210,18 @@ pub(crate) fn dir_flags() -> OFlags {
 
 /// Opens `path` without leaving `root`'s mount and without following any symbolic link.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    open_within(root, path, flags, ResolveFlags::NO_XDEV)
+}
+
+/// The same, for what may be on another mount if `more` does not forbid it.
+pub(crate) fn open_within(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    more: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
-    let resolve = ResolveFlags::BENEATH
-        | ResolveFlags::NO_SYMLINKS
-        | ResolveFlags::NO_MAGICLINKS
-        | ResolveFlags::NO_XDEV;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | more;
     rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
@@ -239,10 +248,14 @@ pub(crate) fn is_within(path: &[u8], dir: &[u8]) -> bool {
 }
 
 /// The order in which a walk gives paths: a directory, then what is in it, by the names' bytes.
-pub(crate) fn order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    // '/' sorts before every byte that a name may hold.
-    let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
-    a.iter().map(rank).cmp(b.iter().map(rank))
+pub(crate) fn order(a: &[u8], b: &[u8]) -> Ordering {
+    match a.iter().zip(b).find(|(a, b)| a != b) {
+        // '/' sorts before every byte that a name may hold.
+        Some((b'/', _)) => Ordering::Less,
+        Some((_, b'/')) => Ordering::Greater,
+        Some((a, b)) => a.cmp(b),
+        None => a.len().cmp(&b.len()),
+    }
 }
 
 /// The names in an open directory, sorted.
@@ -265,68 +278,13 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// All of a tree in [`order`], root first. What vanishes meanwhile is left out.
-pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<TreeNode>> {
-    let mut stack = DirStack::new(root)?;
-    let stat = rustix::fs::fstat(stack.dir()).on("look at", "/")?;
-    let device = stat.st_dev;
-    let opaque = xattr::is_opaque(stack.dir()).on("read the attributes of", "/")?;
-    let mut nodes = vec![TreeNode::new(Vec::new(), NodeType::Dir { opaque }, &stat)];
-    let mut pending = vec![names(stack.dir()).on("read the directory", "/")?.into_iter()];
-    while let Some(level) = pending.last_mut() {
-        let Some(name) = level.next() else {
-            pending.pop();
-            stack.leave()?;
-            continue;
-        };
-        if xattr::FUSE_MARKS.contains(&&name[..]) {
-            continue;
-        }
-        let Some((node, entered)) = look(&mut stack, &name, device)? else { continue };
-        nodes.push(node);
-        if entered {
-            let listing = names(stack.dir()).on("read the directory", stack.path())?;
-            pending.push(listing.into_iter());
-        }
+/// How many threads look at so many pieces of a tree.
+pub(crate) fn threads(pieces: usize) -> usize {
+    if pieces < 2 {
+        return 1;
     }
-    Ok(nodes)
-}
-
-/// Looks at `name` in the current directory and enters it if it is one; nothing if it vanished.
-fn look(stack: &mut DirStack, name: &[u8], device: u64) -> Result<Option<(TreeNode, bool)>> {
-    for _ in 0..TRIES {
-        let stat = match rustix::fs::statat(stack.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(SystemError::new("look at", stack.child(name), errno).into()),
-        };
-        let kind = NodeType::of(&stat);
-        if !kind.is_dir() {
-            return Ok(Some((TreeNode::new(stack.child(name), kind, &stat), false)));
-        }
-        match stack.enter(name)? {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Ok(None),
-            // No longer a directory: look again.
-            Err(Errno::NOTDIR | Errno::LOOP) => continue,
-            Err(errno) => return Err(SystemError::new("open", stack.child(name), errno).into()),
-        }
-        return Ok(Some((entered(stack, device)?, true)));
-    }
-    Err(Error::Busy { object: skiff_sys::error::show(&stack.child(name)), tries: TRIES })
-}
-
-/// The node of the directory just entered, as its descriptor shows it.
-fn entered(stack: &DirStack, device: u64) -> Result<TreeNode> {
-    let stat = rustix::fs::fstat(stack.dir()).on("look at", stack.path())?;
-    if stat.st_dev != device {
-        return Err(Error::Unsupported {
-            object: skiff_sys::error::show(stack.path()),
-            why: "another file system is mounted there".into(),
-        });
-    }
-    let opaque = xattr::is_opaque(stack.dir()).on("read the attributes of", stack.path())?;
-    Ok(TreeNode::new(stack.path().to_vec(), NodeType::Dir { opaque }, &stat))
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    pieces.min(processors).min(MAX_THREADS)
 }
 
 /// The files of `nodes` that have several names, by inode.
@@ -342,49 +300,16 @@ pub(crate) fn link_groups(nodes: &[TreeNode]) -> HashMap<u64, Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
 
-    fn paths(dir: &std::path::Path) -> Vec<String> {
-        let fd = std::fs::File::open(dir).unwrap();
-        walk(fd.as_fd()).unwrap().iter().map(|node| skiff_sys::error::show(&node.path)).collect()
-    }
-
     #[test]
-    fn a_walk_is_parent_first_and_in_the_order_it_says() {
-        let dir = tempfile::tempdir().unwrap();
-        for path in ["a/b", "a-b", "a.b", "b/c/d"] {
-            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+    fn a_directory_comes_before_what_is_in_it_and_that_before_what_only_begins_alike() {
+        let sorted = [&b""[..], b"a", b"a/\x01", b"a/b", b"a\x01", b"a-b", b"a\xff", b"b"];
+        for (at, path) in sorted.iter().enumerate() {
+            for (other, against) in sorted.iter().enumerate() {
+                assert_eq!(order(path, against), at.cmp(&other), "{path:?} and {against:?}");
+            }
         }
-        let fd = std::fs::File::open(dir.path()).unwrap();
-        let nodes = walk(fd.as_fd()).unwrap();
-        let shown: Vec<_> = nodes.iter().map(|node| skiff_sys::error::show(&node.path)).collect();
-        assert_eq!(shown, ["/", "a", "a/b", "a-b", "a.b", "b", "b/c", "b/c/d"]);
-        assert!(nodes.windows(2).all(|pair| order(&pair[0].path, &pair[1].path).is_lt()));
-    }
-
-    #[test]
-    fn a_symlink_is_never_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        let out = tempfile::tempdir().unwrap();
-        std::fs::write(out.path().join("secret"), "x").unwrap();
-        symlink(out.path(), dir.path().join("way")).unwrap();
-        assert_eq!(paths(dir.path()), ["/", "way"]);
-        let fd = std::fs::File::open(dir.path()).unwrap();
-        assert_eq!(open_beneath(fd.as_fd(), b"way/secret", OFlags::PATH).unwrap_err(), Errno::LOOP);
-    }
-
-    #[test]
-    fn a_deep_tree_is_walked_with_few_descriptors() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut path = dir.path().join("top");
-        for level in 0..300 {
-            path.push(format!("d{level}"));
-        }
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(dir.path().join("top/zz"), "after the deep way back").unwrap();
-        assert_eq!(paths(dir.path()).len(), 303);
     }
 
     #[test]

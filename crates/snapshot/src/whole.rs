@@ -8,7 +8,8 @@ use crate::digest::LayerId;
 use crate::error::Result;
 use crate::layer::{FileSink, LayerReader, LayerWriter, expect, pack, unpack, unpack_over};
 use crate::plan::full;
-use crate::tree::{NodeType, TreeNode, walk};
+use crate::tree::{NodeType, TreeNode};
+use crate::walk::walk;
 
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -44,7 +44,15 @@ pub(crate) fn is_indirection(name: &[u8]) -> bool {
 
 /// Whether a directory hides the base's directory of the same name.
 pub(crate) fn is_opaque(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    for name in [OPAQUE, TRUSTED_OPAQUE, FUSE_OPAQUE] {
+    let marks = [OPAQUE, TRUSTED_OPAQUE, FUSE_OPAQUE];
+    let mut listed = [0u8; 256];
+    // One question instead of three for most directories, which have no attribute at all.
+    if let Ok(length) = rustix::fs::flistxattr(dir, &mut listed[..])
+        && !listed[..length].split(|byte| *byte == 0).any(|name| marks.contains(&name))
+    {
+        return Ok(false);
+    }
+    for name in marks {
         let mut value = [0u8; 8];
         match rustix::fs::fgetxattr(dir, name, &mut value[..]) {
             Ok(length) if &value[..length] == b"y" => return Ok(true),

@@ -270,9 +270,13 @@ fn missing(depot: &Depot, path: &Path, pushed: &Pushed) -> Vec<String> {
     gone
 }
 
-/// Lets submitters and two collectors loose on a depot; how often something was submitted and removed.
+/// For how long a race goes on, and for how long at most on a busy machine until it has been one.
+const RACE: Duration = Duration::from_secs(3);
+const LONGEST_RACE: Duration = Duration::from_secs(120);
+
+/// Lets submitters and two collectors loose on a depot, until there has been `enough` at least; how often something was submitted and removed.
 fn race(
-    time: Duration,
+    enough: impl Fn(u64) -> bool + Sync,
     (older_than, grace): (Duration, Duration),
     submit: impl Fn(usize, &Depot, &Path) + Sync,
 ) -> (u64, u64) {
@@ -286,9 +290,13 @@ fn race(
             (0..2).map(|_| scope.spawn(|| collect_until(&end, &path, older_than, grace))).collect();
         let submitters: Vec<_> = (0..4)
             .map(|number| {
-                let (depot, path, submit, submitted) = (&depot, &path, &submit, &submitted);
+                let (depot, path, submit, submitted, enough) = (&depot, &path, &submit, &submitted, &enough);
                 scope.spawn(move || {
-                    while begun.elapsed() < time {
+                    let goes_on = || match begun.elapsed() {
+                        time if time < RACE => true,
+                        time => time < LONGEST_RACE && !enough(submitted.load(Ordering::Relaxed)),
+                    };
+                    while goes_on() {
                         submit(number, depot, path);
                         submitted.fetch_add(1, Ordering::Relaxed);
                     }
@@ -312,7 +320,8 @@ fn a_snapshot_that_was_old_is_there_when_its_submission_has_ended() {
     std::thread::sleep(Duration::from_millis(50));
     let (reused, made) = (AtomicU64::new(0), AtomicU64::new(0));
     // What was used within the grace stays. So what a submission has touched stays; but it was a day old the moment before.
-    let counts = race(Duration::from_secs(3), (HOUR, GRACE), |number, depot, path| {
+    let enough = |_| [&reused, &made].iter().all(|count| count.load(Ordering::Relaxed) > 20);
+    let counts = race(enough, (HOUR, GRACE), |number, depot, path| {
         let pushed = submitters[number].push(depot).unwrap();
         match pushed.how {
             How::Unchanged => reused.fetch_add(1, Ordering::Relaxed),
@@ -339,7 +348,8 @@ fn no_manifest_is_left_without_its_layers() {
     let round = AtomicU64::new(0);
     let then = SystemTime::now() - HOUR;
     // All have the same few contents, so they share layers; and everything goes at once.
-    let counts = race(Duration::from_secs(3), (Duration::ZERO, Duration::ZERO), |number, depot, path| {
+    let enough = |submitted| submitted > 20;
+    let counts = race(enough, (Duration::ZERO, Duration::ZERO), |number, depot, path| {
         let content = round.fetch_add(1, Ordering::Relaxed) / 4 % 3;
         submitters[number].write(&content.to_string(), then);
         match submitters[number].push(depot) {

@@ -7,6 +7,9 @@ mod graph;
 mod man;
 mod packages;
 mod protocols;
+mod random;
+mod simulate;
+mod soak;
 mod start_order;
 mod testbed;
 mod words;
@@ -36,6 +39,10 @@ enum Task {
     Packages(packages::Args),
     /// Write the page of all protocols from their declarations
     Protocols(protocols::Args),
+    /// Models of what no test bed is large enough for
+    Simulate(simulate::Args),
+    /// Jobs of several users while processes of every step are killed at random: nothing may be left of them
+    Soak(soak::Args),
     /// Watch starts, and write down for the linker which functions they run through
     StartOrder(start_order::Args),
     /// Assert that names, comments and documents can be understood where they stand
@@ -51,6 +58,8 @@ fn main() -> anyhow::Result<()> {
         Task::Man(args) => man::run(args),
         Task::Packages(args) => packages::run(&args),
         Task::Protocols(args) => protocols::run(&args),
+        Task::Simulate(args) => simulate::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::StartOrder(args) => start_order::run(&args),
         Task::Words(args) => words::run(&args),
     }

@@ -9,10 +9,11 @@ use crate::content_hash::ContentHash;
 use crate::depot::Depot;
 use crate::digest::SnapshotId;
 use crate::error::Result;
-use crate::index::SnapshotIndex;
+use crate::index::StoredIndex;
 use crate::layer::{Attr, LayerReader, LayerRecord};
 use crate::manifest::LayerRef;
-use crate::tree::{NodeType, Stamp, TreeNode, join, order, split, walk};
+use crate::tree::{NodeType, Stamp, TreeNode, join, order, split};
+use crate::walk::walk;
 use crate::xattr::XattrList;
 
 /// An entry of a state.
@@ -54,7 +55,8 @@ impl<'a> FlatLayers<'a> {
         state: BorrowedFd<'_>,
         other: Option<&SnapshotId>,
     ) -> Result<FlatLayers<'a>> {
-        let index = SnapshotIndex::load(state)?.filter(|index| Some(&index.snapshot) == other);
+        let index = StoredIndex::load(state)?.filter(|index| Some(&index.snapshot) == other);
+        let index = index.and_then(|index| index.parse());
         let known = index.map(|index| index.nodes).unwrap_or_else(Vec::new);
         let mut known = known.iter().peekable();
         let mut entries = BTreeMap::new();

@@ -7,6 +7,7 @@
 mod apps;
 mod checkpoint;
 mod cluster;
+mod deploy;
 mod gluster;
 pub(crate) mod live;
 mod migrate;
@@ -65,6 +66,8 @@ enum Benchmark {
     Read(read::Args),
     /// `srun -N2 hostname` in an environment against the same without
     Srun(srun::Args),
+    /// From a submission to the command on all nodes, against rsync, tar over ssh, sbcast and cp
+    Deploy(deploy::Args),
     /// An empty MPI program in a cluster of containers against the bare hosts
     Cluster(cluster::Args),
     /// The same with its root file system and home on GlusterFS, warm and cold
@@ -107,7 +110,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             Benchmark::Gluster(args) => gluster::prepare(args)?,
             _ => {}
         }
-        let nodes = if let Benchmark::Cluster(args) = &args.benchmark { args.most() } else { 2 };
+        let nodes = match &args.benchmark {
+            Benchmark::Cluster(args) => args.most(),
+            Benchmark::Deploy(args) => args.most(),
+            _ => 2,
+        };
         return testbed::run_again_inside(&["--nodes", &nodes.to_string()], &[]);
     }
     let setting = Setting {
@@ -122,6 +129,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Read(args) => read::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
+        Benchmark::Deploy(args) => deploy::run(&setting, args)?,
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,
         Benchmark::Checkpoint(args) => checkpoint::run(&setting, args)?,
         Benchmark::Gluster(_) => gluster::run(&setting)?,
