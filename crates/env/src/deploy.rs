@@ -18,6 +18,7 @@ use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
 use crate::depot;
+use crate::job_records::StartPart;
 use crate::snapshot_fault::ours;
 
 pub use crate::bounded::until;
@@ -33,6 +34,8 @@ pub struct Deployed {
     pub layers: Vec<(PathBuf, LayerLease)>,
     /// The image below them; nothing if that is the host's root.
     pub image: Option<ImageName>,
+    /// What that took.
+    pub parts: Vec<StartPart>,
 }
 
 /// What the process that fetches says.
@@ -41,6 +44,7 @@ struct Fetched {
     difference: String,
     layers: Vec<PathBuf>,
     image: Option<ImageName>,
+    parts: Vec<StartPart>,
 }
 
 /// Brings the snapshot of the job of this number to this node, unless its base is another one and such jobs are refused; within the time that the
@@ -48,10 +52,10 @@ struct Fetched {
 pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Deployed> {
     let (end, _) = time_limit(context);
     for _ in 0..3 {
-        let Fetched { difference, layers, image } = fetch_until(context, job, number, end)?;
+        let Fetched { difference, layers, image, parts } = fetch_until(context, job, number, end)?;
         // Another job's fetch may have evicted one this very moment.
         if let Some(layers) = hold(context, &cache_dir(context), layers)? {
-            return Ok(Deployed { difference, layers, image });
+            return Ok(Deployed { difference, layers, image, parts });
         }
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
@@ -78,13 +82,20 @@ fn fetch(context: &UserContext, job: &Snapshot, number: u32) -> Result<Fetched> 
     let manifest = depot.manifest(&id).map_err(ours)?;
     let cache = open_cache(context, &cache_dir(context))?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
+    let begun = Instant::now();
     let image = base_fingerprint::image_of(&manifest.base)?
-        .map(|(id, name)| get::on_node(context, Path::new(&job.depot), id, name).map_err(about_node))
+        .map(|(id, name)| get::on_node_from(context, Path::new(&job.depot), id, name).map_err(about_node))
         .transpose()?;
+    let mut parts: Vec<StartPart> =
+        image.iter().map(|(entry, origin)| StartPart::image(entry, *origin, begun)).collect();
+    let image = image.map(|(entry, _)| entry);
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
+    let begun = Instant::now();
+    let missing = cache.missing(&manifest).map_err(ours)?;
     let layers = layers_in(context, &cache, &cache_dir(context), (&depot, &id, &manifest))?;
-    Ok(Fetched { difference, layers, image })
+    parts.push(StartPart::snapshot(missing, begun));
+    Ok(Fetched { difference, layers, image, parts })
 }
 
 /// Compares this node's base with the one the environment was built on.

@@ -1,0 +1,96 @@
+//! What a job has changed in its root becomes a snapshot: its upper is one more layer over those of the snapshot that the job ran in.
+
+use std::os::fd::BorrowedFd;
+
+use crate::base::BaseRoot;
+use crate::compare::changes_over;
+use crate::depot::Depot;
+use crate::diff::Change;
+use crate::digest::SnapshotId;
+use crate::error::{Error, Result};
+use crate::layer::paths;
+use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
+use crate::plan::{full, take_out_unshippable};
+use crate::snapshot::{How, Pushed, TRIES, WrittenLayer, write_layer, write_manifest};
+use crate::tree::{NodeType, TreeNode, order, walk};
+
+/// An upper over the layers of a snapshot.
+#[derive(Clone, Copy)]
+pub struct ChangesInput<'a> {
+    /// The snapshot.
+    pub parent: &'a SnapshotId,
+    /// The upper directory.
+    pub upper: BorrowedFd<'a>,
+    /// The root of the base, in the mount that lies below the layers.
+    pub base: BorrowedFd<'a>,
+}
+
+/// Takes a snapshot of the upper, unless it changes nothing that `counts` leaves; and gives what it changes. In the depot nothing is named
+/// before it is whole. Runs inside the environment's user namespace.
+pub fn push_changes(
+    depot: &Depot,
+    input: &ChangesInput<'_>,
+    counts: impl Fn(Vec<Change>) -> Vec<Change>,
+) -> Result<(Option<Pushed>, Vec<Change>)> {
+    let manifest = depot.manifest(input.parent)?;
+    // As somebody who relies on them: from here on no collection takes them.
+    depot.rely_on(input.parent)?;
+    let changes = counts(changes_over(depot, &manifest.layers, input.upper, input.base)?);
+    if changes.is_empty() {
+        return Ok((None, changes));
+    }
+    let mut last = None;
+    for _ in 0..TRIES {
+        match attempt(depot, input, &manifest) {
+            // A process of the job that has not ended yet writes.
+            Err(Error::Moved { object }) => last = Some(object),
+            pushed => return Ok((Some(pushed?), changes)),
+        }
+    }
+    Err(Error::Busy { object: last.unwrap_or_default(), tries: TRIES })
+}
+
+fn attempt(depot: &Depot, input: &ChangesInput<'_>, parent: &SnapshotManifest) -> Result<Pushed> {
+    let mut nodes = walk(input.upper)?;
+    let skipped = take_out(depot, &mut nodes, &parent.layers, BaseRoot(input.base))?;
+    let mut layers = parent.layers.clone();
+    let items = full(&nodes);
+    let written = write_layer(depot, input.upper, &mut nodes, &items, &layers, None)?;
+    let WrittenLayer { layer, entries, bytes, packs } =
+        written.ok_or_else(|| Error::Moved { object: "the upper".into() })?;
+    let refuse = |why: &str| Error::Unsupported { object: "the job's changes".into(), why: why.into() };
+    if layers.len() >= MAX_LAYERS {
+        return Err(refuse("its snapshot has too many layers already"));
+    }
+    // No overlay takes one directory twice.
+    if layers.iter().any(|below| below.digest == layer.digest) {
+        return Err(refuse("they are exactly those of an earlier snapshot"));
+    }
+    layers.push(layer);
+    let id = write_manifest(depot, &parent.environment, &parent.base, layers, &packs)?;
+    Ok(Pushed { id, how: How::Incremental, entries, bytes, skipped })
+}
+
+/// Takes out sockets and devices. Where one hides something of the base or of a layer, a whiteout takes its place.
+fn take_out(
+    depot: &Depot,
+    nodes: &mut Vec<TreeNode>,
+    layers: &[LayerRef],
+    base: BaseRoot<'_>,
+) -> Result<Vec<Vec<u8>>> {
+    let is_other = |node: &TreeNode| node.kind == NodeType::Other;
+    let mut skipped = vec![];
+    if nodes.iter().any(is_other) {
+        for layer in layers {
+            for there in paths(depot.read_layer(layer)?, &layer.digest)? {
+                let at = nodes.binary_search_by(|node| order(&node.path, &there.path));
+                if let Some(node) = at.ok().map(|at| &mut nodes[at]).filter(|node| is_other(node)) {
+                    node.kind = NodeType::Whiteout;
+                    skipped.push(there.path);
+                }
+            }
+        }
+    }
+    skipped.extend(take_out_unshippable(nodes, base)?);
+    Ok(skipped)
+}
