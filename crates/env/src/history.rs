@@ -328,7 +328,7 @@ pub fn change<T>(
     })?;
     let before = SnapshotHistory::of(&env.dir)?;
     let mut after = before.clone();
-    let from_jobs = from_jobs::adopt(&mut after, &env.name, depot)?;
+    let from_jobs = from_jobs::adopt(&mut after, context, &env.name, depot)?;
     let done = act(&mut after);
     if after != before {
         after.forget(context.config.history.snapshots, &skiff_snapshot::present(depot).map_err(ours)?);

@@ -30,7 +30,12 @@ impl AdoptedRecords {
 }
 
 /// Takes into a history what jobs have changed in the environment. What cannot be read is left where it is.
-pub(super) fn adopt(history: &mut SnapshotHistory, name: &EnvName, depot: &Depot) -> Result<AdoptedRecords> {
+pub(super) fn adopt(
+    history: &mut SnapshotHistory,
+    context: &UserContext,
+    name: &EnvName,
+    depot: &Depot,
+) -> Result<AdoptedRecords> {
     let Some(records) = JobRecords::find(depot.path())? else { return Ok(AdoptedRecords::default()) };
     let files: Vec<RecordFile> =
         records.all()?.into_iter().filter(|file| file.kind == RecordKind::End).collect();
@@ -41,7 +46,11 @@ pub(super) fn adopt(history: &mut SnapshotHistory, name: &EnvName, depot: &Depot
     let mut adopted = vec![];
     for file in files {
         let Ok(record) = records.read::<CommitRecord>(&file) else { continue };
-        if history.adopt(name, &file.place, &record, &present) {
+        // What was renamed since goes by its snapshots.
+        let is_gone =
+            || Environment::named(context, record.environment.clone()).is_ok_and(|env| !env.exists());
+        let is_its = record.environment == *name || is_gone();
+        if is_its && history.adopt(&file.place, &record, &present) {
             adopted.push(file);
         }
     }
@@ -49,20 +58,17 @@ pub(super) fn adopt(history: &mut SnapshotHistory, name: &EnvName, depot: &Depot
 }
 
 impl SnapshotHistory {
-    /// Takes in what a job has changed, if it is this environment's; whether it is.
-    fn adopt(
-        &mut self,
-        name: &EnvName,
-        place: &JobPlace,
-        record: &CommitRecord,
-        present: &BTreeSet<SnapshotId>,
-    ) -> bool {
-        let CommitRecord { environment, parent, of, ended, snapshot, entries, bytes, .. } = record;
-        let Some(snapshot) = *snapshot else { return false };
-        // Another host may have an environment of this name.
-        let is_ours =
-            environment == name && self.ids().any(|id| id == *parent) && present.contains(&snapshot);
-        if !is_ours {
+    /// Takes in what a job has changed, if that was in a snapshot of this environment: another host may have one of the same name. Whether
+    /// there is nothing more to do about it.
+    fn adopt(&mut self, place: &JobPlace, record: &CommitRecord, present: &BTreeSet<SnapshotId>) -> bool {
+        let CommitRecord { parent, of, ended, snapshot, entries, bytes, .. } = record;
+        if !self.ids().any(|id| id == *parent) {
+            return false;
+        }
+        // Of what could not be kept there is nothing to remember.
+        let Some(snapshot) = *snapshot else { return true };
+        // On a network file system it may not be seen yet.
+        if !present.contains(&snapshot) {
             return false;
         }
         let is_there =
@@ -161,27 +167,23 @@ mod tests {
 
     #[test]
     fn only_the_changes_of_an_environments_own_jobs_are_taken_in_and_once() {
-        let name = |text: &str| text.parse::<EnvName>().expect("a name");
         let place = |node: &str| JobPlace { job: 7, node: node.into(), root: "r".into() };
         let present: BTreeSet<_> = (1..9).map(id).collect();
         let mut history =
             SnapshotHistory { entries: vec![entry(2, 20), entry(1, 10)], ..SnapshotHistory::default() };
         let before = history.clone();
-        for (environment, record) in [
-            ("other", record(1, Some(3))),
-            ("dev", record(8, Some(3))),
-            ("dev", record(1, None)),
-            ("dev", record(1, Some(9))),
-        ] {
-            assert!(!history.adopt(&name(environment), &place("n1"), &record, &present), "{record:?}");
+        for (record, is_ours) in
+            [(record(8, Some(3)), false), (record(1, None), true), (record(1, Some(9)), false)]
+        {
+            assert_eq!(history.adopt(&place("n1"), &record, &present), is_ours, "{record:?}");
         }
         assert_eq!(history, before);
         for _ in 0..2 {
-            assert!(history.adopt(&name("dev"), &place("n1"), &record(1, Some(3)), &present));
+            assert!(history.adopt(&place("n1"), &record(1, Some(3)), &present));
         }
         // A second run of the job.
-        assert!(history.adopt(&name("dev"), &place("n1"), &record(1, Some(4)), &present));
-        assert!(history.adopt(&name("dev"), &place(&"n".repeat(70)), &record(1, Some(5)), &present));
+        assert!(history.adopt(&place("n1"), &record(1, Some(4)), &present));
+        assert!(history.adopt(&place(&"n".repeat(70)), &record(1, Some(5)), &present));
         let ids: Vec<_> = history.entries.iter().map(|entry| entry.snapshot.0[0]).collect();
         assert_eq!(ids, [2, 5, 4, 3, 1], "between what was before the job's end and after");
         assert_eq!(history.entries[3].message.as_deref(), Some("job 7 on n1, of 2 nodes"));
