@@ -75,18 +75,21 @@ mkdir -p /etc/skiff/conf.d
 printf '[slurm]\ncommit_seconds = 0\n' >/etc/skiff/conf.d/commit.toml
 fails 125 as alice srun -n1 --environment=dev --environment-commit sh -c 'echo x >/etc/marker'
 has "$err" 'changes on node n1 are not kept: not done within 0 s'
+job=$(sed -n 's/.*job \([0-9]*\): changes on.*/\1/p' <<<"$err" | head -1)
 over
 rm /etc/skiff/conf.d/commit.toml
 ok as alice skiff env history -q dev
 lacks "$(as alice skiff env history dev)" "job $job on"
+ok as alice skiff env status "$job"
+has "$out" 'not done within 0 s (hint: `slurm.commit_seconds` in the configuration allows more time, up to 240)'
 
 # What its user forges deceives only that user, and steers no terminal.
 as alice sh -c "cd $depot/jobs && ln -s /etc/shadow '99@n1@r.end' && mkfifo '99@n2@r.start' && echo '{' >'99@n3@r.end' && touch \$(printf '99@n\033[2J@r.end') other"
 try as alice skiff env status 99
 equal "$code" 0
 has "$err" 'not a regular file'
-end=$(ls -t $depot/jobs | grep -m1 '\.end$')
-sed 's/"error":"[^"]*"/"error":"\\u001b[31mred\\u202e"/' $depot/jobs/"$end" >/tmp/forged
+end=$(grep -l '"error":' $depot/jobs/*.noted | head -1)
+sed 's/"error":"[^"]*"/"error":"\\u001b[31mred\\u202e"/' "$end" >/tmp/forged
 as alice sh -c "cat >'$depot/jobs/98@n1@r.end'" </tmp/forged
 ok as alice skiff env status 98
 has "$out" 'none: '

@@ -129,14 +129,18 @@ ok as alice sbatch --parsable -W --environment=dev -o out --wrap 'srun -n1 --env
 has "$(cat out)" '--environment-commit is said of the job'
 has "$(cat out)" $'\n'125
 
-# A depot that takes nothing: said, and nothing half made; the depot is as it was.
-chmod 500 $depot/packs
-before=$(history '{{.ID}}'; ls -A $depot/snapshots $depot/layers $depot/packs)
-fails 125 as alice srun -n1 --environment=dev --environment-commit sh -c 'head -c 100000 /dev/urandom >/opt/t/random'
+# A depot that is full: said, and nothing half made.
+on n1 sh -c "mkdir /run/small; mount -t tmpfs -o size=256k,mode=700,uid=$(id -u alice),gid=$(id -g alice) none /run/small; cp -a $depot/snapshots/. /run/small
+    dd if=/dev/zero of=/run/small/full bs=4k 2>/dev/null; mount --bind /run/small $depot/snapshots"
+before=$(history '{{.ID}}'; ls $depot/snapshots)
+fails 125 as alice srun -n1 -w n1 --environment=dev --environment-commit sh -c 'head -c 100000 /dev/urandom >/opt/t/random'
 has "$err" 'changes on node n1 are not kept: '
-has "$err" 'Permission denied'
-chmod 700 $depot/packs
-equal "$(history '{{.ID}}'; ls -A $depot/snapshots $depot/layers $depot/packs)" "$before"
+has "$err" 'No space left on device'
+has "$err" 'hint: on the login node: `skiff depot gc --budget 0` makes room'
+eventually 20 sh -c '[ -z "$(squeue -h)" ]'
+equal "$(on n1 ls /run/small | grep -v full; history '{{.ID}}'; ls $depot/snapshots)" "$(ls $depot/snapshots; echo "$before")"
+on n1 sh -c "umount $depot/snapshots /run/small; rmdir /run/small"
+ok as alice skiff depot verify
 
 # What no history has yet is not collected.
 rm -f up

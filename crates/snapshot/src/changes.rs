@@ -1,5 +1,6 @@
 //! What a job has changed in its root becomes a snapshot: its upper is one more layer over those of the snapshot that the job ran in.
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use crate::base::BaseRoot;
@@ -12,7 +13,7 @@ use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
 use crate::plan::{full, take_out_unshippable};
 use crate::snapshot::{How, Pushed, TRIES, WrittenLayer, write_layer, write_manifest};
-use crate::tree::{NodeType, TreeNode, order, walk};
+use crate::tree::{NodeType, TreeNode, is_within, order, walk};
 
 /// An upper over the layers of a snapshot.
 #[derive(Clone, Copy)]
@@ -25,7 +26,7 @@ pub struct ChangesInput<'a> {
     pub base: BorrowedFd<'a>,
 }
 
-/// Takes a snapshot of the upper, unless it changes nothing that `counts` leaves; and gives what it changes. In the depot nothing is named
+/// Takes a snapshot of what of the upper's changes `counts` leaves, if that is anything; and gives these changes. In the depot nothing is named
 /// before it is whole. Runs inside the environment's user namespace.
 pub fn push_changes(
     depot: &Depot,
@@ -35,13 +36,17 @@ pub fn push_changes(
     let manifest = depot.manifest(input.parent)?;
     // As somebody who relies on them: from here on no collection takes them.
     depot.rely_on(input.parent)?;
-    let changes = counts(changes_over(depot, &manifest.layers, input.upper, input.base)?);
+    let all = changes_over(depot, &manifest.layers, input.upper, input.base)?;
+    let changes = counts(all.clone());
     if changes.is_empty() {
         return Ok((None, changes));
     }
+    let counted: BTreeSet<&[u8]> = changes.iter().map(|change| &change.path[..]).collect();
+    let mut left_out: BTreeSet<&[u8]> = all.iter().map(|change| &change.path[..]).collect();
+    left_out.retain(|path| !counted.contains(path));
     let mut last = None;
     for _ in 0..TRIES {
-        match attempt(depot, input, &manifest) {
+        match attempt(depot, input, &manifest, &left_out) {
             // A process of the job that has not ended yet writes.
             Err(Error::Moved { object }) => last = Some(object),
             pushed => return Ok((Some(pushed?), changes)),
@@ -50,8 +55,14 @@ pub fn push_changes(
     Err(Error::Busy { object: last.unwrap_or_default(), tries: TRIES })
 }
 
-fn attempt(depot: &Depot, input: &ChangesInput<'_>, parent: &SnapshotManifest) -> Result<Pushed> {
+fn attempt(
+    depot: &Depot,
+    input: &ChangesInput<'_>,
+    parent: &SnapshotManifest,
+    left_out: &BTreeSet<&[u8]>,
+) -> Result<Pushed> {
     let mut nodes = walk(input.upper)?;
+    nodes.retain(|node| !left_out.iter().any(|path| !path.is_empty() && is_within(&node.path, path)));
     let skipped = take_out(depot, &mut nodes, &parent.layers, BaseRoot(input.base))?;
     let mut layers = parent.layers.clone();
     let items = full(&nodes);
