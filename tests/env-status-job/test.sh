@@ -6,6 +6,8 @@ depot=/home/alice/.local/share/skiff/depot
 cd /home/alice
 over() { eventually 30 sh -c '[ -z "$(squeue -h)" ]'; }
 row() { sed -n "s/^\($1\)  */\1 /p" <<<"$out" | tr -s ' '; }
+# The supervisor of the job's root on n1.
+keeper() { on n1 sh -c 'for p in $(pgrep -f "^skiff-env"); do [ "$(readlink /proc/$p/ns/mnt)" != "$(readlink /proc/1/ns/mnt)" ] || echo $p; done'; }
 
 fails 125 as alice skiff env status 4711
 has "$err" 'job 4711: no node has noted anything of it'
@@ -65,12 +67,22 @@ rm -f up
 ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'echo x >/etc/marker; touch up; sleep 1000'
 job=$out
 eventually 20 test -e up
-keeper=$(on n1 sh -c 'for p in $(pgrep -f "^skiff-env"); do [ "$(readlink /proc/$p/ns/mnt)" != "$(readlink /proc/1/ns/mnt)" ] || echo $p; done')
-on n1 kill -9 $keeper
+on n1 kill -9 $(keeper)
 scancel "$job"
 over
 ok as alice skiff env status "$job"
 has "$(row n1 | tail -1)" "none: job $job: changes on node n1 are not kept: the job's environment was gone before they could be kept"
+# A supervisor that its user has stopped does not hold up the epilog, nor a pipe in the place of what that writes.
+rm -f up
+ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'echo x >/etc/marker; touch up; sleep 1000'
+job=$out
+eventually 20 test -e up
+on n1 kill -STOP $(keeper)
+on n1 sh -c "mkfifo /run/skiff/jobs/$job/user/*.kept/commit-done"
+scancel "$job"
+over
+ok as alice skiff env status "$job"
+has "$(row n1 | tail -1)" 'not kept: the job'
 mkdir -p /etc/skiff/conf.d
 printf '[slurm]\ncommit_seconds = 0\n' >/etc/skiff/conf.d/commit.toml
 fails 125 as alice srun -n1 --environment=dev --environment-commit sh -c 'echo x >/etc/marker'
@@ -89,7 +101,7 @@ try as alice skiff env status 99
 equal "$code" 0
 has "$err" 'not a regular file'
 end=$(grep -l '"error":' $depot/jobs/*.noted | head -1)
-sed 's/"error":"[^"]*"/"error":"\\u001b[31mred\\u202e"/' "$end" >/tmp/forged
+sed 's/"error":"[^"]*"/"error":"\\u001b[2Jred\\u202e"/' "$end" >/tmp/forged
 as alice sh -c "cat >'$depot/jobs/98@n1@r.end'" </tmp/forged
 ok as alice skiff env status 98
 has "$out" 'none: '

@@ -42,8 +42,6 @@ pub const WORKING_DIR: &str = "SLURM_WORKING_DIR";
 
 /// The value that switches environments off.
 pub const NONE: &str = "none";
-/// What `--environment-commit` means without a value.
-pub const COMMIT_BY_DEFAULT: &str = "rank0";
 /// A batch script as a step.
 pub const BATCH: &str = "batch";
 /// The shell of `salloc` as a step.

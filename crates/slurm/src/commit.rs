@@ -121,7 +121,8 @@ impl CommitResult {
 }
 
 fn mark_done(dir: &Path, result: CommitResult) {
-    fs::write(dir.join(DONE), result.to_text()).ignore_error("what is kept twice is one snapshot");
+    let file = dir.join(DONE);
+    small_file::write(&file, result.to_text().as_bytes()).ignore_error("what is kept twice is one snapshot");
 }
 
 /// Adds what came of it to the job's figures.
@@ -136,7 +137,7 @@ pub fn add_result(dir: &Path, figures: &mut JobFigures) {
 }
 
 fn is_done(dir: &Path) -> bool {
-    dir.join(DONE).exists()
+    fs::symlink_metadata(dir.join(DONE)).is_ok_and(|found| found.is_file())
 }
 
 /// Where a root of a job is. A job that is requeued comes back with its number, and is another one then: the prolog's link tells them apart.
@@ -175,7 +176,7 @@ pub fn begin(job: &SlurmJob) -> Result<()> {
     let of = u32::try_from(hosts.len()).unwrap_or(0);
     let root = KeptRoot { place, of, snapshot: snapshot.clone(), commit: commit.clone() };
     let new = dir.join(format!("{HERE}.{}", getpid().as_raw_nonzero()));
-    fs::write(&new, root.to_text()?).context(|| new.display().to_string())?;
+    small_file::write(&new, root.to_text()?.as_bytes()).context(|| new.display().to_string())?;
     fs::rename(&new, &file).context(|| file.display().to_string())
 }
 

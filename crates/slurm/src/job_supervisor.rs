@@ -125,11 +125,8 @@ fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
         }
     }
     let (kept, others): (Vec<_>, Vec<_>) = roots.into_iter().partition(|path| commit::is_kept(path));
-    let ended = others
-        .iter()
-        .chain(&kept)
-        .map(|path| control::end_at(path))
-        .fold(Ok(()), |all, one| all.and(one.map(drop)));
+    let end_at = |path: &PathBuf| control::end_at(path).map(drop);
+    let ended = others.iter().chain(&kept).map(end_at).fold(Ok(()), Result::and);
     let end = Instant::now() + limit;
     let stop = |path: &PathBuf| control::stop_at(path).map(drop);
     // What one has left keeps no other from being removed.

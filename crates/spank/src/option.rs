@@ -68,6 +68,9 @@ static OPTIONS: Options = Options([
     ),
 ]);
 
+/// What `--environment-commit` means without a value.
+const RANK0: &CStr = c"rank0";
+
 /// What Slurm, as `getopt`, calls an argument that may be left out.
 const OPTIONAL: c_int = 2;
 
@@ -165,18 +168,12 @@ unsafe extern "C" fn store(place: c_int, argument: *const c_char, _remote: c_int
     let stored = match (place, argument) {
         (0, argument) => ENVIRONMENT.lock().map(|mut value| *value = argument.map(CStr::to_owned)).is_ok(),
         (1, argument) => {
-            let value = argument.map_or_else(by_default, CStr::to_owned);
+            let value = argument.unwrap_or(RANK0).to_owned();
             COMMIT.lock().map(|mut commit| *commit = Some(value)).is_ok()
         }
         (_, argument) => add(name(option), argument).is_some(),
     };
     if stored { 0 } else { -1 }
-}
-
-/// What `--environment-commit` means without a value.
-fn by_default() -> CString {
-    // It has no zero byte inside.
-    CString::new(skiff_slurm_names::COMMIT_BY_DEFAULT).unwrap_or_default()
 }
 
 /// The later of two words wins; Slurm may repeat one.

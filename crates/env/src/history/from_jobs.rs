@@ -190,7 +190,6 @@ mod tests {
         let tags: Vec<_> = history.tags.iter().map(|(tag, id)| (tag.as_str(), id.0[0])).collect();
         assert_eq!(tags, [("job-7-n1", 3), ("job-7-n1.2", 4)]);
         // The environment itself has not changed: its next snapshot, if it is the last one of before, adds nothing.
-        let mut history = history;
         history.entries.rotate_left(1);
         history.add(HistoryEntry { created: 30, ..entry(1, 30) });
         let ids: Vec<_> = history.entries.iter().map(|entry| entry.snapshot.0[0]).collect();
