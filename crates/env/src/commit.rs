@@ -43,7 +43,7 @@ struct KeptUpper {
 pub struct JobRoot<'a> {
     /// Where.
     pub place: JobPlace,
-    /// Its directory.
+    /// Directory of the root.
     pub dir: &'a Path,
     /// What the job runs in.
     pub snapshot: &'a Snapshot,

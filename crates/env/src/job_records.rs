@@ -125,7 +125,7 @@ pub struct JobRecords {
 }
 
 impl JobRecords {
-    /// Those of a depot, if there are any.
+    /// Opens the records of a depot, if there are any.
     pub fn find(depot: &Path) -> Result<Option<Self>> {
         let dir = TrustedDir::find(&depot.join(RECORDS), getuid().as_raw())?;
         Ok(dir.map(|dir| Self { dir }))

@@ -235,7 +235,7 @@ pub fn on_node(context: &UserContext, depot: &Path, id: ImageId, reference: &str
 /// Where an image came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImageOrigin {
-    /// It was in the store of this host.
+    /// The store of this host, where it was already.
     Store,
     /// A file.
     File,

@@ -48,7 +48,7 @@ pub fn is_kept(dir: &Path) -> bool {
 }
 
 impl KeptRoot {
-    /// That of a directory, if a task has noted it.
+    /// Reads what a task has noted in a root's directory, if one has.
     fn of(dir: &Path) -> Result<Option<Self>> {
         let file = dir.join(HERE);
         let shown = || file.display().to_string();

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
 use crate::plan::{full, take_out_unshippable};
-use crate::snapshot::{How, Pushed, TRIES, WrittenLayer, write_layer, write_manifest};
+use crate::snapshot::{How, Pushed, PushedLayer, TRIES, write_layer, write_manifest};
 use crate::tree::{NodeType, TreeNode, is_within, order, walk};
 
 /// An upper over the layers of a snapshot.
@@ -67,7 +67,7 @@ fn attempt(
     let mut layers = parent.layers.clone();
     let items = full(&nodes);
     let written = write_layer(depot, input.upper, &mut nodes, &items, &layers, None)?;
-    let WrittenLayer { layer, entries, bytes, packs } =
+    let PushedLayer { layer, entries, bytes, packs } =
         written.ok_or_else(|| Error::Moved { object: "the upper".into() })?;
     let refuse = |why: &str| Error::Unsupported { object: "the job's changes".into(), why: why.into() };
     if layers.len() >= MAX_LAYERS {

@@ -24,7 +24,7 @@ use flat::{Details, FlatEntry, FlatLayers, key};
 mod conflicts;
 mod flat;
 
-pub use conflicts::{Conflict, conflicts};
+pub use conflicts::{ChangeConflict, conflicts};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]

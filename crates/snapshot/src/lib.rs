@@ -38,7 +38,7 @@ pub use collect::{
     CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
     UnnamedFile,
 };
-pub use compare::{Conflict, Side, compare, conflicts};
+pub use compare::{ChangeConflict, Side, compare, conflicts};
 pub use depot::Depot;
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};

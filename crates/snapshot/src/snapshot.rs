@@ -230,7 +230,7 @@ fn weight_of(items: &[Item], nodes: &[TreeNode]) -> u64 {
 }
 
 /// A layer that was written to the depot.
-pub(crate) struct WrittenLayer {
+pub(crate) struct PushedLayer {
     pub(crate) layer: LayerRef,
     /// Entries in it.
     pub(crate) entries: u64,
@@ -248,7 +248,7 @@ pub(crate) fn write_layer(
     items: &[Item],
     chain: &[LayerRef],
     except: Option<LayerId>,
-) -> Result<Option<WrittenLayer>> {
+) -> Result<Option<PushedLayer>> {
     let all = if weight_of(items, nodes) > LARGE { depot.layer_ids()? } else { vec![] };
     let all = all.into_iter().map(|(id, _)| id);
     let chain = chain.iter().rev().map(|layer| layer.digest);
@@ -269,7 +269,7 @@ pub(crate) fn write_layer(
         return Ok(None);
     }
     let added = depot.add_layer(temp, written, id)?;
-    Ok(Some(WrittenLayer { layer: added.layer, entries, bytes: added.bytes, packs: added.packs }))
+    Ok(Some(PushedLayer { layer: added.layer, entries, bytes: added.bytes, packs: added.packs }))
 }
 
 /// Writes the manifest of `layers`, when all that they consist of is in the depot: a snapshot.
@@ -344,7 +344,7 @@ impl Work<'_> {
     /// Writes a layer, unless it is the one named; and how many entries and bytes were written. Nodes that vanished meanwhile are forgotten.
     fn layer(&mut self, items: &[Item], except: Option<LayerId>) -> Result<(Option<LayerRef>, (u64, u64))> {
         let written = write_layer(self.depot, self.input.upper, &mut self.nodes, items, &self.chain, except)?;
-        let Some(WrittenLayer { layer, entries, bytes, packs }) = written else { return Ok((None, (0, 0))) };
+        let Some(PushedLayer { layer, entries, bytes, packs }) = written else { return Ok((None, (0, 0))) };
         self.packs = packs;
         Ok((Some(layer), (entries, bytes)))
     }

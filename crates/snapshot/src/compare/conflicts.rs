@@ -12,7 +12,7 @@ use super::flat::{FlatEntry, FlatLayers};
 
 /// A path that at least two snapshots have changed, and not in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub struct ChangeConflict {
     /// The path, relative to the root.
     pub path: Vec<u8>,
     /// The places, in the list of snapshots, of those that have changed it.
@@ -20,7 +20,11 @@ pub struct Conflict {
 }
 
 /// What the layers above those of `parent` change differently, in the order of a walk. When a file was written does not count.
-pub fn conflicts(depot: &Depot, parent: &SnapshotId, snapshots: &[SnapshotId]) -> Result<Vec<Conflict>> {
+pub fn conflicts(
+    depot: &Depot,
+    parent: &SnapshotId,
+    snapshots: &[SnapshotId],
+) -> Result<Vec<ChangeConflict>> {
     let below = depot.manifest(parent)?.layers;
     let mut by_path: BTreeMap<Vec<u8>, Vec<(usize, FlatEntry)>> = BTreeMap::new();
     for (at, id) in snapshots.iter().enumerate() {
@@ -33,7 +37,7 @@ pub fn conflicts(depot: &Depot, parent: &SnapshotId, snapshots: &[SnapshotId]) -
     let differ = |(path, all): (Vec<u8>, Vec<(usize, FlatEntry)>)| {
         let first = all.first().map(|(_, entry)| entry)?;
         let is_conflict = all.iter().any(|(_, entry)| !is_alike(first, entry));
-        is_conflict.then(|| Conflict {
+        is_conflict.then(|| ChangeConflict {
             path: path.into_iter().map(|byte| if byte == 0 { b'/' } else { byte }).collect(),
             changed_by: all.iter().map(|(at, _)| *at).collect(),
         })
