@@ -78,7 +78,7 @@ ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o ou
 job=$out
 eventually 20 test -e up
 on n1 kill -STOP $(keeper)
-on n1 sh -c "mkfifo /run/skiff/jobs/$job/user/*.kept/commit-done"
+on n1 sh -c "cd /run/skiff/jobs/$job/user/*.kept && mkfifo commit-done"
 scancel "$job"
 over
 ok as alice skiff env status "$job"

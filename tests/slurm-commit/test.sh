@@ -1,4 +1,5 @@
 # bed: --nodes 2 --slurm-conf KillWait=2
+# time: 300
 # takes: 60
 # What jobs change in their environment becomes a snapshot where that is asked for, is listed where nodes differ, and changes nothing at home.
 . "$(dirname "$0")/../lib.sh"
