@@ -59,7 +59,7 @@ ok as alice srun -n1 --environment=dev --environment-commit sh -c 'touch /opt/t/
 has "$err" 'nothing was changed in dev on n1'
 equal "$(history '{{.ID}}')" "$before"
 # Without the option nothing is kept.
-ok as alice srun -n1 --environment=dev sh -c 'echo lost >/opt/t/tool'
+ok as alice srun -Q -n1 --environment=dev sh -c 'echo lost >/opt/t/tool'
 equal "$err$(history '{{.ID}}')" "$before"
 
 # A node by name; each of them, with what they changed differently.
@@ -108,7 +108,7 @@ has_changes "job-$job-n2"
 # By a variable, which means environments only.
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=n2 srun -N2 --environment=dev sh -c 'echo variable >/etc/marker'
 has "$err" 'changes in dev on n2 are a snapshot'
-ok as alice env SKIFF_ENVIRONMENT_COMMIT=rank0 srun -n1 --environment=none true
+ok as alice env SKIFF_ENVIRONMENT_COMMIT=rank0 srun -Q -n1 --environment=none true
 equal "$err" ''
 # From inside, of the environment that one is in.
 inside alice dev 'srun -n1 --environment-commit sh -c "echo inside >/etc/marker" 2>&1'
