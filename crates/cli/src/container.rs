@@ -10,6 +10,9 @@ pub struct SubmitArgs {
     /// Environment, or image:IMAGE
     #[arg(long)]
     pub environment: Option<String>,
+    /// Nodes whose changes become a snapshot: rank0, all, or a node's name
+    #[arg(long, value_name = "NODES")]
+    pub environment_commit: Option<String>,
     /// Prepare a step of a job that exists already
     #[arg(long)]
     pub step: bool,

@@ -101,10 +101,13 @@ pub enum EnvCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show packages and files of yours that hide newer ones of the host
+    /// Show what of yours hides something newer of the host; or how a job got its environment, and what it changed
     Status {
         #[command(flatten)]
         env: EnvNameArg,
+        /// Job ID; a NAME of digits that no environment has is one, too
+        #[arg(long, value_name = "ID")]
+        job: Option<u32>,
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -13,7 +13,7 @@ use skiff_user::context::UserContext;
 
 use crate::calling;
 use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
-use crate::history::SnapshotHistory;
+use crate::history::{self, SnapshotHistory};
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
@@ -39,6 +39,7 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
 /// The snapshot that is meant.
 pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
     let env = Environment::existing(context, name.clone())?;
+    history::catch_up(context, &env);
     SnapshotHistory::of(&env.dir)?.find(name, revision)
 }
 
@@ -48,7 +49,7 @@ pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision)
     let depot = context.depot()?;
     Depot::open(&depot).and_then(|depot| depot.rely_on(&id)).map_err(ours)?;
     let depot = depot.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", depot.display())))?;
-    Ok(Snapshot { environment, snapshot: id.to_string(), depot: depot.into() })
+    Ok(Snapshot { environment, snapshot: id.to_string(), depot: depot.into(), commit: None })
 }
 
 /// What changed from one snapshot to another, or to the environment as it is.

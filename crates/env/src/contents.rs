@@ -76,17 +76,22 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
 pub(crate) fn leave_out_mount_points(context: &UserContext, env: &Environment, changes: &mut Vec<Change>) {
     // One that cannot run now has its places shown.
     if let Ok(plan) = root::plan(context, env) {
-        leave_out_places(changes, &plan);
+        leave_out_places(changes, &places_of(&plan));
     }
 }
 
-/// The same by the plan. (Files come in order, a directory before what is in it.)
-fn leave_out_places(changes: &mut Vec<Change>, plan: &Plan) {
+/// Where something is mounted by a plan.
+pub(crate) fn places_of(plan: &Plan) -> Vec<&Path> {
     let mut targets: Vec<&Path> =
         plan.mounts.iter().map(|mount| mount.target.as_path()).chain([Path::new(inside::DIR)]).collect();
     if plan.base != Base::Host {
         targets.push(Path::new(inside::MTAB));
     }
+    targets
+}
+
+/// The same by these places. (Files come in order, a directory before what is in it.)
+pub(crate) fn leave_out_places(changes: &mut Vec<Change>, targets: &[&Path]) {
     let mut kept: Vec<Change> = vec![];
     for change in std::mem::take(changes).into_iter().rev() {
         let path = Path::new("/").join(OsStr::from_bytes(&change.path));
@@ -187,6 +192,7 @@ fn write_snapshot(
                 .to_str()
                 .ok_or_else(|| Error::new(format!("{}: not UTF-8", depot_dir.display())))?
                 .into(),
+            commit: None,
         };
         let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
         Ok(SnapshotReport {

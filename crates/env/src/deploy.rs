@@ -19,7 +19,8 @@ use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
 use crate::depot;
-use crate::layer_store;
+use crate::job_records::{StartOrigin, StartPart};
+use crate::layer_store::{self, StoredLayers};
 use crate::snapshot_fault::ours;
 
 pub use crate::bounded::until;
@@ -37,6 +38,8 @@ pub struct Deployed {
     pub stored_layers: Vec<ImageId>,
     /// The image below them; nothing if that is the host's root.
     pub image: Option<ImageName>,
+    /// What that took.
+    pub parts: Vec<StartPart>,
 }
 
 /// What the process that fetches says.
@@ -45,6 +48,7 @@ struct Fetched {
     difference: String,
     layers: FetchedLayers,
     image: Option<ImageName>,
+    parts: Vec<StartPart>,
 }
 
 /// Where a snapshot's layers are, bottom first.
@@ -61,7 +65,7 @@ enum FetchedLayers {
 pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Deployed> {
     let (end, _) = time_limit(context);
     for _ in 0..3 {
-        let Fetched { difference, layers, image } = fetch_until(context, job, number, end)?;
+        let Fetched { difference, layers, image, parts } = fetch_until(context, job, number, end)?;
         let (unpacked, stored_layers) = match layers {
             // One that another job's fetch takes away now is missed by the helper, and the step says so.
             FetchedLayers::Stored(stored) => (vec![], stored),
@@ -69,7 +73,7 @@ pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Depl
         };
         // Another job's fetch may have evicted one this very moment.
         if let Some(layers) = hold(context, &cache_dir(context), unpacked)? {
-            return Ok(Deployed { difference, layers, stored_layers, image });
+            return Ok(Deployed { difference, layers, stored_layers, image, parts });
         }
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
@@ -95,16 +99,27 @@ fn fetch(context: &UserContext, job: &Snapshot, number: u32) -> Result<Fetched> 
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
+    let begun = Instant::now();
     let image = base_fingerprint::image_of(&manifest.base)?
-        .map(|(id, name)| get::on_node(context, Path::new(&job.depot), id, name).map_err(about_node))
+        .map(|(id, name)| get::on_node_from(context, Path::new(&job.depot), id, name).map_err(about_node))
         .transpose()?;
+    let mut parts: Vec<StartPart> =
+        image.iter().map(|(entry, origin)| StartPart::image(entry, *origin, begun)).collect();
+    let image = image.map(|(entry, _)| entry);
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
-    let layers = match layer_store::add(context, &depot, &manifest) {
-        Some(stored) => FetchedLayers::Stored(stored),
-        None => FetchedLayers::Unpacked(layers(context, &cache_dir(context), &depot, (&id, &manifest))?),
+    let begun = Instant::now();
+    let (layers, from, missing) = match layer_store::add(context, &depot, &manifest) {
+        Some(StoredLayers { ids, missing }) => (FetchedLayers::Stored(ids), StartOrigin::Store, missing),
+        None => {
+            let dir = cache_dir(context);
+            let missing = open_cache(context, &dir)?.missing(&manifest).map_err(ours)?;
+            let unpacked = layers(context, &dir, &depot, (&id, &manifest))?;
+            (FetchedLayers::Unpacked(unpacked), StartOrigin::Cache, missing)
+        }
     };
-    Ok(Fetched { difference, layers, image })
+    parts.push(StartPart::snapshot(from, missing, begun));
+    Ok(Fetched { difference, layers, image, parts })
 }
 
 /// Compares this node's base with the one the environment was built on.

@@ -17,6 +17,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::size;
 use skiff_user::context::UserContext;
 
+use crate::job_records::JobRecords;
 use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
 
@@ -51,6 +52,14 @@ pub fn run(command: &DepotCommand) -> Result<i32> {
         }
     }
     Ok(0)
+}
+
+/// Whether a job of the user's has not ended; nothing where nobody knows.
+pub fn is_live_job(context: &UserContext, id: u32) -> Option<bool> {
+    match JobList::ask(context) {
+        Ok(JobList::Known(jobs)) => Some(jobs.iter().any(|job| job.id == id)),
+        _ => None,
+    }
 }
 
 /// The user's depot, if there is one.
@@ -127,6 +136,9 @@ impl Collection {
     fn carry_out(&self) -> Result<Pruned> {
         let pruned = self.depot.carry_out(&self.contents, &self.plan).map_err(ours)?;
         uses::forget(self.depot.path(), &self.keepers.ended_uses)?;
+        if let Some(records) = JobRecords::find(self.depot.path())? {
+            records.forget(&self.keepers.old_records)?;
+        }
         Ok(pruned)
     }
 }

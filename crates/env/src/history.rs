@@ -18,17 +18,19 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, FEWEST_DIGITS, Revision, TagName};
 use skiff_sys::clock::now;
-use skiff_sys::{lock, small_file};
+use skiff_sys::{IgnoreError, lock, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, with_umask};
 
 use crate::snapshot_fault::ours;
 
 mod commands;
+mod from_jobs;
 #[cfg(test)]
 mod tests;
 
 pub use commands::{list, tag};
+pub use from_jobs::catch_up;
 
 /// In the environment's directory.
 pub const FILE: &str = "history.json";
@@ -59,6 +61,8 @@ pub enum SnapshotOrigin {
     BeforeRollback,
     /// The environment was rolled back to it.
     Rollback,
+    /// A job has changed its environment on a node. It was never the environment's own state.
+    JobChanges,
 }
 
 impl SnapshotOrigin {
@@ -70,6 +74,7 @@ impl SnapshotOrigin {
             Self::Instance => "instance",
             Self::BeforeRollback => "before rollback",
             Self::Rollback => "rollback",
+            Self::JobChanges => "job's changes",
         }
     }
 }
@@ -129,9 +134,10 @@ impl SnapshotHistory {
         self.tags.iter().filter(move |(_, id)| **id == snapshot).map(|(tag, _)| tag)
     }
 
-    /// Notes a snapshot, unless it is the newest already; then only what the user says of it.
+    /// Notes a snapshot, unless it is the newest of the environment's states already; then only what the user says of it.
     fn add(&mut self, entry: HistoryEntry) {
-        match self.entries.first_mut().filter(|newest| newest.snapshot == entry.snapshot) {
+        let newest = self.entries.iter_mut().find(|newest| newest.origin != SnapshotOrigin::JobChanges);
+        match newest.filter(|newest| newest.snapshot == entry.snapshot) {
             Some(newest) => newest.message = entry.message.or(newest.message.take()),
             None => self.entries.insert(0, entry),
         }
@@ -173,7 +179,9 @@ impl SnapshotHistory {
         };
         let untagged = self.entries.iter().filter(|entry| !tagged.contains(&entry.snapshot));
         let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry));
-        let newest = self.entries.first();
+        // Of the environment's own states, and of all.
+        let own = self.entries.iter().find(|entry| entry.origin != SnapshotOrigin::JobChanges);
+        let newest = self.entries.first().into_iter().chain(own);
         let recent = recent.chain(newest).map(|entry| entry.snapshot).collect();
         KeptSnapshots { tagged, recent }
     }
@@ -320,11 +328,13 @@ pub fn change<T>(
     })?;
     let before = SnapshotHistory::of(&env.dir)?;
     let mut after = before.clone();
+    let from_jobs = from_jobs::adopt(&mut after, context, &env.name, depot)?;
     let done = act(&mut after);
     if after != before {
         after.forget(context.config.history.snapshots, &skiff_snapshot::present(depot).map_err(ours)?);
         write(&dir, &after)?;
     }
+    from_jobs.mark_noted().ignore_error("what is not marked is found to be there the next time");
     done
 }
 

@@ -4,11 +4,14 @@ pub mod base_fingerprint;
 pub mod between;
 mod bounded;
 pub mod calling;
+pub mod commit;
 pub mod contents;
 pub mod deploy;
 pub mod depot;
 mod export;
 pub mod history;
+pub mod job_records;
+mod job_status;
 pub mod latest;
 mod layer_store;
 pub mod live;
@@ -65,7 +68,10 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             between::diff(&context, env, snapshots, output.json)?;
         }
         EnvCommand::Refresh { env, output } => live::refresh(&context, &env.name, output.json)?,
-        EnvCommand::Status { env, output } => status::status(&context, &env.name, output.json)?,
+        EnvCommand::Status { env, job, output } => match job_status::meant(&context, &env.name, *job)? {
+            Some(job) => job_status::status(&context, job, output.json)?,
+            None => status::status(&context, &env.name, output.json)?,
+        },
         EnvCommand::Snapshot { env, tag, message, output } => {
             let (tag, message) = (tag.clone(), message.clone());
             let occasion = Occasion { message, tag, ..SnapshotOrigin::Manual.into() };

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
@@ -228,18 +229,44 @@ fn in_store(context: &UserContext, id: ImageId, reference: &str) -> Result<Optio
 /// The image of this id as this node's store has it, which gets it if need be: from its file, a copy in the depot, or a registry. Its name
 /// stays what it is to the user.
 pub fn on_node(context: &UserContext, depot: &Path, id: ImageId, reference: &str) -> Result<ImageName> {
+    on_node_from(context, depot, id, reference).map(|(entry, _)| entry)
+}
+
+/// Where an image came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImageOrigin {
+    /// The store of this host, where it was already.
+    Store,
+    /// A file.
+    File,
+    /// The user's depot.
+    Depot,
+    /// A registry.
+    Registry,
+}
+
+/// The same, and where it came from.
+pub fn on_node_from(
+    context: &UserContext,
+    depot: &Path,
+    id: ImageId,
+    reference: &str,
+) -> Result<(ImageName, ImageOrigin)> {
     if let Some(entry) = in_store(context, id, reference)? {
-        return Ok(entry);
+        return Ok((entry, ImageOrigin::Store));
     }
     if let Some(file) = ImageFile::of(reference) {
-        return import::exactly(context, &file, id);
+        return Ok((import::exactly(context, &file, id)?, ImageOrigin::File));
     }
     match from_depot(context, depot, id, reference)? {
-        Some(entry) => Ok(entry),
+        Some(entry) => Ok((entry, ImageOrigin::Depot)),
         None if Named::from_str(reference).is_ok_and(|named| named.is_local()) => {
             Err(not_here(id, reference))
         }
-        None => fetch_exactly(context, id, reference, &mut PullProgress::new(None, true)),
+        None => {
+            let entry = fetch_exactly(context, id, reference, &mut PullProgress::new(None, true))?;
+            Ok((entry, ImageOrigin::Registry))
+        }
     }
 }
 

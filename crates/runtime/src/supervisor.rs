@@ -62,8 +62,8 @@ pub enum Lifetime<'a> {
     WhileUsed,
     /// With its last session.
     WhileEntered,
-    /// When it is told to.
-    UntilStopped,
+    /// When it is told to. Then this is done, if anything, when nothing runs in it any more.
+    UntilStopped(Option<&'a dyn Fn()>),
     /// With the command that it is there for, or when it is told to.
     Instance(&'a Service<'a>),
 }
@@ -112,7 +112,7 @@ impl Lifetime<'_> {
     fn patience(self) -> Duration {
         match self {
             Self::WhileUsed => Duration::from_secs(60),
-            Self::WhileEntered | Self::UntilStopped | Self::Instance(_) => Duration::from_secs(300),
+            Self::WhileEntered | Self::UntilStopped(_) | Self::Instance(_) => Duration::from_secs(300),
         }
     }
 }
@@ -163,13 +163,13 @@ impl<'a> Supervisor<'a> {
         let host = listen_at(&runtime.dir, HOST, SocketType::STREAM)?;
         let socket = runtime.dir.join(HOST);
         // In a job the host's commands run as they are: everybody is themselves there. But an image has nothing of what they need.
-        let in_job = matches!(lifetime, Lifetime::UntilStopped) && plan.base == Base::Host;
+        let in_job = matches!(lifetime, Lifetime::UntilStopped(_)) && plan.base == Base::Host;
         let socket = (runtime.environment.is_some() && !in_job && !plan.contain).then_some(socket.as_path());
         let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
         let options = StartOptions { helper, socket, hosts: hosts.as_deref(), ..StartOptions::default() };
         let (instance, running) = match lifetime {
             Lifetime::Instance(service) => service.start(context, plan, options, signals.before())?,
-            Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped => {
+            Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped(_) => {
                 (start(plan, options)?, None)
             }
         };
@@ -228,7 +228,7 @@ impl<'a> Supervisor<'a> {
             }
             let lingered = self.idle_until().is_some_and(|end| Instant::now() >= end);
             if stop || served || woken.init_ended || (self.sessions.is_empty() && lingered) {
-                return self.end();
+                return self.end(stop);
             }
         }
     }
@@ -238,7 +238,7 @@ impl<'a> Supervisor<'a> {
         let linger = match self.lifetime {
             Lifetime::WhileUsed => Duration::from_secs(self.context.config.run.linger),
             Lifetime::WhileEntered => Duration::ZERO,
-            Lifetime::UntilStopped | Lifetime::Instance(_) => return None,
+            Lifetime::UntilStopped(_) | Lifetime::Instance(_) => return None,
         };
         self.idle_since.map(|since| since + linger)
     }
@@ -372,7 +372,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn end(self) {
+    /// Ends what runs; `is_told`: because somebody has asked for it.
+    fn end(self, is_told: bool) {
         if let Lifetime::Instance(service) = self.lifetime {
             service.note_end(self.running.as_ref().map(Running::ended));
         }
@@ -381,6 +382,10 @@ impl<'a> Supervisor<'a> {
         );
         // A command that runs as the user is a child of this process, in process 1's PID namespace.
         reap_all_until(self.instance.init.pid);
+        // Whoever waits for the end waits for the lock, which goes last.
+        if let (Lifetime::UntilStopped(Some(act)), true) = (self.lifetime, is_told) {
+            act();
+        }
         for name in [CONTROL, HOST] {
             remove(&self.runtime.dir, name);
         }

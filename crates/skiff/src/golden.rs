@@ -250,7 +250,7 @@ impl Machine {
         let temporary = Some(["/run/skiff/jobs/1/tmp", "/run/skiff/jobs/1/vartmp"].map(PathBuf::from));
         if submit.environment.is_some() {
             let (environment, snapshot, depot) = (dev().name, "cd".repeat(32), "/depot".into());
-            let snapshot = Snapshot { environment, snapshot, depot };
+            let snapshot = Snapshot { environment, snapshot, depot, commit: None };
             let layers = vec!["/cache/top".into(), "/cache/bottom".into()];
             let options = slurm::job_supervisor::options(&snapshot, memory(), layers, services, temporary);
             return self.build(options, "host");

@@ -17,6 +17,8 @@ pub const ARGV0: &str = "SKIFF_TASK_ARGV0";
 pub const ARGV0_CARRIER: &str = "SLURM_SKIFF_TASK_ARGV0";
 /// The environment that submissions use when no option names one.
 pub const ENVIRONMENT: &str = "SKIFF_ENVIRONMENT";
+/// Whose changes in the environment are kept when no option says so: `rank0`, `all` or a node's name.
+pub const ENVIRONMENT_COMMIT: &str = "SKIFF_ENVIRONMENT_COMMIT";
 /// On a node: the value of the step's `--environment`, if it was given.
 pub const STEP_ENVIRONMENT: &str = "SKIFF_STEP_ENVIRONMENT";
 /// In a step: `JOB.STEP` as they are called on this node; the step is a number, [`BATCH`] or [`INTERACTIVE`].

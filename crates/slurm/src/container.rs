@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use skiff_env::deploy::{node_name, time_limit, until};
+use skiff_env::job_records::StartPart;
 use skiff_output as output;
+use skiff_plan::get::ImageOrigin;
 use skiff_plan::{self as plan, PlanOptions, RootOptions, base, get, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
@@ -18,6 +21,7 @@ use skiff_user::{dirs, scratch};
 
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
+use crate::start_record::StartTimes;
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
@@ -33,22 +37,28 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     // One that the job was submitted with is all its steps'. One that a step has brought goes with the last step that is in it: what
     // stays of it then, if it has a name, is what was changed.
     let lifetime = if job.step.is_none() && container.name.is_none() {
-        Lifetime::UntilStopped
+        Lifetime::UntilStopped(None)
     } else {
         Lifetime::WhileEntered
     };
     let name = container.environment.clone();
     let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
-    supervisor::session_at(context, &runtime, lifetime, || {
-        let entry = image(context, container, &runtime.dir)?;
+    let times = StartTimes::default();
+    let live = supervisor::session_at(context, &runtime, lifetime, || {
+        let begun = Instant::now();
+        let (entry, origin) = image(context, container, &runtime.dir)?;
+        let part = StartPart::image(&entry, origin, begun);
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let exec = entry.exec()?;
         let mut facts = base::facts(context, entry.id, exec.volumes)?;
         facts.working_dir =
             working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
         let options = options(container, upper, vec![spool(context)], temporary(job.id));
+        times.prepared(vec![part]);
         Ok((plan::build(options, facts)?, vec![]))
-    })
+    })?;
+    times.note(job);
+    Ok(live)
 }
 
 /// What `--container-...` ask for, the place of the job's scripts, and its directories for temporary files.
@@ -63,10 +73,10 @@ pub fn options(
 }
 
 /// The image that it is over: the one that it was made over, if it is there already.
-fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<ImageName> {
+fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<(ImageName, ImageOrigin)> {
     let record = dir.join(IMAGE);
     if let Some(entry) = ImageName::read(&record)? {
-        return Ok(entry);
+        return Ok((entry, ImageOrigin::Store));
     }
     let node = node_name();
     let Some(wanted) = &container.image else {
@@ -77,9 +87,10 @@ fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<
         .hint("containers last as long as their job; --container-image=IMAGE makes one"));
     };
     let (end, limit) = time_limit(context);
-    let got = until(end, || get::on_node(context, Path::new(&container.depot), wanted.id, &wanted.reference))
+    let depot = Path::new(&container.depot);
+    let got = until(end, || get::on_node_from(context, depot, wanted.id, &wanted.reference))
         .map_err(|e| e.about(&format!("node {node}")))?;
-    let entry = got.ok_or_else(|| {
+    let (entry, origin) = got.ok_or_else(|| {
         Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))
             .hint("what has come is kept: try again; `slurm.fetch_seconds` in the configuration allows more time, up to 570")
     })?;
@@ -87,7 +98,7 @@ fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<
     let new = record.with_extension("new");
     entry.write(&new)?;
     fs::rename(&new, &record).context(|| record.display().to_string())?;
-    Ok(entry)
+    Ok((entry, origin))
 }
 
 /// Has a task run as its container's image and options say.

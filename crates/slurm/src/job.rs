@@ -10,6 +10,8 @@ use skiff_sys::IgnoreError;
 /// In a job's directory: a link to what belongs to the job's user. That lies on the disk of the cache: `/run` is memory, which
 /// users must not be able to fill.
 pub const USER: &str = "user";
+/// The end of a name of a root's directory whose changes become a snapshot.
+pub const KEPT: &str = ".kept";
 /// In a job's directory: why the prolog failed, for the job's steps to tell.
 pub const FAILED: &str = "failed";
 
@@ -51,7 +53,11 @@ impl SlurmJob {
     /// Where the supervisor of its root has its sockets.
     pub fn supervisor_dir(&self) -> PathBuf {
         let name = match (&self.spec, &self.step) {
-            (JobSpec::Snapshot(snapshot), _) => snapshot.snapshot[..16].to_owned(),
+            // What is kept of its changes lies elsewhere than what is not.
+            (JobSpec::Snapshot(snapshot), _) => match &snapshot.commit {
+                None => snapshot.snapshot[..16].to_owned(),
+                Some(_) => format!("{}{KEPT}", &snapshot.snapshot[..16]),
+            },
             (JobSpec::Container(JobContainer { name: Some(name), .. }), _) => format!("named.{name}"),
             (JobSpec::Container(_), Some(step)) => format!("container.{step}"),
             (JobSpec::Container(_), None) => {

@@ -3,9 +3,12 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
+use skiff_env::commit::note_upper;
 use skiff_env::deploy::deploy;
+use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
@@ -18,14 +21,19 @@ use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
-use crate::container;
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
+use crate::start_record::StartTimes;
+use crate::{commit, container};
 
 /// In the directory of the job's supervisor: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
 /// In the directory of the job's supervisor: there once the user has been told of it.
 pub const TOLD: &str = "base-difference.told";
+
+/// Of no more roots of a job, and of no more parts of each, there are figures.
+const MOST_ROOTS: usize = 1000;
+const MOST_PARTS: usize = 4;
 
 /// The job's running root; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob) -> Result<Live> {
@@ -40,12 +48,18 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let own = private_dir(&dir)?;
     let name = snapshot.environment.to_string();
     let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
-    supervisor::session_at(context, &runtime, Lifetime::UntilStopped, || {
+    let keep = || commit::at_end(context, &runtime.dir);
+    let keep = snapshot.commit.as_ref().map(|_| &keep as &dyn Fn());
+    let times = StartTimes::default();
+    let live = supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
         let deployed = deploy(context, snapshot, job.id)?;
         let record = runtime.dir.join(DIFFERENCE);
         fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
         let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
-        let upper = scratch::not_kept(context, &own)?;
+        let upper = match keep {
+            Some(_) => scratch::on_disk(&own)?,
+            None => scratch::not_kept(context, &own)?,
+        };
         if let Some(entry) = &deployed.image {
             entry.write(&runtime.dir.join(IMAGE))?;
         }
@@ -55,8 +69,14 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
         let asked = options(snapshot, upper, paths, services, temporary(job.id));
         let stored_layers = deployed.stored_layers.into_iter().rev().collect();
         let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
+        if keep.is_some() {
+            note_upper(&runtime.dir, &plan)?;
+        }
+        times.prepared(deployed.parts.clone());
         Ok((plan, leases))
-    })
+    })?;
+    times.note(job);
+    Ok(live)
 }
 
 /// What a job in an environment asks for: these layers, the place of its scripts, and its directories for temporary files.
@@ -79,9 +99,23 @@ pub fn image(job: &SlurmJob) -> Result<Option<ImageName>> {
 }
 
 /// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with
-/// an environment of their own).
-pub fn stop_job() -> Result<()> {
+/// an environment of their own). `limit`: how long what was changed in one may take to be kept. Gives the job's figures, also when something
+/// does not end.
+pub fn stop_job(limit: Duration) -> Result<(JobFigures, Option<String>)> {
     let dir = Path::new(".");
+    let stopped = stop_all(dir, limit);
+    let mut figures = JobFigures::default();
+    for entry in fs::read_dir(dir).context(|| dir.display().to_string())?.flatten().take(MOST_ROOTS) {
+        let path = entry.path();
+        if let Some(started) = StartRecord::beside(&path) {
+            figures.parts.extend(started.parts.into_iter().take(MOST_PARTS));
+        }
+        commit::add_result(&path, &mut figures);
+    }
+    Ok((figures, stopped.err().map(|e| e.message)))
+}
+
+fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
     let mut roots = vec![];
     for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
         let path = entry.context(|| dir.display().to_string())?.path();
@@ -92,5 +126,13 @@ pub fn stop_job() -> Result<()> {
             roots.push(path);
         }
     }
-    roots.iter().try_for_each(|path| control::stop_at(path).map(drop))
+    let (kept, others): (Vec<_>, Vec<_>) = roots.into_iter().partition(|path| commit::is_kept(path));
+    let end_at = |path: &PathBuf| control::end_at(path).map(drop);
+    let ended = others.iter().chain(&kept).map(end_at).fold(Ok(()), Result::and);
+    let end = Instant::now() + limit;
+    let stop = |path: &PathBuf| control::stop_at(path).map(drop);
+    // What one has left keeps no other from being removed.
+    let stopped =
+        kept.iter().map(|path| commit::wait_for(path, end).and(stop(path)).and(commit::note_if_lost(path)));
+    stopped.chain(others.iter().map(stop)).fold(ended, Result::and)
 }

@@ -6,16 +6,19 @@
 //! puts the real program into the step as the user.
 
 mod broadcast;
+mod commit;
 pub mod container;
 pub mod container_options;
 mod here;
 mod job;
 mod job_dirs;
 pub mod job_supervisor;
+mod metrics;
 mod node;
 mod queue;
 mod save;
 mod signals;
+mod start_record;
 mod step;
 mod stop;
 mod submit;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::Mode;
+use skiff_env::job_records::JobFigures;
 use skiff_output as output;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
@@ -18,12 +19,14 @@ use crate::job::{FAILED, SlurmJob, USER, dir, number};
 use crate::job_dirs::{JobDirs, numbered};
 use crate::queue::squeue;
 use crate::stop::stop_job;
-use crate::{tmp_quota, trash};
+use crate::{metrics, tmp_quota, trash};
 
 /// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
 const OWN: Duration = Duration::from_secs(10);
 /// and what is still there of all users.
 const OTHERS: Duration = Duration::from_millis(200);
+/// How long it may take to note in the depot what became of the job's changes, beside the time that keeping them may take.
+const NOTING: Duration = Duration::from_secs(20);
 
 /// Before a job's first step on this node: makes the directories that its user needs. The rest is their steps' work, who have their
 /// rights, are accounted to their job and can tell them what fails.
@@ -61,8 +64,9 @@ fn prepare(job: &SlurmJob) -> Result<()> {
 pub fn epilog() -> Result<()> {
     let id = number(names::JOB_ID)?;
     // Where one is not to be trusted, the prolog has left the job why.
-    let (mut job_dirs, found) = JobDirs::find(&UserContext::load()?);
-    let removed = remove_job(id, &mut job_dirs);
+    let context = UserContext::load()?;
+    let (mut job_dirs, found) = JobDirs::find(&context);
+    let removed = remove_job(&context, id, &mut job_dirs);
     for dir in &job_dirs {
         if let Err(e) = trash::empty(dir, Some(OTHERS)) {
             // Another user's files are not this job's failure.
@@ -88,7 +92,7 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
     }
     if !dry_run {
         // What one user's job has left keeps nobody's from being removed.
-        let removed = jobs.keys().map(|id| remove_job(*id, &mut job_dirs)).fold(Ok(()), Result::and);
+        let removed = jobs.keys().map(|id| remove_job(context, *id, &mut job_dirs)).fold(Ok(()), Result::and);
         let emptied = job_dirs.iter().map(|dir| trash::empty(dir, None).map(drop));
         emptied.fold(removed, Result::and)?;
     }
@@ -113,15 +117,21 @@ fn living(line: &str) -> Option<u32> {
     if over { None } else { id.parse().ok() }
 }
 
+/// How long it may take to keep what was changed on this node, and to note that.
+fn keeping(context: &UserContext) -> Duration {
+    skiff_env::commit::time_limit(context) + NOTING
+}
+
 /// Removes a job's directories; adds to `job_dirs` where they were, if that is elsewhere.
-fn remove_job(id: u32, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
+fn remove_job(context: &UserContext, id: u32, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
     let jobs = TrustedDir::find(Path::new(JOBS), 0)?;
     let name = id.to_string();
     let links = match &jobs {
         Some(jobs) => add_linked(jobs, &name, job_dirs),
         None => Ok(()),
     };
-    let removed = job_dirs.iter().map(|job_dirs| remove_user_dir(job_dirs, id)).fold(links, Result::and);
+    let removed =
+        job_dirs.iter().map(|job_dirs| remove_user_dir(context, job_dirs, id)).fold(links, Result::and);
     jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
 }
 
@@ -141,11 +151,11 @@ fn add_linked(jobs: &TrustedDir, name: &str, job_dirs: &mut Vec<TrustedDir>) -> 
     Ok(())
 }
 
-fn remove_user_dir(job_dirs: &TrustedDir, id: u32) -> Result<()> {
+fn remove_user_dir(context: &UserContext, job_dirs: &TrustedDir, id: u32) -> Result<()> {
     let name = id.to_string();
     let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let stopped = stop_job(id, &user_dir, &owner);
+    let stopped = stop_job(id, &user_dir, &owner, keeping(context));
     trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
     tmp_quota::forget(user_dir.as_fd());
     if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
@@ -154,7 +164,19 @@ fn remove_user_dir(job_dirs: &TrustedDir, id: u32) -> Result<()> {
             "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
         ));
     }
-    stopped
+    stopped.map(|figures| count(context, &figures))
+}
+
+/// Adds what the job has needed to the node's figures, where the site wants them.
+fn count(context: &UserContext, figures: &JobFigures) {
+    let dir = Path::new(&context.config.slurm.metrics);
+    if dir.as_os_str().is_empty() {
+        return;
+    }
+    if let Err(e) = metrics::add(dir, figures) {
+        // Figures are not what a node is drained for.
+        output::complain(&e);
+    }
 }
 
 fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {

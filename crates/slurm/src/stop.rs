@@ -13,6 +13,7 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use skiff_env::job_records::JobFigures;
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -27,8 +28,9 @@ const MEMORY: u64 = 256 << 20;
 /// No reason for a failure is longer, in characters.
 const LONGEST: usize = 4 << 10;
 
-/// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`.
-pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat) -> Result<()> {
+/// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. What was changed
+/// in it may take so long to be kept.
+pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, keeping: Duration) -> Result<JobFigures> {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
     let root = getpid();
@@ -38,18 +40,25 @@ pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat) -> Result<()> {
         Descriptors::Only(&[user_dir.as_fd()]),
         || {
             detach_stdio();
-            as_user(root, user_dir.as_fd(), owner)
+            as_user(root, user_dir.as_fd(), owner, keeping)
         },
     );
-    match child.and_then(|child| child.end_by(Instant::now() + LIMIT)) {
-        Ok(Some(())) => Ok(()),
-        Ok(None) => Err(failed(format!("not done after {} s", LIMIT.as_secs()))),
+    let limit = LIMIT + keeping;
+    match child.and_then(|child| child.end_by(Instant::now() + limit)) {
+        Ok(Some((figures, None))) => Ok(figures),
+        Ok(Some((_, Some(why)))) => Err(failed(plain(&why))),
+        Ok(None) => Err(failed(format!("not done after {} s", limit.as_secs()))),
         Err(e) => Err(failed(plain(&e.message))),
     }
 }
 
 /// In the new process, which goes with root's.
-fn as_user(root: Pid, user_dir: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
+fn as_user(
+    root: Pid,
+    user_dir: BorrowedFd<'_>,
+    owner: &Stat,
+    keeping: Duration,
+) -> Result<(JobFigures, Option<String>)> {
     let what = || format!("becoming user {}", owner.st_uid);
     let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
     let memory = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
@@ -69,7 +78,7 @@ fn as_user(root: Pid, user_dir: BorrowedFd<'_>, owner: &Stat) -> Result<()> {
         }
     };
     become_user().context(what)?;
-    job_supervisor::stop_job()
+    job_supervisor::stop_job(keeping)
 }
 
 /// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.

@@ -10,8 +10,8 @@ use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::JobSpec;
 use skiff_spec::job::names::{JOB, Submission};
+use skiff_spec::job::{CommitNodes, JobCommit, JobSpec, Snapshot};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 use skiff_spec::revision::{EnvRevision, Revision};
@@ -25,15 +25,18 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
     if let Some(code) = proxy::call_outside(false)? {
         return Ok(code);
     }
+    let commit = commit(submit)?;
     match asked(submit)? {
-        RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => of_this_job(&name)?,
+        RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => {
+            of_this_job(&name, commit)?;
+        }
         RequestedRoot::Snapshot(name, revision) if Path::new(inside::PROGRAM).exists() => {
             return Err(Error::new(format!(
                 "environment {name}: its history, and so {revision}, cannot be looked up in a job"
             ))
             .hint("steps run in the job's own snapshot if they name none; or submit from outside"));
         }
-        asked => describe(&UserContext::load()?, asked)?,
+        asked => describe(&UserContext::load()?, asked, commit)?,
     }
     Ok(0)
 }
@@ -85,11 +88,11 @@ fn own(step: bool) -> Option<JobSpec> {
 }
 
 /// Takes a snapshot or finds the image, and prints what the job carries.
-pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
+pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<JobCommit>) -> Result<()> {
     let of = |asked: &ContainerArgs, step| {
         container_options::container(context, asked, step).map(JobSpec::Container)
     };
-    print(&match asked {
+    let spec = match asked {
         RequestedRoot::Environment(name) => {
             let environment = Environment::existing(context, name)?;
             root::catch_up(context, &environment)?;
@@ -107,11 +110,43 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>) -> Result<()> {
             of(&ContainerArgs { image: Some(image.into()), ..ContainerArgs::default() }, step)?
         }
         RequestedRoot::Same(own) => *own,
-    })
+    };
+    print(with_commit(spec, commit)?)
+}
+
+/// Whose changes are kept, if any are.
+fn commit(submit: &SubmitArgs) -> Result<Option<JobCommit>> {
+    let Some(text) = &submit.environment_commit else { return Ok(None) };
+    let nodes = text.parse::<CommitNodes>().map_err(|e| {
+        Error::new(format!("--environment-commit: {e}")).hint(
+            "rank0 keeps the changes of the job's first node, all those of each, a name those of that node",
+        )
+    })?;
+    let (step, script) = (submit.step, submit.container.script);
+    if submit.environment.is_none() && !submit.container.is_asked_for() {
+        return Err(Error::new("--environment-commit: the job has no environment")
+            .hint("name one with --environment=NAME, or submit from inside one"));
+    }
+    Ok(Some(JobCommit { nodes, step, script }))
+}
+
+/// The spec of a job or step about which this is said: what its own job was told is not for it.
+fn with_commit(spec: JobSpec, commit: Option<JobCommit>) -> Result<JobSpec> {
+    match spec {
+        JobSpec::Snapshot(snapshot) => Ok(JobSpec::Snapshot(Snapshot { commit, ..snapshot })),
+        JobSpec::Container(container) if commit.is_some() => Err(Error::new(format!(
+            "--environment-commit: {} is not an environment",
+            container.environment
+        ))
+        .hint(
+            "--container-save=FILE keeps a container's files; or make an environment over the image: skiff env create NAME --base image:IMAGE",
+        )),
+        container => Ok(container),
+    }
 }
 
 /// In a job there is the snapshot that it runs in, and for others the last that was taken.
-fn of_this_job(name: &EnvName) -> Result<()> {
+fn of_this_job(name: &EnvName, commit: Option<JobCommit>) -> Result<()> {
     let outside = || Error::new(format!("environment {name}: environments cannot be used from inside one"));
     let line = std::env::var(JOB).map_err(|_| outside().hint("submit from outside"))?;
     let own = match JobSpec::from_line(&line).map_err(Error::new)? {
@@ -120,16 +155,16 @@ fn of_this_job(name: &EnvName) -> Result<()> {
         JobSpec::Container(_) => return Err(outside()),
     };
     if own.environment == *name {
-        return print(&JobSpec::Snapshot(own));
+        return print(with_commit(JobSpec::Snapshot(own), commit)?);
     }
     let found = latest::get(Path::new(&own.depot), name)?.ok_or_else(|| {
         Error::new(format!("environment {name}: no snapshot of it was ever taken, and in a job none can be"))
             .hint(format!("on the login node: skiff env snapshot {name}"))
     })?;
-    print(&found)
+    print(with_commit(found, commit)?)
 }
 
-fn print(spec: &JobSpec) -> Result<()> {
+fn print(spec: JobSpec) -> Result<()> {
     let line = spec.to_line().map_err(|e| Error::new(format!("job spec: {e}")))?;
     let (environment, depot) = (spec.environment().to_owned(), spec.depot().to_owned());
     output::bytes(Submission { spec: line, environment, depot }.to_lines().as_bytes())

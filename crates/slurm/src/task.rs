@@ -25,7 +25,7 @@ use crate::job_supervisor::{self, DIFFERENCE, TOLD};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use crate::{broadcast, container};
+use crate::{broadcast, commit, container};
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -53,6 +53,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, ControlRequest::Session)?.ok_or_else(|| why_not(&dir))?;
     tell_difference(&context, &job);
+    commit::begin(&job)?;
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new("a job's environment needs the helper")
             .hint("administrator: install Skiff's helper on this node")
@@ -73,13 +74,17 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     let ended = signals.wait(&child)?;
     // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.
     let others = ended == CommandExit::Code(0);
-    match saver.map(|saver| save(saver, &job, &step, others)) {
-        Some(Err(e)) if others => Err(e.into()),
-        Some(Err(e)) => {
+    let kept = match saver {
+        Some(saver) => save(saver, &job, &step, others),
+        None => commit::at_end_of_step(&context, &job, &step, ended),
+    };
+    match kept {
+        Err(e) if others => Err(e.into()),
+        Err(e) => {
             output::failed(e.into());
             Ok(ended)
         }
-        _ => Ok(ended),
+        Ok(()) => Ok(ended),
     }
 }
 

@@ -137,6 +137,18 @@ impl Cache {
         manifest.layers.iter().map(one).collect()
     }
 
+    /// How many bytes the layers of a snapshot have that are not there; nothing if all are. Runs anywhere.
+    pub fn missing(&self, manifest: &SnapshotManifest) -> Result<Option<u64>> {
+        let mut missing = None;
+        for layer in &manifest.layers {
+            let path = self.path.join(LAYERS).join(layer.digest.to_string()).join(TREE);
+            if self.lease(&path)?.is_none() {
+                missing = Some(missing.unwrap_or(0) + layer.size);
+            }
+        }
+        Ok(missing)
+    }
+
     /// One layer: as it is, or unpacked now. Of several who want it at once, one unpacks and the others wait.
     fn get(&self, depot: &Depot, layer: &LayerRef) -> Result<LayerDir> {
         let name = layer.digest.to_string();

@@ -14,13 +14,17 @@ use crate::depot::Depot;
 use crate::diff::{Change, ChangeKind};
 use crate::digest::SnapshotId;
 use crate::error::Result;
+use crate::manifest::LayerRef;
 use crate::tree::{NodeType, Stamp, join, names, open_beneath, order};
 use crate::xattr;
 use skiff_sys::SystemContext;
 
 use flat::{Details, FlatEntry, FlatLayers, key};
 
+mod conflicts;
 mod flat;
+
+pub use conflicts::{ChangeConflict, conflicts};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +56,23 @@ pub fn compare(
             (FlatLayers::of_upper(before, state, None)?, FlatLayers::of_upper(after, other, None)?)
         }
     };
-    let mut differ = Differ { before: &before, after: &after, base: BaseRoot(base), changes: vec![] };
+    differences(&before, &after, base)
+}
+
+/// What an upper over these layers changes, over `base`.
+pub(crate) fn changes_over(
+    depot: &Depot,
+    layers: &[LayerRef],
+    upper: BorrowedFd<'_>,
+    base: BorrowedFd<'_>,
+) -> Result<Vec<Change>> {
+    let before = FlatLayers::empty().over(depot, layers)?;
+    let after = before.clone().with_upper(upper)?;
+    differences(&before, &after, base)
+}
+
+fn differences(before: &FlatLayers<'_>, after: &FlatLayers<'_>, base: BorrowedFd<'_>) -> Result<Vec<Change>> {
+    let mut differ = Differ { before, after, base: BaseRoot(base), changes: vec![] };
     differ.entry(b"", (false, false))?;
     differ.changes.sort_by(|a, b| order(&a.path, &b.path));
     Ok(differ.changes)

@@ -8,6 +8,7 @@ mod apply;
 mod base;
 mod bundle;
 mod cache;
+mod changes;
 mod chunk;
 mod collect;
 mod compare;
@@ -34,11 +35,12 @@ mod xattr;
 pub use apply::{apply, present, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
+pub use changes::{ChangesInput, push_changes};
 pub use collect::{
     CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
     UnnamedFile,
 };
-pub use compare::{Side, compare};
+pub use compare::{ChangeConflict, Side, compare, conflicts};
 pub use depot::Depot;
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};

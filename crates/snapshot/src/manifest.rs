@@ -12,7 +12,7 @@ const FORMAT: u32 = 1;
 /// Largest manifest that is read.
 pub(crate) const MAX_SIZE: u64 = 1 << 20;
 /// The longest chain of layers that is read; what is written is far shorter.
-const MAX_LAYERS: usize = 64;
+pub(crate) const MAX_LAYERS: usize = 64;
 
 /// A snapshot of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -258,6 +258,67 @@ fn weight_of(items: &[Item], nodes: &[TreeNode]) -> u64 {
     items.iter().map(weight).sum()
 }
 
+/// A layer that was written to the depot.
+pub(crate) struct PushedLayer {
+    pub(crate) layer: LayerRef,
+    /// Entries in it.
+    pub(crate) entries: u64,
+    /// Bytes written.
+    pub(crate) bytes: u64,
+    /// What it relies on.
+    pub(crate) packs: Vec<PackId>,
+}
+
+/// Writes a layer of `items`, nothing if it is `except`. What layers of `chain` have is not written again. Nodes that vanished meanwhile are forgotten.
+pub(crate) fn write_layer(
+    depot: &Depot,
+    upper: BorrowedFd<'_>,
+    nodes: &mut Vec<TreeNode>,
+    items: &[Item],
+    chain: &[LayerRef],
+    except: Option<LayerId>,
+) -> Result<Option<PushedLayer>> {
+    let all = if weight_of(items, nodes) > LARGE { depot.layer_ids()? } else { vec![] };
+    let all = all.into_iter().map(|(id, _)| id);
+    let chain = chain.iter().rev().map(|layer| layer.digest);
+    let known = depot.known(chain.chain(all).collect::<BTreeSet<_>>())?;
+    let (temp, chunks) = depot.begin_layer(known)?;
+    let mut writer = LayerWriter::new(chunks)?;
+    let outcome = pack(upper, items, nodes, &mut writer)?;
+    let FinishedLayer { sink, id, entries, .. } = writer.finish()?;
+    let mut gone = outcome.gone.into_iter().peekable();
+    let mut at = 0;
+    nodes.retain(|_| {
+        let is_gone = gone.next_if_eq(&at).is_some();
+        at += 1;
+        !is_gone
+    });
+    let written = sink.finish()?;
+    if except == Some(id) {
+        return Ok(None);
+    }
+    let added = depot.add_layer(temp, written, id)?;
+    Ok(Some(PushedLayer { layer: added.layer, entries, bytes: added.bytes, packs: added.packs }))
+}
+
+/// Writes the manifest of `layers`, when all that they consist of is in the depot: a snapshot.
+pub(crate) fn write_manifest(
+    depot: &Depot,
+    environment: &str,
+    base_fingerprint: &BTreeMap<String, String>,
+    layers: Vec<LayerRef>,
+    packs: &[PackId],
+) -> Result<SnapshotId> {
+    let created = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec.cast_unsigned();
+    let manifest = SnapshotManifest::new(environment, base_fingerprint, created, layers);
+    let id = depot.add_manifest(&manifest)?;
+    // Someone may have pruned a layer just before the manifest named it.
+    if !depot.use_snapshot(&id, &manifest)? || !depot.has_packs(packs)? {
+        return Err(Error::Moved { object: format!("the depot {}", depot.path().display()) });
+    }
+    Ok(id)
+}
+
 struct Work<'a> {
     depot: &'a Depot,
     input: &'a SnapshotInput<'a>,
@@ -309,40 +370,16 @@ impl Work<'_> {
 
     /// Writes a layer, unless it is the one named; and how many entries and bytes were written. Nodes that vanished meanwhile are forgotten.
     fn layer(&mut self, items: &[Item], except: Option<LayerId>) -> Result<(Option<LayerRef>, (u64, u64))> {
-        let all = if weight_of(items, &self.nodes) > LARGE { self.depot.layer_ids()? } else { vec![] };
-        let all = all.into_iter().map(|(id, _)| id);
-        let chain = self.chain.iter().rev().map(|layer| layer.digest);
-        let known = self.depot.known(chain.chain(all).collect::<BTreeSet<_>>())?;
-        let (temp, chunks) = self.depot.begin_layer(known)?;
-        let mut writer = LayerWriter::new(chunks)?;
-        let outcome = pack(self.input.upper, items, &mut self.nodes, &mut writer)?;
-        let FinishedLayer { sink, id, entries, .. } = writer.finish()?;
-        let mut gone = outcome.gone.into_iter().peekable();
-        let mut at = 0;
-        self.nodes.retain(|_| {
-            let is_gone = gone.next_if_eq(&at).is_some();
-            at += 1;
-            !is_gone
-        });
-        let written = sink.finish()?;
-        if except == Some(id) {
-            return Ok((None, (0, 0)));
-        }
-        let added = self.depot.add_layer(temp, written, id)?;
-        self.packs = added.packs;
-        Ok((Some(added.layer), (entries, added.bytes)))
+        let written = write_layer(self.depot, self.input.upper, &mut self.nodes, items, &self.chain, except)?;
+        let Some(PushedLayer { layer, entries, bytes, packs }) = written else { return Ok((None, (0, 0))) };
+        self.packs = packs;
+        Ok((Some(layer), (entries, bytes)))
     }
 
     /// Writes the manifest of `layers`, then the index.
     fn state(&mut self, layers: Vec<LayerRef>, how: How, written: (u64, u64)) -> Result<Pushed> {
-        let created = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec.cast_unsigned();
-        let manifest =
-            SnapshotManifest::new(self.input.environment, self.input.base_fingerprint, created, layers);
-        let id = self.depot.add_manifest(&manifest)?;
-        // Someone may have pruned a layer just before the manifest named it.
-        if !self.depot.use_snapshot(&id, &manifest)? || !self.depot.has_packs(&self.packs)? {
-            return Err(Error::Moved { object: format!("the depot {}", self.depot.path().display()) });
-        }
+        let SnapshotInput { environment, base_fingerprint, .. } = *self.input;
+        let id = write_manifest(self.depot, environment, base_fingerprint, layers, &self.packs)?;
         self.save_index(id)?;
         let skipped = std::mem::take(&mut self.skipped);
         Ok(Pushed { id, how, entries: written.0, bytes: written.1, skipped })

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod cache;
+mod changes;
 mod chunks;
 mod collect;
 mod common;

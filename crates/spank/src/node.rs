@@ -18,7 +18,8 @@ use crate::{guard, option};
 const PROLOG_LIMIT: Duration = Duration::from_secs(60);
 /// A first deployment may have to fetch gigabytes. After ten minutes srun gives up.
 const STEP_LIMIT: Duration = Duration::from_secs(600);
-const EPILOG_LIMIT: Duration = Duration::from_secs(120);
+/// What a job has changed may be kept first (`slurm.commit_seconds`, up to 240).
+const EPILOG_LIMIT: Duration = Duration::from_secs(400);
 
 /// Set before the tasks are forked, so each of them knows.
 static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();

@@ -1,5 +1,5 @@
-//! The options of srun, sbatch and salloc: `--environment=NAME|none`, and those of containers, which are called as in Pyxis. Slurm
-//! also carries their values to the nodes.
+//! The options of srun, sbatch and salloc: `--environment=NAME|none`, `--environment-commit`, and those of containers, which are called as
+//! in Pyxis. Slurm also carries their values to the nodes.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -8,51 +8,71 @@ use std::sync::Mutex;
 use crate::ffi::{RawOption, Spank, unset_own_variable};
 
 static ENVIRONMENT: Mutex<Option<CString>> = Mutex::new(None);
+/// The value of `--environment-commit`.
+static COMMIT: Mutex<Option<CString>> = Mutex::new(None);
 /// Options of containers as they were typed, `--container-image=...`.
 static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
 
-struct Options([RawOption; 15]);
+/// How many options are of environments.
+const OF_ENVIRONMENTS: usize = 2;
+
+struct Options([RawOption; 16]);
 // SAFETY: their pointers are to string literals.
 unsafe impl Sync for Options {}
 
-/// The first is `--environment`. The value is the option's place, by which the callback knows it.
+/// The first are those of environments. The value is the option's place, by which the callback knows it.
 static OPTIONS: Options = Options([
     with_value(0, c"environment", c"NAME|none", c"run in this environment of Skiff; none: on the bare node"),
+    RawOption {
+        has_argument: OPTIONAL,
+        ..with_value(
+            1,
+            c"environment-commit",
+            c"rank0|all|NODE",
+            c"[skiff] keep what the job changes in it as a snapshot",
+        )
+    },
     with_value(
-        1,
+        2,
         c"container-image",
         c"[SERVER#]IMAGE[:TAG]|FILE",
         c"[skiff] run in a container of this image",
     ),
     with_value(
-        2,
+        3,
         c"container-mounts",
         c"SRC[:DST[:ro]],...",
         c"[skiff] mount these directories or files of the node",
     ),
-    with_value(3, c"container-workdir", c"DIR", c"[skiff] start in this directory of the container"),
+    with_value(4, c"container-workdir", c"DIR", c"[skiff] start in this directory of the container"),
     with_value(
-        4,
+        5,
         c"container-name",
         c"NAME",
         c"[skiff] keep the container's changes for later steps of the job",
     ),
-    with_value(5, c"container-env", c"NAME,...", c"[skiff] keep these variables, whatever the image says"),
-    flag(6, c"container-mount-home", c"[skiff] mount your home (default)"),
-    flag(7, c"no-container-mount-home", c"[skiff] do not mount your home"),
-    flag(8, c"container-remap-root", c"[skiff] be root inside"),
-    flag(9, c"no-container-remap-root", c"[skiff] be yourself inside (default)"),
-    flag(10, c"container-entrypoint", c"[skiff] run the image's entry point"),
-    flag(11, c"no-container-entrypoint", c"[skiff] do not (default)"),
-    flag(12, c"container-writable", c"[skiff] let the container's files be changed (default)"),
-    flag(13, c"container-readonly", c"[skiff] do not let them"),
+    with_value(6, c"container-env", c"NAME,...", c"[skiff] keep these variables, whatever the image says"),
+    flag(7, c"container-mount-home", c"[skiff] mount your home (default)"),
+    flag(8, c"no-container-mount-home", c"[skiff] do not mount your home"),
+    flag(9, c"container-remap-root", c"[skiff] be root inside"),
+    flag(10, c"no-container-remap-root", c"[skiff] be yourself inside (default)"),
+    flag(11, c"container-entrypoint", c"[skiff] run the image's entry point"),
+    flag(12, c"no-container-entrypoint", c"[skiff] do not (default)"),
+    flag(13, c"container-writable", c"[skiff] let the container's files be changed (default)"),
+    flag(14, c"container-readonly", c"[skiff] do not let them"),
     with_value(
-        14,
+        15,
         c"container-save",
         c"FILE",
         c"[skiff] write the container's files to this file at the end",
     ),
 ]);
+
+/// What `--environment-commit` means without a value.
+const RANK0: &CStr = c"rank0";
+
+/// What Slurm, as `getopt`, calls an argument that may be left out.
+const OPTIONAL: c_int = 2;
 
 const fn with_value(place: c_int, name: &CStr, argument: &CStr, usage: &CStr) -> RawOption {
     RawOption {
@@ -71,11 +91,11 @@ const fn flag(place: c_int, name: &CStr, usage: &CStr) -> RawOption {
 
 /// Makes the options known, those of containers if the site wants them; Slurm's error code if it refuses.
 pub fn register(spank: &Spank, containers: bool) -> c_int {
-    let wanted = if containers { &OPTIONS.0[..] } else { &OPTIONS.0[..1] };
+    let wanted = if containers { &OPTIONS.0[..] } else { &OPTIONS.0[..OF_ENVIRONMENTS] };
     wanted.iter().map(|option| spank.register(option)).find(|code| *code != 0).unwrap_or(0)
 }
 
-/// Forgets what sbatch or salloc said of a container: Slurm repeats it in every srun of the job, where it would be mixed with what that
+/// Forgets what sbatch or salloc said of a container, or of changes: Slurm repeats it in every srun of the job, where it would be mixed with what that
 /// one says. What the job runs in its spec says.
 pub fn forget_jobs_container() {
     for name in OPTIONS.0[1..].iter().map(name) {
@@ -101,9 +121,15 @@ pub fn step_environment() -> Option<CString> {
 /// The value given in this very command's own words. One may also have come from the words of the sbatch or salloc whose job
 /// this is, which Slurm repeats in every srun of the job.
 pub fn own_environment() -> Option<CString> {
-    // getopt takes any beginning that fits one option only.
-    let typed = std::env::args_os().any(|word| word.as_bytes().starts_with(b"--en"));
+    // getopt takes a beginning only if it fits one option.
+    let is_it = |word: &[u8]| word == b"--environment" || word.starts_with(b"--environment=");
+    let typed = std::env::args_os().any(|word| is_it(word.as_bytes()));
     environment().filter(|_| typed)
+}
+
+/// The value of `--environment-commit`, if it was given.
+pub fn commit() -> Option<CString> {
+    COMMIT.lock().ok()?.clone()
 }
 
 /// What is said of a container, in words that `skiff slurm submit` takes.
@@ -129,15 +155,22 @@ unsafe extern "C" fn store(place: c_int, argument: *const c_char, _remote: c_int
     let Some(option) = option else { return -1 };
     let argument = match option.has_argument {
         0 => None,
+        OPTIONAL if argument.is_null() => None,
         _ if argument.is_null() => return -1,
         // SAFETY: Slurm gives a C string.
         _ => Some(unsafe { CStr::from_ptr(argument) }),
     };
+    // Where Slurm carries an option without an argument, it has an empty one.
+    let argument = argument.filter(|text| option.has_argument != OPTIONAL || !text.is_empty());
     if argument.is_some_and(CStr::is_empty) {
         return -1;
     }
     let stored = match (place, argument) {
         (0, argument) => ENVIRONMENT.lock().map(|mut value| *value = argument.map(CStr::to_owned)).is_ok(),
+        (1, argument) => {
+            let value = argument.unwrap_or(RANK0).to_owned();
+            COMMIT.lock().map(|mut commit| *commit = Some(value)).is_ok()
+        }
         (_, argument) => add(name(option), argument).is_some(),
     };
     if stored { 0 } else { -1 }

@@ -23,6 +23,8 @@ const FAILURE: i32 = 125;
 /// to be done.
 const STEP: &CStr = c"--step";
 const SCRIPT: &CStr = c"--script";
+/// The word for [`option::commit`].
+const COMMIT: &CStr = c"--environment-commit";
 
 /// What was asked for, as words for `skiff slurm submit`, and what that said: the parts of a heterogeneous job share one snapshot.
 static SUBMITTED: Mutex<Option<(Vec<CString>, Submission)>> = Mutex::new(None);
@@ -75,9 +77,12 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
         // Whoever asks for both is told by `skiff`.
         false => option::own_environment(),
     };
+    let is_of_environment = words.is_empty();
     if let Some(name) = &name {
         words.extend([c"--environment".to_owned(), name.clone()]);
     }
+    let is_off = is_none(&words);
+    words.extend(commit(is_of_environment && !words.is_empty() && !is_off));
     if words.is_empty() {
         return;
     }
@@ -89,7 +94,12 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     {
         give_up("the parts of a heterogeneous job must have the same environment");
     }
-    if is_none(&words) {
+    if is_off && words.len() > 2 {
+        give_up(
+            "--environment-commit keeps what a job changes in an environment, and --environment=none is given",
+        );
+    }
+    if is_off {
         unset_own_variable(names::JOB);
         // The job's own, if there is one, must not come in its place.
         set(names::JOB_CARRIER, names::NONE);
@@ -102,12 +112,18 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
         && own_variable(names::JOB_ID).is_some()
         && job_has_environment()
     {
+        if option::commit().is_some() {
+            give_up(
+                "--environment-commit is said of the job: give it to sbatch or salloc, or name another --environment",
+            );
+        }
         return;
     }
     if context == HookContext::Local && own_variable(names::JOB_ID).is_some() {
         words.push(STEP.to_owned());
     }
-    if option::saves() && context == HookContext::Allocator {
+    let at_end = option::saves() || words.iter().any(|word| word.as_c_str() == COMMIT);
+    if at_end && context == HookContext::Allocator {
         words.push(SCRIPT.to_owned());
     }
     match submission(&words, &args.skiff) {
@@ -129,6 +145,13 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
         }
         Err(reason) => give_up(&format!("{}: {reason}", shown(&words))),
     }
+}
+
+/// The words that say whose changes are kept. What the variable says is for jobs in environments only.
+fn commit(by_variable: bool) -> impl Iterator<Item = CString> {
+    let variable = || own_variable(names::ENVIRONMENT_COMMIT).and_then(c_string).filter(|v| !v.is_empty());
+    let nodes = option::commit().or_else(|| by_variable.then(variable).flatten());
+    nodes.into_iter().flat_map(|nodes| [COMMIT.to_owned(), nodes])
 }
 
 /// Whether the words switch environments off.

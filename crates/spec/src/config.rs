@@ -22,7 +22,7 @@ pub const SITE_DIR: &str = "/etc/skiff/conf.d";
 pub const NO_HELPER: &str = "none";
 
 /// What only the administrator's texts can set (dotted names), and why.
-pub const SITE_ONLY: [(&str, &str); 8] = [
+pub const SITE_ONLY: [(&str, &str); 10] = [
     // `skiff login` runs it on the host for users who are to land in an environment.
     ("helper", "it runs on the host"),
     // The supervisor runs them outside of an environment.
@@ -34,6 +34,8 @@ pub const SITE_ONLY: [(&str, &str); 8] = [
     ("slurm.cache_bytes", "it limits a user's share of the disk"),
     ("slurm.tmp", "root's prolog uses it"),
     ("slurm.tmp_quota", "it limits a job's share of the disk"),
+    ("slurm.commit_seconds", "root's epilog waits so long"),
+    ("slurm.metrics", "root writes there"),
 ];
 
 /// The merged configuration.
@@ -166,10 +168,14 @@ pub struct Slurm {
     pub layers: NodeLayers,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,
+    /// Seconds a node may take to keep what a job has changed; 240 at most count, as Slurm's controller waits for the epilog.
+    pub commit_seconds: u64,
     /// Where the `/tmp` of a job is.
     pub tmp: JobTmp,
     /// How much a job may write to its directory there, if the file system has project quotas.
     pub tmp_quota: TmpQuota,
+    /// Where a node counts, for node_exporter, what jobs have needed. Empty: nowhere.
+    pub metrics: String,
 }
 
 impl Default for Config {
@@ -243,8 +249,10 @@ impl Default for Slurm {
             cache_bytes: 20 << 30,
             layers: NodeLayers::Mounted,
             fetch_seconds: 300,
+            commit_seconds: 120,
             tmp: JobTmp::Disk,
             tmp_quota: TmpQuota::default(),
+            metrics: String::new(),
         }
     }
 }
@@ -353,7 +361,7 @@ mod tests {
     #[test]
     fn what_decides_about_privilege_is_the_sites() {
         let own = "helper = '/home/mallory/helper'\nmounts = ['/x']\n[slurm]\ncommands = ['sh']\nspool = '/'\ncache='/tmp'\n\
-                   cache_bytes = 1\nfetch_seconds = 7\ntmp = 'memory'\ntmp_quota = '1T'\n[inside]\ncommands = ['run']";
+                   cache_bytes = 1\nfetch_seconds = 7\ntmp = 'memory'\ntmp_quota = '1T'\ncommit_seconds = 9\nmetrics = '/'\n[inside]\ncommands = ['run']";
         let merged = merge(&texts(&[("helper='/site'", true), (own, false)])).expect("it is ignored");
         let want = Config {
             helper: "/site".into(),
@@ -372,8 +380,10 @@ mod tests {
             "slurm.cache_bytes",
             "slurm.tmp",
             "slurm.tmp_quota",
+            "slurm.commit_seconds",
+            "slurm.metrics",
         ];
-        assert_eq!(lines, names.into_iter().zip([1, 4, 12, 5, 6, 7, 9, 10]).collect::<Vec<_>>());
+        assert_eq!(lines, names.into_iter().zip([1, 4, 14, 5, 6, 7, 9, 10, 11, 12]).collect::<Vec<_>>());
         assert!(
             merged.ignored[0].to_string().starts_with("t1:1: `helper` is ignored: "),
             "{:?}",

@@ -2,6 +2,8 @@
 
 pub use skiff_slurm_names as names;
 
+use std::str::FromStr;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -29,7 +31,79 @@ pub struct Snapshot {
     pub snapshot: String,
     /// The directory on a shared file system that holds it.
     pub depot: String,
+    /// Which nodes' changes become a snapshot at the end; nothing if none do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<JobCommit>,
 }
+
+/// What is kept of the changes that a job makes in its environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobCommit {
+    /// On which nodes.
+    pub nodes: CommitNodes,
+    /// Whether a job's step has asked for it: that ends before the job does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub step: bool,
+    /// Whether the job has a script, whose end is the job's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub script: bool,
+}
+
+/// The nodes whose changes are kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum CommitNodes {
+    /// The first one of the job, where its script and its first task run.
+    Rank0,
+    /// Each of them: a snapshot for each.
+    All,
+    /// This one.
+    Node(String),
+}
+
+/// Why [`CommitNodes`] were not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not rank0, all or the name of a node")]
+pub struct CommitNodesError(String);
+
+impl FromStr for CommitNodes {
+    type Err = CommitNodesError;
+    fn from_str(text: &str) -> Result<Self, CommitNodesError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        match text {
+            "rank0" => Ok(Self::Rank0),
+            "all" => Ok(Self::All),
+            node if (1..=LONGEST_NODE).contains(&node.len())
+                && node.as_bytes()[0].is_ascii_alphanumeric()
+                && node.bytes().all(plain) =>
+            {
+                Ok(Self::Node(node.into()))
+            }
+            _ => Err(CommitNodesError(text.into())),
+        }
+    }
+}
+
+impl TryFrom<String> for CommitNodes {
+    type Error = CommitNodesError;
+    fn try_from(text: String) -> Result<Self, CommitNodesError> {
+        text.parse()
+    }
+}
+
+impl From<CommitNodes> for String {
+    fn from(nodes: CommitNodes) -> Self {
+        match nodes {
+            CommitNodes::Rank0 => "rank0".into(),
+            CommitNodes::All => "all".into(),
+            CommitNodes::Node(name) => name,
+        }
+    }
+}
+
+/// No name of a node is longer, in bytes.
+const LONGEST_NODE: usize = 255;
 
 /// An image and how a job's tasks are put into it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,6 +241,27 @@ mod tests {
         ] {
             let refused = JobSpec::from_line(&good.replacen(from, to, 1)).expect_err(to);
             assert!(refused.contains(reason), "{from} -> {to}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_as_it_went() {
+        let plain = format!(r#"{{"environment":"dev","snapshot":"{}","depot":"/d"}}"#, "a1".repeat(32));
+        for (text, nodes) in [
+            ("rank0", CommitNodes::Rank0),
+            ("all", CommitNodes::All),
+            ("n-1.x", CommitNodes::Node("n-1.x".into())),
+        ] {
+            let Ok(JobSpec::Snapshot(snapshot)) = JobSpec::from_line(&plain) else { panic!("{plain}") };
+            let commit = JobCommit { nodes: nodes.clone(), step: false, script: true };
+            let spec = JobSpec::Snapshot(Snapshot { commit: Some(commit), ..snapshot });
+            let line = spec.to_line().expect("plain text");
+            assert!(line.contains(&format!(r#""nodes":"{text}","script":true"#)), "{line}");
+            assert_eq!(JobSpec::from_line(&line), Ok(spec));
+            assert_eq!(text.parse(), Ok(nodes));
+        }
+        for text in ["", "../x", "a b", "a@b", "-n", "n\n", &"n".repeat(256)] {
+            assert!(text.parse::<CommitNodes>().is_err(), "{text:?}");
         }
     }
 

@@ -50,9 +50,14 @@ pub fn memory_takes_attributes() -> bool {
 
 /// Where changes go that are not kept: to memory, or into a new directory in `dir`, which is removed with all that is in it.
 pub fn not_kept(context: &UserContext, dir: &TrustedDir) -> Result<Upper> {
-    if memory_will_do() {
-        return Ok(Upper::Memory { size: context.config.run.memory.clone() });
+    match memory_will_do() {
+        true => Ok(Upper::Memory { size: context.config.run.memory.clone() }),
+        false => on_disk(dir),
     }
+}
+
+/// The same, but never to memory: what is there can be read when nothing runs any more.
+pub fn on_disk(dir: &TrustedDir) -> Result<Upper> {
     // One that has been used would be refused by the kernel: nobody waited for the disk when it ended.
     for number in 0..MOST_IN_ONE {
         let name = format!("changes.{number}");

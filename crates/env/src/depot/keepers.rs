@@ -17,13 +17,19 @@ use skiff_spec::job::JobSpec;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
-use super::{seconds, uses};
+use super::{DAY, seconds, uses};
 use crate::history::{self, KeptSnapshots};
+use crate::job_records::{CommitRecord, JobRecords, RecordKind};
 use crate::latest;
 use crate::snapshot_fault::ours;
 
 /// How far the clocks of Slurm's controller and of the depot's file system may be apart, in seconds.
 const CLOCKS: u64 = 3600;
+
+/// For how many days one can ask how a job ran.
+const RECORD_DAYS: u64 = 14;
+/// Of how many jobs on how many nodes one can ask that.
+const MOST_RECORDS: usize = 20_000;
 
 /// A job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +117,8 @@ pub enum Keeper {
     Checkpoint(String),
     /// A job that has begun to use it.
     Job(u32),
+    /// A job has changed its environment to it, and no history has it yet.
+    JobChanges(u32),
     /// A job may need it: it was used since the oldest of them was submitted.
     Jobs,
 }
@@ -125,6 +133,7 @@ impl fmt::Display for Keeper {
             Self::Instance(name) => write!(f, "instance {name}"),
             Self::Checkpoint(name) => write!(f, "checkpoint {name}"),
             Self::Job(id) => write!(f, "job {id}"),
+            Self::JobChanges(id) => write!(f, "changes of job {id}"),
             Self::Jobs => f.write_str("jobs"),
         }
     }
@@ -136,6 +145,8 @@ pub(super) struct Keepers {
     by: BTreeMap<SnapshotId, BTreeSet<Keeper>>,
     /// What was noted of jobs that have ended.
     pub(super) ended_uses: Vec<OsString>,
+    /// Records of jobs that nobody will ask for any more.
+    pub(super) old_records: Vec<OsString>,
 }
 
 impl Keepers {
@@ -146,7 +157,7 @@ impl Keepers {
         contents: &DepotContents,
         jobs: &JobList,
     ) -> Result<Self> {
-        let mut found = Self { by: kept_by_environments(context)?, ended_uses: vec![] };
+        let mut found = Self { by: kept_by_environments(context)?, ..Self::default() };
         for record in InstanceDir::all(context)? {
             // What cannot be read cannot be started again.
             let snapshot = record.started().ok().and_then(|started| started.snapshot?.parse().ok());
@@ -165,12 +176,36 @@ impl Keepers {
                 false => {}
             }
         }
+        found.add_records(depot, contents)?;
         for (id, snapshot) in &contents.snapshots {
             if jobs.may_need(seconds(snapshot.file.used)) {
                 found.add(Some(*id), Keeper::Jobs);
             }
         }
         Ok(found)
+    }
+
+    /// What nodes have noted of jobs: as long as no history has what a job has changed, the note keeps it.
+    fn add_records(&mut self, depot: &Depot, contents: &DepotContents) -> Result<()> {
+        let Some(records) = JobRecords::find(depot.path())? else { return Ok(()) };
+        let mut all = records.all()?;
+        // The newest first: of too many the others go.
+        all.sort_by_key(|file| std::cmp::Reverse(file.written));
+        for (number, file) in all.into_iter().enumerate() {
+            let age = contents.age(file.written.saturating_mul(1_000_000_000)).as_secs();
+            let snapshot = match file.kind {
+                RecordKind::End => {
+                    records.read::<CommitRecord>(&file).ok().and_then(|record| record.snapshot)
+                }
+                RecordKind::Start | RecordKind::Noted => None,
+            };
+            if snapshot.is_some() && age < uses::LONGEST {
+                self.add(snapshot, Keeper::JobChanges(file.place.job));
+            } else if age >= RECORD_DAYS * DAY || number >= MOST_RECORDS {
+                self.old_records.push(file.name);
+            }
+        }
+        Ok(())
     }
 
     fn add(&mut self, snapshot: Option<SnapshotId>, keeper: Keeper) {

@@ -9,7 +9,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, EnvRevision, Revision, TagName};
 use skiff_user::context::UserContext;
 
-use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, change, short};
+use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, change, short};
 use crate::calling;
 use crate::snapshot_fault::ours;
 
@@ -35,6 +35,7 @@ struct ListedSnapshot<'a> {
 /// Prints the snapshots of an environment, newest first.
 pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
+    catch_up(context, &env);
     let history = SnapshotHistory::of(&env.dir)?;
     let present = match history.entries.is_empty() {
         true => Default::default(),

@@ -16,6 +16,8 @@ use serde::Serialize;
 use crate::error::{Error, OfSystem as _, Result};
 use crate::hosts::{self, Host};
 
+pub use slurm::expand as slurm_hosts;
+
 /// A manager of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

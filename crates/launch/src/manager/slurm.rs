@@ -89,8 +89,8 @@ fn launch(hosts: &[Host], agent: &[OsString]) -> Launch {
     }
 }
 
-/// A list like `n[1-3,07],gpu1,r[1-2]n[1-2]`.
-fn expand(list: &str) -> Option<Vec<String>> {
+/// The names of a list like `n[1-3,07],gpu1,r[1-2]n[1-2]`; nothing if it is not one.
+pub fn expand(list: &str) -> Option<Vec<String>> {
     let mut names = vec![];
     let (mut depth, mut from) = (0_u32, 0);
     for (at, c) in list.char_indices().chain([(list.len(), ',')]) {

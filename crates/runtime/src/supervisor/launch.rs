@@ -65,7 +65,7 @@ pub fn launch(
 ) -> std::result::Result<(), Failed> {
     let gate = match lifetime {
         Lifetime::Instance(service) => service.restorer.and_then(Restorer::approval),
-        Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped => None,
+        Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped(_) => None,
     };
     let only_now = gate.map_or(&[][..], |gate| gate.kept);
     let kept: Vec<BorrowedFd<'_>> =
@@ -100,7 +100,7 @@ pub fn launch(
         }
         Some(Err(why)) => Err(match lifetime {
             Lifetime::Instance(service) => service.command.and_then(|c| Failed::reported(&why, c)),
-            Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped => None,
+            Lifetime::WhileUsed | Lifetime::WhileEntered | Lifetime::UntilStopped(_) => None,
         }
         .unwrap_or_else(|| Error::from_bytes(why.get(1..).unwrap_or_default()).into())),
         None => {

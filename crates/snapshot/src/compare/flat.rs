@@ -70,6 +70,19 @@ impl<'a> FlatLayers<'a> {
         Ok(FlatLayers { entries, upper: Some(upper) })
     }
 
+    /// With an upper on top of it.
+    pub(super) fn with_upper(mut self, upper: BorrowedFd<'a>) -> Result<FlatLayers<'a>> {
+        for TreeNode { path, kind, stamp, .. } in walk(upper)? {
+            let entry = FlatEntry { kind, stamp, details: None, unchanged: false };
+            match kind {
+                NodeType::Dir { opaque } => self.put_dir(&path, entry, opaque),
+                _ => self.replace(&path, entry),
+            }
+        }
+        self.upper = Some(upper);
+        Ok(self)
+    }
+
     /// With these layers on top of it.
     pub(super) fn over(mut self, depot: &Depot, layers: &[LayerRef]) -> Result<FlatLayers<'a>> {
         for layer in layers {
@@ -121,15 +134,20 @@ impl<'a> FlatLayers<'a> {
         Ok(())
     }
 
-    /// A directory over what the layers before have there: as an overlay merges them.
     fn add_dir(&mut self, path: &[u8], attr: &Attr, opaque: bool) {
+        let entry = FlatEntry::known(NodeType::Dir { opaque }, attr.clone(), 0, vec![], [0; 32]);
+        self.put_dir(path, entry, opaque);
+    }
+
+    /// A directory over what the layers before have there: as an overlay merges them.
+    fn put_dir(&mut self, path: &[u8], entry: FlatEntry, opaque: bool) {
         let (opaque, merges) = match self.entries.get(&key(path)).map(|entry| entry.kind) {
             Some(NodeType::Dir { opaque: was }) if !opaque => (was, true),
             Some(NodeType::Dir { .. }) | None => (opaque, false),
             // What is no directory ends the search for what lies below.
             Some(_) => (true, false),
         };
-        let entry = FlatEntry::known(NodeType::Dir { opaque }, attr.clone(), 0, vec![], [0; 32]);
+        let entry = FlatEntry { kind: NodeType::Dir { opaque }, ..entry };
         if merges {
             self.entries.insert(key(path), entry);
         } else {

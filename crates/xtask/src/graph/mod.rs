@@ -51,7 +51,7 @@ const ARROWS: &[(&str, &str)] = &[
         "sys spec criu site ipc snapshot sandbox net output user store runtime plan cli env instance",
     ),
     ("migrate", "sys spec criu site ipc launch sandbox output user store runtime plan cli env checkpoint"),
-    ("slurm", "sys spec site ipc image sandbox output user store runtime plan cli env"),
+    ("slurm", "sys spec site ipc image launch sandbox output user store runtime plan cli env"),
     (
         "skiff",
         "sys spec oci copy site ipc registry image launch sandbox net output user store runtime plan cli app env cluster instance checkpoint migrate slurm",

@@ -1,0 +1,274 @@
+//! What nodes note in the depot of jobs in environments, for the hosts on which the environments are: `jobs/JOB@NODE@ROOT.KIND`, a small file
+//! for each job, node and root of the job there. (A step may bring a root of its own.)
+//!
+//! Whoever can write in the depot is its user: what is there may be anything, and is read as such.
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::process::getuid;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use skiff_site::TrustedDir;
+use skiff_snapshot::SnapshotId;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::CommitNodes;
+use skiff_spec::name::EnvName;
+use skiff_sys::small_file;
+
+mod start;
+
+pub use start::{JobFigures, StartOrigin, StartPart, StartPartKind, StartRecord};
+
+/// In a depot.
+const RECORDS: &str = "jobs";
+/// By this directory a depot is told from a place where one will be mounted.
+const SNAPSHOTS: &str = "snapshots";
+/// Longest record that is read, in bytes.
+const LONGEST: u64 = 64 << 10;
+/// Longest reason of a failure that is written, in characters.
+const LONGEST_REASON: usize = 2000;
+
+/// Where a job ran.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobPlace {
+    /// Id of the job.
+    pub job: u32,
+    /// Name of the node.
+    pub node: String,
+    /// The root of the job there, as its directory is called.
+    pub root: String,
+}
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RecordKind {
+    /// How the root came to be.
+    Start,
+    /// What became of the changes in it.
+    End,
+    /// The same, when the environment's history has it.
+    Noted,
+}
+
+const KINDS: [(RecordKind, &str); 3] =
+    [(RecordKind::Start, ".start"), (RecordKind::End, ".end"), (RecordKind::Noted, ".noted")];
+
+impl RecordKind {
+    fn suffix(self) -> &'static str {
+        KINDS.iter().find(|(kind, _)| *kind == self).map_or("", |(_, suffix)| suffix)
+    }
+}
+
+/// What became of the changes that a job has made on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommitRecord {
+    /// The environment.
+    pub environment: EnvName,
+    /// The snapshot that the job ran in.
+    pub parent: SnapshotId,
+    /// Which nodes' changes are kept.
+    pub nodes: CommitNodes,
+    /// How many nodes the job has; 0 if that is not known.
+    pub of: u32,
+    /// When that was, in seconds since 1970.
+    pub ended: u64,
+    /// The snapshot; nothing if nothing was changed, or there is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// How many paths are added, changed or deleted.
+    #[serde(default)]
+    pub changes: u64,
+    /// Files and directories written to the depot.
+    #[serde(default)]
+    pub entries: u64,
+    /// Bytes written to the depot.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Sockets and devices, which no snapshot holds.
+    #[serde(default)]
+    pub skipped: u64,
+    /// Why there is no snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What to do about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl CommitRecord {
+    /// The same without a snapshot, and why.
+    pub fn failed(self, why: &Error) -> Self {
+        let short = |text: &str| text.chars().take(LONGEST_REASON).collect::<String>();
+        let hint = Some(short(&why.hint)).filter(|hint| !hint.is_empty());
+        Self { snapshot: None, error: Some(short(&why.message)), hint, ..self }
+    }
+}
+
+/// A record in a depot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordFile {
+    /// Name of the file.
+    pub name: OsString,
+    /// Where the job ran.
+    pub place: JobPlace,
+    /// What it is of.
+    pub kind: RecordKind,
+    /// When it was written, in seconds since 1970.
+    pub written: i64,
+}
+
+/// The records of a depot.
+pub struct JobRecords {
+    dir: TrustedDir,
+}
+
+impl JobRecords {
+    /// Opens the records of a depot, if there are any.
+    pub fn find(depot: &Path) -> Result<Option<Self>> {
+        let dir = TrustedDir::find(&depot.join(RECORDS), getuid().as_raw())?;
+        Ok(dir.map(|dir| Self { dir }))
+    }
+
+    /// The same to be written to; nothing where there is no depot, as before its file system is mounted.
+    pub fn make(depot: &Path) -> Result<Option<Self>> {
+        let Some(depot) = TrustedDir::find(depot, getuid().as_raw())? else { return Ok(None) };
+        if depot.stat(SNAPSHOTS)?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self { dir: depot.make_dir(RECORDS, 0o700)? }))
+    }
+
+    /// All of them. What else lies there is left alone.
+    pub fn all(&self) -> Result<Vec<RecordFile>> {
+        let mut all = vec![];
+        for name in self.dir.names()? {
+            let Some((place, kind)) = name.to_str().and_then(parse) else { continue };
+            if let Some(stat) = self.dir.stat(&name)? {
+                all.push(RecordFile { name, place, kind, written: stat.st_mtime });
+            }
+        }
+        all.sort_by(|a, b| (&a.place, a.kind).cmp(&(&b.place, b.kind)));
+        Ok(all)
+    }
+
+    /// What a record says.
+    pub fn read<T: DeserializeOwned>(&self, file: &RecordFile) -> Result<T> {
+        let about = || self.dir.path_of(&file.name).display().to_string();
+        let bytes = small_file::read_below(self.dir.as_fd(), &*file.name, LONGEST).context(about)?;
+        serde_json::from_slice(&bytes).map_err(|e| Error::new(format!("{}: {e}", about())))
+    }
+
+    /// Writes a record, whole or not at all.
+    pub fn write<T: Serialize>(&self, place: &JobPlace, kind: RecordKind, record: &T) -> Result<()> {
+        let name = name(place, kind);
+        let bytes = serde_json::to_vec(record).map_err(|e| Error::new(format!("{name}: {e}")))?;
+        Ok(self.dir.write(name, &bytes, 0o600)?)
+    }
+
+    /// Marks what a history has now.
+    pub fn mark_noted(&self, file: &RecordFile) -> Result<()> {
+        let noted = name(&file.place, RecordKind::Noted);
+        Ok(self.dir.rename(&file.name, &self.dir, noted)?)
+    }
+
+    /// Removes records.
+    pub fn forget(&self, names: &[OsString]) -> Result<()> {
+        Ok(names.iter().try_for_each(|name| self.dir.remove_file(name))?)
+    }
+}
+
+fn name(JobPlace { job, node, root }: &JobPlace, kind: RecordKind) -> String {
+    format!("{job}@{node}@{root}{}", kind.suffix())
+}
+
+fn parse(name: &str) -> Option<(JobPlace, RecordKind)> {
+    let harmless = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+    };
+    let (name, kind) = KINDS.iter().find_map(|(kind, suffix)| Some((name.strip_suffix(suffix)?, *kind)))?;
+    let (job, rest) = name.split_once('@')?;
+    let (node, root) = rest.split_once('@')?;
+    let is_number = job.bytes().all(|byte| byte.is_ascii_digit());
+    let place = JobPlace { job: job.parse().ok()?, node: node.into(), root: root.into() };
+    (is_number && harmless(node) && harmless(root)).then_some((place, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(job: u32, node: &str, root: &str) -> JobPlace {
+        JobPlace { job, node: node.into(), root: root.into() }
+    }
+
+    #[test]
+    fn names_come_back_and_what_is_not_one_is_left_alone() {
+        for place in [place(1, "n1", "0123abcd"), place(u32::MAX, "gpu-1.site", "container.3")] {
+            for (kind, _) in KINDS {
+                assert_eq!(parse(&name(&place, kind)), Some((place.clone(), kind)));
+            }
+        }
+        for text in
+            ["", ".end", "1@n.end", "1@@r.end", "1@n@.end", "x@n@r.end", "+1@n@r.end", "1@n@r", "1@n@r.new"]
+        {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        assert_eq!(parse("1@n\x1b[2J@r.end"), None);
+        assert_eq!(parse("1@n@r@s.end"), None);
+        assert_eq!(parse("4294967296@n@r.end"), None);
+    }
+
+    #[test]
+    fn records_are_written_read_marked_and_removed() {
+        let path = std::env::temp_dir().join(format!("skiff-job-records.{}", std::process::id()));
+        let depot = TrustedDir::make(&path, getuid().as_raw(), 0o700).expect("a directory");
+        assert!(JobRecords::make(&path).expect("asked").is_none(), "no depot yet");
+        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        assert!(JobRecords::find(&path).expect("asked").is_none(), "nothing was noted yet");
+        let records = JobRecords::make(&path).expect("made").expect("a depot");
+        records.write(&place(7, "n1", "r"), RecordKind::Start, &1).expect("written");
+        records.write(&place(7, "n1", "r"), RecordKind::End, &2).expect("written");
+        records.write(&place(7, "n1", "r"), RecordKind::End, &3).expect("written again");
+        let at = |name: &str| path.join(RECORDS).join(name);
+        std::fs::write(at("other"), "").expect("a file");
+        std::os::unix::fs::symlink("/etc/passwd", at("8@n1@r.end")).expect("a link");
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("9@n1@r.end"), rustix::fs::Mode::RUSR).expect("a pipe");
+        let all = records.all().expect("listed");
+        let jobs: Vec<_> = all.iter().map(|file| (file.place.job, file.kind)).collect();
+        let [start, end] = [RecordKind::Start, RecordKind::End];
+        assert_eq!(jobs, [(7, start), (7, end), (8, end), (9, end)]);
+        assert_eq!(records.read::<u32>(&all[1]).ok(), Some(3));
+        for file in &all[2..] {
+            assert!(records.read::<u32>(file).is_err(), "{file:?}");
+        }
+        records.mark_noted(&all[1]).expect("marked");
+        let kinds: Vec<_> = records.all().expect("listed").into_iter().map(|file| file.kind).collect();
+        assert_eq!(kinds, [start, RecordKind::Noted, end, end]);
+        records.forget(&[all[0].name.clone(), all[2].name.clone()]).expect("removed");
+        assert!(Path::new("/etc/passwd").exists() && at("other").exists());
+        std::fs::remove_dir_all(path).expect("gone");
+    }
+
+    #[test]
+    fn a_reason_is_cut_where_it_is_too_long() {
+        let record = CommitRecord {
+            environment: "dev".parse().expect("a name"),
+            parent: SnapshotId([1; 32]),
+            nodes: CommitNodes::All,
+            of: 2,
+            ended: 5,
+            snapshot: Some(SnapshotId([2; 32])),
+            changes: 1,
+            entries: 1,
+            bytes: 1,
+            skipped: 0,
+            error: None,
+            hint: None,
+        };
+        let failed = record.failed(&Error::new("x".repeat(1 << 20)));
+        assert!(serde_json::to_vec(&failed).expect("text").len() < 4096);
+        assert_eq!((failed.snapshot, failed.hint), (None, None));
+    }
+}

@@ -1,0 +1,166 @@
+//! How a job's root came to be on a node: what it is made of, where that came from, and how long it took.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use skiff_plan::get::ImageOrigin;
+use skiff_snapshot::SnapshotId;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::CommitNodes;
+use skiff_store::index::ImageName;
+use skiff_sys::small_file;
+
+/// In the directory of a job's root on a node.
+const STARTED: &str = "started.json";
+/// Longest such file that is read, in bytes.
+const LONGEST: u64 = 64 << 10;
+
+/// How a job's root came to be on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartRecord {
+    /// The environment, or what stands in its place.
+    pub environment: String,
+    /// The snapshot, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// Which nodes' changes are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<CommitNodes>,
+    /// When it was there, in seconds since 1970.
+    pub started: u64,
+    /// What that took, in the order in which it was done.
+    pub parts: Vec<StartPart>,
+}
+
+/// A part of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartPart {
+    /// What it was.
+    pub part: StartPartKind,
+    /// Where it came from.
+    pub from: StartOrigin,
+    /// How many bytes that were; 0 of what was there already.
+    pub bytes: u64,
+    /// How long it took, in milliseconds.
+    pub ms: u64,
+}
+
+/// What has to be on a node before a job's root is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartPartKind {
+    /// The image below all else.
+    Image,
+    /// The layers of the snapshot.
+    Snapshot,
+    /// The mounts, and the processes that hold them.
+    Root,
+}
+
+/// Where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartOrigin {
+    /// This node: nothing had to come.
+    Node,
+    /// The user's cache on this node.
+    Cache,
+    /// The user's depot.
+    Depot,
+    /// This node's store of images, which has layers too.
+    Store,
+    /// A file.
+    File,
+    /// A registry.
+    Registry,
+}
+
+impl StartPartKind {
+    /// As records and figures have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Snapshot => "snapshot",
+            Self::Root => "root",
+        }
+    }
+}
+
+impl StartOrigin {
+    /// As records and figures have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Cache => "cache",
+            Self::Depot => "depot",
+            Self::Store => "store",
+            Self::File => "file",
+            Self::Registry => "registry",
+        }
+    }
+}
+
+impl From<ImageOrigin> for StartOrigin {
+    fn from(origin: ImageOrigin) -> Self {
+        match origin {
+            ImageOrigin::Store => Self::Store,
+            ImageOrigin::File => Self::File,
+            ImageOrigin::Depot => Self::Depot,
+            ImageOrigin::Registry => Self::Registry,
+        }
+    }
+}
+
+impl StartPart {
+    /// An image that was looked for since `begun`.
+    pub fn image(entry: &ImageName, origin: ImageOrigin, begun: Instant) -> Self {
+        let bytes = if origin == ImageOrigin::Store { 0 } else { entry.size };
+        Self { part: StartPartKind::Image, from: origin.into(), bytes, ms: since(begun) }
+    }
+
+    /// The layers of a snapshot that were asked for since `begun`; `here`: where they are on this node; `missing`: the bytes of those that were
+    /// not there.
+    pub fn snapshot(here: StartOrigin, missing: Option<u64>, begun: Instant) -> Self {
+        let from = if missing.is_some() { StartOrigin::Depot } else { here };
+        Self { part: StartPartKind::Snapshot, from, bytes: missing.unwrap_or(0), ms: since(begun) }
+    }
+
+    /// The root itself, made since `begun`.
+    pub fn root(begun: Instant) -> Self {
+        Self { part: StartPartKind::Root, from: StartOrigin::Node, bytes: 0, ms: since(begun) }
+    }
+}
+
+fn since(begun: Instant) -> u64 {
+    u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What a job has needed on a node, and what became of its changes, as its user's process tells root's: numbers and kinds only.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFigures {
+    /// Of all its roots.
+    pub parts: Vec<StartPart>,
+    /// Changes that are kept: how many bytes were written.
+    pub kept: Vec<u64>,
+    /// How often nothing had been changed.
+    pub unchanged: u64,
+    /// How often changes could not be kept.
+    pub failed: u64,
+}
+
+impl StartRecord {
+    /// Writes it for the end of the job into its directory.
+    pub fn write_beside(&self, dir: &Path) -> Result<()> {
+        let file = dir.join(STARTED);
+        let shown = || file.display().to_string();
+        let bytes = serde_json::to_vec(self).map_err(|e| Error::new(format!("{}: {e}", shown())))?;
+        small_file::write(&file, &bytes).context(shown)
+    }
+
+    /// What was written there, if anything was that can be read.
+    pub fn beside(dir: &Path) -> Option<Self> {
+        let bytes = small_file::read_below(rustix::fs::CWD, dir.join(STARTED), LONGEST).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+}

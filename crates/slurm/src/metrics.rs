@@ -1,0 +1,200 @@
+//! What jobs have needed on this node, summed up for node_exporter's textfile collector.
+//!
+//! The figures come from processes of the jobs' users, who can make them say anything of their own jobs: they are numbers of a few kinds, none
+//! of which is taken to be larger than it can be.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use skiff_env::job_records::{JobFigures, StartPart};
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::lock::within;
+use skiff_sys::small_file;
+
+/// In the directory that `slurm.metrics` names.
+const FILE: &str = "skiff.prom";
+/// In Skiff's own directory: held while that is written.
+const LOCK: &str = "metrics.lock";
+const RUN: &str = "/run/skiff";
+/// How long other epilogs are waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Longest file that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+/// No part of a start is larger, in bytes,
+const MOST_BYTES: u64 = 1 << 46;
+/// or takes longer, in milliseconds.
+const MOST_MS: u64 = 3_600_000;
+/// No job has more parts on a node, or more changes.
+const MOST_PARTS: usize = 64;
+
+/// The counters: name, what it is, and whether it is of milliseconds, which are shown as seconds.
+const FAMILIES: [(&str, &str, bool); 5] = [
+    ("skiff_deploys_total", "Parts of job roots that were made ready, by kind and origin.", false),
+    ("skiff_deploy_bytes_total", "Bytes of them that were not on the node.", false),
+    ("skiff_deploy_seconds_total", "Time that it took.", true),
+    ("skiff_commits_total", "Changes of jobs that were to be kept, by result.", false),
+    ("skiff_commit_bytes_total", "Bytes written to depots for them.", false),
+];
+
+/// Counters by family and labels.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counters(BTreeMap<(usize, String), u64>);
+
+impl Counters {
+    fn add(&mut self, family: &str, labels: &str, value: u64) {
+        if let Some(at) = FAMILIES.iter().position(|(name, ..)| *name == family) {
+            let sum = self.0.entry((at, labels.to_owned())).or_default();
+            // Beyond this numbers of Prometheus lose their last digits.
+            *sum = sum.saturating_add(value).min(1 << 53);
+        }
+    }
+
+    fn add_job(&mut self, figures: &JobFigures) {
+        for StartPart { part, from, bytes, ms } in figures.parts.iter().take(MOST_PARTS) {
+            let labels = format!(r#"{{part="{}",from="{}"}}"#, part.as_str(), from.as_str());
+            self.add("skiff_deploys_total", &labels, 1);
+            self.add("skiff_deploy_bytes_total", &labels, (*bytes).min(MOST_BYTES));
+            self.add("skiff_deploy_seconds_total", &labels, (*ms).min(MOST_MS));
+        }
+        let kept = figures.kept.len().min(MOST_PARTS);
+        let most = MOST_PARTS as u64;
+        for (result, number) in [
+            ("kept", kept as u64),
+            ("unchanged", figures.unchanged.min(most)),
+            ("failed", figures.failed.min(most)),
+        ] {
+            if number > 0 {
+                self.add("skiff_commits_total", &format!(r#"{{result="{result}"}}"#), number);
+            }
+        }
+        for bytes in &figures.kept[..kept] {
+            self.add("skiff_commit_bytes_total", "", (*bytes).min(MOST_BYTES));
+        }
+    }
+
+    /// Of a file that was written here; what is not understood is left out, as if it began anew.
+    fn parse(text: &str) -> Self {
+        let mut counters = Self::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((key, value)) = line.rsplit_once(' ') else { continue };
+            let (name, labels) = key.find('{').map_or((key, ""), |at| key.split_at(at));
+            let known = FAMILIES.iter().find(|(family, ..)| *family == name);
+            let value =
+                known.and_then(|(.., is_ms)| if *is_ms { milliseconds(value) } else { value.parse().ok() });
+            if let Some(value) = value {
+                counters.add(name, labels, value);
+            }
+        }
+        counters
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        for (at, (name, help, is_ms)) in FAMILIES.iter().enumerate() {
+            let mut own = self.0.iter().filter(|((family, _), _)| *family == at).peekable();
+            if own.peek().is_some() {
+                text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n"));
+            }
+            for ((_, labels), value) in own {
+                let value = match is_ms {
+                    true => format!("{}.{:03}", value / 1000, value % 1000),
+                    false => value.to_string(),
+                };
+                text.push_str(&format!("{name}{labels} {value}\n"));
+            }
+        }
+        text
+    }
+}
+
+fn milliseconds(seconds: &str) -> Option<u64> {
+    let (whole, rest) = seconds.split_once('.')?;
+    let rest: u64 = (rest.len() == 3).then(|| rest.parse().ok())??;
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(rest)
+}
+
+/// Adds what a job has needed to the file in `dir`, which readers see whole at any time.
+pub fn add(dir: &Path, figures: &JobFigures) -> Result<()> {
+    if *figures == JobFigures::default() {
+        return Ok(());
+    }
+    let about = |e: Error| e.about("slurm.metrics");
+    let open = || -> Result<TrustedDir> { Ok(TrustedDir::open(dir, 0)?.private()?) };
+    let dir = open().map_err(about)?;
+    let run = TrustedDir::make(Path::new(RUN), 0, 0o755)?;
+    let take = || run.lock(LOCK, FlockOperation::NonBlockingLockExclusive);
+    let Some(_held) = within(PATIENCE, take)? else {
+        return Err(about(Error::new(
+            "another epilog writes it all the time; this job's figures are left out",
+        )));
+    };
+    let shown = || dir.path_of(FILE).display().to_string();
+    let text = match small_file::read_below(dir.as_fd(), FILE, LONGEST) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        read => String::from_utf8_lossy(&read.context(shown)?).into_owned(),
+    };
+    let mut counters = Counters::parse(&text);
+    counters.add_job(figures);
+    Ok(dir.write(FILE, counters.to_text().as_bytes(), 0o644)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use skiff_env::job_records::{StartOrigin, StartPartKind};
+
+    use super::*;
+
+    fn part(part: StartPartKind, from: StartOrigin, bytes: u64, ms: u64) -> StartPart {
+        StartPart { part, from, bytes, ms }
+    }
+
+    #[test]
+    fn what_is_added_is_read_again() {
+        let mut counters = Counters::default();
+        let figures = JobFigures {
+            parts: vec![
+                part(StartPartKind::Snapshot, StartOrigin::Depot, 1000, 1234),
+                part(StartPartKind::Root, StartOrigin::Node, 0, 7),
+            ],
+            kept: vec![10, 20],
+            unchanged: 0,
+            failed: 1,
+        };
+        counters.add_job(&figures);
+        counters.add_job(&figures);
+        let text = counters.to_text();
+        for line in [
+            "# TYPE skiff_deploys_total counter",
+            r#"skiff_deploys_total{part="snapshot",from="depot"} 2"#,
+            r#"skiff_deploy_bytes_total{part="snapshot",from="depot"} 2000"#,
+            r#"skiff_deploy_seconds_total{part="snapshot",from="depot"} 2.468"#,
+            r#"skiff_deploy_seconds_total{part="root",from="node"} 0.014"#,
+            r#"skiff_commits_total{result="kept"} 4"#,
+            r#"skiff_commits_total{result="failed"} 2"#,
+            "skiff_commit_bytes_total 60",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+        assert!(!text.contains("unchanged"));
+        assert_eq!(Counters::parse(&text), counters);
+    }
+
+    #[test]
+    fn what_nobody_can_have_needed_is_cut() {
+        let mut counters = Counters::default();
+        let parts = vec![part(StartPartKind::Image, StartOrigin::Registry, u64::MAX, u64::MAX); 1000];
+        counters.add_job(&JobFigures { parts, kept: vec![u64::MAX; 1000], unchanged: u64::MAX, failed: 0 });
+        for ((family, _), value) in &counters.0 {
+            assert!(*value <= MOST_PARTS as u64 * MOST_BYTES, "{family} {value}");
+        }
+        let before = "skiff_commit_bytes_total 18446744073709551615\nother 5\nskiff_deploys_total x\n# x\n\n";
+        assert_eq!(
+            Counters::parse(before).to_text().lines().last(),
+            Some("skiff_commit_bytes_total 9007199254740992")
+        );
+    }
+}

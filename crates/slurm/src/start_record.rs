@@ -1,0 +1,56 @@
+//! What it took until a job's root was there: for its user in the depot, and for the node's figures in the job's directory.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Instant;
+
+use skiff_env::job_records::{JobRecords, RecordKind, StartPart, StartRecord};
+use skiff_sandbox::start::detach_stdio;
+use skiff_spec::job::JobSpec;
+use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+
+use crate::commit::place;
+use crate::job::SlurmJob;
+
+/// The parts of a start, once all that it needs is there.
+#[derive(Default)]
+pub struct StartTimes(RefCell<Option<(Vec<StartPart>, Instant)>>);
+
+impl StartTimes {
+    /// All is there; what remains is the root itself.
+    pub fn prepared(&self, parts: Vec<StartPart>) {
+        self.0.replace(Some((parts, Instant::now())));
+    }
+
+    /// The root is there. Notes it, if it was this process that has made it: nobody waits for the depot, and a job runs without a record.
+    pub fn note(self, job: &SlurmJob) {
+        let Some((mut parts, prepared)) = self.0.into_inner() else { return };
+        parts.push(StartPart::root(prepared));
+        let (snapshot, commit) = match &job.spec {
+            JobSpec::Snapshot(snapshot) => {
+                (snapshot.snapshot.parse().ok(), snapshot.commit.as_ref().map(|commit| commit.nodes.clone()))
+            }
+            JobSpec::Container(_) => (None, None),
+        };
+        let environment = job.spec.environment().to_owned();
+        let record = StartRecord { environment, snapshot, commit, started: now(), parts };
+        record.write_beside(&job.supervisor_dir()).ignore_error("figures are missing this one start");
+        write_apart(job, &record);
+    }
+}
+
+/// In a process of its own, which ends when it is written.
+fn write_apart(job: &SlurmJob, record: &StartRecord) {
+    let Ok(place) = place(job) else { return };
+    if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
+        close_all_except(&[]);
+        detach_stdio();
+        let records = JobRecords::make(Path::new(job.spec.depot()));
+        if let Ok(Some(records)) = records {
+            records.write(&place, RecordKind::Start, record).ignore_error("the depot may be read-only here");
+        }
+        exit_now(0)
+    }
+}

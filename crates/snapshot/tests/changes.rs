@@ -1,0 +1,196 @@
+//! What a job has changed over its snapshot is a snapshot: it shows what the job saw at its end.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use crate::common::acts::{act, acts, cases};
+use crate::common::{Overlay, Tree, World, as_merged, assert_same, dump, is_root, whiteout};
+use proptest::prelude::*;
+use skiff_snapshot::{Change, ChangeKind, ChangesInput, Pushed, SnapshotId, conflicts, push_changes};
+
+fn write(path: &Path, content: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, content).unwrap();
+}
+
+/// Runs a job in a snapshot on a node; what it saw at its end, and what became of its changes.
+fn job(
+    world: &World,
+    parent: &SnapshotId,
+    node: &str,
+    run: impl FnOnce(&Path),
+) -> (Tree, Option<Pushed>, Vec<Change>) {
+    let place = world.path(node);
+    for part in ["upper", "work"] {
+        std::fs::create_dir_all(place.join(part)).unwrap();
+    }
+    let layers = world.fetch(parent);
+    let base = world.path("base");
+    let mut lowers: Vec<&Path> = layers.iter().rev().map(|layer| layer.path.as_path()).collect();
+    lowers.push(&base);
+    let overlay = Overlay::new(&lowers, Some((&place.join("upper"), &place.join("work"))));
+    run(&overlay.path());
+    let seen = as_merged(&dump(&overlay.path()));
+    drop(overlay);
+    let (upper, base) = (world.open(&format!("{node}/upper")), world.open("base"));
+    let input = ChangesInput { parent, upper: upper.as_fd(), base: base.as_fd() };
+    // In a job something may be mounted there.
+    let counts = |mut changes: Vec<Change>| {
+        changes.retain(|change| change.path != b"dir/place");
+        changes
+    };
+    let (pushed, changes) = push_changes(&world.depot, &input, counts).unwrap();
+    (seen, pushed, changes)
+}
+
+fn told(changes: &[Change]) -> Vec<(&str, ChangeKind)> {
+    changes.iter().map(|change| (std::str::from_utf8(&change.path).unwrap(), change.kind)).collect()
+}
+
+fn prepared() -> (World, SnapshotId) {
+    let world = World::new();
+    let (up, base) = (world.upper(), world.path("base"));
+    for path in ["of-base", "dir/of-base", "dir/other", "gone/x"] {
+        write(&base.join(path), path);
+    }
+    write(&up.join("dir/own"), "own");
+    write(&up.join("opt/tool"), "1");
+    whiteout(&up.join("of-base"));
+    let id = world.push().id;
+    (world, id)
+}
+
+#[test]
+fn what_a_job_changed_is_a_snapshot_over_its_own() {
+    if !is_root("what_a_job_changed_is_a_snapshot_over_its_own") {
+        return;
+    }
+    let (world, parent) = prepared();
+    let before = world.seen_in(&parent);
+    let (seen, pushed, changes) = job(&world, &parent, "n1", |root| {
+        std::fs::remove_file(root.join("dir/own")).unwrap();
+        std::fs::remove_file(root.join("dir/other")).unwrap();
+        std::fs::remove_dir_all(root.join("gone")).unwrap();
+        write(&root.join("gone/anew"), "n");
+        std::fs::create_dir(root.join("dir/place")).unwrap();
+        write(&root.join("opt/tool"), "2");
+        write(&root.join("of-base"), "again");
+        // In the place of a layer's file, what no snapshot holds.
+        std::fs::remove_file(root.join("dir/of-base")).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(root.join("dir/of-base")).unwrap());
+    });
+    let pushed = pushed.unwrap();
+    assert_eq!(pushed.skipped, [b"dir/of-base"]);
+    let mut without = seen;
+    without.remove(Path::new("dir/of-base"));
+    without.remove(Path::new("dir/place"));
+    assert_same(&without, &world.seen_in(&pushed.id));
+    assert_eq!(
+        told(&changes),
+        [
+            ("dir/of-base", ChangeKind::Changed),
+            ("dir/other", ChangeKind::Deleted),
+            ("dir/own", ChangeKind::Deleted),
+            ("gone", ChangeKind::Changed),
+            ("gone/anew", ChangeKind::Added),
+            ("gone/x", ChangeKind::Deleted),
+            ("of-base", ChangeKind::Added),
+            ("opt/tool", ChangeKind::Changed),
+        ]
+        .into_iter()
+        .filter(|(path, _)| *path != "gone")
+        .collect::<Vec<_>>()
+    );
+    // The environment and its snapshot are as they were.
+    assert_same(&before, &world.seen_in(&parent));
+    assert_same(&before, &world.seen());
+    // A second job in what the first has left.
+    let (seen, again, _) = job(&world, &pushed.id, "n2", |root| write(&root.join("gone/anew"), "m"));
+    assert_same(&seen, &world.seen_in(&again.unwrap().id));
+}
+
+#[test]
+fn a_job_that_changed_nothing_makes_no_snapshot() {
+    if !is_root("a_job_that_changed_nothing_makes_no_snapshot") {
+        return;
+    }
+    let (world, parent) = prepared();
+    let (_, pushed, changes) = job(&world, &parent, "n1", |root| {
+        // Copied up, and as before.
+        let file = root.join("dir/other");
+        let mode = std::fs::metadata(&file).unwrap().permissions();
+        std::fs::set_permissions(&file, mode).unwrap();
+        std::fs::create_dir(root.join("dir/place")).unwrap();
+        write(&root.join("dir/short"), "x");
+        std::fs::remove_file(root.join("dir/short")).unwrap();
+    });
+    assert!(pushed.is_none() && changes.is_empty(), "{:?}", told(&changes));
+    assert_eq!(std::fs::read_dir(world.path("depot/snapshots")).unwrap().count(), 1);
+}
+
+#[test]
+fn only_what_nodes_changed_differently_is_a_conflict() {
+    if !is_root("only_what_nodes_changed_differently_is_a_conflict") {
+        return;
+    }
+    let (world, parent) = prepared();
+    let one = |root: &Path| {
+        write(&root.join("same"), "same");
+        write(&root.join("opt/tool"), "one");
+        write(&root.join("dir/only-one"), "1");
+        std::fs::remove_file(root.join("dir/other")).unwrap();
+        std::fs::remove_file(root.join("dir/of-base")).unwrap();
+    };
+    let two = |root: &Path| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        write(&root.join("same"), "same");
+        write(&root.join("opt/tool"), "two");
+        write(&root.join("dir/only-two"), "2");
+        std::fs::remove_file(root.join("dir/other")).unwrap();
+        write(&root.join("dir/of-base"), "changed");
+    };
+    let ids = [
+        job(&world, &parent, "n1", one).1.unwrap().id,
+        job(&world, &parent, "n2", two).1.unwrap().id,
+        job(&world, &parent, "n3", |root| write(&root.join("same"), "same")).1.unwrap().id,
+    ];
+    let found = conflicts(&world.depot, &parent, &ids).unwrap();
+    let found: Vec<(&str, &[usize])> = found
+        .iter()
+        .map(|conflict| (std::str::from_utf8(&conflict.path).unwrap(), &conflict.changed_by[..]))
+        .collect();
+    assert_eq!(found, [("dir/of-base", &[0, 1][..]), ("opt/tool", &[0, 1])]);
+    assert!(conflicts(&world.depot, &parent, &ids[..1]).unwrap().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_job_does_its_snapshot_shows(
+        before in proptest::collection::vec(acts(), 0..12),
+        during in proptest::collection::vec(acts(), 0..12),
+    ) {
+        if !is_root("whatever_a_job_does_its_snapshot_shows") {
+            return Ok(());
+        }
+        let world = World::new();
+        write(&world.path("base/a/of-base"), "b");
+        {
+            let overlay =
+                Overlay::new(&[&world.path("base")], Some((&world.upper(), &world.path("work"))));
+            before.iter().for_each(|one| act(&overlay.path(), one));
+        }
+        let parent = world.push().id;
+        let (seen, pushed, changes) = job(&world, &parent, "n1", |root| {
+            during.iter().for_each(|one| act(root, one));
+        });
+        let after = pushed.map_or(parent, |pushed| pushed.id);
+        if after != parent {
+            assert_same(&seen, &world.seen_in(&after));
+        }
+        prop_assert_eq!(after == parent, changes.is_empty());
+    }
+}
