@@ -26,6 +26,8 @@ const KEPT: Duration = Duration::from_hours(14 * 24);
 
 /// The directory with all of it, in the user's state.
 const DIR: &str = "build";
+/// In front of the key of a layer that was made anew since.
+const ASIDE: &str = "old.";
 /// A layer's files, in its directory.
 const UPPER: &str = "upper";
 
@@ -108,13 +110,17 @@ impl<'a> BuildCache<'a> {
         })
     }
 
-    /// Forgets a layer, for a build that is to make all anew.
+    /// Takes a layer away from under its name, for a build that makes all anew. Another build may still use it, so it is removed later.
     ///
     /// # Errors
     /// The system's.
-    pub fn forget(&self, key: &Key) -> Result<()> {
+    pub fn set_aside(&self, key: &Key) -> Result<()> {
         match self.layers.stat(&key.0)? {
-            Some(_) => remove(self.context, &self.layers, &[key.0.clone()]),
+            Some(_) => Ok(self.layers.rename(
+                &key.0,
+                &self.layers,
+                format!("{ASIDE}{}.{}", std::process::id(), key.0),
+            )?),
             None => Ok(()),
         }
     }
@@ -168,7 +174,7 @@ fn prune(
     let Some(_lock) = dir.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
     let old_in = |dir: &TrustedDir| -> Result<Vec<String>> {
         let names = dir.names()?.into_iter().filter_map(|name| name.into_string().ok());
-        Ok(names.filter(|name| is_old(&dir.path_of(name), older)).collect())
+        Ok(names.filter(|name| name.starts_with(ASIDE) || is_old(&dir.path_of(name), older)).collect())
     };
     for image in old_in(images)? {
         images.remove_file(image)?;

@@ -1,10 +1,13 @@
 //! Carries a plan out: what the cache has is taken from there, the rest is done in containers.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::fs::Mode;
 use rustix::io::dup;
+use rustix::process::umask;
 use rustix::stdio::{dup2_stdin, dup2_stdout, stderr, stdout};
 use serde_json::{Value, json};
 use skiff_cli::BuildArgs;
@@ -59,7 +62,17 @@ pub fn carry_out(
     let containers = Containers { context, empty: cache.empty.clone() };
     let workshop = cache.workshop()?;
     let total = plan.stages.iter().map(|stage| stage.steps.len()).sum();
-    let mut builder = Builder { cache, inputs, containers, workshop, files: vec![], done: 0, total, args };
+    let mut builder = Builder {
+        cache,
+        inputs,
+        containers,
+        workshop,
+        files: vec![],
+        made: BTreeSet::new(),
+        done: 0,
+        total,
+        args,
+    };
     let output = Output::turn()?;
     for stage in &plan.stages {
         match builder.stage(stage) {
@@ -96,6 +109,8 @@ struct Output {
 impl Output {
     fn turn() -> Result<Self> {
         let before = dup(stdout()).context(|| "standard output")?;
+        // What commands make is for all to read, as in Docker, whatever is the user's habit.
+        umask(Mode::from_raw_mode(0o022));
         let null = File::open("/dev/null").context(|| "/dev/null")?;
         dup2_stdin(&null).context(|| "standard input")?;
         dup2_stdout(stderr()).context(|| "standard output")?;
@@ -134,6 +149,8 @@ struct Builder<'a> {
     workshop: Scratch,
     /// Those of the stages before.
     files: Vec<Files>,
+    /// Steps that this build has made anew: two stages may have the same.
+    made: BTreeSet<Key>,
     done: usize,
     total: usize,
     args: &'a BuildArgs,
@@ -152,8 +169,8 @@ impl Builder<'_> {
                 self.tell(step, "");
                 continue;
             };
-            if self.args.no_cache {
-                self.cache.forget(key)?;
+            if self.args.no_cache && self.made.insert(key.clone()) {
+                self.cache.set_aside(key)?;
             }
             let layer = match self.cache.layer(key) {
                 Some(layer) => {

@@ -64,7 +64,7 @@ pub fn build(args: &BuildArgs) -> Result<Built> {
     };
     let mut surroundings = read::Outside { context: &context, inputs: &inputs, is_for_show: args.dry_run };
     let plan = plan::plan(&inputs.dockerfile, &options, &mut surroundings)?;
-    plan.notes.iter().for_each(|note| output::note(note));
+    plan.notes.iter().filter(|_| !args.quiet).for_each(|note| output::note(note));
     if args.dry_run {
         return show(&plan, &cache, args).map(|()| Built::Done);
     }

@@ -168,7 +168,9 @@ fn from(line: &Line, escape: char) -> Result<Stage, DockerfileError> {
         match (&*flag.name, flag.value) {
             ("platform", Some(value)) => platform = Some(value),
             (name, _) => {
-                return Err(bad(format!("--{name}: not supported")).hint("only --platform=OS/ARCHITECTURE is"));
+                return Err(
+                    bad(format!("--{name}: not supported")).hint("only --platform=OS/ARCHITECTURE is")
+                );
             }
         }
     }
