@@ -40,3 +40,72 @@ pub fn ignore_rules(bytes: &[u8]) -> bool {
     let rules = IgnoreRules::parse(&text);
     rules.are_left_out(b"a/b/c.txt") || rules.are_left_out(b"x")
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// What Dockerfiles are made of, so that more than the first line of most is read.
+    fn pieces() -> impl Strategy<Value = String> {
+        let words = [
+            "FROM a",
+            "FROM scratch AS b",
+            "RUN ",
+            "COPY ",
+            "ADD ",
+            "ENV ",
+            "ARG ",
+            "LABEL ",
+            "HEALTHCHECK ",
+            "ONBUILD ",
+            "SHELL ",
+            "\n",
+            "\\\n",
+            "`",
+            "# escape=`",
+            "#",
+            " ",
+            "\t",
+            "<<EOF",
+            "<<-'x'",
+            "EOF",
+            "x",
+            "--from=b",
+            "--mount=type=x",
+            "--interval=1h",
+            "[\"a\", \"b\"]",
+            "'",
+            "\"",
+            "$",
+            "${A:-",
+            "}",
+            "=",
+            "A",
+            "/",
+            ".",
+            "*",
+            "[a-",
+            "!",
+            "**/",
+            "\u{0}",
+            "\u{1b}[2J",
+            "ß",
+        ];
+        vec(prop::sample::select(words.to_vec()), 0..60).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in pieces()) {
+            super::dockerfile(text.as_bytes());
+            super::ignore_rules(text.as_bytes());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..400)) {
+            super::dockerfile(&bytes);
+            super::ignore_rules(&bytes);
+        }
+    }
+}

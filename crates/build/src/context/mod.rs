@@ -68,7 +68,7 @@ impl SourceTree<'_> {
                         next.push([&place[..], &[child]].concat());
                     }
                 } else {
-                    next.push([&place[..], &[name.clone()]].concat());
+                    next.push([&place[..], std::slice::from_ref(&name)].concat());
                 }
             }
             places = next;

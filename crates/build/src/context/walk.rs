@@ -80,7 +80,7 @@ impl SourceTree<'_> {
 
     fn file(&self, file: &OwnedFd, path: &[u8], name: &[u8], sink: &mut dyn FileSink) -> Result<()> {
         let shown = || self.shown(path);
-        let stat = fstat(file).context(|| shown())?;
+        let stat = fstat(file).context(shown)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(self.special(path));
         }
@@ -90,7 +90,7 @@ impl SourceTree<'_> {
         let mut at = 0;
         while at < size {
             let wanted = usize::try_from(size - at).unwrap_or(PIECE).min(PIECE);
-            let count = read_at(file.as_fd(), &mut buffer[..wanted], at).context(|| shown())?;
+            let count = read_at(file.as_fd(), &mut buffer[..wanted], at).context(shown)?;
             if count == 0 {
                 return Err(Fault::new(format!("{} was truncated while it was copied", shown()))
                     .hint("build again when nobody writes to it"));

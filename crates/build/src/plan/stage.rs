@@ -109,20 +109,26 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         Ok(())
     }
 
+    /// What an instruction does to files, if anything.
     fn instruction(&mut self, instruction: &Instruction) -> Result<Option<Action>> {
         match instruction {
-            Instruction::Run(run) => return Ok(Some(Action::Run(self.run(run)))),
-            Instruction::Copy(transfer) => return self.copy(transfer).map(Action::Copy).map(Some),
+            Instruction::Run(run) => Ok(Some(Action::Run(self.run(run)))),
+            Instruction::Copy(transfer) => self.copy(transfer).map(Action::Copy).map(Some),
             Instruction::Workdir(path) => {
                 let path = self.absolute(&self.word(path)?);
                 self.config.set("WorkingDir", path.clone());
-                return Ok((path != "/").then_some(Action::MakeDirectory(path)));
+                Ok((path != "/").then_some(Action::MakeDirectory(path)))
             }
             Instruction::Arg(args) => {
-                for (name, default) in args {
-                    self.arg(name, default.as_deref())?;
-                }
+                args.iter().try_for_each(|(name, default)| self.arg(name, default.as_deref())).map(|()| None)
             }
+            other => self.configure(other).map(|()| None),
+        }
+    }
+
+    /// Instructions that change no file, but how the image's programs are run.
+    fn configure(&mut self, instruction: &Instruction) -> Result<()> {
+        match instruction {
             Instruction::Env(pairs) => {
                 for (name, value) in self.pairs(pairs)? {
                     self.config.set_variable(&name, &value);
@@ -135,42 +141,39 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             Instruction::Cmd(command) => self.config.set_cmd(command.words(&self.shell())),
             Instruction::Entrypoint(command) => self.config.set_entrypoint(command.words(&self.shell())),
             Instruction::Expose(ports) => {
-                let ports = ports.iter().map(|port| self.word(port)).collect::<Result<Vec<_>>>()?.join(" ");
-                self.config.add_ports(&ports).ok_or_else(|| {
+                let ports = self.words(ports)?.join(" ");
+                let added = self.config.add_ports(&ports);
+                added.ok_or_else(|| {
                     Fault::new(format!("{ports}: not a port")).hint("80, 53/udp or 8000-8010")
                 })?;
             }
             Instruction::Volume(paths) => {
-                let paths = paths.iter().map(|path| self.word(path)).collect::<Result<Vec<_>>>()?;
+                let paths = self.words(paths)?;
                 self.config.add_volumes(paths);
             }
-            Instruction::User(user) => {
-                let user = self.word(user)?;
-                if user.is_empty() {
-                    return Err(Fault::new("no user is named"));
-                }
-                self.config.set("User", user);
-            }
+            Instruction::User(user) => match self.word(user)? {
+                user if user.is_empty() => return Err(Fault::new("no user is named")),
+                user => self.config.set("User", user),
+            },
             Instruction::StopSignal(signal) => {
                 let signal = self.word(signal)?;
                 self.config.set("StopSignal", signal);
             }
             Instruction::Shell(words) => self.config.set("Shell", words.clone()),
-            Instruction::Healthcheck(check) => {
-                let check = self.healthcheck(check);
-                self.config.set("Healthcheck", check);
-            }
+            Instruction::Healthcheck(check) => self.config.set("Healthcheck", healthcheck(check)),
             Instruction::Onbuild(trigger) => {
                 let mut triggers = self.config.list("OnBuild");
                 triggers.push(trigger.clone());
                 self.config.set("OnBuild", triggers);
             }
-            Instruction::Maintainer(author) => {
-                let author = self.word(author)?;
-                self.whole["author"] = author.into();
-            }
+            Instruction::Maintainer(author) => self.whole["author"] = self.word(author)?.into(),
+            Instruction::Run(_) | Instruction::Copy(_) | Instruction::Workdir(_) | Instruction::Arg(_) => {}
         }
-        Ok(None)
+        Ok(())
+    }
+
+    fn words(&self, words: &[String]) -> Result<Vec<String>> {
+        words.iter().map(|word| self.word(word)).collect()
     }
 
     /// The value of a variable: ENV counts for more than ARG, wherever both stand.
@@ -329,24 +332,23 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             }
         }
     }
+}
 
-    fn healthcheck(&self, check: &Healthcheck) -> Value {
-        let Healthcheck::Command { command, times, retries } = check else {
-            return json!({"Test": ["NONE"]});
-        };
-        let test: Vec<String> = match command {
-            Command::Exec(words) => std::iter::once("CMD".into()).chain(words.iter().cloned()).collect(),
-            Command::Shell(line) => vec!["CMD-SHELL".into(), line.clone()],
-        };
-        let mut value = json!({"Test": test});
-        for (name, time) in times {
-            value[*name] = (*time).into();
-        }
-        if let Some(retries) = retries {
-            value["Retries"] = (*retries).into();
-        }
-        value
+/// As the configuration has it.
+fn healthcheck(check: &Healthcheck) -> Value {
+    let Healthcheck::Command { command, times, retries } = check else { return json!({"Test": ["NONE"]}) };
+    let test: Vec<String> = match command {
+        Command::Exec(words) => std::iter::once("CMD".into()).chain(words.iter().cloned()).collect(),
+        Command::Shell(line) => vec!["CMD-SHELL".into(), line.clone()],
+    };
+    let mut value = json!({"Test": test});
+    for (name, time) in times {
+        value[*name] = (*time).into();
     }
+    if let Some(retries) = retries {
+        value["Retries"] = (*retries).into();
+    }
+    value
 }
 
 /// A path without `.` and `..`, from another one unless it is absolute.
