@@ -304,12 +304,14 @@ has "$err" "is not in the stage's /etc/passwd"
 
 # From inside it is done outside; without a name the image is called as its context.
 ok as alice skiff env create dev
-inside alice dev 'cd /home/alice && skiff build --target 0 ctx && skiff run ctx cat /mixed'
+inside alice dev 'cd /home/alice && skiff build --target 0 ctx && skiff run --root ctx cat /mixed'
 has "$out" changed
 
 # mallory's context: links out of it, pipes, terminal escapes, paths of all lengths, a Dockerfile that is none.
 as mallory sh -euc 'mkdir -p evil/d; cd evil; ln -s /home/alice stolen; ln -s /proc/self/root rooted; mkfifo d/pipe; echo x >ok
-    p=$(printf "%0250d" 0); mkdir long; cd long; for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17; do mkdir "$p"; cd "$p"; done; echo x >deep'
+    python3 -c "import os
+for name in [\"long\"] + [\"n\" * 250] * 17: os.mkdir(name); os.chdir(name)
+open(\"deep\", \"w\").close()"'
 evil() { fails 125 as mallory skiff build -t evil -f - evil; }
 for line in 'COPY stolen/data /' 'COPY stolen /' 'COPY rooted/etc/passwd /' 'COPY d /' 'COPY d/pipe /' 'COPY long /' 'COPY . /' 'ADD stolen/.bashrc /'; do
     evil <<<"FROM $base

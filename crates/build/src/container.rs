@@ -24,15 +24,15 @@ const OF_IMAGE: &[&str] = &["/tmp", "/var/tmp"];
 
 /// The files that a stage has so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Files {
+pub struct StageFiles {
     /// The image at the bottom, if it is not an empty directory.
     pub image: Option<ImageId>,
     /// The layers on it, the topmost first.
     pub layers: Vec<PathBuf>,
 }
 
-impl Files {
-    /// These with one more layer.
+impl StageFiles {
+    /// Adds a layer on top.
     pub fn push(&mut self, layer: PathBuf) {
         self.layers.insert(0, layer);
     }
@@ -47,7 +47,7 @@ pub struct Containers<'a> {
 }
 
 impl Containers<'_> {
-    fn plan(&self, files: &Files, upper: Upper, no_network: bool) -> Result<Plan> {
+    fn plan(&self, files: &StageFiles, upper: Upper, no_network: bool) -> Result<Plan> {
         let asked = RootOptions {
             contain: true,
             no_home: true,
@@ -77,7 +77,7 @@ impl Containers<'_> {
     }
 
     /// A container that shows these files and nothing else; what is written goes to `upper`.
-    pub fn bare(&self, files: &Files, upper: Upper) -> Result<RunningContainer> {
+    pub fn bare(&self, files: &StageFiles, upper: Upper) -> Result<RunningContainer> {
         let plan = plan::bare(self.plan(files, upper, false)?);
         base::make_ready(self.context, &plan)?;
         start(&plan, self.options())
@@ -87,7 +87,7 @@ impl Containers<'_> {
     /// keeps: so a step's own layer has nothing but what the step did.
     pub fn run(
         &self,
-        files: &Files,
+        files: &StageFiles,
         [places, upper]: [Upper; 2],
         action: &RunAction,
     ) -> std::result::Result<CommandExit, Failed> {

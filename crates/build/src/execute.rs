@@ -30,9 +30,9 @@ use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 use skiff_user::scratch::Scratch;
 
-use crate::Built;
+use crate::BuildOutcome;
 use crate::cache::BuildCache;
-use crate::container::{Containers, Files};
+use crate::container::{Containers, StageFiles};
 use crate::plan::{
     Action, BuildPlan, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, RunAction, StageBase,
 };
@@ -51,13 +51,13 @@ pub fn carry_out(
     inputs: &Inputs,
     plan: &BuildPlan,
     (names, args): (&[String], &BuildArgs),
-) -> Result<Built> {
+) -> Result<BuildOutcome> {
     let Some(last) = plan.stages.last() else { return Err(Fault::new("build: no stage")) };
     let made_of = Key::of(&json!([last.key, last.config]));
     if !args.no_cache
         && let Some(image) = cache.image(&made_of).filter(|image| client::has(context, image.id))
     {
-        return named(context, image, names).map(Built::Image);
+        return named(context, image, names).map(BuildOutcome::Image);
     }
     let containers = Containers { context, empty: cache.empty.clone() };
     let workshop = cache.workshop()?;
@@ -80,14 +80,14 @@ pub fn carry_out(
             Err(StepFault::Skiff(fault)) => return Err(fault),
             Err(StepFault::Command(fault, code)) => {
                 output::complain(&fault);
-                return Ok(Built::Failed(code));
+                return Ok(BuildOutcome::Failed(code));
             }
         }
     }
     let image = builder.image(last, names)?;
     output.turn_back()?;
     cache.note_image(&made_of, &image)?;
-    named(context, image, names).map(Built::Image)
+    named(context, image, names).map(BuildOutcome::Image)
 }
 
 /// Notes all names of an image; gives it with the first.
@@ -147,8 +147,8 @@ struct Builder<'a> {
     inputs: &'a Inputs,
     containers: Containers<'a>,
     workshop: Scratch,
-    /// Those of the stages before.
-    files: Vec<Files>,
+    /// The files of the stages before.
+    files: Vec<StageFiles>,
     /// Steps that this build has made anew: two stages may have the same.
     made: BTreeSet<Key>,
     done: usize,
@@ -157,10 +157,10 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn stage(&mut self, stage: &PlannedStage) -> std::result::Result<Files, StepFault> {
+    fn stage(&mut self, stage: &PlannedStage) -> std::result::Result<StageFiles, StepFault> {
         let mut files = match stage.base {
-            StageBase::Scratch => Files { image: None, layers: vec![] },
-            StageBase::Image(id) => Files { image: Some(id), layers: vec![] },
+            StageBase::Scratch => StageFiles { image: None, layers: vec![] },
+            StageBase::Image(id) => StageFiles { image: Some(id), layers: vec![] },
             StageBase::Stage(at) => self.files[at].clone(),
         };
         for step in &stage.steps {
@@ -197,7 +197,7 @@ impl Builder<'_> {
     /// Does a step; gives where its changes are.
     fn step(
         &self,
-        files: &Files,
+        files: &StageFiles,
         step: &PlannedStep,
         action: &Action,
     ) -> std::result::Result<Upper, StepFault> {
@@ -238,7 +238,12 @@ impl Builder<'_> {
         self.workshop.path().join(name)
     }
 
-    fn run(&self, files: &Files, uppers: [Upper; 2], run: &RunAction) -> std::result::Result<(), StepFault> {
+    fn run(
+        &self,
+        files: &StageFiles,
+        uppers: [Upper; 2],
+        run: &RunAction,
+    ) -> std::result::Result<(), StepFault> {
         let hint = "no image was made; what was done before is kept, and the next build goes on from there";
         match self.containers.run(files, uppers, run) {
             Ok(CommandExit::Code(0)) => Ok(()),
@@ -263,22 +268,24 @@ impl Builder<'_> {
         }
     }
 
-    fn copy(&self, files: &Files, upper: Upper, copy: &CopyAction) -> Result<()> {
+    fn copy(&self, files: &StageFiles, upper: Upper, copy: &CopyAction) -> Result<()> {
         let target = self.containers.bare(files, upper)?;
         let copied = match copy.from {
             CopyFrom::Context => {
                 transfer::from_context(self.inputs.tree(copy.mode), copy, target.init.pidfd.as_fd())
             }
             CopyFrom::Stage(at) => self.copy_from(&self.files[at], copy, target.init.pidfd.as_fd()),
-            CopyFrom::Image(id) => {
-                self.copy_from(&Files { image: Some(id), layers: vec![] }, copy, target.init.pidfd.as_fd())
-            }
+            CopyFrom::Image(id) => self.copy_from(
+                &StageFiles { image: Some(id), layers: vec![] },
+                copy,
+                target.init.pidfd.as_fd(),
+            ),
         };
         target.end();
         copied
     }
 
-    fn copy_from(&self, files: &Files, copy: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
+    fn copy_from(&self, files: &StageFiles, copy: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
         let source = self.containers.bare(files, self.workshop_upper(SOURCE)?)?;
         let copied = transfer::from_root(source.init.pidfd.as_fd(), "--from: ", copy, target);
         source.end();

@@ -27,7 +27,7 @@ use cache::BuildCache;
 use plan::{BuildOptions, BuildPlan};
 
 /// How a build ended.
-pub enum Built {
+pub enum BuildOutcome {
     /// With this image.
     Image(ImageName),
     /// All that was asked for has been shown or done.
@@ -40,14 +40,14 @@ pub enum Built {
 ///
 /// # Errors
 /// The Dockerfile cannot be read, or a step cannot be done.
-pub fn build(args: &BuildArgs) -> Result<Built> {
+pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     let context = UserContext::load()?;
     if args.prune {
         let count = cache::clear(&context)?;
         if !args.quiet {
             output::note(&format!("layers removed from the cache: {count}"));
         }
-        return Ok(Built::Done);
+        return Ok(BuildOutcome::Done);
     }
     if let Some(platform) = &args.platform {
         plan::check_platform(platform)?;
@@ -66,10 +66,10 @@ pub fn build(args: &BuildArgs) -> Result<Built> {
     let plan = plan::plan(&inputs.dockerfile, &options, &mut surroundings)?;
     plan.notes.iter().filter(|_| !args.quiet).for_each(|note| output::note(note));
     if args.dry_run {
-        return show(&plan, &cache, args).map(|()| Built::Done);
+        return show(&plan, &cache, args).map(|()| BuildOutcome::Done);
     }
     let built = execute::carry_out(&context, &cache, &inputs, &plan, (&names, args))?;
-    if matches!(built, Built::Image(_)) {
+    if matches!(built, BuildOutcome::Image(_)) {
         cache.tidy();
     }
     Ok(built)

@@ -17,7 +17,7 @@ use skiff_user::context::UserContext;
 use crate::context::SourceTree;
 use crate::context::ignore::IgnoreRules;
 use crate::dockerfile::{self, Dockerfile, LONGEST};
-use crate::plan::{BaseImage, PlannedSource, Surroundings, fault_of};
+use crate::plan::{BaseImage, PlanLookup, PlannedSource, fault_of};
 use crate::transfer;
 
 /// Names that a Dockerfile has in its context.
@@ -187,7 +187,7 @@ pub struct Outside<'a> {
     pub is_for_show: bool,
 }
 
-impl Surroundings for Outside<'_> {
+impl PlanLookup for Outside<'_> {
     fn image(&mut self, reference: &str) -> Result<BaseImage> {
         let name = with_tag(reference);
         let entry = match self.is_for_show {

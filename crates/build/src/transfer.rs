@@ -21,7 +21,7 @@ use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
 
 use crate::archive;
-use crate::context::sink::{FileSink, Packed, Summed};
+use crate::context::sink::{EntrySink, PackedStream, Summed};
 use crate::context::{Found, SourceTree};
 use crate::plan::{CopyAction, PlannedSource};
 
@@ -44,12 +44,12 @@ pub fn sum(tree: SourceTree<'_>, sources: &[PlannedSource]) -> Result<String> {
     Ok(sum.finish())
 }
 
-fn tell(tree: SourceTree<'_>, found: &Found, sink: &mut dyn FileSink) -> Result<()> {
+fn tell(tree: SourceTree<'_>, found: &Found, sink: &mut dyn EntrySink) -> Result<()> {
     let name: &[u8] = if found.is_directory { b"" } else { &found.name };
     tree.tell(found, name, sink)
 }
 
-fn tell_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn FileSink) -> Result<()> {
+fn tell_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntrySink) -> Result<()> {
     let entry = TarEntry::plain_file(name.as_bytes().to_vec(), content.len() as u64);
     let mtime = i64::try_from(now()).unwrap_or(0);
     sink.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o644), ..entry })?;
@@ -188,7 +188,7 @@ fn both(packed: Result<String>, unpacked: skiff_copy::Result<NotCopied>) -> Resu
 }
 
 fn pack(tree: SourceTree<'_>, chosen: &Chosen, name: Option<&[u8]>, out: File) -> Result<String> {
-    let mut packed = Packed::new(BufWriter::with_capacity(256 << 10, out), name.map(<[u8]>::to_vec));
+    let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), name.map(<[u8]>::to_vec));
     for found in &chosen.found {
         tell(tree, found, &mut packed)?;
     }

@@ -36,11 +36,11 @@ pub struct Destination<'a> {
 /// What files get of those that the stream has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rights {
-    /// They belong to whoever unpacks them, without setuid and setgid bits.
+    /// Files belong to whoever unpacks them, without setuid and setgid bits.
     Plain,
-    /// They belong to the user and group with the numbers in the stream, with all bits.
+    /// Files belong to the user and group with the numbers in the stream, with all bits.
     AsPacked,
-    /// They belong to this user and group, with all bits.
+    /// Files belong to this user and group, with all bits.
     OwnedBy(u32, u32),
 }
 

@@ -8,7 +8,7 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_tar::{EntryKind, TarEntry, Writer};
 
 /// Takes files in their order.
-pub trait FileSink {
+pub trait EntrySink {
     /// A file; if it is a regular one, its bytes follow.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Summed {
     }
 }
 
-impl FileSink for Summed {
+impl EntrySink for Summed {
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
         let (kind, link, size): (u8, &[u8], u64) = match &entry.kind {
             EntryKind::File(size) => (b'f', b"", *size),
@@ -70,7 +70,7 @@ impl FileSink for Summed {
 }
 
 /// Files as a tar stream.
-pub struct Packed<W> {
+pub struct PackedStream<W> {
     writer: Writer<W>,
     sum: Summed,
     /// What the only file is called in the stream, if not by its own name.
@@ -80,7 +80,7 @@ pub struct Packed<W> {
 /// The stream, in messages.
 const STREAM: &str = "stream of files";
 
-impl<W: Write> Packed<W> {
+impl<W: Write> PackedStream<W> {
     /// A stream without files. The name is that of the only file to come, if it is to have another one.
     pub fn new(out: W, name: Option<Vec<u8>>) -> Self {
         Self { writer: Writer::new(out), sum: Summed::default(), name }
@@ -96,7 +96,7 @@ impl<W: Write> Packed<W> {
     }
 }
 
-impl<W: Write> FileSink for Packed<W> {
+impl<W: Write> EntrySink for PackedStream<W> {
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
         self.sum.entry(entry)?;
         // As other programs write a directory's name.

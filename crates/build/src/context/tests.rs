@@ -9,13 +9,13 @@ use skiff_spec::fault::Result;
 use skiff_tar::{EntryKind, TarEntry};
 
 use super::ignore::IgnoreRules;
-use super::sink::{FileSink, Summed};
+use super::sink::{EntrySink, Summed};
 use super::{Found, SourceTree};
 
 #[derive(Default)]
 struct Listed(Vec<String>);
 
-impl FileSink for Listed {
+impl EntrySink for Listed {
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
         let path = String::from_utf8_lossy(&entry.path).into_owned();
         self.0.push(match &entry.kind {

@@ -8,7 +8,7 @@ use skiff_sys::positional::read_at;
 use skiff_tar::{EntryKind, LONGEST_PATH, TarEntry};
 
 use super::ignore::IgnoreRules;
-use super::sink::FileSink;
+use super::sink::EntrySink;
 use super::{Found, SourceTree};
 
 const PIECE: usize = 256 << 10;
@@ -25,7 +25,7 @@ impl SourceTree<'_> {
     ///
     /// # Errors
     /// Something cannot be read, or is neither a file nor a directory nor a link.
-    pub fn tell(&self, found: &Found, name: &[u8], sink: &mut dyn FileSink) -> Result<()> {
+    pub fn tell(&self, found: &Found, name: &[u8], sink: &mut dyn EntrySink) -> Result<()> {
         if !found.is_directory {
             let file = self.open(&found.path, READ).context(|| self.shown(&found.path))?;
             return self.file(&file, &found.path, name, sink);
@@ -58,7 +58,7 @@ impl SourceTree<'_> {
         child: &[u8],
         path: &[u8],
         name: &[u8],
-        sink: &mut dyn FileSink,
+        sink: &mut dyn EntrySink,
     ) -> Result<bool> {
         let is_out = self.is_left_out(path);
         let stat = statat(dir, child, AtFlags::SYMLINK_NOFOLLOW).context(|| self.shown(path))?;
@@ -78,7 +78,7 @@ impl SourceTree<'_> {
         Ok(false)
     }
 
-    fn file(&self, file: &OwnedFd, path: &[u8], name: &[u8], sink: &mut dyn FileSink) -> Result<()> {
+    fn file(&self, file: &OwnedFd, path: &[u8], name: &[u8], sink: &mut dyn EntrySink) -> Result<()> {
         let shown = || self.shown(path);
         let stat = fstat(file).context(shown)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

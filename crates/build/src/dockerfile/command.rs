@@ -46,7 +46,7 @@ pub fn list_or_words(text: &str) -> Vec<String> {
 /// A flag in front of an instruction's words: `--NAME[=VALUE]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// Its name, without dashes.
+    /// Name of the flag, without dashes.
     pub name: String,
     /// What is behind the equals sign.
     pub value: Option<String>,

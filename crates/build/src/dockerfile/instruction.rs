@@ -2,7 +2,7 @@
 
 use super::DockerfileError;
 use super::command::{Command, Flag, duration, flags, list, list_or_words, pairs};
-use super::lines::{Heredoc, Line, heredoc_name};
+use super::lines::{Heredoc, InstructionLine, heredoc_name};
 use super::words::split_quoted;
 
 /// One instruction of a stage.
@@ -13,7 +13,7 @@ pub enum Instruction {
     /// The command of the image.
     Cmd(Command),
     /// Files from the context, a stage or an image.
-    Copy(Transfer),
+    Copy(CopyInstruction),
     /// The program of the image.
     Entrypoint(Command),
     /// Variables.
@@ -29,7 +29,7 @@ pub enum Instruction {
     /// An instruction for those who build on the image.
     Onbuild(String),
     /// A command run now.
-    Run(Run),
+    Run(RunInstruction),
     /// What runs commands that are not lists.
     Shell(Vec<String>),
     /// The signal that ends a container.
@@ -44,7 +44,7 @@ pub enum Instruction {
 
 /// RUN.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
+pub struct RunInstruction {
     /// What is run.
     pub command: Command,
     /// Whether it has no network.
@@ -53,7 +53,7 @@ pub struct Run {
 
 /// COPY and ADD.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Transfer {
+pub struct CopyInstruction {
     /// Whether archives are unpacked: ADD.
     pub unpacks: bool,
     /// The stage or image that files come from; nothing: the context.
@@ -99,7 +99,7 @@ const KNOWN: &str = "ADD, ARG, CMD, COPY, ENTRYPOINT, ENV, EXPOSE, FROM, HEALTHC
 ///
 /// # Errors
 /// It is not known, or asks for what is not supported.
-pub fn parse(line: &Line, escape: char) -> Result<Instruction, DockerfileError> {
+pub fn parse(line: &InstructionLine, escape: char) -> Result<Instruction, DockerfileError> {
     let parser = Parser { line, escape };
     let rest = &*line.rest;
     if rest.is_empty() && !matches!(&*line.word, "CMD" | "ENTRYPOINT") {
@@ -125,7 +125,7 @@ fn is_known(word: &str) -> bool {
 }
 
 struct Parser<'a> {
-    line: &'a Line,
+    line: &'a InstructionLine,
     escape: char,
 }
 
@@ -201,7 +201,7 @@ impl Parser<'_> {
         split_quoted(rest, self.escape).into_iter().map(arg).collect()
     }
 
-    fn run(&self) -> Result<Run, DockerfileError> {
+    fn run(&self) -> Result<RunInstruction, DockerfileError> {
         let (flags, rest) = flags(&self.line.rest, self.escape);
         let mut no_network = false;
         for flag in flags {
@@ -224,7 +224,7 @@ impl Parser<'_> {
         if rest.is_empty() {
             return Err(self.bad("no command"));
         }
-        Ok(Run { command: self.command(&rest)?, no_network })
+        Ok(RunInstruction { command: self.command(&rest)?, no_network })
     }
 
     fn mount(&self, value: &str) -> DockerfileError {
@@ -254,7 +254,7 @@ impl Parser<'_> {
         }
     }
 
-    fn transfer(&self, unpacks: bool) -> Result<Transfer, DockerfileError> {
+    fn transfer(&self, unpacks: bool) -> Result<CopyInstruction, DockerfileError> {
         let (flags, rest) = flags(&self.line.rest, self.escape);
         let (mut from, mut chown, mut chmod) = (None, None, None);
         for flag in flags {
@@ -299,7 +299,7 @@ impl Parser<'_> {
                 .bad(format!("{destination}: several files need a directory"))
                 .hint(format!("{destination}/")));
         }
-        Ok(Transfer { unpacks, from, chown, chmod, sources, destination })
+        Ok(CopyInstruction { unpacks, from, chown, chmod, sources, destination })
     }
 
     fn healthcheck(&self) -> Result<Healthcheck, DockerfileError> {

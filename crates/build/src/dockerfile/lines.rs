@@ -5,7 +5,7 @@ use super::words::{expand, split_quoted};
 
 /// An instruction as it stands in the file, in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct InstructionLine {
     /// Number of its first line, from 1.
     pub number: usize,
     /// The instruction, in capitals.
@@ -21,9 +21,9 @@ pub struct Line {
 pub struct Heredoc {
     /// What it is called, which is also the line that ends it.
     pub name: String,
-    /// Its lines, without leading tabs where `<<-` asked for that.
+    /// The document's lines, without leading tabs where `<<-` asked for that.
     pub content: String,
-    /// Its lines as they stand.
+    /// The document's lines as they stand.
     pub raw: String,
     /// Whether variables in it have their values: the name is not quoted.
     pub is_expanded: bool,
@@ -31,13 +31,13 @@ pub struct Heredoc {
 
 /// What a Dockerfile consists of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lines {
+pub struct SourceLines {
     /// The character that continues lines and escapes others.
     pub escape: char,
     /// The name of the program that would be asked to read the file.
     pub syntax: Option<String>,
     /// The instructions.
-    pub lines: Vec<Line>,
+    pub lines: Vec<InstructionLine>,
 }
 
 /// Instructions that may have here-documents.
@@ -47,7 +47,7 @@ const WITH_HEREDOCS: [&str; 3] = ["RUN", "COPY", "ADD"];
 ///
 /// # Errors
 /// A directive makes no sense, or a here-document has no end.
-pub fn read(text: &str) -> Result<Lines, DockerfileError> {
+pub fn read(text: &str) -> Result<SourceLines, DockerfileError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let physical: Vec<&str> = text.lines().collect();
     let Directives { escape, syntax } = directives(&physical)?;
@@ -56,7 +56,7 @@ pub fn read(text: &str) -> Result<Lines, DockerfileError> {
     while let Some(line) = reader.next_line()? {
         lines.push(line);
     }
-    Ok(Lines { escape, syntax, lines })
+    Ok(SourceLines { escape, syntax, lines })
 }
 
 struct Directives {
@@ -105,7 +105,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn next_line(&mut self) -> Result<Option<Line>, DockerfileError> {
+    fn next_line(&mut self) -> Result<Option<InstructionLine>, DockerfileError> {
         let (number, text) = loop {
             let Some(line) = self.physical.get(self.at) else { return Ok(None) };
             self.at += 1;
@@ -123,7 +123,7 @@ impl Reader<'_> {
         let text = text.trim();
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let (word, rest) = (word.to_uppercase(), rest.trim().to_owned());
-        let mut line = Line { number, word, rest, heredocs: vec![] };
+        let mut line = InstructionLine { number, word, rest, heredocs: vec![] };
         if WITH_HEREDOCS.contains(&&*line.word) && super::command::list(&line.rest).is_none() {
             line.heredocs = self.heredocs(number, &line.rest)?;
         }

@@ -11,9 +11,9 @@ mod tests;
 pub mod words;
 
 pub use command::Command;
-pub use instruction::{CopySource, Healthcheck, Instruction, Run, Transfer};
+pub use instruction::{CopyInstruction, CopySource, Healthcheck, Instruction, RunInstruction};
 pub use lines::Heredoc;
-use lines::Line;
+use lines::InstructionLine;
 
 /// A Dockerfile is not longer, in bytes.
 pub const LONGEST: usize = 4 << 20;
@@ -48,7 +48,7 @@ impl DockerfileError {
 
 /// An instruction and where it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct InstructionStep {
     /// Number of its first line, from 1.
     pub line: usize,
     /// The instruction in one line, as people read it.
@@ -68,8 +68,8 @@ pub struct Stage {
     pub platform: Option<String>,
     /// Name of the stage, in small letters.
     pub name: Option<String>,
-    /// Its instructions.
-    pub steps: Vec<Step>,
+    /// The stage's instructions.
+    pub steps: Vec<InstructionStep>,
 }
 
 /// A Dockerfile.
@@ -97,7 +97,7 @@ pub fn parse(text: &str) -> Result<Dockerfile, DockerfileError> {
         let line = text[..at].matches('\n').count() + 1;
         return Err(DockerfileError::new(line, "a byte of zero: this is not a text file"));
     }
-    let lines::Lines { escape, syntax, lines } = lines::read(text)?;
+    let lines::SourceLines { escape, syntax, lines } = lines::read(text)?;
     if let Some(line) = lines.get(MOST_INSTRUCTIONS) {
         return Err(DockerfileError::new(line.number, format!("more than {MOST_INSTRUCTIONS} instructions")));
     }
@@ -117,7 +117,7 @@ pub fn parse(text: &str) -> Result<Dockerfile, DockerfileError> {
         match (file.stages.last_mut(), instruction) {
             (Some(stage), instruction) => {
                 let text = shown(&line);
-                stage.steps.push(Step { line: line.number, text, instruction });
+                stage.steps.push(InstructionStep { line: line.number, text, instruction });
             }
             (None, Instruction::Arg(args)) => {
                 file.args.extend(args.into_iter().map(|(name, value)| (line.number, name, value)));
@@ -138,21 +138,25 @@ pub fn parse(text: &str) -> Result<Dockerfile, DockerfileError> {
 ///
 /// # Errors
 /// As [`parse()`].
-pub fn parse_trigger(line: usize, text: &str) -> Result<Step, DockerfileError> {
+pub fn parse_trigger(line: usize, text: &str) -> Result<InstructionStep, DockerfileError> {
     let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
-    let of_trigger =
-        Line { number: line, word: word.to_uppercase(), rest: rest.trim().into(), heredocs: vec![] };
+    let of_trigger = InstructionLine {
+        number: line,
+        word: word.to_uppercase(),
+        rest: rest.trim().into(),
+        heredocs: vec![],
+    };
     if matches!(&*of_trigger.word, "FROM" | "ONBUILD" | "MAINTAINER") {
         return Err(DockerfileError::new(line, format!("ONBUILD {}: not allowed", of_trigger.word)));
     }
     let instruction = instruction::parse(&of_trigger, '\\')?;
-    Ok(Step { line, text: shown(&of_trigger), instruction })
+    Ok(InstructionStep { line, text: shown(&of_trigger), instruction })
 }
 
 /// Longer than this no instruction is shown.
 const LONGEST_SHOWN: usize = 200;
 
-fn shown(line: &Line) -> String {
+fn shown(line: &InstructionLine) -> String {
     let text = format!("{} {}", line.word, line.rest);
     match text.char_indices().nth(LONGEST_SHOWN) {
         Some((at, _)) => format!("{} ...", &text[..at]),
@@ -160,7 +164,7 @@ fn shown(line: &Line) -> String {
     }
 }
 
-fn from(line: &Line, escape: char) -> Result<Stage, DockerfileError> {
+fn from(line: &InstructionLine, escape: char) -> Result<Stage, DockerfileError> {
     let bad = |what: String| DockerfileError::new(line.number, format!("FROM: {what}"));
     let (flags, rest) = command::flags(&line.rest, escape);
     let mut platform = None;

@@ -9,11 +9,11 @@ fn steps(text: &str) -> Vec<Instruction> {
 }
 
 fn shell(text: &str) -> Instruction {
-    Instruction::Run(Run { command: Command::Shell(text.into()), no_network: false })
+    Instruction::Run(RunInstruction { command: Command::Shell(text.into()), no_network: false })
 }
 
-fn copy(sources: &[&str], destination: &str) -> Transfer {
-    Transfer {
+fn copy(sources: &[&str], destination: &str) -> CopyInstruction {
+    CopyInstruction {
         unpacks: false,
         from: None,
         chown: None,
@@ -119,7 +119,8 @@ fn stages_and_arguments() {
         .map(|stage| (&*stage.from, stage.name.as_deref(), stage.platform.as_deref(), stage.line))
         .collect();
     assert_eq!(stages, [("a:$V", Some("build"), Some("linux/amd64"), 2), ("build", None, None, 4)]);
-    let want = Transfer { from: Some("build".into()), chown: Some("1:2".into()), ..copy(&["a", "b/"], "c/") };
+    let want =
+        CopyInstruction { from: Some("build".into()), chown: Some("1:2".into()), ..copy(&["a", "b/"], "c/") };
     assert_eq!(file.stages[1].steps[0].instruction, Instruction::Copy(want));
 }
 
@@ -129,9 +130,9 @@ fn files_are_copied() {
         ("COPY a b", copy(&["a"], "b")),
         (r#"COPY ["a b", "c d"]"#, copy(&["a b"], "c d")),
         ("COPY a b .", copy(&["a", "b"], ".")),
-        ("COPY --chmod=755 a /", Transfer { chmod: Some("755".into()), ..copy(&["a"], "/") }),
+        ("COPY --chmod=755 a /", CopyInstruction { chmod: Some("755".into()), ..copy(&["a"], "/") }),
         ("COPY --link a /", copy(&["a"], "/")),
-        ("ADD a.tar /", Transfer { unpacks: true, ..copy(&["a.tar"], "/") }),
+        ("ADD a.tar /", CopyInstruction { unpacks: true, ..copy(&["a.tar"], "/") }),
     ] {
         assert_eq!(steps(text), [Instruction::Copy(want)], "{text}");
     }
@@ -163,7 +164,7 @@ fn what_is_kept_in_the_configuration() {
     }
     assert_eq!(
         steps("RUN --network=none a"),
-        [Instruction::Run(Run { command: Command::Shell("a".into()), no_network: true })]
+        [Instruction::Run(RunInstruction { command: Command::Shell("a".into()), no_network: true })]
     );
 }
 

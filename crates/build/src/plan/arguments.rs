@@ -29,7 +29,7 @@ const PROXIES: [&str; 10] = [
 pub struct Arguments {
     /// What the user gives.
     given: BTreeMap<String, String>,
-    /// Those of the file's head.
+    /// Values from the file's head.
     global: BTreeMap<String, String>,
     /// Names that some instruction has asked for.
     used: RefCell<BTreeSet<String>>,

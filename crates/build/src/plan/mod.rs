@@ -1,5 +1,5 @@
 //! From a Dockerfile to the steps of a build: what each does, and the key by which the cache knows it. Nothing is run; what has to be looked up
-//! is asked of [`Surroundings`], so tests make it up, and `--dry-run` prints what is carried out.
+//! is asked of [`PlanLookup`], so tests make it up, and `--dry-run` prints what is carried out.
 
 mod arguments;
 mod stage;
@@ -25,12 +25,12 @@ pub use stage::check_platform;
 pub struct BaseImage {
     /// The image.
     pub id: ImageId,
-    /// Its configuration, whole.
+    /// The image's whole configuration.
     pub config: Value,
 }
 
 /// What planning asks of the outside.
-pub trait Surroundings {
+pub trait PlanLookup {
     /// An image of the user's, pulled if need be.
     ///
     /// # Errors
@@ -71,11 +71,11 @@ pub struct BuildPlan {
 /// A stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedStage {
-    /// Its name, or its number.
+    /// Name of the stage, or its number.
     pub label: String,
     /// What it begins with.
     pub base: StageBase,
-    /// Its steps.
+    /// The stage's steps.
     pub steps: Vec<PlannedStep>,
     /// The configuration of its image, whole, but for times.
     pub config: Value,
@@ -109,7 +109,7 @@ impl Key {
 /// A step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedStep {
-    /// Its line.
+    /// Line of the instruction.
     pub line: usize,
     /// The instruction.
     pub text: String,
@@ -188,7 +188,7 @@ pub enum PlannedSource {
     Path(String),
     /// A file.
     Text {
-        /// Its name.
+        /// Name of the file.
         name: String,
         /// What is in it.
         content: String,
@@ -202,7 +202,7 @@ pub enum PlannedSource {
 pub fn plan(
     file: &Dockerfile,
     options: &BuildOptions,
-    surroundings: &mut dyn Surroundings,
+    surroundings: &mut dyn PlanLookup,
 ) -> Result<BuildPlan> {
     let arguments = Arguments::new(file, options)?;
     let target = match &options.target {
@@ -259,7 +259,7 @@ fn finish(config: &mut Value, options: &BuildOptions) {
 pub(crate) struct Planner<'a> {
     pub file: &'a Dockerfile,
     pub options: &'a BuildOptions,
-    pub surroundings: &'a mut dyn Surroundings,
+    pub surroundings: &'a mut dyn PlanLookup,
     pub arguments: Arguments,
     /// Where each stage of the file is among the planned ones.
     planned: BTreeMap<usize, usize>,

@@ -13,7 +13,10 @@ use super::{
     StageBase, find_stage,
 };
 use crate::dockerfile::words::{expand, expand_text};
-use crate::dockerfile::{Command, CopySource, Healthcheck, Instruction, Run, Step, Transfer, parse_trigger};
+use crate::dockerfile::{
+    Command, CopyInstruction, CopySource, Healthcheck, Instruction, InstructionStep, RunInstruction,
+    parse_trigger,
+};
 
 /// What runs lines of a command where SHELL names nothing else.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
@@ -91,7 +94,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         Ok(PlannedStage { label, base, steps, config: whole, key })
     }
 
-    fn step(&mut self, step: &Step) -> Result<()> {
+    fn step(&mut self, step: &InstructionStep) -> Result<()> {
         let action = self.instruction(&step.instruction).map_err(|fault| {
             let word = step.text.split(' ').next().unwrap_or_default();
             self.planner.at(step.line, fault.about(word))
@@ -227,7 +230,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         absolute(&self.workdir(), path)
     }
 
-    fn run(&self, run: &Run) -> RunAction {
+    fn run(&self, run: &RunInstruction) -> RunAction {
         let mut env: Vec<(String, String)> = vec![];
         for setting in self.config.list("Env") {
             let (name, value) = setting.split_once('=').unwrap_or((&setting, ""));
@@ -255,7 +258,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         }
     }
 
-    fn copy(&mut self, transfer: &Transfer) -> Result<CopyAction> {
+    fn copy(&mut self, transfer: &CopyInstruction) -> Result<CopyAction> {
         let from = match &transfer.from {
             None => CopyFrom::Context,
             Some(name) => self.copy_from(name)?,

@@ -11,7 +11,7 @@ struct MadeUp {
     asked: Vec<String>,
 }
 
-impl Surroundings for MadeUp {
+impl PlanLookup for MadeUp {
     fn image(&mut self, reference: &str) -> Result<BaseImage> {
         self.asked.push(reference.into());
         match reference {
