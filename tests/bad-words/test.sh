@@ -10,7 +10,7 @@ meant '`skiff cluster exec` or `skiff env exec` or `skiff exec`?' exce dev -- ls
 meant 'there are none yet' exec dev -- ls
 meant 'there are none yet' stop web
 # The words of others: the nearest of ours is named, for commands and for options.
-meant '`podman build`, then `podman save' build .
+meant '`skiff build -t NAME DIR` builds a Dockerfile' buildx build .
 meant '`skiff logs -f NAME`' attach web
 for option in '--overlay dir' '-p 80:80' --privileged --nv '--gpus all' '-W /tmp/x' '--memory 4g' '--restart always'; do
     fails 125 as alice skiff run $option -- true

@@ -29,7 +29,7 @@ const OPTIONS: [(&[&str], &str); 21] = [
 /// Commands as they are typed, and what to do instead.
 #[rustfmt::skip]
 const COMMANDS: [(&[&str], &str); 14] = [
-    (&["build", "buildx", "bake"], "`podman build`, then `podman save -o FILE` and `skiff import FILE` (inside an environment `podman build --isolation chroot --network host`); or install by hand: `skiff env create NAME --base image:IMAGE`"),
+    (&["buildx", "bake", "buildah"], "`skiff build -t NAME DIR` builds a Dockerfile"),
     (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
     (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
     (&["pause", "unpause"], "`skiff checkpoint save NAME`, and later `skiff checkpoint restore NAME`"),

@@ -222,6 +222,14 @@ const ALL: &[Examples] = &[
             ("What an environment has become, with a remark:", "skiff commit -m tuned dev solver:2"),
         ],
     ),
+    (
+        "build",
+        &[
+            ("What the Dockerfile of this directory says:", "skiff build -t solver:2 ."),
+            ("With an argument:", "skiff build -t solver:2 --build-arg MPI=openmpi ."),
+            ("See what would be run:", "skiff build --dry-run ."),
+        ],
+    ),
     ("logs", &[("Follow the output of an instance:", "skiff logs -f sim")]),
     (
         "stop",

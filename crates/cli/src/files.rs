@@ -9,8 +9,9 @@ use clap::{ArgMatches, CommandFactory};
 use crate::Cli;
 
 /// Options and arguments that name files of the host; `cp` says itself which of its paths is the host's.
-const NAMING: [&str; 11] = [
+const NAMING: [&str; 12] = [
     "base",
+    "context",
     "env_files",
     "file",
     "hostfile",
@@ -107,6 +108,7 @@ mod tests {
                 "type bind source /tmp/a target /b debian 12",
             ),
             ("env create --base image:/tmp/x dev -v /tmp/a:/b", "image /tmp/x /tmp/a /b"),
+            ("build -f /tmp/f -t x /tmp/c", "/tmp/f /tmp/c"),
             ("import oci-archive:/tmp/x:name", "oci-archive /tmp/x name"),
             ("export debian oci-archive:/tmp/y", "debian oci-archive /tmp/y"),
             ("instance start /tmp/x.sif web sleep /tmp/z", "/tmp/x.sif"),

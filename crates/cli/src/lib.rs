@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_output as output;
 
 mod app;
+mod build;
 pub mod called_as;
 mod checkpoint;
 mod cluster;
@@ -41,6 +42,8 @@ mod slurm;
 mod suggest;
 
 pub use app::{AppCommand, AppRunArgs};
+use build::BUILT;
+pub use build::BuildArgs;
 pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
@@ -194,6 +197,9 @@ pub enum CliCommand {
     Cp(CopyArgs),
     /// Create an image from an instance or environment
     Commit(CommitArgs),
+    /// Build an image from a Dockerfile
+    #[command(after_help = BUILT)]
+    Build(BuildArgs),
     /// Print the output of an instance's command
     Logs(LogsArgs),
     /// Stop an instance or an environment and every process in it

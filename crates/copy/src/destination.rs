@@ -29,6 +29,31 @@ pub struct Destination<'a> {
     pub of: &'a str,
     /// Permission bits that nothing gets: who copies may be guarding against others on the host, and modes are what somebody inside has set.
     pub umask: u16,
+    /// What files get besides.
+    pub rights: Rights,
+}
+
+/// What files get of those that the stream has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// Files belong to whoever unpacks them, without setuid and setgid bits.
+    Plain,
+    /// Files belong to the user and group with the numbers in the stream, with all bits.
+    AsPacked,
+    /// Files belong to this user and group, with all bits.
+    OwnedBy(u32, u32),
+}
+
+impl Rights {
+    /// The owner of a file that the stream says to be this one's.
+    pub(crate) fn owner(self, packed: (u32, u32)) -> Option<(u32, u32)> {
+        match self {
+            Self::Plain => None,
+            // All ones stands for no id.
+            Self::AsPacked => Some(packed).filter(|(user, group)| *user != u32::MAX && *group != u32::MAX),
+            Self::OwnedBy(user, group) => Some((user, group)),
+        }
+    }
 }
 
 /// What a destination comes to.

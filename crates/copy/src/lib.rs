@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::Fault;
 use skiff_sys::SystemError;
 
-pub use destination::Destination;
+pub use destination::{Destination, Rights};
 pub use pack::{Packed, pack};
 pub use unpack::{unpack, unpack_archive};
 
@@ -136,7 +136,10 @@ impl NotCopied {
 }
 
 /// A file's permission bits as they are copied; counts what that takes away.
-fn file_mode(mode: u16, left_out: &mut NotCopied) -> u16 {
+fn file_mode(mode: u16, rights: Rights, left_out: &mut NotCopied) -> u16 {
+    if rights != Rights::Plain {
+        return mode & 0o7777;
+    }
     left_out.setuid += u64::from(mode & 0o6000 != 0);
     mode & FILE_MODE
 }

@@ -18,7 +18,7 @@ use skiff_sys::error::show;
 use skiff_sys::positional::read_at;
 use skiff_tar::{EntryKind, Segment, TarEntry, Writer};
 
-use crate::{CopyError, DIRECTORY_MODE, NotCopied, Result, file_mode, holes};
+use crate::{CopyError, DIRECTORY_MODE, NotCopied, Result, Rights, file_mode, holes};
 
 const PIECE: usize = 256 << 10;
 
@@ -219,7 +219,9 @@ impl Packer<'_> {
         let bits = (stat.st_mode & 0o7777) as u16;
         let mode = match kind {
             EntryKind::Directory => bits & DIRECTORY_MODE,
-            EntryKind::File(_) | EntryKind::Sparse { .. } => file_mode(bits, &mut self.left_out),
+            EntryKind::File(_) | EntryKind::Sparse { .. } => {
+                file_mode(bits, Rights::Plain, &mut self.left_out)
+            }
             _ => bits & 0o777,
         };
         // As other programs write a directory's name.

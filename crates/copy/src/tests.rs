@@ -19,7 +19,8 @@ fn packed(path: &Path, name: &str, follow: bool) -> Result<(File, NotCopied)> {
 
 fn copied(from: &Path, to: &Path, base: Option<&str>) -> Result<NotCopied> {
     let (stream, left_out) = packed(from, ".", false)?;
-    let destination = Destination { path: to, base: base.map(AsRef::as_ref), of: "", umask: 0 };
+    let destination =
+        Destination { path: to, base: base.map(AsRef::as_ref), of: "", umask: 0, rights: Rights::Plain };
     Ok(unpack(destination, stream)?.and(left_out))
 }
 
@@ -142,7 +143,8 @@ fn sources_are_links_files_or_trees() {
     assert_eq!(fs::read_link(to.path().join("link")).unwrap(), Path::new("/etc/passwd"));
     symlink("file", at("near")).unwrap();
     let (followed, _) = packed(&at("near"), ".", true).unwrap();
-    let destination = Destination { path: to.path(), base: Some("near".as_ref()), of: "", umask: 0 };
+    let destination =
+        Destination { path: to.path(), base: Some("near".as_ref()), of: "", umask: 0, rights: Rights::Plain };
     unpack(destination, followed).unwrap();
     assert_eq!(fs::read(to.path().join("near")).unwrap(), b"one");
     for (path, part) in
@@ -198,7 +200,7 @@ fn nothing_leads_out_of_the_destination() {
         for is_tree in [false, true] {
             fs::remove_dir_all(&to).unwrap();
             fs::create_dir(&to).unwrap();
-            let destination = Destination { path: &to, base: None, of: "", umask: 0 };
+            let destination = Destination { path: &to, base: None, of: "", umask: 0, rights: Rights::Plain };
             let done = if is_tree {
                 let tree = [&[RawEntry::directory(".")][..], &entries].concat();
                 unpack(destination, stream(&archive(&tree)))
@@ -224,9 +226,12 @@ fn a_link_that_is_there_already_is_not_followed() {
     symlink("../outside", to.join("file")).unwrap();
     let entries =
         [RawEntry::directory("."), RawEntry::file("file", "new"), RawEntry::file("sub/outside", "evil")];
-    let fault = unpack(Destination { path: &to, base: None, of: "", umask: 0 }, stream(&archive(&entries)))
-        .unwrap_err()
-        .into_fault();
+    let fault = unpack(
+        Destination { path: &to, base: None, of: "", umask: 0, rights: Rights::Plain },
+        stream(&archive(&entries)),
+    )
+    .unwrap_err()
+    .into_fault();
     assert!(is_unharmed(&dir) && fault.message.contains("is a link or a file, not a directory"), "{fault:?}");
     assert_eq!(fs::read(to.join("file")).unwrap(), b"new");
 }
@@ -240,7 +245,8 @@ fn streams_that_break_off_say_so() {
     let two = archive(&[RawEntry::file(".", "x"), RawEntry::file("./y", "x")]);
     for (number, bytes) in [&whole[..1030], &whole[..100], b"", &other, &two].into_iter().enumerate() {
         let name = format!("x{number}");
-        let destination = Destination { path: &to, base: Some(name.as_ref()), of: "", umask: 0 };
+        let destination =
+            Destination { path: &to, base: Some(name.as_ref()), of: "", umask: 0, rights: Rights::Plain };
         assert!(
             matches!(unpack(destination, stream(bytes)), Err(CopyError::Stream(_))),
             "{} bytes",

@@ -7,8 +7,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, Timespec, Timestamps, fchmod, ftruncate, futimens, linkat, mkdirat,
-    openat, openat2, renameat, symlinkat, unlinkat, utimensat,
+    AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chownat, fchmod, fchown, ftruncate,
+    futimens, linkat, mkdirat, openat, openat2, renameat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use skiff_spec::fault::Fault;
@@ -17,7 +17,7 @@ use skiff_sys::positional::write_all_at;
 use skiff_sys::{IgnoreError, SystemContext};
 use skiff_tar::{EntryKind, Error, Segment, TarEntry, TarReader};
 
-use crate::destination::{DIRECTORY, Destination, ResolvedDestination, open_directory, shown};
+use crate::destination::{DIRECTORY, Destination, ResolvedDestination, Rights, open_directory, shown};
 use crate::stream::{FileStream, bad_stream};
 use crate::{CopyError, DIRECTORY_MODE, NotCopied, Result, file_mode};
 
@@ -39,7 +39,7 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
     let place = ResolvedDestination::of(to, is_directory)?;
     let mut unpacker = match place {
         ResolvedDestination::In { parent, name, shown } => {
-            let mut unpacker = Unpacker::new(reader, parent, shown, to.umask);
+            let mut unpacker = Unpacker::new(reader, parent, shown, (to.umask, to.rights));
             if !is_directory {
                 unpacker.place(&first, &[&name])?;
                 if unpacker.reader.next_entry().map_err(stream_broken)?.is_some() {
@@ -51,12 +51,12 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
             unpacker.shown.extend([&b"/"[..], &name].concat());
             unpacker.top = top;
             if is_new {
-                unpacker.seals.push(Seal::of(&first, vec![]));
+                unpacker.seals.push(Seal::of(&first, vec![], to.rights));
             }
             unpacker
         }
         ResolvedDestination::Contents { directory, shown } => {
-            Unpacker::new(reader, directory, shown, to.umask)
+            Unpacker::new(reader, directory, shown, (to.umask, to.rights))
         }
     };
     while let Some(entry) = unpacker.reader.next_entry().map_err(stream_broken)? {
@@ -72,7 +72,8 @@ pub fn unpack(to: Destination<'_>, stream: File) -> Result<NotCopied> {
 pub fn unpack_archive(to: Destination<'_>, stream: File) -> Result<NotCopied> {
     let shown = shown(to.of, to.path);
     let directory = open_directory(to.path, &shown)?;
-    let mut unpacker = Unpacker::new(TarReader::new(FileStream::new(stream)), directory, shown, to.umask);
+    let reader = TarReader::new(FileStream::new(stream));
+    let mut unpacker = Unpacker::new(reader, directory, shown, (to.umask, to.rights));
     while let Some(entry) = unpacker.reader.next_entry().map_err(stream_broken)? {
         unpacker.entry(&entry)?;
     }
@@ -83,12 +84,15 @@ pub fn unpack_archive(to: Destination<'_>, stream: File) -> Result<NotCopied> {
 struct Seal {
     path: Vec<u8>,
     mode: u16,
+    owner: Option<(u32, u32)>,
     times: Timestamps,
 }
 
 impl Seal {
-    fn of(entry: &TarEntry, path: Vec<u8>) -> Self {
-        Self { path, mode: entry.mode & DIRECTORY_MODE, times: times(entry) }
+    fn of(entry: &TarEntry, path: Vec<u8>, rights: Rights) -> Self {
+        let mode = if rights == Rights::Plain { DIRECTORY_MODE } else { 0o7777 };
+        let owner = rights.owner((entry.uid, entry.gid));
+        Self { path, mode: entry.mode & mode, owner, times: times(entry) }
     }
 }
 
@@ -99,6 +103,7 @@ struct Unpacker {
     /// The path of `top`, for messages.
     shown: Vec<u8>,
     umask: u16,
+    rights: Rights,
     /// The directory in which the last file was made: many come in a row.
     last: Option<(Vec<u8>, OwnedFd)>,
     seals: Vec<Seal>,
@@ -106,8 +111,13 @@ struct Unpacker {
 }
 
 impl Unpacker {
-    fn new(reader: TarReader<FileStream>, top: OwnedFd, shown: Vec<u8>, umask: u16) -> Self {
-        Self { reader, top, shown, umask, last: None, seals: vec![], left_out: NotCopied::default() }
+    fn new(
+        reader: TarReader<FileStream>,
+        top: OwnedFd,
+        shown: Vec<u8>,
+        (umask, rights): (u16, Rights),
+    ) -> Self {
+        Self { reader, top, shown, umask, rights, last: None, seals: vec![], left_out: NotCopied::default() }
     }
 
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
@@ -117,7 +127,7 @@ impl Unpacker {
             (_, []) => Err(bad_stream("a file has come in the place of the directory")),
             (EntryKind::Directory, path) => {
                 if let (_, true) = self.directory(path)? {
-                    self.seals.push(Seal::of(entry, path.join(&b'/')));
+                    self.seals.push(Seal::of(entry, path.join(&b'/'), self.rights));
                 }
                 Ok(())
             }
@@ -197,6 +207,10 @@ impl Unpacker {
             EntryKind::Symlink(target) => {
                 let made = temporary(|name| symlinkat(&target[..], &dir, name));
                 let (made, ()) = made.on("make the link", &about)?;
+                if let Some((user, group)) = self.owner(entry) {
+                    chownat(&dir, &made, user, group, AtFlags::SYMLINK_NOFOLLOW)
+                        .on("set the owner of", &about)?;
+                }
                 utimensat(&dir, &made, &times(entry), AtFlags::SYMLINK_NOFOLLOW)
                     .ignore_error("a link is no worse for its time");
                 made
@@ -232,8 +246,13 @@ impl Unpacker {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = temporary(|name| openat(dir, name, flags, Mode::RUSR | Mode::WUSR));
         let (name, file) = made.on("make", about)?;
-        let mode = file_mode(entry.mode, &mut self.left_out) & !self.umask;
+        let mode = file_mode(entry.mode, self.rights, &mut self.left_out) & !self.umask;
+        let owner = self.owner(entry);
         let done = self.bytes(entry, &file, about).and_then(|()| {
+            // Before the mode, of which a new owner takes bits away.
+            if let Some((user, group)) = owner {
+                fchown(&file, user, group).on("set the owner of", about)?;
+            }
             fchmod(&file, Mode::from_raw_mode(mode.into())).on("set the mode of", about)?;
             Ok(futimens(&file, &times(entry)).on("set the time of", about)?)
         });
@@ -245,6 +264,11 @@ impl Unpacker {
                 Err(e)
             }
         }
+    }
+
+    /// Whom an entry's file belongs to, if not to whoever unpacks it.
+    fn owner(&self, entry: &TarEntry) -> Option<(Option<Uid>, Option<Gid>)> {
+        self.rights.owner((entry.uid, entry.gid)).map(as_ids)
     }
 
     /// The bytes of the current entry. Zeros become holes: a file that takes no room where it comes from takes none here.
@@ -276,10 +300,13 @@ impl Unpacker {
     /// Sets what making files in them would have changed of directories; and takes the rest of the stream.
     fn end(self) -> Result<NotCopied> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        for Seal { path, mode, times } in self.seals.into_iter().rev() {
+        for Seal { path, mode, owner, times } in self.seals.into_iter().rev() {
             let about = [&self.shown, &b"/"[..], &path].concat();
             let place = if path.is_empty() { &b"."[..] } else { &path };
             let dir = openat2(&self.top, place, DIRECTORY, Mode::empty(), how).on("open", &about)?;
+            if let Some((user, group)) = owner.map(as_ids) {
+                fchown(&dir, user, group).on("set the owner of", &about)?;
+            }
             futimens(&dir, &times).on("set the time of", &about)?;
             fchmod(&dir, Mode::from_raw_mode((mode & !self.umask).into())).on("set the mode of", &about)?;
         }
@@ -325,6 +352,10 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 fn times(entry: &TarEntry) -> Timestamps {
     let time = Timespec { tv_sec: entry.mtime, tv_nsec: entry.mtime_nsec.into() };
     Timestamps { last_access: time, last_modification: time }
+}
+
+fn as_ids((user, group): (u32, u32)) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))
 }
 
 fn in_the_way(about: &[u8]) -> CopyError {

@@ -18,11 +18,14 @@ use crate::assemble::WrittenImage;
 use crate::convert::{ConversionJob, convert, erofs};
 use crate::error::{Error, Result};
 use crate::export::root::of_directory;
+use crate::inflate::HEAD;
 use crate::sif;
 use crate::spill::nameless;
 use crate::squashfs::Squashfs;
 use crate::trailer;
-use crate::transport::{self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting};
+use crate::transport::{
+    self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting, inflated,
+};
 use skiff_sys::SystemContext;
 
 /// In which form an image lies in a file or directory.
@@ -383,6 +386,19 @@ pub fn temporary() -> Result<(File, OwnedFd, String)> {
     let room = room.on("open", &*name)?;
     let file = nameless(room.as_fd()).on("make a temporary file in", &*name)?;
     Ok((file.into(), room, name))
+}
+
+/// A whole file without its compression: itself, or a file without a name, where big temporary files go.
+///
+/// # Errors
+/// It is damaged, or there is no room.
+pub fn plain_archive(part: FilePart) -> Result<File> {
+    let mut head = [0; HEAD];
+    let head = &mut head[..HEAD.min(usize::try_from(part.size).unwrap_or(HEAD))];
+    part.read(head, 0)?;
+    let (_, room, room_name) = temporary()?;
+    let plain = inflated(head, part, room.as_fd(), &room_name)?;
+    Ok(plain.file.try_clone().on("open", &plain.name)?)
 }
 
 /// The files of a root below a directory, as an image file that has no name.

@@ -333,6 +333,12 @@ pub fn with_changes_in(before: Plan, upper: Upper) -> Plan {
     Plan { upper, ..before }
 }
 
+/// A plan of the layers alone, for files to be read or written in them as they are: nothing of the host's or of Skiff's is shown.
+#[must_use]
+pub fn bare(before: Plan) -> Plan {
+    Plan { mounts: vec![], shims: vec![], ssh_user: None, ..before }
+}
+
 /// Where an environment is that was planned for another place.
 pub struct Relocation {
     /// Name in its new place.

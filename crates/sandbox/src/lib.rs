@@ -20,6 +20,7 @@ mod init;
 pub mod inside;
 pub mod join;
 pub mod limits;
+mod many_layers;
 mod map;
 pub mod mounts;
 mod mtab;

@@ -17,6 +17,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::helper::Layers;
+use crate::many_layers;
 use crate::mounts::{
     as_root_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
 };
@@ -39,7 +40,7 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
     inputs.hang(&root, "root")?;
     hung();
     accounts::add(root.as_fd(), &inputs.plan.accounts)?;
-    if inputs.plan.base != Base::Host {
+    if inputs.plan.base != Base::Host && !inputs.plan.is_bare() {
         mtab::make(root.as_fd()).ignore_error("programs that look there do without, as in the image alone");
     }
     furnish(root.as_fd(), inputs, layers.mask.as_ref().map(|_| &layers.view))
@@ -62,7 +63,9 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
             volume(root, &mount.target)?;
         }
     }
-    place(root, &inputs.program, Path::new(inside::PROGRAM))?;
+    if !inputs.plan.is_bare() {
+        place(root, &inputs.program, Path::new(inside::PROGRAM))?;
+    }
     for (mount, target) in [(view, inside::HOST), (inputs.socket.as_ref(), inside::SOCKET)] {
         if let Some(mount) = mount {
             place(root, mount, Path::new(target))?;
@@ -112,13 +115,21 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
         Upper::Memory { .. } => at(&format!("own.{name}")),
     };
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context(|| "overlay")?;
+    let is_volatile = matches!(plan.upper, Upper::Memory { .. } | Upper::Scratch(_));
     let make = || -> rustix::io::Result<OwnedFd> {
+        if many_layers::are_many(&lower) {
+            inputs.dir("stacked", 0o755).map_err(|_| Errno::NOSPC)?;
+            let mut options = format!("upperdir={},workdir={}", own(&upper, "upper"), own(&work, "work"));
+            options.push_str(if is_volatile { ",volatile" } else { "" });
+            options.push_str(if plan.dumpable { ",xino=on" } else { "" });
+            return many_layers::stack(&at("stacked"), &lower, &options);
+        }
         fsconfig_set_flag(&fs, "userxattr")?;
         fsconfig_set_string(&fs, "source", "skiff")?;
         fsconfig_set_string(&fs, "lowerdir", lower.join(":"))?;
         fsconfig_set_string(&fs, "upperdir", own(&upper, "upper"))?;
         fsconfig_set_string(&fs, "workdir", own(&work, "work"))?;
-        if matches!(plan.upper, Upper::Memory { .. } | Upper::Scratch(_)) {
+        if is_volatile {
             fsconfig_set_flag(&fs, "volatile")?;
         }
         if plan.dumpable {

@@ -13,7 +13,7 @@ use rustix::io::dup;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::{stdin, stdout};
 use skiff_cli::{CopyArgs, CopyEnd};
-use skiff_copy::{CopyError, Destination, NotCopied, Packed, pack, unpack, unpack_archive};
+use skiff_copy::{CopyError, Destination, NotCopied, Packed, Rights, pack, unpack, unpack_archive};
 use skiff_ipc::ReportingChild;
 use skiff_output as output;
 use skiff_runtime::control::Live;
@@ -132,7 +132,8 @@ impl Begun<'_> {
 
 fn transfer(from: &OpenedEnd, to: &OpenedEnd, args: &CopyArgs) -> Result<NotCopied> {
     let (follow, umask) = (args.follow_link, if args.archive { 0 } else { own_umask() });
-    let destination = |base| to.path().map(|path| Destination { path, base, of: &to.of, umask });
+    let destination =
+        |base| to.path().map(|path| Destination { path, base, of: &to.of, umask, rights: Rights::Plain });
     let Some(source) = from.path() else {
         let stream = dup(stdin()).context(|| "standard input")?;
         let unpacked = to.begin(stream, |stream| match destination(None) {

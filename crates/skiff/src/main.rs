@@ -198,6 +198,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Exec(exec) => return named::exec(exec),
         CliCommand::Cp(args) => copy::copy(&args)?,
         CliCommand::Commit(args) => commit::commit(&args)?,
+        CliCommand::Build(args) => return images::build::build(&args),
         CliCommand::Logs(logs) => named::logs(&logs)?,
         CliCommand::Stop(stop) => named::stop(&stop)?,
         CliCommand::Kill(kill) => named::kill(&kill)?,

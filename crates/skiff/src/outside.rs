@@ -50,6 +50,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Exec(_)
         | CliCommand::Cp(_)
         | CliCommand::Commit(_)
+        | CliCommand::Build(_)
         | CliCommand::Logs { .. }
         | CliCommand::Stop(_)
         | CliCommand::Kill(_)

@@ -195,6 +195,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether the root shows nothing but its layers: nothing is mounted on it, not even Skiff itself, so no place for a mount is made in it.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        self.mounts.is_empty()
+    }
+
     /// The network of the site's that whoever carries the plan out, or enters what runs by it, has to be on.
     #[must_use]
     pub fn network_to_join(&self) -> Option<&NetName> {

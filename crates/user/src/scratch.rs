@@ -146,6 +146,11 @@ impl Scratch {
         self.dir.as_fd()
     }
 
+    /// The path of the directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Where a container's changes may go, by its name.
     pub fn upper(&self, name: &str) -> Result<Upper> {
         self.forget(name)?;

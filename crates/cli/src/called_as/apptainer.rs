@@ -174,6 +174,10 @@ fn pull(program: &str, words: &[OsString]) -> Result<Commands> {
     }
 }
 
+/// What there is in the place of Apptainer's definition files.
+const DEFINITIONS: &str =
+    "`skiff build` takes Dockerfiles; `%post` is its RUN, `%files` its COPY, `%environment` its ENV";
+
 /// `build FILE docker://IMAGE`.
 fn build(program: &str, words: &[OsString]) -> Result<Commands> {
     let read = options(program, &[&BUILD], words)?;
@@ -181,7 +185,7 @@ fn build(program: &str, words: &[OsString]) -> Result<Commands> {
         [file, image] if image.to_str().is_some_and(|image| image.starts_with("docker://")) => {
             into_file(program, read.options, image, file)
         }
-        _ => Err(untranslated(program, "build from a definition", elsewhere::command("build"))),
+        _ => Err(untranslated(program, "build from a definition", Some(DEFINITIONS))),
     }
 }
 

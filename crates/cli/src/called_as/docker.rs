@@ -91,6 +91,22 @@ const COMMIT: [Rule; 5] = [
     (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
 ];
 
+const BUILD: [Rule; 12] = [
+    (&["--tag", "-t"], Becomes::Value("--tag")),
+    (&["--file", "-f"], Becomes::Value("--file")),
+    (&["--build-arg"], Becomes::Value("--build-arg")),
+    (&["--label"], Becomes::Value("--label")),
+    (&["--target"], Becomes::Value("--target")),
+    (&["--platform"], Becomes::Value("--platform")),
+    (&["--no-cache"], Becomes::Words(&["--no-cache"])),
+    (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
+    // Nothing is left of the containers in any case, and commands are shown as lines.
+    (&["--rm"], AS_EVER),
+    (&["--force-rm"], AS_EVER),
+    (&["--progress"], Becomes::Made(|_| Some(vec![]))),
+    (&["--load"], AS_EVER),
+];
+
 /// A mount. A bare word names a volume there, which nothing here keeps.
 fn volume(value: &str) -> Option<Vec<String>> {
     value.starts_with(['/', '.', '~']).then(|| vec![format!("--volume={value}")])
@@ -171,6 +187,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
         "push" => ours(&["push"], &[&PUSH]),
         "cp" => ours(&["cp"], &[&COPY]),
         "commit" => ours(&["commit"], &[&COMMIT]),
+        "build" => ours(&["build"], &[&BUILD]),
         "load" => file(program, words, |file, _| vec!["import".into(), file]),
         "save" => file(program, words, |file, rest| {
             let target = [OsString::from("docker-archive:"), file].into_iter().collect::<OsString>();
@@ -184,9 +201,9 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
 
 /// Our command of which `--help` tells.
 fn ours_of(command: &str) -> Option<&str> {
-    const ALIKE: [&str; 17] = [
+    const ALIKE: [&str; 18] = [
         "run", "exec", "ps", "images", "rmi", "logs", "inspect", "pull", "rm", "stop", "kill", "tag",
-        "history", "login", "logout", "cp", "commit",
+        "history", "login", "logout", "cp", "commit", "build",
     ];
     match command {
         "load" => Some("import"),

@@ -26,7 +26,7 @@ const MOST_MEMORY_KIB: u32 = 128 << 10;
 const PIECE: usize = 256 << 10;
 
 /// An archive without its compression, which its first bytes tell: itself, or a file without a name in `room`.
-pub(super) fn inflated(
+pub(crate) fn inflated(
     head: &[u8],
     part: FilePart,
     room: BorrowedFd<'_>,

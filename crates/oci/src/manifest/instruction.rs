@@ -39,48 +39,32 @@ impl Instructions {
             return Err(unreadable("nothing is said behind the instruction"));
         }
         match &*word {
-            "CMD" => {
-                self.cmd_is_given = true;
-                self.config.insert("Cmd".into(), command(arguments).into());
-            }
-            "ENTRYPOINT" => {
-                // The command was of the entrypoint that goes.
-                if !self.cmd_is_given {
-                    self.config.remove("Cmd");
-                }
-                self.config.insert("Entrypoint".into(), command(arguments).into());
-            }
+            "CMD" => self.set_cmd(command(arguments)),
+            "ENTRYPOINT" => self.set_entrypoint(command(arguments)),
             "ENV" => {
                 for (name, value) in pairs(arguments).ok_or_else(|| unreadable("write NAME=VALUE"))? {
                     self.set_variable(&name, &value);
                 }
             }
             "LABEL" => {
-                let labels = pairs(arguments).ok_or_else(|| unreadable("write NAME=VALUE"))?;
-                self.extend("Labels", labels.into_iter().map(|(name, value)| (name, value.into())));
+                self.add_labels(pairs(arguments).ok_or_else(|| unreadable("write NAME=VALUE"))?);
             }
-            "EXPOSE" => {
-                let ports: Option<Vec<String>> = arguments.split_whitespace().map(port_of).collect();
-                let ports = ports.ok_or_else(|| unreadable("write PORT or PORT/udp"))?;
-                self.extend("ExposedPorts", ports.into_iter().map(|port| (port, json!({}))));
-            }
+            "EXPOSE" => self.add_ports(arguments).ok_or_else(|| unreadable("write PORT or PORT/udp"))?,
             "VOLUME" => {
                 let paths = list(arguments)
                     .unwrap_or_else(|| arguments.split_whitespace().map(String::from).collect());
-                self.extend("Volumes", paths.into_iter().map(|path| (path, json!({}))));
+                self.add_volumes(paths);
             }
             "WORKDIR" => {
-                let before = self.config.get("WorkingDir").and_then(Value::as_str).unwrap_or_default();
                 let path = match arguments.starts_with('/') {
                     true => arguments.into(),
-                    false => format!("/{}/{arguments}", before.trim_matches('/')).replace("//", "/"),
+                    false => format!("/{}/{arguments}", self.text("WorkingDir").trim_matches('/'))
+                        .replace("//", "/"),
                 };
-                self.config.insert("WorkingDir".into(), path.into());
+                self.set("WorkingDir", path);
             }
-            "USER" | "STOPSIGNAL" => {
-                let key = if word == "USER" { "User" } else { "StopSignal" };
-                self.config.insert(key.into(), arguments.into());
-            }
+            "USER" => self.set("User", arguments),
+            "STOPSIGNAL" => self.set("StopSignal", arguments),
             _ => {
                 return Err(unreadable(
                     "only CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME and WORKDIR are known",
@@ -96,8 +80,63 @@ impl Instructions {
         self.config.into()
     }
 
+    /// The command that runs where nobody names one.
+    pub fn set_cmd(&mut self, words: Vec<String>) {
+        self.cmd_is_given = true;
+        self.set("Cmd", words);
+    }
+
+    /// What always runs. A command that was given before belongs to the entrypoint that goes.
+    pub fn set_entrypoint(&mut self, words: Vec<String>) {
+        if !self.cmd_is_given {
+            self.config.remove("Cmd");
+        }
+        self.set("Entrypoint", words);
+    }
+
+    /// Sets a part of the configuration, by its name there.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.config.insert(key.into(), value.into());
+    }
+
+    /// Takes a part of the configuration away.
+    pub fn take(&mut self, key: &str) -> Option<Value> {
+        self.config.remove(key)
+    }
+
+    /// A part of the configuration that is a text; an empty one where there is none.
+    #[must_use]
+    pub fn text(&self, key: &str) -> &str {
+        self.config.get(key).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// A part of the configuration that is a list of texts; an empty one where there is none.
+    #[must_use]
+    pub fn list(&self, key: &str) -> Vec<String> {
+        let list = self.config.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(Value::as_str).map(String::from).collect()
+    }
+
+    /// Adds remarks.
+    pub fn add_labels(&mut self, labels: impl IntoIterator<Item = (String, String)>) {
+        self.extend("Labels", labels.into_iter().map(|(name, value)| (name, value.into())));
+    }
+
+    /// Adds ports, written `80`, `53/udp` or `8000-8010`; nothing if one of them cannot be read.
+    #[must_use]
+    pub fn add_ports(&mut self, text: &str) -> Option<()> {
+        let ports: Option<Vec<Vec<String>>> = text.split_whitespace().map(ports_of).collect();
+        self.extend("ExposedPorts", ports?.concat().into_iter().map(|port| (port, json!({}))));
+        Some(())
+    }
+
+    /// Adds directories meant for data.
+    pub fn add_volumes(&mut self, paths: impl IntoIterator<Item = String>) {
+        self.extend("Volumes", paths.into_iter().map(|path| (path, json!({}))));
+    }
+
     /// In the place of a variable's value before, as the last of a name need not be the one that programs see.
-    fn set_variable(&mut self, name: &str, value: &str) {
+    pub fn set_variable(&mut self, name: &str, value: &str) {
         let before = self.config.get("Env").and_then(Value::as_array).cloned().unwrap_or_default();
         let is_this =
             |entry: &Value| entry.as_str().is_some_and(|entry| entry.split('=').next() == Some(name));
@@ -141,11 +180,14 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     words.iter().map(pair).collect()
 }
 
-/// `80` is `80/tcp`.
-fn port_of(text: &str) -> Option<String> {
-    let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-    let number: u16 = number.parse().ok()?;
-    matches!(protocol, "tcp" | "udp" | "sctp").then(|| format!("{number}/{protocol}"))
+/// `80` is `80/tcp`, and `80-82/udp` three ports.
+fn ports_of(text: &str) -> Option<Vec<String>> {
+    let (numbers, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+    let protocol = protocol.to_ascii_lowercase();
+    let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+    let is_known = matches!(&*protocol, "tcp" | "udp" | "sctp") && first <= last;
+    is_known.then(|| (first..=last).map(|number| format!("{number}/{protocol}")).collect())
 }
 
 #[cfg(test)]
@@ -182,6 +224,11 @@ mod tests {
             (json!({}), vec!["EXPOSE 80 53/udp"], json!({"ExposedPorts": {"80/tcp": {}, "53/udp": {}}})),
             (
                 json!({}),
+                vec!["EXPOSE 8000-8001 9/TCP"],
+                json!({"ExposedPorts": {"8000/tcp": {}, "8001/tcp": {}, "9/tcp": {}}}),
+            ),
+            (
+                json!({}),
                 vec!["VOLUME /a /b", "VOLUME [\"/c d\"]"],
                 json!({"Volumes": {"/a": {}, "/b": {}, "/c d": {}}}),
             ),
@@ -195,9 +242,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_refused() {
-        for text in
-            ["", "RUN x", "ENV", "ENV A", "ENV =b", "LABEL a=b c", "EXPOSE x", "EXPOSE 70000", "ENV A='b"]
-        {
+        for text in [
+            "",
+            "RUN x",
+            "ENV",
+            "ENV A",
+            "ENV =b",
+            "LABEL a=b c",
+            "EXPOSE x",
+            "EXPOSE 2-1",
+            "EXPOSE 70000",
+            "ENV A='b",
+        ] {
             let error = applied(&json!({}), &[text]).expect_err(text);
             assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
         }

@@ -45,6 +45,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("app", "sys spec site sandbox output user store cli"),
     ("env", "sys packages spec site ipc snapshot sandbox output user store runtime plan cli"),
     ("cluster", "sys spec ipc launch sandbox net output user store runtime plan cli app"),
+    ("build", "sys spec oci tar copy site ipc image sandbox output user store runtime plan cli"),
     ("instance", "sys spec snapshot sandbox output user store runtime plan cli env"),
     (
         "checkpoint",
@@ -54,7 +55,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("slurm", "sys spec site ipc image launch sandbox output user store runtime plan cli env"),
     (
         "skiff",
-        "sys spec oci copy site ipc registry image launch sandbox net output user store runtime plan cli app env cluster instance checkpoint migrate slurm",
+        "sys spec oci copy site ipc registry image launch sandbox net output user store runtime plan cli app env build cluster instance checkpoint migrate slurm",
     ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", ""),

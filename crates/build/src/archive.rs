@@ -1,0 +1,62 @@
+//! Archives that ADD unpacks: tar files, plain or packed as `skiff import` takes them.
+
+use std::fs::File;
+
+use rustix::fs::{OFlags, SeekFrom, seek};
+use skiff_image::source::plain_archive;
+use skiff_image::transport::FilePart;
+use skiff_spec::fault::{Context as _, Result};
+use skiff_store::ours;
+use skiff_tar::TarReader;
+
+use crate::context::{Found, SourceTree};
+
+/// Takes the archives out of what was found, each as a plain tar file that is read from its beginning. All else stays.
+///
+/// # Errors
+/// A packed one cannot be unpacked.
+pub fn take(tree: SourceTree<'_>, found: &mut Vec<Found>) -> Result<Vec<File>> {
+    let mut archives = vec![];
+    let mut rest = vec![];
+    for one in found.drain(..) {
+        match if one.is_directory { None } else { plain(tree, &one)? } {
+            Some(file) => archives.push(file),
+            None => rest.push(one),
+        }
+    }
+    *found = rest;
+    Ok(archives)
+}
+
+fn plain(tree: SourceTree<'_>, found: &Found) -> Result<Option<File>> {
+    let shown = tree.shown(&found.path);
+    let file = tree.open(&found.path, OFlags::RDONLY | OFlags::NONBLOCK).context(|| shown.clone())?;
+    let file = File::from(file);
+    if !file.metadata().context(|| shown.clone())?.is_file() {
+        return Ok(None);
+    }
+    let part = FilePart::whole(file, shown.clone()).map_err(ours)?;
+    // What only begins like a packed file is a file.
+    let Ok(plain) = plain_archive(part) else { return Ok(None) };
+    if !is_tar(&plain).context(|| shown.clone())? {
+        return Ok(None);
+    }
+    seek(&plain, SeekFrom::Start(0)).context(|| shown)?;
+    Ok(Some(plain))
+}
+
+/// Whether the first entry of an archive can be read.
+fn is_tar(file: &File) -> std::io::Result<bool> {
+    let mut head = vec![0; 64 << 10];
+    let mut len = 0;
+    while len < head.len() {
+        match skiff_sys::positional::read_at(std::os::fd::AsFd::as_fd(file), &mut head[len..], len as u64)? {
+            0 => break,
+            count => len += count,
+        }
+    }
+    head.truncate(len);
+    Ok(len >= 512
+        && head.iter().any(|byte| *byte != 0)
+        && matches!(TarReader::new(&head[..]).next_entry(), Ok(Some(_))))
+}

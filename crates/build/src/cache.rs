@@ -1,0 +1,212 @@
+//! Where a build's steps are kept: each step's changes as a layer, by the key of the step; and which images were made of them.
+//!
+//! A layer is the upper directory in which a step has worked. It gets its name when it is whole, and is never changed after.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::plan::{Base, Upper};
+use skiff_spec::scratch::ScratchPlace;
+use skiff_store::index::ImageName;
+use skiff_sys::IgnoreError;
+use skiff_user::context::UserContext;
+use skiff_user::dirs;
+use skiff_user::scratch::{self, Scratch};
+
+use crate::plan::Key;
+
+/// What nobody has needed for so long is removed.
+const KEPT: Duration = Duration::from_hours(14 * 24);
+
+/// The directory with all of it, in the user's state.
+const DIR: &str = "build";
+/// In front of the key of a layer that was made anew since.
+const ASIDE: &str = "old.";
+/// A layer's files, in its directory.
+const UPPER: &str = "upper";
+
+/// The user's cache, in use.
+pub struct BuildCache<'a> {
+    context: &'a UserContext,
+    dir: TrustedDir,
+    layers: TrustedDir,
+    images: TrustedDir,
+    /// A base without files.
+    pub empty: PathBuf,
+    /// As long as it is held, nobody removes layers.
+    lock: Option<OwnedFd>,
+}
+
+impl<'a> BuildCache<'a> {
+    /// Opens it, and makes it if need be.
+    ///
+    /// # Errors
+    /// The user's state cannot hold it.
+    pub fn open(context: &'a UserContext) -> Result<Self> {
+        let dir = dirs::make_ready(&dirs::own_dir(context, DIR)?)?;
+        let lock = dir.lock("lock", FlockOperation::LockShared)?;
+        let sub = |name: &str| -> Result<TrustedDir> { Ok(dir.make_dir(name, 0o700)?) };
+        let (layers, images) = (sub("layers")?, sub("images")?);
+        // Root inside is the user, and all may look into a root.
+        dir.make_dir("empty", 0o755)?;
+        let empty = dir.path_of("empty");
+        Ok(Self { context, dir, layers, images, empty, lock })
+    }
+
+    /// Where layers are made; it goes with this process, however that ends.
+    ///
+    /// # Errors
+    /// As [`BuildCache::open`].
+    pub fn workshop(&self) -> Result<Scratch> {
+        let place = ScratchPlace::Directory(self.dir.path().to_owned());
+        let (made, _) = scratch::make(self.context, &place)?;
+        made.ok_or_else(|| Fault::new(format!("{}: no directory for work", self.dir.path().display())))
+    }
+
+    /// The files of a layer, if the step was done before.
+    pub fn layer(&self, key: &Key) -> Option<PathBuf> {
+        let layer = self.layers.dir(&key.0).ok()?;
+        layer.stat(UPPER).ok().flatten()?;
+        if let Ok(dir) = layer.readable() {
+            let set = std::fs::File::from(dir).set_modified(SystemTime::now());
+            set.ignore_error("it may be taken for older than it is");
+        }
+        Some(layer.path_of(UPPER))
+    }
+
+    /// Keeps what a step has done in `upper`, now that nothing works there any more.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep(&self, key: &Key, upper: &Upper) -> Result<PathBuf> {
+        let (Upper::Scratch(path) | Upper::Directory(path)) = upper else {
+            return Err(Fault::new("build: a step's changes are in memory"));
+        };
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Fault::new(format!("{}: not a directory of a step", path.display())));
+        };
+        let parent = TrustedDir::open(parent, self.context.uid)?;
+        let made = parent.dir(name)?;
+        as_root_of_ids(self.context.helper.as_deref(), Base::Host, |_| {
+            for part in ["work", "tmp", "vartmp"] {
+                made.remove_tree(part)?;
+            }
+            // The overlay left that out, and under its name a layer must be whole.
+            rustix::fs::syncfs(made.readable()?).context(|| made.path().display().to_string())
+        })?;
+        match parent.rename(name, &self.layers, &key.0) {
+            // Another build of the same step was faster.
+            Err(e) if matches!(e.errno(), Some(Errno::NOTEMPTY | Errno::EXIST)) => {}
+            renamed => renamed?,
+        }
+        self.layer(key).ok_or_else(|| {
+            Fault::new(format!("{}: the layer is missing", self.layers.path_of(&key.0).display()))
+        })
+    }
+
+    /// Takes a layer away from under its name, for a build that makes all anew. Another build may still use it, so it is removed later.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_aside(&self, key: &Key) -> Result<()> {
+        match self.layers.stat(&key.0)? {
+            Some(_) => Ok(self.layers.rename(
+                &key.0,
+                &self.layers,
+                format!("{ASIDE}{}.{}", std::process::id(), key.0),
+            )?),
+            None => Ok(()),
+        }
+    }
+
+    /// The image that was made of these files with this configuration.
+    pub fn image(&self, key: &Key) -> Option<ImageName> {
+        // One that cannot be read is made anew.
+        ImageName::read(&self.images.path_of(format!("{}.json", key.0))).ok().flatten()
+    }
+
+    /// Notes an image.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn note_image(&self, key: &Key, image: &ImageName) -> Result<()> {
+        let text =
+            serde_json::to_vec(image).map_err(|e| Fault::new(format!("image {}: {e}", image.reference)))?;
+        Ok(self.images.write(format!("{}.json", key.0), &text, 0o600)?)
+    }
+
+    /// Removes what nobody has needed for long, unless another build is under way.
+    pub fn tidy(self) {
+        let Self { context, dir, layers, images, lock, .. } = self;
+        drop(lock);
+        let tidied = prune(context, &dir, &layers, &images, KEPT);
+        tidied.map(drop).ignore_error("what stays is removed another time");
+    }
+}
+
+/// Removes all of it; how many layers these were.
+///
+/// # Errors
+/// A build is under way, or the system's.
+pub fn clear(context: &UserContext) -> Result<usize> {
+    let BuildCache { dir, layers, images, lock, .. } = BuildCache::open(context)?;
+    drop(lock);
+    prune(context, &dir, &layers, &images, Duration::ZERO)?.ok_or_else(|| {
+        Fault::new(format!("{}: a build is under way", dir.path().display()))
+            .hint("remove the cache when it has ended")
+    })
+}
+
+/// Nothing if a build is under way.
+fn prune(
+    context: &UserContext,
+    dir: &TrustedDir,
+    layers: &TrustedDir,
+    images: &TrustedDir,
+    older: Duration,
+) -> Result<Option<usize>> {
+    let Some(_lock) = dir.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
+    let old_in = |dir: &TrustedDir| -> Result<Vec<String>> {
+        let names = dir.names()?.into_iter().filter_map(|name| name.into_string().ok());
+        Ok(names.filter(|name| name.starts_with(ASIDE) || is_old(&dir.path_of(name), older)).collect())
+    };
+    for image in old_in(images)? {
+        images.remove_file(image)?;
+    }
+    let old = old_in(layers)?;
+    remove(context, layers, &old)?;
+    Ok(Some(old.len()))
+}
+
+fn is_old(path: &Path, older: Duration) -> bool {
+    let changed = path.symlink_metadata().and_then(|found| found.modified());
+    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age >= older))
+}
+
+/// Files of a layer may belong to any of the user's ids.
+fn remove(context: &UserContext, layers: &TrustedDir, keys: &[String]) -> Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+        keys.iter().try_for_each(|key| Ok(layers.remove_tree(key)?))
+    })
+}
+
+/// Whose ids files have: layers made by others would mean something else.
+///
+/// # Errors
+/// There are no user namespaces to be had.
+pub fn ids(context: &UserContext) -> Result<String> {
+    let map = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+        std::fs::read_to_string("/proc/self/uid_map").context(|| "own ids")
+    })?;
+    let map: Vec<&str> = map.split_whitespace().collect();
+    Ok(map.join(" "))
+}

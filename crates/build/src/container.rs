@@ -1,0 +1,130 @@
+//! Containers of a build: over the files of a stage so far, with a layer of their own for changes.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use skiff_output as output;
+use skiff_plan::{self as plan, BaseFacts, Facts, PlanOptions, RootOptions, base};
+use skiff_sandbox::command::CommandSpec;
+use skiff_sandbox::first::First;
+use skiff_sandbox::join::Failed;
+use skiff_sandbox::session::{CommandExit, Session};
+use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
+use skiff_spec::fault::Result;
+use skiff_spec::image::ImageId;
+use skiff_spec::network::Net;
+use skiff_spec::plan::{Accounts, Plan, Upper};
+use skiff_sys::signal::restore;
+use skiff_user::context::UserContext;
+
+use crate::plan::RunAction;
+
+/// Places of a plan where an image's own files are seen: what is written there belongs to the image.
+const OF_IMAGE: &[&str] = &["/tmp", "/var/tmp"];
+
+/// The files that a stage has so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageFiles {
+    /// The image at the bottom, if it is not an empty directory.
+    pub image: Option<ImageId>,
+    /// The layers on it, the topmost first.
+    pub layers: Vec<PathBuf>,
+}
+
+impl StageFiles {
+    /// Adds a layer on top.
+    pub fn push(&mut self, layer: PathBuf) {
+        self.layers.insert(0, layer);
+    }
+}
+
+/// Makes containers.
+pub struct Containers<'a> {
+    /// Whose they are.
+    pub context: &'a UserContext,
+    /// A base without files.
+    pub empty: PathBuf,
+}
+
+impl Containers<'_> {
+    fn plan(&self, files: &StageFiles, upper: Upper, no_network: bool) -> Result<Plan> {
+        let asked = RootOptions {
+            contain: true,
+            no_home: true,
+            writable: true,
+            net: no_network.then_some(Net::None),
+            ..RootOptions::default()
+        };
+        let mut facts = match files.image {
+            Some(id) => base::facts(self.context, id, Default::default())?,
+            None => Facts::of_directory(self.context, &self.empty)?,
+        };
+        // The user is nobody whom an image knows.
+        if let BaseFacts::Image { accounts, .. } | BaseFacts::Directory { accounts, .. } = &mut facts.base {
+            *accounts = Accounts::default();
+        }
+        let options = PlanOptions {
+            layers: files.layers.clone(),
+            replaced: OF_IMAGE,
+            shims: false,
+            ..PlanOptions::new("build", upper, asked)
+        };
+        plan::build(options, facts)
+    }
+
+    fn options(&self) -> StartOptions<'_> {
+        StartOptions { helper: self.context.helper.as_deref(), ..StartOptions::default() }
+    }
+
+    /// A container that shows these files and nothing else; what is written goes to `upper`.
+    pub fn bare(&self, files: &StageFiles, upper: Upper) -> Result<RunningContainer> {
+        let plan = plan::bare(self.plan(files, upper, false)?);
+        base::make_ready(self.context, &plan)?;
+        start(&plan, self.options())
+    }
+
+    /// Runs a command over these files; what it changes goes to `upper`. The places that mounts need are made in `places`, a layer that nobody
+    /// keeps: so a step's own layer has nothing but what the step did.
+    pub fn run(
+        &self,
+        files: &StageFiles,
+        [places, upper]: [Upper; 2],
+        action: &RunAction,
+    ) -> std::result::Result<CommandExit, Failed> {
+        let plan = self.plan(files, places.clone(), action.no_network)?;
+        base::make_ready(self.context, &plan)?;
+        start(&plan, self.options())?.end();
+        let mut files = files.clone();
+        if let Upper::Scratch(path) | Upper::Directory(path) = &places {
+            files.push(path.join("upper"));
+        }
+        let plan = self.plan(&files, upper, action.no_network)?;
+        let command = command(action);
+        let session = Session::begin()?;
+        let mask = session.mask();
+        let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
+        let first = First { command: &command, attr, mask: session.mask(), apart: None };
+        let ended = start_for(&plan, self.options(), &first).and_then(|(instance, process)| {
+            instance.notes.iter().for_each(|note| output::note(note));
+            Ok(session.wait_first(instance, process)?)
+        });
+        // The next command is to get the signals that this one got.
+        restore(mask);
+        ended
+    }
+}
+
+fn command(action: &RunAction) -> CommandSpec {
+    let mut command = CommandSpec {
+        argv: action.words.iter().map(OsString::from).collect(),
+        cwd: action.workdir.clone().into(),
+        only_there: true,
+        // Root, too, is looked up there: for its home.
+        user: Some(action.user.clone()),
+        ..CommandSpec::default()
+    };
+    for (name, value) in action.uncounted.iter().chain(&action.env) {
+        command.set(name, value);
+    }
+    command
+}

@@ -1,0 +1,112 @@
+//! What becomes of files that are found: their sum, or a tar stream and the sum of that.
+
+use std::io::Write;
+
+use skiff_oci::digest::Digest;
+use skiff_oci::hash::Hasher;
+use skiff_spec::fault::{Context as _, Result};
+use skiff_tar::{EntryKind, TarEntry, Writer};
+
+/// Takes files in their order.
+pub trait EntrySink {
+    /// A file; if it is a regular one, its bytes follow.
+    ///
+    /// # Errors
+    /// Nobody takes it any more.
+    fn entry(&mut self, entry: &TarEntry) -> Result<()>;
+
+    /// Next bytes of the last file.
+    ///
+    /// # Errors
+    /// Nobody takes them any more.
+    fn data(&mut self, bytes: &[u8]) -> Result<()>;
+}
+
+/// The sum of files: of all that is kept of them, but for their times.
+pub struct Summed(Hasher);
+
+impl Default for Summed {
+    fn default() -> Self {
+        Self(Hasher::like(&Digest::Sha256([0; 32])))
+    }
+}
+
+impl Summed {
+    /// The sum.
+    #[must_use]
+    pub fn finish(self) -> String {
+        self.0.finish().to_string()
+    }
+
+    /// Takes something of any length, so that no other things can give the same sum.
+    pub fn part(&mut self, bytes: &[u8]) {
+        self.0.update(&(bytes.len() as u64).to_le_bytes());
+        self.0.update(bytes);
+    }
+}
+
+impl EntrySink for Summed {
+    fn entry(&mut self, entry: &TarEntry) -> Result<()> {
+        let (kind, link, size): (u8, &[u8], u64) = match &entry.kind {
+            EntryKind::File(size) => (b'f', b"", *size),
+            EntryKind::Symlink(target) => (b'l', target, 0),
+            EntryKind::Directory => (b'd', b"", 0),
+            _ => (b'?', b"", 0),
+        };
+        self.part(&entry.path);
+        self.part(link);
+        self.0.update(&[kind]);
+        self.0.update(&entry.mode.to_le_bytes());
+        self.0.update(&entry.uid.to_le_bytes());
+        self.0.update(&entry.gid.to_le_bytes());
+        self.0.update(&size.to_le_bytes());
+        Ok(())
+    }
+
+    fn data(&mut self, bytes: &[u8]) -> Result<()> {
+        self.0.update(bytes);
+        Ok(())
+    }
+}
+
+/// Files as a tar stream.
+pub struct PackedStream<W> {
+    writer: Writer<W>,
+    sum: Summed,
+    /// What the only file is called in the stream, if not by its own name.
+    name: Option<Vec<u8>>,
+}
+
+/// The stream, in messages.
+const STREAM: &str = "stream of files";
+
+impl<W: Write> PackedStream<W> {
+    /// A stream without files. The name is that of the only file to come, if it is to have another one.
+    pub fn new(out: W, name: Option<Vec<u8>>) -> Self {
+        Self { writer: Writer::new(out), sum: Summed::default(), name }
+    }
+
+    /// Ends the stream; gives the sum of what is in it.
+    ///
+    /// # Errors
+    /// Nobody takes it any more.
+    pub fn finish(mut self) -> Result<String> {
+        self.writer.end().context(|| STREAM)?;
+        Ok(self.sum.finish())
+    }
+}
+
+impl<W: Write> EntrySink for PackedStream<W> {
+    fn entry(&mut self, entry: &TarEntry) -> Result<()> {
+        self.sum.entry(entry)?;
+        // As other programs write a directory's name.
+        let slash: &[u8] = if entry.kind == EntryKind::Directory { b"/" } else { b"" };
+        let path = [self.name.as_deref().unwrap_or(&entry.path), slash].concat();
+        self.writer.entry(&TarEntry { path, ..entry.clone() }).context(|| STREAM)
+    }
+
+    fn data(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sum.data(bytes)?;
+        self.writer.data(bytes).context(|| STREAM)
+    }
+}

@@ -1,0 +1,345 @@
+//! Single instructions: their words, and what of them is refused.
+
+use super::DockerfileError;
+use super::command::{Command, Flag, duration, flags, list, list_or_words, pairs};
+use super::lines::{Heredoc, InstructionLine, heredoc_name};
+use super::words::split_quoted;
+
+/// One instruction of a stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Instruction {
+    /// Names of arguments with their defaults.
+    Arg(Vec<(String, Option<String>)>),
+    /// The command of the image.
+    Cmd(Command),
+    /// Files from the context, a stage or an image.
+    Copy(CopyInstruction),
+    /// The program of the image.
+    Entrypoint(Command),
+    /// Variables.
+    Env(Vec<(String, String)>),
+    /// Ports.
+    Expose(Vec<String>),
+    /// How to tell whether a container is well.
+    Healthcheck(Healthcheck),
+    /// Remarks.
+    Label(Vec<(String, String)>),
+    /// Who made it.
+    Maintainer(String),
+    /// An instruction for those who build on the image.
+    Onbuild(String),
+    /// A command run now.
+    Run(RunInstruction),
+    /// What runs commands that are not lists.
+    Shell(Vec<String>),
+    /// The signal that ends a container.
+    StopSignal(String),
+    /// Who runs commands.
+    User(String),
+    /// Directories meant for data.
+    Volume(Vec<String>),
+    /// Where commands begin.
+    Workdir(String),
+}
+
+/// RUN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunInstruction {
+    /// What is run.
+    pub command: Command,
+    /// Whether it has no network.
+    pub no_network: bool,
+}
+
+/// COPY and ADD.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyInstruction {
+    /// Whether archives are unpacked: ADD.
+    pub unpacks: bool,
+    /// The stage or image that files come from; nothing: the context.
+    pub from: Option<String>,
+    /// `USER[:GROUP]`, as written.
+    pub chown: Option<String>,
+    /// Permission bits, as written.
+    pub chmod: Option<String>,
+    /// What is copied.
+    pub sources: Vec<CopySource>,
+    /// Where to, as written.
+    pub destination: String,
+}
+
+/// Something to copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopySource {
+    /// Files at a path, which may have wildcards.
+    Path(String),
+    /// A file with this text.
+    Text(Heredoc),
+}
+
+/// HEALTHCHECK.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Healthcheck {
+    /// The one of the image below does not count.
+    None,
+    /// A command.
+    Command {
+        /// What is run.
+        command: Command,
+        /// Times in nanoseconds, by their names in the image's configuration.
+        times: Vec<(&'static str, u64)>,
+        /// How often it may fail.
+        retries: Option<u32>,
+    },
+}
+
+const KNOWN: &str = "ADD, ARG, CMD, COPY, ENTRYPOINT, ENV, EXPOSE, FROM, HEALTHCHECK, LABEL, ONBUILD, RUN, SHELL, STOPSIGNAL, USER, VOLUME and WORKDIR are known";
+
+/// Reads an instruction other than FROM.
+///
+/// # Errors
+/// It is not known, or asks for what is not supported.
+pub fn parse(line: &InstructionLine, escape: char) -> Result<Instruction, DockerfileError> {
+    let parser = Parser { line, escape };
+    let rest = &*line.rest;
+    if rest.is_empty() && !matches!(&*line.word, "CMD" | "ENTRYPOINT") {
+        return Err(match is_known(&line.word) {
+            true => parser.bad("nothing is said behind the instruction"),
+            false => parser.unknown(),
+        });
+    }
+    match &*line.word {
+        "RUN" => parser.run().map(Instruction::Run),
+        "COPY" => parser.transfer(false).map(Instruction::Copy),
+        "ADD" => parser.transfer(true).map(Instruction::Copy),
+        "HEALTHCHECK" => parser.healthcheck().map(Instruction::Healthcheck),
+        _ => {
+            parser.refuse_flags()?;
+            parser.plain(rest)
+        }
+    }
+}
+
+fn is_known(word: &str) -> bool {
+    KNOWN.split([',', ' ']).any(|known| known == word) || word == "MAINTAINER"
+}
+
+struct Parser<'a> {
+    line: &'a InstructionLine,
+    escape: char,
+}
+
+impl Parser<'_> {
+    fn bad(&self, what: impl AsRef<str>) -> DockerfileError {
+        DockerfileError::new(self.line.number, format!("{}: {}", self.line.word, what.as_ref()))
+    }
+
+    fn unknown(&self) -> DockerfileError {
+        let word: String = self.line.word.chars().take(40).collect();
+        DockerfileError::new(self.line.number, format!("{word}: no such instruction")).hint(KNOWN)
+    }
+
+    /// Instructions without flags.
+    fn plain(&self, rest: &str) -> Result<Instruction, DockerfileError> {
+        Ok(match &*self.line.word {
+            "ARG" => Instruction::Arg(self.args(rest)?),
+            "CMD" => Instruction::Cmd(Command::parse(rest)),
+            "ENTRYPOINT" => Instruction::Entrypoint(Command::parse(rest)),
+            "ENV" => Instruction::Env(pairs(rest, self.escape).map_err(|why| self.bad(why))?),
+            "LABEL" => Instruction::Label(pairs(rest, self.escape).map_err(|why| self.bad(why))?),
+            "EXPOSE" => Instruction::Expose(rest.split_whitespace().map(String::from).collect()),
+            "MAINTAINER" => Instruction::Maintainer(rest.into()),
+            "ONBUILD" => {
+                super::parse_trigger(self.line.number, rest)?;
+                Instruction::Onbuild(rest.into())
+            }
+            "SHELL" => match list(rest) {
+                Some(words) if !words.is_empty() => Instruction::Shell(words),
+                _ => return Err(self.bad("not a list in JSON").hint(r#"SHELL ["/bin/bash", "-c"]"#)),
+            },
+            "STOPSIGNAL" => Instruction::StopSignal(rest.into()),
+            "USER" => Instruction::User(rest.into()),
+            "VOLUME" => {
+                let paths = list_or_words(rest);
+                if paths.is_empty() || paths.iter().any(|path| path.trim().is_empty()) {
+                    return Err(self.bad("a directory has no name"));
+                }
+                Instruction::Volume(paths)
+            }
+            "WORKDIR" => Instruction::Workdir(rest.into()),
+            _ => return Err(self.unknown()),
+        })
+    }
+
+    fn refuse_flags(&self) -> Result<(), DockerfileError> {
+        match flags(&self.line.rest, self.escape).0.first() {
+            Some(flag) if is_known(&self.line.word) => Err(self.no_such_flag(flag, "it has no flags")),
+            _ => Ok(()),
+        }
+    }
+
+    fn no_such_flag(&self, flag: &Flag, hint: &str) -> DockerfileError {
+        self.bad(format!("--{}: not supported", flag.name)).hint(hint)
+    }
+
+    fn value(&self, flag: Flag) -> Result<String, DockerfileError> {
+        let Flag { name, value } = flag;
+        value.filter(|value| !value.is_empty()).ok_or_else(|| self.bad(format!("--{name}: no value")))
+    }
+
+    fn args(&self, rest: &str) -> Result<Vec<(String, Option<String>)>, DockerfileError> {
+        let arg = |word: String| {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                None => (word, None),
+            };
+            match name.is_empty() || name.contains(['\'', '"', '$']) {
+                true => Err(self.bad(format!("{name:?} is not a name of an argument"))),
+                false => Ok((name, value)),
+            }
+        };
+        split_quoted(rest, self.escape).into_iter().map(arg).collect()
+    }
+
+    fn run(&self) -> Result<RunInstruction, DockerfileError> {
+        let (flags, rest) = flags(&self.line.rest, self.escape);
+        let mut no_network = false;
+        for flag in flags {
+            let name = flag.name.clone();
+            match (&*name, self.value(flag.clone())) {
+                ("network", value) => match &*value? {
+                    "none" => no_network = true,
+                    "default" | "host" => no_network = false,
+                    other => {
+                        return Err(self
+                            .bad(format!("--network={other}: not known"))
+                            .hint("it is default, none or host"));
+                    }
+                },
+                ("security", Ok(value)) if value == "sandbox" => {}
+                ("mount", value) => return Err(self.mount(&value?)),
+                _ => return Err(self.no_such_flag(&flag, "only --network is supported")),
+            }
+        }
+        if rest.is_empty() {
+            return Err(self.bad("no command"));
+        }
+        Ok(RunInstruction { command: self.command(&rest)?, no_network })
+    }
+
+    fn mount(&self, value: &str) -> DockerfileError {
+        let kind = value.split(',').find_map(|part| part.strip_prefix("type=")).unwrap_or("bind");
+        self.bad(format!("--mount=type={kind}: not supported")).hint(match kind {
+            "cache" => "leave it out: each step is cached as a whole",
+            "bind" => "COPY brings the files; a later stage without them keeps the image small",
+            "secret" | "ssh" => "what must not be in the image can be mounted when it runs: skiff run -v",
+            _ => "leave it out",
+        })
+    }
+
+    /// The command with its here-documents. One that stands alone is the command; others the shell reads.
+    fn command(&self, rest: &str) -> Result<Command, DockerfileError> {
+        match &self.line.heredocs[..] {
+            [] => Ok(Command::parse(rest)),
+            [only] if heredoc_name(rest, self.escape).is_some() => match only.content.starts_with("#!") {
+                true => Err(self
+                    .bad("a here-document that begins with #! is not supported")
+                    .hint(format!("name the program before it: RUN python3 <<{}", only.name))),
+                false => Ok(Command::Shell(only.content.clone())),
+            },
+            all => {
+                let bodies: String = all.iter().map(|doc| format!("\n{}{}", doc.raw, doc.name)).collect();
+                Ok(Command::Shell(format!("{rest}{bodies}")))
+            }
+        }
+    }
+
+    fn transfer(&self, unpacks: bool) -> Result<CopyInstruction, DockerfileError> {
+        let (flags, rest) = flags(&self.line.rest, self.escape);
+        let (mut from, mut chown, mut chmod) = (None, None, None);
+        for flag in flags {
+            match &*flag.name {
+                "from" if !unpacks => from = Some(self.value(flag)?),
+                "chown" => chown = Some(self.value(flag)?),
+                "chmod" => chmod = Some(self.value(flag)?),
+                // Each step is a layer of its own already: that is what the flag is for.
+                "link" => {}
+                _ => {
+                    let hint = if unpacks {
+                        "only --chown and --chmod are supported"
+                    } else {
+                        "only --from, --chown, --chmod and --link are supported"
+                    };
+                    return Err(self.no_such_flag(&flag, hint));
+                }
+            }
+        }
+        if from.as_ref().is_some_and(|from| from.contains('$')) {
+            return Err(self
+                .bad("--from: variables are not replaced there")
+                .hint("FROM $IMAGE AS NAME makes a stage, and --from=NAME names it"));
+        }
+        let mut words = list_or_words(&rest);
+        let destination = words
+            .pop()
+            .filter(|_| !words.is_empty())
+            .ok_or_else(|| self.bad("write SOURCE ... DESTINATION"))?;
+        let mut docs = self.line.heredocs.iter();
+        let source = |word: String| match heredoc_name(&word, self.escape).and_then(|_| docs.next()) {
+            Some(doc) => CopySource::Text(doc.clone()),
+            None => CopySource::Path(word),
+        };
+        let sources: Vec<CopySource> = words.into_iter().map(source).collect();
+        let is_directory = destination.is_empty()
+            || destination.ends_with('/')
+            || destination.split('/').next_back() == Some(".")
+            || destination.contains('$');
+        if sources.len() > 1 && !is_directory {
+            return Err(self
+                .bad(format!("{destination}: several files need a directory"))
+                .hint(format!("{destination}/")));
+        }
+        Ok(CopyInstruction { unpacks, from, chown, chmod, sources, destination })
+    }
+
+    fn healthcheck(&self) -> Result<Healthcheck, DockerfileError> {
+        let (flags, rest) = flags(&self.line.rest, self.escape);
+        let (word, command) = rest.split_once(char::is_whitespace).unwrap_or((&rest, ""));
+        let word = word.to_ascii_uppercase();
+        if word == "NONE" && command.is_empty() && flags.is_empty() {
+            return Ok(Healthcheck::None);
+        }
+        if word != "CMD" || command.trim().is_empty() {
+            return Err(self.bad("write HEALTHCHECK CMD COMMAND, or HEALTHCHECK NONE"));
+        }
+        let (mut times, mut retries) = (vec![], None);
+        for flag in flags {
+            let key = match &*flag.name {
+                "interval" => "Interval",
+                "timeout" => "Timeout",
+                "start-period" => "StartPeriod",
+                "start-interval" => "StartInterval",
+                "retries" => {
+                    let value = self.value(flag)?;
+                    retries = Some(
+                        value.parse().map_err(|_| self.bad(format!("--retries={value}: not a number")))?,
+                    );
+                    continue;
+                }
+                _ => {
+                    return Err(self.no_such_flag(
+                        &flag,
+                        "--interval, --timeout, --start-period, --start-interval and --retries are",
+                    ));
+                }
+            };
+            let name = flag.name.clone();
+            let value = self.value(flag)?;
+            let time = duration(&value).ok_or_else(|| {
+                self.bad(format!("--{name}={value}: not a time")).hint("30s, 1m30s, 500ms ...")
+            })?;
+            times.push((key, time));
+        }
+        Ok(Healthcheck::Command { command: Command::parse(command.trim()), times, retries })
+    }
+}

@@ -1,0 +1,209 @@
+//! Dockerfiles and what they mean, as Docker's reference and BuildKit's tests have it.
+
+use super::command::Command;
+use super::*;
+
+fn steps(text: &str) -> Vec<Instruction> {
+    let file = parse(&format!("FROM scratch\n{text}")).unwrap_or_else(|e| panic!("{text}: {e}"));
+    file.stages[0].steps.iter().map(|step| step.instruction.clone()).collect()
+}
+
+fn shell(text: &str) -> Instruction {
+    Instruction::Run(RunInstruction { command: Command::Shell(text.into()), no_network: false })
+}
+
+fn copy(sources: &[&str], destination: &str) -> CopyInstruction {
+    CopyInstruction {
+        unpacks: false,
+        from: None,
+        chown: None,
+        chmod: None,
+        sources: sources.iter().map(|path| CopySource::Path((*path).into())).collect(),
+        destination: destination.into(),
+    }
+}
+
+#[test]
+fn lines_are_joined_as_docker_does() {
+    for (text, want) in [
+        ("RUN a \\\n  b", vec![shell("a   b")]),
+        ("RUN a\\\nb", vec![shell("ab")]),
+        ("RUN a \\  \nb", vec![shell("a b")]),
+        ("RUN a \\\n# a remark\n\n   # another\n b", vec![shell("a  b")]),
+        ("RUN a \\\\\nRUN b", vec![shell("a \\\\"), shell("b")]),
+        ("  run a\n\n# x\n\tRUN b # no remark\r\n", vec![shell("a"), shell("b # no remark")]),
+        ("RUN a \\", vec![shell("a")]),
+        ("\\\nRUN a", vec![shell("a")]),
+    ] {
+        assert_eq!(steps(text), want, "{text:?}");
+    }
+}
+
+#[test]
+fn directives_stand_at_the_beginning_only() {
+    let escape = |text: &str| parse(text).map(|file| (file.escape, file.syntax));
+    assert_eq!(escape("# escape=`\nFROM a"), Ok(('`', None)));
+    assert_eq!(
+        escape("#Escape = `\n# syntax=docker/dockerfile:1\nFROM a"),
+        Ok(('`', Some("docker/dockerfile:1".into())))
+    );
+    for text in [
+        "# about\n# escape=`\nFROM a",
+        "\n# escape=`\nFROM a",
+        "FROM a\n# escape=`",
+        "# unknown=x\n# escape=`\nFROM a",
+    ] {
+        assert_eq!(escape(text), Ok(('\\', None)), "{text:?}");
+    }
+    for text in ["# escape=x\nFROM a", "# escape=`\n# escape=`\nFROM a"] {
+        assert!(escape(text).is_err(), "{text:?}");
+    }
+    assert_eq!(
+        parse("# escape=`\nFROM a\nRUN dir c:\\ `\n  x")
+            .map(|file| file.stages[0].steps[0].instruction.clone()),
+        Ok(shell("dir c:\\   x"))
+    );
+}
+
+#[test]
+fn commands_are_lists_or_lines() {
+    let exec = |words: &[&str]| Command::Exec(words.iter().map(|word| (*word).into()).collect());
+    for (text, want) in [
+        (r#"["a", "b c"]"#, exec(&["a", "b c"])),
+        ("[]", exec(&[])),
+        ("['a']", Command::Shell("['a']".into())),
+        (r#"[ "$x" = y ] && z"#, Command::Shell(r#"[ "$x" = y ] && z"#.into())),
+        (r#"["a", 1]"#, Command::Shell(r#"["a", 1]"#.into())),
+    ] {
+        assert_eq!(steps(&format!("CMD {text}")), [Instruction::Cmd(want.clone())], "{text}");
+        assert_eq!(steps(&format!("ENTRYPOINT {text}")), [Instruction::Entrypoint(want)], "{text}");
+    }
+    assert_eq!(exec(&["a"]).words(&["sh".into()]), ["a"]);
+    assert_eq!(Command::Shell("a".into()).words(&["sh".into(), "-c".into()]), ["sh", "-c", "a"]);
+}
+
+#[test]
+fn here_documents_are_buildkits() {
+    for (text, want) in [
+        ("RUN <<EOF\na $b\nEOF\nRUN c", vec![shell("a $b\n"), shell("c")]),
+        ("RUN <<-EOF\n\ta\n\tEOF", vec![shell("a\n")]),
+        ("RUN cat <<EOF >x\na\nEOF", vec![shell("cat <<EOF >x\na\nEOF")]),
+        ("RUN cat <<A <<B\n1\nA\n2\nB", vec![shell("cat <<A <<B\n1\nA\n2\nB")]),
+        ("RUN sh -c \"cat <<EOF\"", vec![shell("sh -c \"cat <<EOF\"")]),
+        ("RUN cat <<<x", vec![shell("cat <<<x")]),
+    ] {
+        assert_eq!(steps(text), want, "{text:?}");
+    }
+    let [Instruction::Copy(copied)] = &steps("COPY <<a.txt <<\"b\" /d/\n$x\na.txt\n# no remark\\\nb")[..]
+    else {
+        panic!()
+    };
+    let docs: Vec<_> = copied
+        .sources
+        .iter()
+        .map(|source| match source {
+            CopySource::Text(doc) => (&*doc.name, &*doc.content, doc.is_expanded),
+            CopySource::Path(path) => panic!("{path}"),
+        })
+        .collect();
+    assert_eq!(docs, [("a.txt", "$x\n", true), ("b", "# no remark\\\n", false)]);
+}
+
+#[test]
+fn stages_and_arguments() {
+    let file = parse("ARG V=1 W\nFROM --platform=linux/amd64 a:$V as Build\nRUN x\nFROM build\nCOPY --from=build --chown=1:2 a b/ c/\n").expect("read");
+    assert_eq!(file.args, [(1, "V".into(), Some("1".into())), (1, "W".into(), None)]);
+    let stages: Vec<_> = file
+        .stages
+        .iter()
+        .map(|stage| (&*stage.from, stage.name.as_deref(), stage.platform.as_deref(), stage.line))
+        .collect();
+    assert_eq!(stages, [("a:$V", Some("build"), Some("linux/amd64"), 2), ("build", None, None, 4)]);
+    let want =
+        CopyInstruction { from: Some("build".into()), chown: Some("1:2".into()), ..copy(&["a", "b/"], "c/") };
+    assert_eq!(file.stages[1].steps[0].instruction, Instruction::Copy(want));
+}
+
+#[test]
+fn files_are_copied() {
+    for (text, want) in [
+        ("COPY a b", copy(&["a"], "b")),
+        (r#"COPY ["a b", "c d"]"#, copy(&["a b"], "c d")),
+        ("COPY a b .", copy(&["a", "b"], ".")),
+        ("COPY --chmod=755 a /", CopyInstruction { chmod: Some("755".into()), ..copy(&["a"], "/") }),
+        ("COPY --link a /", copy(&["a"], "/")),
+        ("ADD a.tar /", CopyInstruction { unpacks: true, ..copy(&["a.tar"], "/") }),
+    ] {
+        assert_eq!(steps(text), [Instruction::Copy(want)], "{text}");
+    }
+}
+
+#[test]
+fn what_is_kept_in_the_configuration() {
+    let pair = |name: &str, value: &str| (String::from(name), String::from(value));
+    for (text, want) in [
+        ("ENV a=1 b='x y'", Instruction::Env(vec![pair("a", "1"), pair("b", "'x y'")])),
+        ("ENV a x y", Instruction::Env(vec![pair("a", "x y")])),
+        ("LABEL a=b", Instruction::Label(vec![pair("a", "b")])),
+        ("ARG a", Instruction::Arg(vec![("a".into(), None)])),
+        ("EXPOSE 80 53/udp", Instruction::Expose(vec!["80".into(), "53/udp".into()])),
+        (r#"VOLUME ["/a b"]"#, Instruction::Volume(vec!["/a b".into()])),
+        ("SHELL [\"/bin/bash\", \"-c\"]", Instruction::Shell(vec!["/bin/bash".into(), "-c".into()])),
+        ("ONBUILD RUN x", Instruction::Onbuild("RUN x".into())),
+        ("HEALTHCHECK NONE", Instruction::Healthcheck(Healthcheck::None)),
+        (
+            "HEALTHCHECK --interval=30s --retries=3 CMD a b",
+            Instruction::Healthcheck(Healthcheck::Command {
+                command: Command::Shell("a b".into()),
+                times: vec![("Interval", 30_000_000_000)],
+                retries: Some(3),
+            }),
+        ),
+    ] {
+        assert_eq!(steps(text), [want], "{text}");
+    }
+    assert_eq!(
+        steps("RUN --network=none a"),
+        [Instruction::Run(RunInstruction { command: Command::Shell("a".into()), no_network: true })]
+    );
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_name_with_its_line() {
+    for (text, line, part) in [
+        ("", 1, "no FROM"),
+        ("RUN x", 1, "no FROM before it"),
+        ("FROM a b", 1, "write FROM IMAGE"),
+        ("FROM a AS 1x", 1, "not a name of a stage"),
+        ("FROM a AS x\nFROM b AS X", 2, "two stages"),
+        ("FROM --odd=1 a", 1, "--odd"),
+        ("FROM a\n\nRUNN x", 3, "RUNN: no such instruction"),
+        ("FROM a\nRUN --mount=type=secret,id=x y", 2, "--mount=type=secret"),
+        ("FROM a\nRUN --mount=type=cache,target=/x y", 2, "--mount=type=cache"),
+        ("FROM a\nRUN --security=insecure y", 2, "--security"),
+        ("FROM a\nRUN --network=x y", 2, "--network=x"),
+        ("FROM a\nRUN <<EOF\nx", 2, "EOF has no end"),
+        ("FROM a\nRUN <<EOF\n#!/bin/x\nEOF", 2, "#!"),
+        ("FROM a\nCOPY a", 2, "DESTINATION"),
+        ("FROM a\nCOPY a b c", 2, "several files need a directory"),
+        ("FROM a\nCOPY --from=$X a b", 2, "variables"),
+        ("FROM a\nCOPY --parents a b", 2, "--parents"),
+        ("FROM a\nADD --from=x a b", 2, "--from"),
+        ("FROM a\nADD --checksum=x a b", 2, "--checksum"),
+        ("FROM a\nENV a", 2, "no value"),
+        ("FROM a\nENV", 2, "nothing is said"),
+        ("FROM a\nARG =x", 2, "not a name"),
+        ("FROM a\nSHELL /bin/sh", 2, "not a list"),
+        ("FROM a\nONBUILD FROM b", 2, "not allowed"),
+        ("FROM a\nONBUILD ONBUILD RUN b", 2, "not allowed"),
+        ("FROM a\nHEALTHCHECK x", 2, "HEALTHCHECK CMD"),
+        ("FROM a\nHEALTHCHECK --interval=x CMD y", 2, "not a time"),
+        ("FROM a\nUSER --x y", 2, "--x"),
+        ("FROM a\nVOLUME []", 2, "no name"),
+        ("FROM a\nRUN a\0b", 2, "zero"),
+    ] {
+        let error = parse(text).expect_err(text);
+        assert_eq!(error.line, line, "{text:?}: {error}");
+        assert!(error.to_string().contains(part), "{text:?}: {error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! The parsers of what somebody else may have written, for fuzzing: each takes any bytes, tells whether they were taken, and panics where what
+//! must hold of what was taken does not.
+
+use crate::context::ignore::IgnoreRules;
+use crate::dockerfile::words::expand;
+use crate::dockerfile::{Instruction, parse, parse_trigger};
+
+/// A Dockerfile.
+pub fn dockerfile(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    // Any of it may stand in an image's configuration, too.
+    match parse_trigger(1, &text) {
+        Ok(_) | Err(_) => {}
+    }
+    match expand(&text, '\\', &|name| Some(name.to_owned())) {
+        Ok(_) | Err(_) => {}
+    }
+    let lines = text.lines().count().max(1);
+    match parse(&text) {
+        Ok(file) => {
+            assert!(!file.stages.is_empty());
+            for step in file.stages.iter().flat_map(|stage| &stage.steps) {
+                assert!((1..=lines).contains(&step.line));
+                if let Instruction::Copy(transfer) = &step.instruction {
+                    assert!(!transfer.sources.is_empty());
+                }
+            }
+            true
+        }
+        Err(error) => {
+            assert!((1..=lines).contains(&error.line), "{error}");
+            false
+        }
+    }
+}
+
+/// The list of files that a build does not see.
+pub fn ignore_rules(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let rules = IgnoreRules::parse(&text);
+    rules.are_left_out(b"a/b/c.txt") || rules.are_left_out(b"x")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// What Dockerfiles are made of, so that more than the first line of most is read.
+    fn pieces() -> impl Strategy<Value = String> {
+        let words = [
+            "FROM a",
+            "FROM scratch AS b",
+            "RUN ",
+            "COPY ",
+            "ADD ",
+            "ENV ",
+            "ARG ",
+            "LABEL ",
+            "HEALTHCHECK ",
+            "ONBUILD ",
+            "SHELL ",
+            "\n",
+            "\\\n",
+            "`",
+            "# escape=`",
+            "#",
+            " ",
+            "\t",
+            "<<EOF",
+            "<<-'x'",
+            "EOF",
+            "x",
+            "--from=b",
+            "--mount=type=x",
+            "--interval=1h",
+            "[\"a\", \"b\"]",
+            "'",
+            "\"",
+            "$",
+            "${A:-",
+            "}",
+            "=",
+            "A",
+            "/",
+            ".",
+            "*",
+            "[a-",
+            "!",
+            "**/",
+            "\u{0}",
+            "\u{1b}[2J",
+            "ß",
+        ];
+        vec(prop::sample::select(words.to_vec()), 0..60).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in pieces()) {
+            super::dockerfile(text.as_bytes());
+            super::ignore_rules(text.as_bytes());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..400)) {
+            super::dockerfile(&bytes);
+            super::ignore_rules(&bytes);
+        }
+    }
+}

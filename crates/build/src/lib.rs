@@ -1,0 +1,133 @@
+//! `skiff build`: an image of a Dockerfile, without privilege and without a daemon.
+//!
+//! The file is read ([`dockerfile`]), then planned ([`plan`]): each step has a key, which follows from its text, from what it depends on and from
+//! the step before. Then it is carried out (`execute`): a step that the cache has is not done again; another one works in a container over the
+//! layers of those before, and its changes are a layer. At the end all layers become one image file, as `skiff commit` makes it.
+
+mod archive;
+mod cache;
+mod container;
+pub mod context;
+pub mod dockerfile;
+mod execute;
+pub mod fuzz;
+pub mod plan;
+mod read;
+mod transfer;
+
+use serde::Serialize;
+use skiff_cli::BuildArgs;
+use skiff_output as output;
+use skiff_spec::fault::{Fault, Result};
+use skiff_store::file::name_for;
+use skiff_store::index::ImageName;
+use skiff_user::context::UserContext;
+
+use cache::BuildCache;
+use plan::{BuildOptions, BuildPlan};
+
+/// How a build ended.
+pub enum BuildOutcome {
+    /// With this image.
+    Image(ImageName),
+    /// All that was asked for has been shown or done.
+    Done,
+    /// A command failed; its exit code.
+    Failed(i32),
+}
+
+/// Builds an image, or shows how that would be done.
+///
+/// # Errors
+/// The Dockerfile cannot be read, or a step cannot be done.
+pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
+    let context = UserContext::load()?;
+    if args.prune {
+        let count = cache::clear(&context)?;
+        if !args.quiet {
+            output::note(&format!("layers removed from the cache: {count}"));
+        }
+        return Ok(BuildOutcome::Done);
+    }
+    if let Some(platform) = &args.platform {
+        plan::check_platform(platform)?;
+    }
+    let inputs = read::Inputs::open(args)?;
+    let names = names(args, &inputs)?;
+    let cache = BuildCache::open(&context)?;
+    let options = BuildOptions {
+        file: inputs.shown.clone(),
+        args: read::arguments(&args.build_args)?,
+        target: args.target.clone(),
+        labels: read::labels(&args.labels)?,
+        ids: format!("{:?} {}", context.route(), cache::ids(&context)?),
+    };
+    let mut surroundings = read::Outside { context: &context, inputs: &inputs, is_for_show: args.dry_run };
+    let plan = plan::plan(&inputs.dockerfile, &options, &mut surroundings)?;
+    plan.notes.iter().filter(|_| !args.quiet).for_each(|note| output::note(note));
+    if args.dry_run {
+        return show(&plan, &cache, args).map(|()| BuildOutcome::Done);
+    }
+    let built = execute::carry_out(&context, &cache, &inputs, &plan, (&names, args))?;
+    if matches!(built, BuildOutcome::Image(_)) {
+        cache.tidy();
+    }
+    Ok(built)
+}
+
+/// What the image is called: what was asked for, else as the context is.
+fn names(args: &BuildArgs, inputs: &read::Inputs) -> Result<Vec<String>> {
+    if !args.tags.is_empty() {
+        return args.tags.iter().map(|name| Ok(name_for(name)?)).collect();
+    }
+    let named = inputs.name.as_deref().map(|name| name_for(&name.to_lowercase()));
+    match named {
+        Some(Ok(name)) => Ok(vec![name]),
+        _ => Err(Fault::new("build: the context's directory has no name that an image could have")
+            .hint("-t NAME gives it one")),
+    }
+}
+
+/// A step as it is shown.
+#[derive(Serialize)]
+struct ListedStep<'a> {
+    stage: &'a str,
+    line: usize,
+    instruction: &'a str,
+    /// Whether it makes a layer.
+    layer: bool,
+    /// Whether the cache has that.
+    cached: bool,
+}
+
+fn show(plan: &BuildPlan, cache: &BuildCache<'_>, args: &BuildArgs) -> Result<()> {
+    let steps: Vec<ListedStep<'_>> = plan
+        .stages
+        .iter()
+        .flat_map(|stage| stage.steps.iter().map(move |step| (stage, step)))
+        .map(|(stage, step)| ListedStep {
+            stage: &stage.label,
+            line: step.line,
+            instruction: &step.text,
+            layer: step.action.is_some(),
+            cached: !args.no_cache && step.action.as_ref().is_some_and(|(key, _)| cache.layer(key).is_some()),
+        })
+        .collect();
+    if args.json {
+        return output::json(&steps);
+    }
+    let state = |step: &ListedStep<'_>| match (step.layer, step.cached) {
+        (false, _) => "configuration",
+        (true, true) => "cached",
+        (true, false) => "to do",
+    };
+    let row = |step: &ListedStep<'_>| {
+        vec![
+            step.stage.to_owned(),
+            step.line.to_string(),
+            state(step).to_owned(),
+            step.instruction.to_owned(),
+        ]
+    };
+    output::table(&["STAGE", "LINE", "STATE", "INSTRUCTION"], &steps.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,98 @@
+//! Arguments of a build: those that somebody gives, those of the Dockerfile's head, and those that say what is built for.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use skiff_oci::platform::Platform;
+use skiff_spec::fault::{Fault, Result};
+
+use super::BuildOptions;
+use crate::dockerfile::Dockerfile;
+use crate::dockerfile::words::expand;
+
+/// Arguments that need no ARG, and on which no result depends.
+const PROXIES: [&str; 10] = [
+    "HTTP_PROXY",
+    "http_proxy",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "FTP_PROXY",
+    "ftp_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+];
+
+/// The arguments.
+#[derive(Debug)]
+pub struct Arguments {
+    /// What the user gives.
+    given: BTreeMap<String, String>,
+    /// Values from the file's head.
+    global: BTreeMap<String, String>,
+    /// Names that some instruction has asked for.
+    used: RefCell<BTreeSet<String>>,
+}
+
+impl Arguments {
+    /// Reads the head of a file.
+    pub fn new(file: &Dockerfile, options: &BuildOptions) -> Result<Self> {
+        let mut arguments =
+            Self { given: options.args.clone(), global: BTreeMap::new(), used: RefCell::default() };
+        for (line, name, default) in &file.args {
+            let value = match (arguments.given(name), default) {
+                (Some(given), _) => Some(given),
+                (None, Some(word)) => {
+                    let expanded = expand(word, file.escape, &|name| arguments.head(name));
+                    Some(expanded.map_err(|e| Fault::new(format!("{}:{line}: ARG: {e}", options.file)))?)
+                }
+                (None, None) => platform(name),
+            };
+            if let Some(value) = value {
+                arguments.global.insert(name.clone(), value);
+            }
+        }
+        Ok(arguments)
+    }
+
+    /// A value in the head, and in FROM.
+    pub fn head(&self, name: &str) -> Option<String> {
+        self.global.get(name).cloned().or_else(|| platform(name))
+    }
+
+    /// The value that ARG gives a name in a stage, if there is one but for the default there.
+    pub fn given(&self, name: &str) -> Option<String> {
+        self.used.borrow_mut().insert(name.into());
+        self.given.get(name).cloned()
+    }
+
+    /// Proxies that were given: each command has them.
+    pub fn proxies(&self) -> Vec<(String, String)> {
+        let given =
+            PROXIES.iter().filter_map(|name| Some(((*name).to_owned(), self.given.get(*name)?.clone())));
+        given.collect()
+    }
+
+    /// Arguments that no instruction knows.
+    pub fn notes(&self) -> Vec<String> {
+        let used = self.used.borrow();
+        let unused = self.given.keys().filter(|name| !used.contains(*name) && !PROXIES.contains(&&***name));
+        unused.map(|name| format!("--build-arg {name}: no ARG of the Dockerfile has this name")).collect()
+    }
+}
+
+/// What is built on, and for.
+fn platform(name: &str) -> Option<String> {
+    let part = name.strip_prefix("BUILD").or_else(|| name.strip_prefix("TARGET"))?;
+    let Platform { os, architecture, variant } = Platform::host();
+    match part {
+        "PLATFORM" => {
+            Some([Some(os), Some(architecture), variant].into_iter().flatten().collect::<Vec<_>>().join("/"))
+        }
+        "OS" => Some(os),
+        "ARCH" => Some(architecture),
+        "VARIANT" => Some(variant.unwrap_or_default()),
+        _ => None,
+    }
+}

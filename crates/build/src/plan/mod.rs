@@ -1,0 +1,295 @@
+//! From a Dockerfile to the steps of a build: what each does, and the key by which the cache knows it. Nothing is run; what has to be looked up
+//! is asked of [`PlanLookup`], so tests make it up, and `--dry-run` prints what is carried out.
+
+mod arguments;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use skiff_oci::hash::sha256_hex;
+use skiff_oci::platform::Platform;
+use skiff_spec::fault::{Fault, Result};
+use skiff_spec::image::ImageId;
+
+use crate::dockerfile::{Dockerfile, DockerfileError};
+use arguments::Arguments;
+use stage::StagePlanner;
+pub use stage::check_platform;
+
+/// What an image below a stage is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BaseImage {
+    /// The image.
+    pub id: ImageId,
+    /// The image's whole configuration.
+    pub config: Value,
+}
+
+/// What planning asks of the outside.
+pub trait PlanLookup {
+    /// An image of the user's, pulled if need be.
+    ///
+    /// # Errors
+    /// There is none.
+    fn image(&mut self, reference: &str) -> Result<BaseImage>;
+
+    /// The sum of files of the context.
+    ///
+    /// # Errors
+    /// There are none, or they cannot be read.
+    fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String>;
+}
+
+/// What is asked for beside the Dockerfile.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// The Dockerfile, in messages.
+    pub file: String,
+    /// Values of arguments.
+    pub args: BTreeMap<String, String>,
+    /// The stage to build; the last if none is named.
+    pub target: Option<String>,
+    /// Remarks for the image.
+    pub labels: Vec<(String, String)>,
+    /// What else files depend on: whose ids they have, and how containers are made.
+    pub ids: String,
+}
+
+/// The stages that are needed, each behind those that it needs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BuildPlan {
+    /// The stages. The last is the one that becomes the image.
+    pub stages: Vec<PlannedStage>,
+    /// What the user is told.
+    pub notes: Vec<String>,
+}
+
+/// A stage.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedStage {
+    /// Name of the stage, or its number.
+    pub label: String,
+    /// What it begins with.
+    pub base: StageBase,
+    /// The stage's steps.
+    pub steps: Vec<PlannedStep>,
+    /// The configuration of its image, whole, but for times.
+    pub config: Value,
+    /// The key of its files.
+    pub key: Key,
+}
+
+/// What a stage begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StageBase {
+    /// No files.
+    Scratch,
+    /// An image.
+    Image(ImageId),
+    /// The files of a stage before, by its place among the planned ones.
+    Stage(usize),
+}
+
+/// What identifies files by how they were made: the steps and all that they depend on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Key(pub String);
+
+impl Key {
+    /// The key of what is made of this.
+    #[must_use]
+    pub fn of(what: &Value) -> Self {
+        Self(sha256_hex(what.to_string().as_bytes()))
+    }
+}
+
+/// A step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedStep {
+    /// Line of the instruction.
+    pub line: usize,
+    /// The instruction.
+    pub text: String,
+    /// What it does to files, if anything.
+    pub action: Option<(Key, Action)>,
+}
+
+/// What a step does to files.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Runs a command.
+    Run(RunAction),
+    /// Copies files.
+    Copy(CopyAction),
+    /// Makes a directory, unless it is there.
+    MakeDirectory(String),
+}
+
+/// A command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunAction {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Variables.
+    pub env: Vec<(String, String)>,
+    /// Variables that the result does not depend on: proxies.
+    #[serde(skip)]
+    pub uncounted: Vec<(String, String)>,
+    /// Where it begins.
+    pub workdir: String,
+    /// Who runs it.
+    pub user: String,
+    /// Whether it has no network.
+    pub no_network: bool,
+}
+
+/// Files to copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CopyAction {
+    /// Whether archives are unpacked.
+    pub unpacks: bool,
+    /// Where they come from.
+    pub from: CopyFrom,
+    /// Which ones.
+    pub sources: Vec<PlannedSource>,
+    /// The sum of those of the context; nothing for others.
+    pub sum: String,
+    /// Where to: an absolute path.
+    pub destination: String,
+    /// Whether that is a directory, whatever is there.
+    pub is_directory: bool,
+    /// `USER[:GROUP]`.
+    pub chown: Option<String>,
+    /// Permission bits.
+    pub mode: Option<u16>,
+}
+
+/// Where copied files come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyFrom {
+    /// The context.
+    Context,
+    /// A stage, by its place among the planned ones.
+    Stage(usize),
+    /// An image.
+    Image(ImageId),
+}
+
+/// Something to copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlannedSource {
+    /// Files at a path, which may have wildcards.
+    Path(String),
+    /// A file.
+    Text {
+        /// Name of the file.
+        name: String,
+        /// What is in it.
+        content: String,
+    },
+}
+
+/// Plans a build.
+///
+/// # Errors
+/// What it names cannot be had, or contradicts itself.
+pub fn plan(
+    file: &Dockerfile,
+    options: &BuildOptions,
+    surroundings: &mut dyn PlanLookup,
+) -> Result<BuildPlan> {
+    let arguments = Arguments::new(file, options)?;
+    let target = match &options.target {
+        None => file.stages.len() - 1,
+        Some(name) => find_stage(file, name, file.stages.len()).ok_or_else(|| no_target(file, name))?,
+    };
+    let mut planner =
+        Planner { file, options, surroundings, arguments, planned: BTreeMap::new(), stages: vec![] };
+    planner.stage(target)?;
+    let Planner { mut stages, arguments, .. } = planner;
+    if let Some(last) = stages.last_mut() {
+        finish(&mut last.config, options);
+    }
+    let mut notes = arguments.notes();
+    if let Some(syntax) = &file.syntax {
+        notes.push(format!("# syntax={syntax} is ignored: Skiff reads the file itself"));
+    }
+    Ok(BuildPlan { stages, notes })
+}
+
+/// The stage of this name, or of this number, before another.
+fn find_stage(file: &Dockerfile, name: &str, before: usize) -> Option<usize> {
+    let known =
+        file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(&*name.to_lowercase()));
+    known.or_else(|| name.parse().ok().filter(|number| *number < before))
+}
+
+fn no_target(file: &Dockerfile, name: &str) -> Fault {
+    let names: Vec<&str> = file.stages.iter().filter_map(|stage| stage.name.as_deref()).collect();
+    let fault = Fault::new(format!("--target {name}: no stage of this name"));
+    if names.is_empty() {
+        fault.hint("FROM IMAGE AS NAME names one")
+    } else {
+        fault.hint(format!("there are {}", names.join(", ")))
+    }
+}
+
+fn finish(config: &mut Value, options: &BuildOptions) {
+    if !options.labels.is_empty() {
+        let mut instructions = skiff_oci::manifest::Instructions::new(config);
+        instructions.add_labels(options.labels.iter().cloned());
+        config["config"] = instructions.into_config();
+    }
+    config["rootfs"] = json!({"type": "layers", "diff_ids": []});
+    let host = Platform::host();
+    for (key, value) in [("architecture", host.architecture), ("os", host.os)] {
+        if config.get(key).and_then(Value::as_str).is_none_or(str::is_empty) {
+            config[key] = value.into();
+        }
+    }
+}
+
+/// Plans stages, those that others need first.
+pub(crate) struct Planner<'a> {
+    pub file: &'a Dockerfile,
+    pub options: &'a BuildOptions,
+    pub surroundings: &'a mut dyn PlanLookup,
+    pub arguments: Arguments,
+    /// Where each stage of the file is among the planned ones.
+    planned: BTreeMap<usize, usize>,
+    stages: Vec<PlannedStage>,
+}
+
+impl Planner<'_> {
+    /// Plans a stage, unless that was done; where it is among the planned ones.
+    fn stage(&mut self, number: usize) -> Result<usize> {
+        if let Some(at) = self.planned.get(&number) {
+            return Ok(*at);
+        }
+        let stage = StagePlanner::begin(self, number)?.plan()?;
+        self.stages.push(stage);
+        self.planned.insert(number, self.stages.len() - 1);
+        Ok(self.stages.len() - 1)
+    }
+
+    /// A fault of a line.
+    fn at(&self, line: usize, fault: Fault) -> Fault {
+        fault.about(&format!("{}:{line}", self.options.file))
+    }
+
+    fn bad(&self, line: usize, what: impl AsRef<str>) -> Fault {
+        self.at(line, Fault::new(what.as_ref()))
+    }
+}
+
+/// A fault of a Dockerfile as a user reads it.
+#[must_use]
+pub fn fault_of(file: &str, error: &DockerfileError) -> Fault {
+    Fault::new(format!("{file}:{}: {}", error.line, error.what)).hint(error.hint.clone())
+}

@@ -1,0 +1,397 @@
+//! One stage: its instructions in their order, with the variables and directory that each finds.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+use skiff_oci::manifest::Instructions;
+use skiff_oci::platform::Platform;
+use skiff_spec::fault::{Fault, Result};
+
+use super::{
+    Action, CopyAction, CopyFrom, Key, PlannedSource, PlannedStage, PlannedStep, Planner, RunAction,
+    StageBase, find_stage,
+};
+use crate::dockerfile::words::{expand, expand_text};
+use crate::dockerfile::{
+    Command, CopyInstruction, CopySource, Healthcheck, Instruction, InstructionStep, RunInstruction,
+    parse_trigger,
+};
+
+/// What runs lines of a command where SHELL names nothing else.
+const SHELL: [&str; 2] = ["/bin/sh", "-c"];
+/// Where programs are where nothing says so, as Docker has it.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+pub(super) struct StagePlanner<'p, 'a> {
+    planner: &'p mut Planner<'a>,
+    number: usize,
+    base: StageBase,
+    key: Key,
+    /// The whole configuration of the image below, and its part that is changed.
+    whole: Value,
+    config: Instructions,
+    /// Arguments that have been named so far.
+    args: BTreeMap<String, String>,
+    steps: Vec<PlannedStep>,
+    /// Instructions that the image below has for this one.
+    triggers: Vec<String>,
+}
+
+impl<'p, 'a> StagePlanner<'p, 'a> {
+    /// Looks up what a stage begins with.
+    pub(super) fn begin(planner: &'p mut Planner<'a>, number: usize) -> Result<Self> {
+        let stage = &planner.file.stages[number];
+        let line = stage.line;
+        let read = |planner: &Planner<'_>, word: &str| {
+            expand(word, planner.file.escape, &|name| planner.arguments.head(name))
+                .map_err(|e| planner.bad(line, format!("FROM: {e}")))
+        };
+        if let Some(platform) = &stage.platform {
+            let platform = read(planner, platform)?;
+            check_platform(&platform).map_err(|fault| planner.at(line, fault))?;
+        }
+        let from = read(planner, &stage.from)?;
+        if from.is_empty() {
+            return Err(planner.at(
+                line,
+                Fault::new(format!("FROM {}: no image is named", stage.from))
+                    .hint("give the argument a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before FROM"),
+            ));
+        }
+        let earlier = find_stage(planner.file, &from, number).filter(|_| from.parse::<usize>().is_err());
+        let (base, key, whole) = if let Some(earlier) = earlier {
+            let at = planner.stage(earlier)?;
+            let earlier = &planner.stages[at];
+            (StageBase::Stage(at), earlier.key.clone(), earlier.config.clone())
+        } else if from == "scratch" {
+            (StageBase::Scratch, Key::of(&json!(["scratch", planner.options.ids])), json!({}))
+        } else {
+            let image = planner.surroundings.image(&from).map_err(|fault| planner.at(line, fault))?;
+            (StageBase::Image(image.id), Key::of(&json!([image.id, planner.options.ids])), image.config)
+        };
+        let mut config = Instructions::new(&whole);
+        let triggers = config.list("OnBuild");
+        config.take("OnBuild");
+        let steps = vec![];
+        Ok(Self { planner, number, base, key, whole, config, args: BTreeMap::new(), steps, triggers })
+    }
+
+    pub(super) fn plan(mut self) -> Result<PlannedStage> {
+        let stage = &self.planner.file.stages[self.number];
+        for trigger in std::mem::take(&mut self.triggers) {
+            let step = parse_trigger(stage.line, &trigger)
+                .map_err(|e| super::fault_of(&self.planner.options.file, &e))?;
+            self.step(&step)?;
+        }
+        for step in &stage.steps {
+            self.step(step)?;
+        }
+        let label = stage.name.clone().unwrap_or_else(|| self.number.to_string());
+        let Self { base, key, mut whole, config, steps, .. } = self;
+        note_steps(&mut whole, &steps);
+        whole["config"] = config.into_config();
+        Ok(PlannedStage { label, base, steps, config: whole, key })
+    }
+
+    fn step(&mut self, step: &InstructionStep) -> Result<()> {
+        let action = self.instruction(&step.instruction).map_err(|fault| {
+            let word = step.text.split(' ').next().unwrap_or_default();
+            self.planner.at(step.line, fault.about(word))
+        })?;
+        let action = action.map(|action| {
+            let mut parts = vec![json!(self.key), json!(action)];
+            // Where files come from that are not summed here.
+            if let Action::Copy(CopyAction { from: CopyFrom::Stage(at), .. }) = &action {
+                parts.push(json!(self.planner.stages[*at].key));
+            }
+            self.key = Key::of(&json!(parts));
+            (self.key.clone(), action)
+        });
+        self.steps.push(PlannedStep { line: step.line, text: step.text.clone(), action });
+        Ok(())
+    }
+
+    /// What an instruction does to files, if anything.
+    fn instruction(&mut self, instruction: &Instruction) -> Result<Option<Action>> {
+        match instruction {
+            Instruction::Run(run) => Ok(Some(Action::Run(self.run(run)))),
+            Instruction::Copy(transfer) => self.copy(transfer).map(Action::Copy).map(Some),
+            Instruction::Workdir(path) => {
+                let path = self.absolute(&self.word(path)?);
+                self.config.set("WorkingDir", path.clone());
+                Ok((path != "/").then_some(Action::MakeDirectory(path)))
+            }
+            Instruction::Arg(args) => {
+                args.iter().try_for_each(|(name, default)| self.arg(name, default.as_deref())).map(|()| None)
+            }
+            other => self.configure(other).map(|()| None),
+        }
+    }
+
+    /// Instructions that change no file, but how the image's programs are run.
+    fn configure(&mut self, instruction: &Instruction) -> Result<()> {
+        match instruction {
+            Instruction::Env(pairs) => {
+                for (name, value) in self.pairs(pairs)? {
+                    self.config.set_variable(&name, &value);
+                }
+            }
+            Instruction::Label(pairs) => {
+                let labels = self.pairs(pairs)?;
+                self.config.add_labels(labels);
+            }
+            Instruction::Cmd(command) => self.config.set_cmd(command.words(&self.shell())),
+            Instruction::Entrypoint(command) => self.config.set_entrypoint(command.words(&self.shell())),
+            Instruction::Expose(ports) => {
+                let ports = self.words(ports)?.join(" ");
+                let added = self.config.add_ports(&ports);
+                added.ok_or_else(|| {
+                    Fault::new(format!("{ports}: not a port")).hint("80, 53/udp or 8000-8010")
+                })?;
+            }
+            Instruction::Volume(paths) => {
+                let paths = self.words(paths)?;
+                self.config.add_volumes(paths);
+            }
+            Instruction::User(user) => match self.word(user)? {
+                user if user.is_empty() => return Err(Fault::new("no user is named")),
+                user => self.config.set("User", user),
+            },
+            Instruction::StopSignal(signal) => {
+                let signal = self.word(signal)?;
+                self.config.set("StopSignal", signal);
+            }
+            Instruction::Shell(words) => self.config.set("Shell", words.clone()),
+            Instruction::Healthcheck(check) => self.config.set("Healthcheck", healthcheck(check)),
+            Instruction::Onbuild(trigger) => {
+                let mut triggers = self.config.list("OnBuild");
+                triggers.push(trigger.clone());
+                self.config.set("OnBuild", triggers);
+            }
+            Instruction::Maintainer(author) => self.whole["author"] = self.word(author)?.into(),
+            Instruction::Run(_) | Instruction::Copy(_) | Instruction::Workdir(_) | Instruction::Arg(_) => {}
+        }
+        Ok(())
+    }
+
+    fn words(&self, words: &[String]) -> Result<Vec<String>> {
+        words.iter().map(|word| self.word(word)).collect()
+    }
+
+    /// The value of a variable: ENV counts for more than ARG, wherever both stand.
+    fn value(&self, name: &str) -> Option<String> {
+        let of = |setting: &String| {
+            setting.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
+        };
+        self.config.list("Env").iter().rev().find_map(of).or_else(|| self.args.get(name).cloned())
+    }
+
+    fn word(&self, word: &str) -> Result<String> {
+        expand(word, self.planner.file.escape, &|name| self.value(name))
+            .map_err(|e| Fault::new(e.to_string()))
+    }
+
+    /// All values are those from before the instruction.
+    fn pairs(&self, pairs: &[(String, String)]) -> Result<Vec<(String, String)>> {
+        let pair = |(name, value): &(String, String)| {
+            let name = self.word(name)?;
+            match name.is_empty() || name.contains('=') {
+                true => Err(Fault::new(format!("{name:?} is not a name")).hint("write NAME=VALUE")),
+                false => Ok((name, self.word(value)?)),
+            }
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    fn arg(&mut self, name: &str, default: Option<&str>) -> Result<()> {
+        let value = match (self.planner.arguments.given(name), default) {
+            (Some(given), _) => Some(given),
+            (None, Some(word)) => Some(self.word(word)?),
+            (None, None) => self.planner.arguments.head(name),
+        };
+        match value {
+            Some(value) => self.args.insert(name.into(), value),
+            None => self.args.remove(name),
+        };
+        Ok(())
+    }
+
+    fn shell(&self) -> Vec<String> {
+        let shell = self.config.list("Shell");
+        if shell.is_empty() { SHELL.map(String::from).into() } else { shell }
+    }
+
+    fn workdir(&self) -> String {
+        absolute("/", self.config.text("WorkingDir"))
+    }
+
+    fn absolute(&self, path: &str) -> String {
+        absolute(&self.workdir(), path)
+    }
+
+    fn run(&self, run: &RunInstruction) -> RunAction {
+        let mut env: Vec<(String, String)> = vec![];
+        for setting in self.config.list("Env") {
+            let (name, value) = setting.split_once('=').unwrap_or((&setting, ""));
+            env.push((name.into(), value.into()));
+        }
+        if !env.iter().any(|(name, _)| name == "PATH") {
+            env.push(("PATH".into(), PATH.into()));
+        }
+        let known = |env: &[(String, String)], name: &String| env.iter().any(|(known, _)| known == name);
+        for (name, value) in &self.args {
+            if !known(&env, name) {
+                env.push((name.clone(), value.clone()));
+            }
+        }
+        let uncounted =
+            self.planner.arguments.proxies().into_iter().filter(|(name, _)| !known(&env, name)).collect();
+        let user = self.config.text("User");
+        RunAction {
+            words: run.command.words(&self.shell()),
+            env,
+            uncounted,
+            workdir: self.workdir(),
+            user: if user.is_empty() { "0".into() } else { user.into() },
+            no_network: run.no_network,
+        }
+    }
+
+    fn copy(&mut self, transfer: &CopyInstruction) -> Result<CopyAction> {
+        let from = match &transfer.from {
+            None => CopyFrom::Context,
+            Some(name) => self.copy_from(name)?,
+        };
+        let mode = transfer.chmod.as_deref().map(|word| self.mode(word)).transpose()?;
+        let chown = transfer.chown.as_deref().map(|word| self.word(word)).transpose()?;
+        let destination = self.word(&transfer.destination)?;
+        let last = destination.rsplit('/').next().unwrap_or_default();
+        let is_directory = matches!(last, "" | ".");
+        let sources =
+            transfer.sources.iter().map(|source| self.source(source)).collect::<Result<Vec<_>>>()?;
+        if sources.len() > 1 && !is_directory {
+            return Err(Fault::new(format!("{destination}: several files need a directory"))
+                .hint(format!("{destination}/")));
+        }
+        if from != CopyFrom::Context
+            && sources.iter().any(|source| matches!(source, PlannedSource::Text { .. }))
+        {
+            return Err(Fault::new("--from: a here-document comes from no stage"));
+        }
+        let sum = match from {
+            CopyFrom::Context => self.planner.surroundings.sum(&sources, mode)?,
+            CopyFrom::Stage(_) | CopyFrom::Image(_) => String::new(),
+        };
+        let destination = self.absolute(&destination);
+        Ok(CopyAction {
+            unpacks: transfer.unpacks,
+            from,
+            sources,
+            sum,
+            destination,
+            is_directory,
+            chown,
+            mode,
+        })
+    }
+
+    fn copy_from(&mut self, name: &str) -> Result<CopyFrom> {
+        if let Some(earlier) = find_stage(self.planner.file, name, self.number) {
+            return self.planner.stage(earlier).map(CopyFrom::Stage);
+        }
+        if find_stage(self.planner.file, name, self.planner.file.stages.len()).is_some() {
+            return Err(Fault::new(format!("--from={name}: the stage is not before this one")));
+        }
+        self.planner.surroundings.image(name).map(|image| CopyFrom::Image(image.id))
+    }
+
+    fn mode(&self, word: &str) -> Result<u16> {
+        let text = self.word(word)?;
+        let mode = u16::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
+        mode.ok_or_else(|| Fault::new(format!("--chmod={text}: not an octal number up to 07777")))
+    }
+
+    fn source(&self, source: &CopySource) -> Result<PlannedSource> {
+        match source {
+            CopySource::Path(word) => {
+                let path = self.word(word)?;
+                let is_far = ["http://", "https://", "git://", "git@", "ssh://"]
+                    .iter()
+                    .any(|begin| path.starts_with(begin));
+                match is_far {
+                    true => Err(Fault::new(format!("{path}: files from other hosts are not supported"))
+                        .hint("fetch it with a RUN, or put it into the context")),
+                    false => Ok(PlannedSource::Path(path)),
+                }
+            }
+            CopySource::Text(doc) => {
+                let content = match doc.is_expanded {
+                    true => expand_text(&doc.content, self.planner.file.escape, &|name| self.value(name))
+                        .map_err(|e| Fault::new(e.to_string()))?,
+                    false => doc.content.clone(),
+                };
+                Ok(PlannedSource::Text { name: doc.name.clone(), content })
+            }
+        }
+    }
+}
+
+/// As the configuration has it.
+fn healthcheck(check: &Healthcheck) -> Value {
+    let Healthcheck::Command { command, times, retries } = check else { return json!({"Test": ["NONE"]}) };
+    let test: Vec<String> = match command {
+        Command::Exec(words) => std::iter::once("CMD".into()).chain(words.iter().cloned()).collect(),
+        Command::Shell(line) => vec!["CMD-SHELL".into(), line.clone()],
+    };
+    let mut value = json!({"Test": test});
+    for (name, time) in times {
+        value[*name] = (*time).into();
+    }
+    if let Some(retries) = retries {
+        value["Retries"] = (*retries).into();
+    }
+    value
+}
+
+/// A path without `.` and `..`, from another one unless it is absolute.
+fn absolute(from: &str, path: &str) -> String {
+    let from = if path.starts_with('/') { "" } else { from };
+    let mut names: Vec<&str> = vec![];
+    for name in from.split('/').chain(path.split('/')) {
+        match name {
+            "" | "." => {}
+            ".." => {
+                names.pop();
+            }
+            name => names.push(name),
+        }
+    }
+    format!("/{}", names.join("/"))
+}
+
+/// Refuses a platform that is not this host's.
+pub fn check_platform(text: &str) -> Result<()> {
+    let host = Platform::host();
+    match Platform::from_str(text) {
+        Ok(platform) if host.runs(&platform) => Ok(()),
+        Ok(_) => Err(Fault::new(format!("--platform={text}: not supported"))
+            .hint(format!("this host builds for {host} only"))),
+        Err(e) => Err(Fault::new(format!("--platform={text}: {e}"))),
+    }
+}
+
+/// Says in the image's history how it came to be. All its files are one layer, whatever layers those below had.
+fn note_steps(whole: &mut Value, steps: &[PlannedStep]) {
+    let mut history = whole.get("history").and_then(Value::as_array).cloned().unwrap_or_default();
+    history.extend(steps.iter().map(|step| json!({"created_by": step.text, "comment": "skiff build"})));
+    for step in &mut history {
+        if let Some(step) = step.as_object_mut() {
+            step.insert("empty_layer".into(), true.into());
+        }
+    }
+    if let Some(last) = history.last_mut().and_then(Value::as_object_mut) {
+        last.remove("empty_layer");
+    }
+    whole["history"] = history.into();
+}

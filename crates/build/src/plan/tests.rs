@@ -1,0 +1,248 @@
+//! What a Dockerfile comes to, over made-up images and files.
+
+use super::*;
+use crate::dockerfile::parse;
+
+/// Images and files that are not there.
+#[derive(Default)]
+struct MadeUp {
+    config: Value,
+    sum: String,
+    asked: Vec<String>,
+}
+
+impl PlanLookup for MadeUp {
+    fn image(&mut self, reference: &str) -> Result<BaseImage> {
+        self.asked.push(reference.into());
+        match reference {
+            "missing" => Err(Fault::new("image missing: not pulled")),
+            _ => Ok(BaseImage { id: ImageId([7; 32]), config: self.config.clone() }),
+        }
+    }
+
+    fn sum(&mut self, sources: &[PlannedSource], _: Option<u16>) -> Result<String> {
+        Ok(format!("{}{}", self.sum, sources.len()))
+    }
+}
+
+fn planned(text: &str, options: &BuildOptions, around: &mut MadeUp) -> Result<BuildPlan> {
+    let file = parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    plan(&file, options, around)
+}
+
+fn options(args: &[(&str, &str)]) -> BuildOptions {
+    let args = args.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    BuildOptions { file: "Dockerfile".into(), args, ..BuildOptions::default() }
+}
+
+fn built(text: &str) -> BuildPlan {
+    planned(text, &options(&[]), &mut MadeUp::default()).unwrap_or_else(|e| panic!("{text}: {e:?}"))
+}
+
+fn run_of(text: &str, args: &[(&str, &str)]) -> RunAction {
+    let plan =
+        planned(text, &options(args), &mut MadeUp::default()).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+    let steps = plan.stages.last().expect("a stage").steps.clone();
+    let run = steps.into_iter().rev().find_map(|step| match step.action {
+        Some((_, Action::Run(run))) => Some(run),
+        _ => None,
+    });
+    run.unwrap_or_else(|| panic!("{text}: no RUN"))
+}
+
+fn variable(run: &RunAction, name: &str) -> Option<String> {
+    run.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+}
+
+#[test]
+fn arguments_and_variables_are_dockers() {
+    for (text, args, name, want) in [
+        ("FROM a\nARG V=1\nRUN x", vec![], "V", Some("1")),
+        ("FROM a\nARG V=1\nRUN x", vec![("V", "2")], "V", Some("2")),
+        ("FROM a\nARG V\nRUN x", vec![], "V", None),
+        ("FROM a\nRUN x", vec![("V", "2")], "V", None),
+        // An argument of the head is known in a stage that names it.
+        ("ARG V=1\nFROM a\nRUN x", vec![], "V", None),
+        ("ARG V=1\nFROM a\nARG V\nRUN x", vec![], "V", Some("1")),
+        ("ARG V=1\nFROM a\nARG V=3\nRUN x", vec![], "V", Some("3")),
+        ("ARG V=1\nFROM a\nARG V\nRUN x", vec![("V", "2")], "V", Some("2")),
+        // ENV counts for more, wherever it stands.
+        ("FROM a\nENV V=e\nARG V=1\nRUN x", vec![("V", "2")], "V", Some("e")),
+        ("FROM a\nARG V=1\nENV V=${V:-x}\nRUN x", vec![("V", "2")], "V", Some("2")),
+        ("FROM a\nENV abc=hello\nENV abc=bye def=$abc\nRUN x", vec![], "def", Some("hello")),
+        ("FROM a\nENV abc=hello\nENV abc=bye def=$abc\nENV ghi=$abc\nRUN x", vec![], "ghi", Some("bye")),
+        ("FROM a\nENV A=\"x y\" B=a\\ b\nRUN x", vec![], "B", Some("a b")),
+        ("FROM a\nARG TARGETOS\nRUN x", vec![], "TARGETOS", Some("linux")),
+        ("FROM a\nRUN x", vec![], "TARGETOS", None),
+        ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![], "V", None),
+        ("FROM a AS b\nENV V=1\nFROM b\nRUN x", vec![], "V", Some("1")),
+    ] {
+        assert_eq!(variable(&run_of(text, &args), name).as_deref(), want, "{text} {args:?}");
+    }
+}
+
+#[test]
+fn proxies_are_known_without_arg_and_count_only_with_it() {
+    let text = "FROM a\nRUN x";
+    let key = |text: &str, args: &[(&str, &str)]| {
+        planned(text, &options(args), &mut MadeUp::default()).expect("planned").stages[0].key.clone()
+    };
+    let run = run_of(text, &[("http_proxy", "p")]);
+    assert_eq!(run.uncounted, [("http_proxy".into(), "p".into())]);
+    assert_eq!(key(text, &[("http_proxy", "p")]), key(text, &[]));
+    let named = "FROM a\nARG http_proxy\nRUN x";
+    assert_ne!(key(named, &[("http_proxy", "p")]), key(named, &[]));
+}
+
+#[test]
+fn commands_begin_where_and_as_whom_the_file_says() {
+    for (text, workdir, user) in [
+        ("FROM a\nRUN x", "/", "0"),
+        ("FROM a\nWORKDIR /a\nWORKDIR b\nWORKDIR ../c\nRUN x", "/a/c", "0"),
+        ("FROM a\nENV D=/d\nWORKDIR $D/$E\nUSER u:g\nRUN x", "/d", "u:g"),
+        ("FROM a\nWORKDIR ../..\nRUN x", "/", "0"),
+    ] {
+        let run = run_of(text, &[]);
+        assert_eq!((&*run.workdir, &*run.user), (workdir, user), "{text}");
+    }
+    assert_eq!(run_of("FROM a\nRUN a b", &[]).words, ["/bin/sh", "-c", "a b"]);
+    assert_eq!(
+        run_of("FROM a\nSHELL [\"/bin/bash\", \"-ec\"]\nRUN a b", &[]).words,
+        ["/bin/bash", "-ec", "a b"]
+    );
+    assert_eq!(run_of("FROM a\nRUN [\"a\", \"$b\"]", &[]).words, ["a", "$b"]);
+}
+
+#[test]
+fn the_configuration_is_dockers() {
+    let config = |before: Value, text: &str| {
+        let mut around = MadeUp { config: json!({"config": before}), ..MadeUp::default() };
+        planned(text, &options(&[]), &mut around).unwrap_or_else(|e| panic!("{text}: {e:?}")).stages[0].config
+            ["config"]
+            .clone()
+    };
+    for (before, text, want) in [
+        (json!({"Cmd": ["x"]}), "FROM a", json!({"Cmd": ["x"]})),
+        (json!({"Cmd": ["x"]}), "FROM a\nENTRYPOINT [\"e\"]", json!({"Entrypoint": ["e"]})),
+        (json!({}), "FROM a\nCMD a b", json!({"Cmd": ["/bin/sh", "-c", "a b"]})),
+        (json!({}), "FROM a\nSHELL [\"s\"]\nCMD a", json!({"Shell": ["s"], "Cmd": ["s", "a"]})),
+        (json!({"Env": ["A=1"]}), "FROM a\nENV B=$A", json!({"Env": ["A=1", "B=1"]})),
+        (
+            json!({}),
+            "FROM a\nARG P=80\nEXPOSE $P 53/udp",
+            json!({"ExposedPorts": {"80/tcp": {}, "53/udp": {}}}),
+        ),
+        (json!({}), "FROM a\nVOLUME /a /b", json!({"Volumes": {"/a": {}, "/b": {}}})),
+        (json!({}), "FROM a\nLABEL a.b=\"c d\" e=f", json!({"Labels": {"a.b": "c d", "e": "f"}})),
+        (
+            json!({}),
+            "FROM a\nSTOPSIGNAL QUIT\nUSER 5\nWORKDIR /x/",
+            json!({"StopSignal": "QUIT", "User": "5", "WorkingDir": "/x"}),
+        ),
+        (
+            json!({}),
+            "FROM a\nHEALTHCHECK --timeout=3s CMD x",
+            json!({"Healthcheck": {"Test": ["CMD-SHELL", "x"], "Timeout": 3_000_000_000u64}}),
+        ),
+        (json!({}), "FROM a\nHEALTHCHECK NONE", json!({"Healthcheck": {"Test": ["NONE"]}})),
+        (json!({}), "FROM a\nONBUILD RUN x", json!({"OnBuild": ["RUN x"]})),
+        (
+            json!({"OnBuild": ["ENV A=1", "WORKDIR /w"]}),
+            "FROM a\nENV B=$A",
+            json!({"Env": ["A=1", "B=1"], "WorkingDir": "/w"}),
+        ),
+    ] {
+        assert_eq!(config(before, text), want, "{text}");
+    }
+}
+
+#[test]
+fn only_stages_that_are_needed_are_planned() {
+    let text =
+        "FROM one AS a\nRUN x\nFROM two AS b\nRUN y\nFROM three AS c\nCOPY --from=a /x /\nFROM b\nRUN z";
+    let labels = |target: Option<&str>| {
+        let mut around = MadeUp::default();
+        let options = BuildOptions { target: target.map(String::from), ..options(&[]) };
+        let plan = planned(text, &options, &mut around).expect("planned");
+        (plan.stages.iter().map(|stage| stage.label.clone()).collect::<Vec<_>>(), around.asked)
+    };
+    let texts = |words: &[&str]| words.iter().map(|word| String::from(*word)).collect::<Vec<_>>();
+    assert_eq!(labels(None), (texts(&["b", "3"]), texts(&["two"])));
+    assert_eq!(labels(Some("C")), (texts(&["a", "c"]), texts(&["three", "one"])));
+    assert_eq!(labels(Some("0")), (texts(&["a"]), texts(&["one"])));
+}
+
+#[test]
+fn keys_change_with_all_that_a_step_depends_on_and_nothing_else() {
+    let keys = |text: &str, sum: &str, ids: &str| {
+        let mut around = MadeUp { sum: sum.into(), ..MadeUp::default() };
+        let options = BuildOptions { ids: ids.into(), ..options(&[]) };
+        let plan = planned(text, &options, &mut around).expect("planned");
+        let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
+        steps.filter_map(|step| step.action.as_ref().map(|(key, _)| key.clone())).collect::<Vec<_>>()
+    };
+    let text = "FROM a\nRUN x\nCOPY f /\nRUN y";
+    let before = keys(text, "s", "i");
+    assert_eq!(keys(text, "s", "i"), before);
+    let same = |other: &[Key]| before.iter().zip(other).take_while(|(a, b)| a == b).count();
+    for (text, sum, ids, want) in [
+        ("FROM a\nRUN x\nCOPY f /\nRUN z", "s", "i", 2),
+        (text, "t", "i", 1),
+        (text, "s", "j", 0),
+        ("FROM scratch\nRUN x\nCOPY f /\nRUN y", "s", "i", 0),
+        ("FROM a\nRUN x\nCOPY --chown=1 f /\nRUN y", "s", "i", 1),
+        ("FROM a\nENV A=1\nRUN x\nCOPY f /\nRUN y", "s", "i", 0),
+        ("FROM a\nUSER 1\nRUN x\nCOPY f /\nRUN y", "s", "i", 0),
+        ("FROM a\nLABEL a=b\nRUN x\nCOPY f /\nRUN y\nCMD z", "s", "i", 3),
+        ("FROM a\n# a remark\nRUN x\nEXPOSE 80\nCOPY f /\nRUN y", "s", "i", 3),
+    ] {
+        assert_eq!(same(&keys(text, sum, ids)), want, "{text} {sum} {ids}");
+    }
+    let of_stage =
+        |first: &str| keys(&format!("FROM a AS b\nRUN {first}\nFROM c\nCOPY --from=b /x /"), "s", "i").pop();
+    assert_ne!(of_stage("x"), of_stage("y"), "files of another stage");
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_with_its_line() {
+    for (text, part) in [
+        ("FROM missing", "Dockerfile:1: image missing"),
+        ("ARG V\nFROM $V", "Dockerfile:2: FROM $V: no image is named"),
+        ("FROM --platform=linux/s390x a", "Dockerfile:1: --platform=linux/s390x"),
+        ("FROM a\nADD https://x/y /", "Dockerfile:2: ADD: https://x/y: files from other hosts"),
+        ("FROM a\nCOPY --chmod=64a x /", "Dockerfile:2: COPY: --chmod=64a"),
+        ("FROM a\nCOPY --chmod=10000 x /", "Dockerfile:2: COPY: --chmod=10000"),
+        ("FROM a\nCOPY --from=b x /\nFROM a AS b", "Dockerfile:2: COPY: --from=b: the stage is not before"),
+        ("FROM a\nENV A=${B:?missing}", "Dockerfile:2: ENV: variable B: missing"),
+        ("FROM a\nENV A='b", "Dockerfile:2: ENV: quotation mark"),
+        ("FROM a\nUSER $U", "Dockerfile:2: USER: no user"),
+        ("FROM a\nEXPOSE x", "Dockerfile:2: EXPOSE: x: not a port"),
+        ("FROM a\nENV D=x\nCOPY a b $D", "Dockerfile:3: COPY: x: several files"),
+    ] {
+        let mut around = MadeUp::default();
+        let last = text.lines().next_back().is_some_and(|line| line == "FROM a AS b");
+        let options = BuildOptions { target: last.then(|| "0".into()), ..options(&[]) };
+        let fault = planned(text, &options, &mut around).expect_err(text);
+        assert!(fault.message.starts_with(part), "{text}: {}", fault.message);
+    }
+}
+
+#[test]
+fn users_are_told_what_had_no_effect() {
+    let plan = planned(
+        "# syntax=docker/dockerfile:1\nFROM a\nARG B",
+        &options(&[("A", "1"), ("B", "2"), ("no_proxy", "x")]),
+        &mut MadeUp::default(),
+    );
+    let notes = plan.expect("planned").notes;
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("--build-arg A:") && notes[1].contains("syntax"), "{notes:?}");
+}
+
+#[test]
+fn history_tells_the_steps() {
+    let plan = built("FROM a\nENV A=1\nRUN x");
+    let history = &plan.stages[0].config["history"];
+    assert_eq!(history[0]["created_by"], "ENV A=1");
+    assert_eq!((&history[0]["empty_layer"], &history[1]["empty_layer"]), (&json!(true), &Value::Null));
+}

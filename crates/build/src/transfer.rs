@@ -1,0 +1,306 @@
+//! COPY and ADD: from the context, a stage or an image into the files of a stage.
+//!
+//! Where they go, a process in that root looks and makes directories; and in that root they are unpacked. So no link there leads anything out.
+
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::io::dup;
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde::{Deserialize, Serialize};
+use skiff_copy::{CopyError, Destination, NotCopied, Rights, unpack_archive};
+use skiff_output as output;
+use skiff_sandbox::inside::{act_inside, begin_inside};
+use skiff_spec::account::{Group, User};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::clock::now;
+use skiff_tar::TarEntry;
+
+use crate::archive;
+use crate::context::sink::{EntrySink, PackedStream, Summed};
+use crate::context::{Found, SourceTree};
+use crate::plan::{CopyAction, PlannedSource};
+
+/// More than this no list of accounts has, in bytes.
+const LONGEST_ACCOUNTS: u64 = 16 << 20;
+
+/// The sum of files of a context.
+pub fn sum(tree: SourceTree<'_>, sources: &[PlannedSource]) -> Result<String> {
+    let mut sum = Summed::default();
+    for source in sources {
+        match source {
+            PlannedSource::Path(path) => {
+                for found in tree.select(path)? {
+                    tell(tree, &found, &mut sum)?;
+                }
+            }
+            PlannedSource::Text { name, content } => tell_text(name, content, tree.mode, &mut sum)?,
+        }
+    }
+    Ok(sum.finish())
+}
+
+fn tell(tree: SourceTree<'_>, found: &Found, sink: &mut dyn EntrySink) -> Result<()> {
+    let name: &[u8] = if found.is_directory { b"" } else { &found.name };
+    tree.tell(found, name, sink)
+}
+
+fn tell_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntrySink) -> Result<()> {
+    let entry = TarEntry::plain_file(name.as_bytes().to_vec(), content.len() as u64);
+    let mtime = i64::try_from(now()).unwrap_or(0);
+    sink.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o644), ..entry })?;
+    sink.data(content.as_bytes())
+}
+
+/// What is copied, as it was found.
+struct Chosen {
+    found: Vec<Found>,
+    texts: Vec<(String, String)>,
+}
+
+impl Chosen {
+    fn of(sources: &[PlannedSource], mut select: impl FnMut(&str) -> Result<Vec<Found>>) -> Result<Self> {
+        let mut chosen = Self { found: vec![], texts: vec![] };
+        for source in sources {
+            match source {
+                PlannedSource::Path(path) => chosen.found.extend(select(path)?),
+                PlannedSource::Text { name, content } => chosen.texts.push((name.clone(), content.clone())),
+            }
+        }
+        match chosen.found.is_empty() && chosen.texts.is_empty() {
+            true => Err(Fault::new("no file has a name like that")
+                .hint("the pattern of at least one source must mean a file")),
+            false => Ok(chosen),
+        }
+    }
+
+    fn is_one_file(&self) -> bool {
+        match (&self.found[..], &self.texts[..]) {
+            ([one], []) => !one.is_directory,
+            (found, texts) => found.len() + texts.len() == 1 && texts.len() == 1,
+        }
+    }
+}
+
+/// Where files go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    directory: PathBuf,
+    /// The name of the only file, if it is not its own.
+    name: Option<Vec<u8>>,
+    owner: Option<(u32, u32)>,
+}
+
+/// Copies files of the context into the root whose process 1 is `target`.
+///
+/// # Errors
+/// They cannot be read or written, or are not those that were summed.
+pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
+    let mut chosen = Chosen::of(&action.sources, |path| tree.select(path))?;
+    if action.unpacks {
+        // A file of the context is opened and read once here: what is unpacked is what was summed, or the sum below tells.
+        let archives = archive::take(tree, &mut chosen.found)?;
+        if !archives.is_empty() {
+            let place = place(action, false, target)?;
+            check_sum(tree, action)?;
+            for archive in archives {
+                unpack(archive, &place, Rights::AsPacked, target)?;
+            }
+            if chosen.found.is_empty() && chosen.texts.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+    let place = place(action, chosen.is_one_file(), target)?;
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
+    let unpacking = begin_unpacking(&read, &place, rights, target)?;
+    drop(read);
+    let packed = pack(tree, &chosen, place.name.as_deref(), File::from(write));
+    let unpacked = unpacking.end()?;
+    let packed = both(packed, unpacked)?;
+    match packed == action.sum || action.unpacks {
+        true => Ok(()),
+        false => Err(changed()),
+    }
+}
+
+fn check_sum(tree: SourceTree<'_>, action: &CopyAction) -> Result<()> {
+    if sum(tree, &action.sources)? == action.sum { Ok(()) } else { Err(changed()) }
+}
+
+fn changed() -> Fault {
+    Fault::new("the files of the context were changed while they were copied")
+        .hint("build again when nobody writes to them")
+}
+
+/// Copies files of the root whose process 1 is `source` into that of `target`.
+///
+/// # Errors
+/// They cannot be read or written.
+pub fn from_root(
+    source: BorrowedFd<'_>,
+    of: &str,
+    action: &CopyAction,
+    target: BorrowedFd<'_>,
+) -> Result<()> {
+    let chosen = act_inside(source, || {
+        with_root(of, action.mode, |tree| {
+            Chosen::of(&action.sources, |path| tree.select(path)).map(|chosen| chosen.found)
+        })
+    })?;
+    let chosen = Chosen { found: chosen, texts: vec![] };
+    let place = place(action, chosen.is_one_file(), target)?;
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
+    let packing = begin_inside(source, &[write.as_fd()], || -> Result<String> {
+        let out = dup(&write).context(|| "pipe")?;
+        with_root(of, action.mode, |tree| pack(tree, &chosen, place.name.as_deref(), File::from(out)))
+    })?;
+    drop(write);
+    let unpacking = begin_unpacking(&read, &place, rights, target)?;
+    drop(read);
+    let unpacked = unpacking.end()?;
+    let packed = packing.end()?;
+    both(packed, unpacked).map(drop)
+}
+
+fn with_root<T>(of: &str, mode: Option<u16>, act: impl FnOnce(SourceTree<'_>) -> Result<T>) -> Result<T> {
+    let root = File::open("/").context(|| of.to_owned())?;
+    act(SourceTree { root: root.as_fd(), of, rules: None, is_roots: false, mode })
+}
+
+/// What was packed, where both sides have done theirs. Of two faults the stream's is the other's doing.
+fn both(packed: Result<String>, unpacked: skiff_copy::Result<NotCopied>) -> Result<String> {
+    match (packed, unpacked) {
+        (Ok(sum), Ok(left_out)) => {
+            left_out.notes().iter().for_each(|note| output::note(note));
+            left_out.complete()?;
+            Ok(sum)
+        }
+        (_, Err(CopyError::Here(fault))) => Err(fault),
+        (Err(fault), _) | (_, Err(CopyError::Stream(fault))) => Err(fault),
+    }
+}
+
+fn pack(tree: SourceTree<'_>, chosen: &Chosen, name: Option<&[u8]>, out: File) -> Result<String> {
+    let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), name.map(<[u8]>::to_vec));
+    for found in &chosen.found {
+        tell(tree, found, &mut packed)?;
+    }
+    for (name, content) in &chosen.texts {
+        tell_text(name, content, tree.mode, &mut packed)?;
+    }
+    packed.finish()
+}
+
+type Unpacking = skiff_ipc::ReportingChild<skiff_copy::Result<NotCopied>>;
+
+fn begin_unpacking(
+    stream: &OwnedFd,
+    place: &Place,
+    rights: Rights,
+    target: BorrowedFd<'_>,
+) -> Result<Unpacking> {
+    begin_inside(target, &[stream.as_fd()], || {
+        let own = dup(stream).context(|| "pipe")?;
+        let to = Destination { path: &place.directory, base: None, of: "", umask: 0, rights };
+        unpack_archive(to, File::from(own))
+    })
+}
+
+fn unpack(archive: File, place: &Place, rights: Rights, target: BorrowedFd<'_>) -> Result<()> {
+    let rights = place.owner.map_or(rights, |(user, group)| Rights::OwnedBy(user, group));
+    let unpacked = begin_unpacking(&OwnedFd::from(archive), place, rights, target)?.end()?;
+    both(Ok(String::new()), unpacked).map(drop)
+}
+
+fn place(action: &CopyAction, is_one_file: bool, target: BorrowedFd<'_>) -> Result<Place> {
+    act_inside(target, || {
+        let path = Path::new(&action.destination);
+        let owner = action.chown.as_deref().map(owner).transpose()?;
+        let is_directory = action.is_directory || !is_one_file || path.is_dir();
+        let place = match (is_directory, path.parent(), path.file_name()) {
+            (false, Some(parent), Some(name)) => {
+                Place { directory: parent.into(), name: Some(name.as_bytes().to_vec()), owner }
+            }
+            _ => Place { directory: path.into(), name: None, owner },
+        };
+        make_directories(&place.directory, owner, action.mode)?;
+        Ok(place)
+    })
+}
+
+/// Makes a directory and those above it, as far as they are missing, in the root that this process is in.
+fn make_directories(path: &Path, owner: Option<(u32, u32)>, mode: Option<u16>) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => {
+            return Err(Fault::new(format!("{} is a file; a directory cannot replace it", path.display())));
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(e).context(|| path.display().to_string()),
+    }
+    if let Some(parent) = path.parent() {
+        make_directories(parent, owner, mode)?;
+    }
+    let about = || path.display().to_string();
+    std::fs::DirBuilder::new().mode(0o755).create(path).context(about)?;
+    if let Some((user, group)) = owner {
+        chown(path, Some(user), Some(group)).context(about)?;
+    }
+    let mode = mode.unwrap_or(0o755).into();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).context(about)
+}
+
+/// Makes the directory of WORKDIR in the root whose process 1 is `target`.
+///
+/// # Errors
+/// Something else has that name.
+pub fn make_directory(path: &str, target: BorrowedFd<'_>) -> Result<()> {
+    act_inside(target, || make_directories(Path::new(path), None, None))
+}
+
+/// The numbers of `USER[:GROUP]`, by the lists of the root that this process is in. A user's number alone is the group's, too.
+fn owner(text: &str) -> Result<(u32, u32)> {
+    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+    let unknown = |name: &str, file: &str| {
+        Fault::new(format!("--chown={text}: {name} is not in the stage's {file}"))
+            .hint("numbers need not be there")
+    };
+    let number = |name: &str| name.parse::<u32>().ok().filter(|number| *number != u32::MAX);
+    let (user, own_group) = match number(user) {
+        Some(number) => (number, number),
+        None => {
+            let known = User::named(&accounts("/etc/passwd")?, user);
+            known.map(|user| (user.uid, user.gid)).ok_or_else(|| unknown(user, "/etc/passwd"))?
+        }
+    };
+    let group = match group.filter(|group| !group.is_empty()) {
+        None => own_group,
+        Some(group) => match number(group) {
+            Some(number) => number,
+            None => {
+                Group::named(&accounts("/etc/group")?, group).ok_or_else(|| unknown(group, "/etc/group"))?.gid
+            }
+        },
+    };
+    Ok((user, group))
+}
+
+fn accounts(path: &str) -> Result<String> {
+    use std::io::Read;
+    let mut bytes = vec![];
+    match File::open(path) {
+        Ok(file) => {
+            file.take(LONGEST_ACCOUNTS).read_to_end(&mut bytes).context(|| path)?;
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(e).context(|| path),
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

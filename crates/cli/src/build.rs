@@ -1,0 +1,50 @@
+//! The words of `skiff build`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+pub const BUILT: &str = "\
+A Dockerfile's steps are run as root inside, over the image that FROM names, which is pulled if it is missing. Each step's changes
+are kept by what it depends on, and are not made again as long as that stays. docs/build.md lists what is supported; all else is
+refused with its line.";
+
+#[derive(Args)]
+pub struct BuildArgs {
+    /// Image name: [SERVER/]NAME[:TAG] [default: the name of the context's directory]
+    #[arg(short = 't', long = "tag", value_name = "NAME")]
+    pub tags: Vec<String>,
+    /// Dockerfile, or - for standard input [default: Dockerfile or Containerfile in the context]
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Value of an argument (ARG); without =VALUE, that of your variable
+    #[arg(long = "build-arg", value_name = "NAME=VALUE")]
+    pub build_args: Vec<String>,
+    /// Label of the image
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<String>,
+    /// Stage to build [default: the last]
+    #[arg(long, value_name = "STAGE")]
+    pub target: Option<String>,
+    /// Platform to build for, which must be this host's
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    pub platform: Option<String>,
+    /// Run all steps again
+    #[arg(long)]
+    pub no_cache: bool,
+    /// Remove what is kept of all steps, and build nothing
+    #[arg(long, conflicts_with_all = ["context", "tags", "dry_run", "json"])]
+    pub prune: bool,
+    /// Show the steps, and whether they are cached; run and pull nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Hide progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Directory with the files that COPY and ADD bring
+    #[arg(required_unless_present = "prune")]
+    pub context: Option<PathBuf>,
+}
