@@ -49,8 +49,7 @@ impl Rights {
     pub(crate) fn owner(self, packed: (u32, u32)) -> Option<(u32, u32)> {
         match self {
             Self::Plain => None,
-            // All ones stands for no id.
-            Self::AsPacked => Some(packed).filter(|(user, group)| *user != u32::MAX && *group != u32::MAX),
+            Self::AsPacked => Some(packed),
             Self::OwnedBy(user, group) => Some((user, group)),
         }
     }

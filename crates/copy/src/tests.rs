@@ -219,6 +219,24 @@ fn nothing_leads_out_of_the_destination() {
 }
 
 #[test]
+fn files_have_the_owner_and_the_bits_that_the_caller_says() {
+    let own = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    for (rights, want) in
+        [(Rights::Plain, 0o755), (Rights::OwnedBy(own.0, own.1), 0o4755), (Rights::AsPacked, 0o4755)]
+    {
+        let dir = tempdir().unwrap();
+        let entry = RawEntry::file("tool", "x")
+            .mode(0o4755)
+            .pax("uid", own.0.to_string())
+            .pax("gid", own.1.to_string());
+        let destination = Destination { path: dir.path(), base: None, of: "", umask: 0, rights };
+        unpack_archive(destination, stream(&archive(&[entry]))).unwrap();
+        let found = fs::metadata(dir.path().join("tool")).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (want, own.0, own.1), "{rights:?}");
+    }
+}
+
+#[test]
 fn a_link_that_is_there_already_is_not_followed() {
     let dir = guarded();
     let to = dir.path().join("to");
