@@ -125,7 +125,10 @@ fails 125 as alice srun -n1 -w n1 --environment=dev --environment-commit=n2 true
 has "$err" '--environment-commit=n2: the job has no such node'
 has "$err" 'hint: it has n1; sbatch --nodelist=n2 asks for that one'
 fails 125 as alice srun -n1 --container-image=nothing:1 --environment-commit true
-lacks "$err" snapshot
+has "$err" '--environment-commit: a container is not an environment'
+has "$err" "hint: --container-save=FILE keeps a container's files"
+fails 125 as alice srun -n1 --environment=image:nothing:1 --environment-commit true
+has "$err" '--environment-commit: nothing:1 is not an environment'
 ok as alice sbatch --parsable -W --environment=dev -o out --wrap 'srun -n1 --environment-commit true; echo $?'
 has "$(cat out)" '--environment-commit is said of the job'
 has "$(cat out)" $'\n'125

@@ -92,6 +92,12 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
     let of = |asked: &ContainerArgs, step| {
         container_options::container(context, asked, step).map(JobSpec::Container)
     };
+    // Before any registry is asked.
+    match &asked {
+        RequestedRoot::Container(..) if commit.is_some() => return Err(not_of_containers("a container")),
+        RequestedRoot::Image(image, _) if commit.is_some() => return Err(not_of_containers(image)),
+        _ => {}
+    }
     let spec = match asked {
         RequestedRoot::Environment(name) => {
             let environment = Environment::existing(context, name)?;
@@ -130,17 +136,17 @@ fn commit(submit: &SubmitArgs) -> Result<Option<JobCommit>> {
     Ok(Some(JobCommit { nodes, step, script }))
 }
 
+fn not_of_containers(what: &str) -> Error {
+    Error::new(format!("--environment-commit: {what} is not an environment")).hint(
+        "--container-save=FILE keeps a container's files; or make an environment over the image: skiff env create NAME --base image:IMAGE",
+    )
+}
+
 /// The spec of a job or step about which this is said: what its own job was told is not for it.
 fn with_commit(spec: JobSpec, commit: Option<JobCommit>) -> Result<JobSpec> {
     match spec {
         JobSpec::Snapshot(snapshot) => Ok(JobSpec::Snapshot(Snapshot { commit, ..snapshot })),
-        JobSpec::Container(container) if commit.is_some() => Err(Error::new(format!(
-            "--environment-commit: {} is not an environment",
-            container.environment
-        ))
-        .hint(
-            "--container-save=FILE keeps a container's files; or make an environment over the image: skiff env create NAME --base image:IMAGE",
-        )),
+        JobSpec::Container(container) if commit.is_some() => Err(not_of_containers(&container.environment)),
         container => Ok(container),
     }
 }
