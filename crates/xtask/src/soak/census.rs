@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -84,7 +85,7 @@ impl Census {
         for (what, directory, deep) in [
             ("files in /run/skiff", "run/skiff", 6),
             ("job directories", "var/cache/skiff/jobs", 2),
-            ("files in /tmp and /dev/shm", "tmp", 2),
+            ("files of users in /tmp and /dev/shm", "tmp", 2),
             ("files of users in /run", "run/user", 4),
             ("unfinished files of the store", "var/lib/skiff/store/tmp", 1),
         ] {
@@ -94,6 +95,8 @@ impl Census {
             names.retain(|name| !name.contains("/run/skiff/callers/"));
             if directory == "tmp" {
                 list(&root.join("dev/shm"), 2, &mut names);
+                // The login node's are the machine's own, where others have files, too.
+                names.retain(|name| fs::symlink_metadata(name).is_ok_and(|file| is_users(file.uid())));
             }
             self.add(format!("{place}: {what}"), names);
         }
@@ -173,6 +176,10 @@ pub fn compare(before: &Census, after: &Census, swept: &Census) -> usize {
     leaks
 }
 
+fn is_users(uid: u32) -> bool {
+    uid >= FIRST_USER && uid != NOBODY
+}
+
 fn is_leak(kind: &str, before: i64, after: i64) -> bool {
     let more = match kind {
         _ if kind.ends_with("memory, kB") => GROWTH,
@@ -208,7 +215,7 @@ struct Process {
 
 impl Process {
     fn is_of_a_user(&self) -> bool {
-        self.uid >= FIRST_USER && self.uid != NOBODY
+        is_users(self.uid)
     }
 }
 

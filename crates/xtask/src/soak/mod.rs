@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Milliseconds between two kills, on average; 0: none
-    #[arg(long, default_value_t = 700)]
+    #[arg(long, default_value_t = 1000)]
     kill_every: u64,
 }
 

@@ -94,8 +94,9 @@ fn rounds(
     nodes: usize,
 ) -> anyhow::Result<Measured> {
     let user = RunAs::User(&setting.user);
-    let submit =
-        |environment: &str| format!("srun --environment={environment} -N{nodes} --ntasks-per-node=1 true");
+    let submit = |environment: &str| {
+        format!("srun --environment={environment} {} --ntasks-per-node=1 true", ways::option(nodes))
+    };
     let mut measured = Measured::default();
     let ways: Vec<&'static str> =
         [SKIFF, BARE].into_iter().chain(PEERS.into_iter().filter(|way| scenario.has(way))).collect();

@@ -68,8 +68,8 @@ impl Peers {
     /// Copies `source` to so many nodes, and runs a job there.
     pub fn bring(&self, way: &str, nodes: usize, source: &Path) -> anyhow::Result<()> {
         let user = RunAs::User(&self.user);
-        let job =
-            |script: &str| format!("srun --environment=none -N{nodes} --ntasks-per-node=1 sh -c '{script}'");
+        let on = option(nodes);
+        let job = |script: &str| format!("srun --environment=none {on} --ntasks-per-node=1 sh -c '{script}'");
         let (shown, way_name) = (source.display(), way.replace(' ', "-"));
         match way {
             RSYNC => self.at_once(nodes, |node| self.rsync(node, source))?,
@@ -90,7 +90,7 @@ impl Peers {
                     job(&unpack).replace('\'', "\"")
                 );
                 user.bash(&format!(
-                    "salloc -Q --environment=none -N{nodes} --ntasks-per-node=1 bash -c '{script}'"
+                    "salloc -Q --environment=none {on} --ntasks-per-node=1 bash -c '{script}'"
                 ))?;
                 return Ok(());
             }
@@ -125,6 +125,11 @@ impl Peers {
         }
         Ok(())
     }
+}
+
+/// What tells Slurm to use the first so many nodes: those that copies are brought to, and that have what was there before.
+pub fn option(nodes: usize) -> String {
+    format!("-N{nodes} -w {}", names(nodes).join(","))
 }
 
 fn names(nodes: usize) -> Vec<String> {
