@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use skiff_output as output;
 use skiff_plan::get;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
-use skiff_spec::config::Mismatch;
+use skiff_spec::config::{Mismatch, NodeLayers};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::Snapshot;
@@ -61,13 +62,13 @@ enum FetchedLayers {
 }
 
 /// Brings the snapshot of the job of this number to this node, unless its base is another one and such jobs are refused; within the time that the
-/// configuration gives.
-pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Deployed> {
+/// configuration gives. With [`NodeLayers::Mounted`] its layers are in the image store, where that can be.
+pub fn deploy(context: &UserContext, job: &Snapshot, number: u32, form: NodeLayers) -> Result<Deployed> {
     let (end, _) = time_limit(context);
     for _ in 0..3 {
-        let Fetched { difference, layers, image, parts } = fetch_until(context, job, number, end)?;
+        let Fetched { difference, layers, image, parts } = fetch_until(context, (job, number, form), end)?;
         let (unpacked, stored_layers) = match layers {
-            // One that another job's fetch takes away now is missed by the helper, and the step says so.
+            // What another job's fetch takes away now the helper misses. Then they are asked for once more, unpacked.
             FetchedLayers::Stored(stored) => (vec![], stored),
             FetchedLayers::Unpacked(unpacked) => (unpacked, vec![]),
         };
@@ -80,8 +81,12 @@ pub fn deploy(context: &UserContext, job: &Snapshot, number: u32) -> Result<Depl
         .hint("slurm.cache_bytes in the configuration is too small for this environment"))
 }
 
-fn fetch_until(context: &UserContext, job: &Snapshot, number: u32, end: Instant) -> Result<Fetched> {
-    let Some(fetched) = until(end, || fetch(context, job, number))? else {
+fn fetch_until(
+    context: &UserContext,
+    (job, number, form): (&Snapshot, u32, NodeLayers),
+    end: Instant,
+) -> Result<Fetched> {
+    let Some(fetched) = until(end, || fetch(context, job, number, form))? else {
         let (name, depot, node) = (&job.environment, &job.depot, node_name());
         let (_, limit) = time_limit(context);
         return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
@@ -90,7 +95,7 @@ fn fetch_until(context: &UserContext, job: &Snapshot, number: u32, end: Instant)
     Ok(fetched)
 }
 
-fn fetch(context: &UserContext, job: &Snapshot, number: u32) -> Result<Fetched> {
+fn fetch(context: &UserContext, job: &Snapshot, number: u32, form: NodeLayers) -> Result<Fetched> {
     let id = job.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     depot::note_use(Path::new(&job.depot), number, &id)
         .ignore_error("only a job that is requeued later needs it, and the depot may be read-only here");
@@ -109,17 +114,42 @@ fn fetch(context: &UserContext, job: &Snapshot, number: u32) -> Result<Fetched> 
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
     let begun = Instant::now();
-    let (layers, from, missing) = match layer_store::add(context, &depot, &manifest) {
-        Some(StoredLayers { ids, missing }) => (FetchedLayers::Stored(ids), StartOrigin::Store, missing),
-        None => {
-            let dir = cache_dir(context);
-            let missing = open_cache(context, &dir)?.missing(&manifest).map_err(ours)?;
-            let unpacked = layers(context, &dir, &depot, (&id, &manifest))?;
-            (FetchedLayers::Unpacked(unpacked), StartOrigin::Cache, missing)
-        }
-    };
+    let (layers, from, missing) = layers_here(context, form, &depot, (&id, &manifest))?;
     parts.push(StartPart::snapshot(from, missing, begun));
     Ok(Fetched { difference, layers, image, parts })
+}
+
+/// The layers in the form that this node can have them in: where they are then, and how many bytes had to come.
+fn layers_here(
+    context: &UserContext,
+    form: NodeLayers,
+    depot: &Depot,
+    (id, manifest): (&SnapshotId, &SnapshotManifest),
+) -> Result<(FetchedLayers, StartOrigin, Option<u64>)> {
+    let dir = cache_dir(context);
+    let stored = |StoredLayers { ids, missing }| (FetchedLayers::Stored(ids), StartOrigin::Store, missing);
+    let is_mounted = form == NodeLayers::Mounted && layer_store::is_wanted(context, manifest);
+    if is_mounted && let Some(there) = layer_store::find(context, manifest) {
+        return Ok(stored(there));
+    }
+    let missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
+    if is_mounted && missing.is_some() {
+        match layer_store::add(context, depot, manifest) {
+            Ok(added) => return Ok(stored(added)),
+            Err(why) => output::note(&unpacked_instead(&why)),
+        }
+    }
+    let unpacked = layers(context, &dir, depot, (id, manifest))?;
+    Ok((FetchedLayers::Unpacked(unpacked), StartOrigin::Cache, missing))
+}
+
+/// What is said where layers are not mounted for a reason that somebody can mend.
+pub fn unpacked_instead(why: &Error) -> String {
+    format!(
+        "node {}: the snapshot is unpacked, as its layers cannot be mounted: {}",
+        node_name(),
+        why.message
+    )
 }
 
 /// Compares this node's base with the one the environment was built on.

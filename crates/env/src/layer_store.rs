@@ -2,13 +2,12 @@
 
 use skiff_snapshot::{Depot, LayerRef, SnapshotManifest};
 use skiff_spec::config::NodeLayers;
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::wire::MOST_LAYERS;
+use skiff_store::protocol::LayerRequest;
 use skiff_store::{client, ours};
 use skiff_user::context::UserContext;
-
-use crate::snapshot_fault;
 
 /// What is there now.
 pub struct StoredLayers {
@@ -18,29 +17,49 @@ pub struct StoredLayers {
     pub missing: Option<u64>,
 }
 
-/// Brings the layers there that are not there yet. Nothing where they have to be unpacked, as there is no helper, no
-/// store, no EROFS in the kernel or no room. If the layers themselves are at fault, whoever unpacks them says so.
-pub fn add(context: &UserContext, depot: &Depot, manifest: &SnapshotManifest) -> Option<StoredLayers> {
-    let layers = &manifest.layers;
-    let fits = (1..=MOST_LAYERS).contains(&layers.len());
-    if !fits || context.helper.is_none() || context.config.slurm.layers == NodeLayers::Unpacked {
-        return None;
-    }
-    let mut stored = StoredLayers { ids: vec![], missing: None };
-    for layer in layers {
-        let id = ImageId(layer.digest.0);
-        if !client::has(context, id) {
-            add_one(context, depot, layer, id).ok()?;
-            stored.missing = Some(stored.missing.unwrap_or(0) + layer.size);
-        }
-        stored.ids.push(id);
-    }
-    Some(stored)
+/// Whether layers may be mounted here, if nothing comes in the way: the site wants it, and there is a store for it.
+pub fn is_wanted(context: &UserContext, manifest: &SnapshotManifest) -> bool {
+    let fits = (1..=MOST_LAYERS).contains(&manifest.layers.len());
+    fits && context.config.slurm.layers == NodeLayers::Mounted && client::takes_layers(context)
 }
 
-fn add_one(context: &UserContext, depot: &Depot, layer: &LayerRef, id: ImageId) -> Result<()> {
+/// The layers, if all are there.
+pub fn find(context: &UserContext, manifest: &SnapshotManifest) -> Option<StoredLayers> {
+    let ids = ids(manifest);
+    ids.iter().all(|id| client::has(context, *id)).then_some(StoredLayers { ids, missing: None })
+}
+
+/// Brings the layers there that are not there yet.
+///
+/// # Errors
+/// Why that is not possible, as there is no room or no EROFS in the kernel: they have to be unpacked.
+pub fn add(context: &UserContext, depot: &Depot, manifest: &SnapshotManifest) -> Result<StoredLayers> {
+    let ids = ids(manifest);
+    let mut missing = None;
+    for (layer, id) in manifest.layers.iter().zip(&ids) {
+        if !client::has(context, *id) {
+            add_one(context, depot, layer, &ids)?;
+            missing = Some(missing.unwrap_or(0) + layer.size);
+        }
+    }
+    match find(context, manifest) {
+        Some(there) => Ok(StoredLayers { missing, ..there }),
+        // Other jobs of this user have taken the room.
+        None => Err(Error::new("layers vanish from the image store as soon as they are there")),
+    }
+}
+
+fn ids(manifest: &SnapshotManifest) -> Vec<ImageId> {
+    manifest.layers.iter().map(|layer| ImageId(layer.digest.0)).collect()
+}
+
+fn add_one(context: &UserContext, depot: &Depot, layer: &LayerRef, snapshot: &[ImageId]) -> Result<()> {
     let Some(helper) = &context.helper else { return Ok(()) };
-    let budget = context.config.slurm.cache_bytes;
-    let send = |mut to| depot.send_layer(layer, &mut to).map_err(snapshot_fault::ours);
-    client::add_layer(helper, (id, layer.size, budget), send).map(drop).map_err(ours)
+    let request = LayerRequest {
+        id: ImageId(layer.digest.0),
+        size: layer.size,
+        budget: context.config.slurm.cache_bytes,
+        snapshot: snapshot.to_vec(),
+    };
+    client::add_layer(helper, request, |mut to| depot.send_layer(layer, &mut to)).map(drop).map_err(ours)
 }

@@ -23,7 +23,7 @@ pub struct Verified {
     pub names: u64,
     /// How many of the files are devices.
     pub devices: u64,
-    /// And how many of those have the number 0, which no device has: in a layer of an overlay they hide what lies below.
+    /// How many of the files are character devices of number 0:0, which are whiteouts in a layer of an overlay. They count as devices, too.
     pub whiteouts: u64,
     /// UUID, which every image has that was made of the same files.
     pub uuid: [u8; 16],

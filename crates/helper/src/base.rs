@@ -72,12 +72,20 @@ enum Below {
 /// Answers [`Prepare`](skiff_spec::wire::Request::Prepare), and [`Layer`](skiff_spec::wire::Request::Layer) before it.
 pub fn prepare(caller: &Caller, image: Option<ImageId>, layers: &[ImageId]) -> Result<PreparedBase> {
     let ids = Ids::of(caller)?;
-    let layers = layers.iter().map(|id| Ok((*id, image::open(caller, *id)?))).collect::<Result<_>>()?;
+    let layers = layers.iter().map(|id| Ok((*id, layer(caller, *id)?))).collect::<Result<_>>()?;
     let below = match image {
         Some(id) => Below::Image { id, root: image::open(caller, id)? },
         None => host(caller, &ids)?,
     };
     Ok(PreparedBase { ids, layers, below })
+}
+
+/// A layer may go between the moment in which it was found in the store and this one.
+fn layer(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
+    image::open(caller, id).map_err(|e| {
+        Error::new(format!("layer of a snapshot: {}", e.message))
+            .hint("try again; if that does not help, administrator: `skiff store verify`, or slurm.layers = \"unpacked\"")
+    })
 }
 
 fn host(caller: &Caller, ids: &Ids) -> Result<Below> {

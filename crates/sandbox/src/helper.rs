@@ -31,8 +31,8 @@ pub struct Helper {
     socket: OwnedFd,
     child: std::process::Child,
     prepared: bool,
-    /// How many layers of the store come with its answer.
-    stored_layers: usize,
+    /// The layers of the store that come with its answer.
+    stored_layers: Vec<ImageId>,
     begun: Instant,
 }
 
@@ -86,7 +86,7 @@ impl Helper {
         if std::mem::replace(&mut self.prepared, true) {
             return Ok(());
         }
-        self.stored_layers = layers.len();
+        self.stored_layers = layers.to_vec();
         layers.iter().try_for_each(|id| self.ask(&Request::Layer { id: *id }, &[]))?;
         match base {
             Base::Host => self.ask(&Request::Prepare { image: None }, &[]),
@@ -102,7 +102,7 @@ impl Helper {
     /// # Errors
     /// As [`Helper::spawn`].
     pub(crate) fn or_fresh(self, layers: &[ImageId]) -> Result<Self> {
-        let lacks_layers = self.prepared && self.stored_layers != layers.len();
+        let lacks_layers = self.prepared && self.stored_layers != layers;
         if self.begun.elapsed() < ASKED_WITHIN && !lacks_layers {
             return Ok(self);
         }
@@ -130,7 +130,14 @@ impl Helper {
             .spawn()
             .context(|| format!("helper {}", program.display()))
             .map_err(|e| e.hint("`skiff doctor` says what the helper needs"))?;
-        Ok(Self { program: program.into(), socket: ours, child, prepared: false, stored_layers: 0, begun })
+        Ok(Self {
+            program: program.into(),
+            socket: ours,
+            child,
+            prepared: false,
+            stored_layers: vec![],
+            begun,
+        })
     }
 
     /// Becomes the helper, with a request of those that have no answer, and these words behind the socket's number.
@@ -313,7 +320,7 @@ impl Helper {
     pub fn layers(&self) -> Result<Layers> {
         let (reply, fds) = self.answer()?;
         let (mut devices, mut mounts): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_sys);
-        let below = mounts.split_off(self.stored_layers.min(mounts.len()));
+        let below = mounts.split_off(self.stored_layers.len().min(mounts.len()));
         let mut below = below.into_iter().rev();
         match (reply, below.next(), below.next(), below.next()) {
             (Reply::Ids(ids), Some(view), mask, None) => {

@@ -16,7 +16,7 @@ pub(crate) fn are_many(lower: &[String]) -> bool {
     lower.iter().map(|layer| layer.len() + 1).sum::<usize>() > LONGEST
 }
 
-/// Stacks the layers on the directory `place`; gives the mount, which hangs nowhere then. `options` are those beside the layers.
+/// Stacks the layers on the directory `place`; gives it as a detached mount. `options` are those beside the layers.
 pub(crate) fn stack(place: &str, lower: &[String], options: &str) -> rustix::io::Result<OwnedFd> {
     let options = format!("userxattr,lowerdir={},{options}", lower.join(":"));
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;

@@ -116,9 +116,12 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
     };
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).context(|| "overlay")?;
     let is_volatile = matches!(plan.upper, Upper::Memory { .. } | Upper::Scratch(_));
+    let is_many = many_layers::are_many(&lower);
+    if is_many {
+        inputs.dir("stacked", 0o755)?;
+    }
     let make = || -> rustix::io::Result<OwnedFd> {
-        if many_layers::are_many(&lower) {
-            inputs.dir("stacked", 0o755).map_err(|_| Errno::NOSPC)?;
+        if is_many {
             let mut options = format!("upperdir={},workdir={}", own(&upper, "upper"), own(&work, "work"));
             options.push_str(if is_volatile { ",volatile" } else { "" });
             options.push_str(if plan.dumpable { ",xino=on" } else { "" });
@@ -154,7 +157,7 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
     Ok(root)
 }
 
-/// Where a layer of the store hangs.
+/// Where a layer of the store is attached.
 fn stored(number: usize) -> String {
     format!("layer.{number}")
 }

@@ -1,5 +1,6 @@
 //! The root of a job on a node, and who keeps it: a supervisor as of any environment, but one that stays until it is told to go.
 
+use std::cell::Cell;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -7,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::note_upper;
-use skiff_env::deploy::deploy;
+use skiff_env::deploy::{deploy, unpacked_instead};
 use skiff_env::job_records::{JobFigures, StartRecord};
+use skiff_output as output;
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
+use skiff_spec::config::NodeLayers;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::job::names::TEMPORARY;
 use skiff_spec::job::{JobSpec, Snapshot};
@@ -51,30 +54,42 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let keep = || commit::at_end(context, &runtime.dir);
     let keep = snapshot.commit.as_ref().map(|_| &keep as &dyn Fn());
     let times = StartTimes::default();
-    let live = supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-        let deployed = deploy(context, snapshot, job.id)?;
-        let record = runtime.dir.join(DIFFERENCE);
-        fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
-        let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
-        let upper = match keep {
-            Some(_) => scratch::on_disk(&own)?,
-            None => scratch::not_kept(context, &own)?,
-        };
-        if let Some(entry) = &deployed.image {
-            entry.write(&runtime.dir.join(IMAGE))?;
+    let is_mounted = Cell::new(false);
+    let start = |form| {
+        supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
+            let deployed = deploy(context, snapshot, job.id, form)?;
+            is_mounted.set(!deployed.stored_layers.is_empty());
+            let record = runtime.dir.join(DIFFERENCE);
+            fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
+            let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
+            let upper = match keep {
+                Some(_) => scratch::on_disk(&own)?,
+                None => scratch::not_kept(context, &own)?,
+            };
+            if let Some(entry) = &deployed.image {
+                entry.write(&runtime.dir.join(IMAGE))?;
+            }
+            let ground = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
+            let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
+            let services = vec![spool(context)];
+            let asked = options(snapshot, upper, paths, services, temporary(job.id));
+            let stored_layers = deployed.stored_layers.into_iter().rev().collect();
+            let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
+            if keep.is_some() {
+                note_upper(&runtime.dir, &plan)?;
+            }
+            times.prepared(deployed.parts.clone());
+            Ok((plan, leases))
+        })
+    };
+    let live = match start(NodeLayers::Mounted) {
+        // Layers that another job's have taken the room of, or that the kernel does not mount after all.
+        Err(why) if is_mounted.get() => {
+            output::note(&unpacked_instead(&why));
+            start(NodeLayers::Unpacked)?
         }
-        let ground = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
-        let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
-        let services = vec![spool(context)];
-        let asked = options(snapshot, upper, paths, services, temporary(job.id));
-        let stored_layers = deployed.stored_layers.into_iter().rev().collect();
-        let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
-        if keep.is_some() {
-            note_upper(&runtime.dir, &plan)?;
-        }
-        times.prepared(deployed.parts.clone());
-        Ok((plan, leases))
-    })?;
+        started => started?,
+    };
     times.note(job);
     Ok(live)
 }

@@ -154,7 +154,7 @@ pub struct Plan {
     pub base: Base,
     /// Read-only directories between base and upper, the topmost first.
     pub layers: Vec<PathBuf>,
-    /// The same as files of the trusted store, which the helper mounts: what it calls an image is one layer. They lie below `layers`.
+    /// Layers in the trusted store, the topmost first. The helper mounts each as it mounts an image. They lie below `layers`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stored_layers: Vec<ImageId>,
     /// Where changes go.

@@ -8,6 +8,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use skiff_image::export::OpenImage;
 use skiff_image::source::{ImageSource, temporary};
 use skiff_ipc as ipc;
@@ -18,7 +19,7 @@ use skiff_registry::policy::Policies;
 use skiff_registry::registries_conf::RegistriesConf;
 use skiff_registry::{Certificates, ClientSettings, asked_for};
 use skiff_sandbox::helper::Helper;
-use skiff_spec::fault::{Context as _, Fault};
+use skiff_spec::fault::Context as _;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_spec::site::{self, ImageFormat, Site};
@@ -30,7 +31,7 @@ use crate::error::{Error, Result, talk};
 use crate::fetcher;
 use crate::file::parse;
 use crate::index::ImageName;
-use crate::protocol::{RegistryLogin, StoreReply, StoreRequest};
+use crate::protocol::{LayerRequest, RegistryLogin, StoreReply, StoreRequest};
 use crate::store::Quota;
 use crate::writer;
 
@@ -150,16 +151,17 @@ pub fn import(
     writer.last_reply(heard).map(|(reply, _)| reply)
 }
 
-/// Has a layer of an environment taken into the trusted store, unless it is there. `send` gives the layer to the socket that it gets, and
-/// may be told that nobody reads on. Says whether it was there already.
+/// Has a layer of an environment taken into the trusted store, unless it is there. `send` writes the layer to the socket that it gets, which
+/// fails with `EPIPE` if the writer reads no more. Says whether it was there already.
 pub fn add_layer(
     helper: &Path,
-    (id, size, budget): (ImageId, u64, u64),
-    send: impl FnOnce(UnixStream) -> Result<(), Fault> + Send,
+    layer: LayerRequest,
+    send: impl FnOnce(UnixStream) -> skiff_snapshot::Result<()> + Send,
 ) -> Result<bool> {
+    let id = layer.id;
     let mut writer = Writer::start(helper)?;
     let (ours, theirs) = UnixStream::pair().context(|| "socket for a layer")?;
-    writer.send(&StoreRequest::Layer { id, size, budget })?;
+    writer.send(&StoreRequest::Layer(layer))?;
     ipc::send_descriptors::<StoreRequest>(&writer.socket, &[theirs.as_fd()]).map_err(talk)?;
     drop(theirs);
     let (sent, reply) = std::thread::scope(|scope| {
@@ -176,8 +178,13 @@ pub fn add_layer(
             Ok(there)
         }
         Ok(_) => Err(Error::OtherAnswer(format!("layer {id}"))),
-        // What the sender has met is why the writer had too little.
-        Err(reply) => Err(sent.err().map_or(reply, Error::Fault)),
+        // If the writer has hung up, it says why; otherwise what the sender has met is why the writer had too little.
+        Err(reply) => match sent {
+            Err(error) if !matches!(error.errno(), Some(Errno::PIPE | Errno::CONNRESET)) => {
+                Err(Error::Layer(error))
+            }
+            _ => Err(reply),
+        },
     }
 }
 
@@ -242,6 +249,14 @@ pub fn has(context: &UserContext, id: ImageId) -> bool {
     };
     let is_mountable = format != Some(ImageFormat::Squashfs) || !missing(names::squashfs(id));
     !missing(names::permit(context.uid, id)) && !missing(names::image(id)) && is_mountable
+}
+
+/// Whether layers can be mounted here, as far as a user can see: there is a store, and its images are mounted as EROFS.
+pub fn takes_layers(context: &UserContext) -> bool {
+    let site = std::fs::read_to_string(site::FILE).ok().and_then(|text| Site::parse(&text).ok());
+    let Site { store, image_format, .. } = site.unwrap_or_default();
+    let is_there = Path::new(&store).symlink_metadata().is_ok();
+    context.helper.is_some() && is_there && image_format != Some(ImageFormat::Squashfs)
 }
 
 /// Has an image of the trusted store mounted, which takes a millisecond, so that its first start finds it so. What cannot be is told by that

@@ -37,14 +37,7 @@ pub enum StoreRequest {
         platform: String,
     },
     /// Take a layer of an environment. It comes by the socket that follows, as it is in the depot, unless it is there.
-    Layer {
-        /// The layer's digest.
-        id: ImageId,
-        /// How long it is, in bytes.
-        size: u64,
-        /// How many bytes all of the user's layers may take on the disk.
-        budget: u64,
-    },
+    Layer(LayerRequest),
     /// An image that the user may use: its file, to be read.
     Open(ImageId),
     /// What is known of an image that the user may use.
@@ -64,6 +57,19 @@ pub enum StoreRequest {
     Verify(Option<ImageId>),
     /// The files of an image that the user may use, a line for each.
     Files(ImageId),
+}
+
+/// A layer of an environment that a user has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LayerRequest {
+    /// The layer's digest.
+    pub id: ImageId,
+    /// How long it is, in bytes. No more of it is read.
+    pub size: u64,
+    /// How many bytes all of the user's layers may take on the disk.
+    pub budget: u64,
+    /// All layers of its snapshot: none of them goes to make room for another.
+    pub snapshot: Vec<ImageId>,
 }
 
 /// Who the user is to a server.

@@ -25,9 +25,9 @@ use crate::error::{Error, Result, talk};
 use crate::fetcher::process;
 use crate::fetcher::{Fetcher, RemoteFetcher};
 use crate::import::ImportJob;
-use crate::layer::{self, LayerJob, Taken};
+use crate::layer::{self, LayerJob, ReceivedLayer};
 use crate::listing;
-use crate::protocol::{CheckedImage, LayerState, StoreReply, StoreRequest};
+use crate::protocol::{CheckedImage, LayerRequest, LayerState, StoreReply, StoreRequest};
 use crate::pull::{LayerProgress, PullJob, PullWatch, Pulled, pull};
 use crate::store::{ImageMetadata, Quota, Store, Usage};
 
@@ -94,11 +94,11 @@ pub fn run(args: &[String]) -> Result<()> {
             source.and_then(|source| take_over(asked, source, &platform, &mut socket, fetcher))
         }
         StoreRequest::Open(id) => hand_out(asked, id, &mut socket),
-        StoreRequest::Layer { id, size, budget } => {
+        StoreRequest::Layer(wanted) => {
             let sent = Until::new(&socket, until).receive_descriptors::<StoreRequest>(1).map_err(talk);
             sent.and_then(|mut sent| {
                 let sent = sent.pop().ok_or(Error::Misused("the store's writer: no socket for the layer"))?;
-                take_layer(asked, id, (sent.into(), size, budget), &mut socket)
+                take_layer(asked, &wanted, &sent.into(), &mut socket)
             })
         }
         ask => answer(asked, ask, Some(fetcher), &mut |reply| ipc::send(&mut socket, &reply).is_ok()),
@@ -139,18 +139,18 @@ fn take_over(
 /// Takes a layer that the user sends.
 fn take_layer(
     asked: StoreAccess<'_>,
-    id: ImageId,
-    (sent, size, budget): (UnixStream, u64, u64),
+    wanted: &LayerRequest,
+    sent: &UnixStream,
     socket: &mut UnixStream,
 ) -> Result<()> {
     if asked.format != ImageFormat::Erofs {
         return Err(Error::Misused("layers are mounted by kernels with EROFS only"));
     }
     let store = asked.open()?;
-    let job = LayerJob { store: &store, uid: asked.uid, id, sent, size, budget };
-    // Whoever does not hear of it sees by its end that nobody makes it.
+    let job = LayerJob { store: &store, uid: asked.uid, wanted, sent };
+    // A user who does not hear of it goes on waiting, as they would.
     let mut waiting = || drop(ipc::send(socket, &StoreReply::Waiting));
-    let Taken { there, removed } = layer::take(&job, &mut waiting)?;
+    let ReceivedLayer { there, removed } = layer::receive(&job, &mut waiting)?;
     ipc::send(socket, &StoreReply::Layer { there, removed }).map_err(talk)
 }
 
@@ -216,7 +216,7 @@ pub fn answer(
     let last = match ask {
         ask @ StoreRequest::Pull { .. } => pull_image(&store, of, &ask, fetcher, say)?,
         // Files come along with these, or go back.
-        StoreRequest::Import { .. } | StoreRequest::Layer { .. } | StoreRequest::Open(_) => {
+        StoreRequest::Import { .. } | StoreRequest::Layer(_) | StoreRequest::Open(_) => {
             return Err(Error::Misused("the store's writer: asked without a socket"));
         }
         StoreRequest::Find(id) => {

@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// Data is written in pieces of this size.
 const GATHER: usize = 1 << 20;
+/// The metadata of files with holes grows with their length: by a few MiB for each TiB. No more than this is a layer's.
+const MOST_SPARSE: u64 = 64 << 40;
 const BLOCK_SIZE: usize = BLOCK as usize;
 
 /// Takes the data in the order in which it comes.
@@ -23,6 +25,8 @@ pub(super) struct DataWriter<'a> {
     /// Number of the first of these in the file.
     block: u64,
     sum: DataSum,
+    /// Length of all files with holes together.
+    sparse: u64,
     /// The ends of files, less than a block each.
     pub tails: Spill,
 }
@@ -38,16 +42,20 @@ pub(super) enum Part {
 impl<'a> DataWriter<'a> {
     pub fn new(image: BorrowedFd<'a>, name: &'a str, tails: Spill) -> Self {
         // The first block is the superblock's.
-        Self { image, name, gathered: Vec::with_capacity(GATHER), block: 1, sum: DataSum::default(), tails }
-    }
-
-    /// How many bytes have come.
-    pub fn bytes(&self) -> u64 {
-        self.next() * BLOCK + self.tails.end()
+        Self {
+            image,
+            name,
+            gathered: Vec::with_capacity(GATHER),
+            block: 1,
+            sum: DataSum::default(),
+            sparse: 0,
+            tails,
+        }
     }
 
     /// Begins a file of this length, of which the first piece of data is this one.
-    pub fn begin(&self, size: u64, first: Option<(u64, u64)>) -> Result<Part> {
+    pub fn begin(&mut self, size: u64, first: Option<(u64, u64)>) -> Result<Part> {
+        self.number(size.div_ceil(BLOCK))?;
         let whole = matches!(first, Some((0, length)) if length == size) || size == 0;
         if whole {
             return Ok(Part::Whole {
@@ -56,6 +64,10 @@ impl<'a> DataWriter<'a> {
                 tail: self.tails.end(),
                 taken: 0,
             });
+        }
+        self.sparse = self.sparse.saturating_add(size);
+        if self.sparse > MOST_SPARSE {
+            return Err(Error::unsound(self.name, "its files with holes are longer than 64 TiB together"));
         }
         Ok(Part::Sparse { sparse: Sparse { size, runs: vec![] }, block: None })
     }

@@ -16,12 +16,12 @@ use skiff_snapshot::stream::{Attr, LayerReader, LayerRecord, OPAQUE};
 use super::data::DataWriter;
 use crate::error::{Error, Result};
 
-/// What overlayfs takes for "nothing of this name below": a character device of a number that no device has.
+/// A character device of a number that no device has: overlayfs takes it for "nothing of this name below".
 const WHITEOUT: FileKind = FileKind::CharDevice(0, 0);
 /// The ends of files are read back in pieces of this size.
 const READ_AHEAD: usize = 256 << 10;
 
-/// Where a layer's file is written, and who is asked whether to go on.
+/// Where a layer's file is written.
 pub(super) struct LayerFile<'a> {
     /// An empty file, open for reading and writing.
     pub image: BorrowedFd<'a>,
@@ -29,8 +29,8 @@ pub(super) struct LayerFile<'a> {
     pub name: &'a str,
     /// A directory for a temporary file without a name, and what it is called.
     pub scratch: (BorrowedFd<'a>, &'a str),
-    /// Is told how many bytes there are so far.
-    pub watch: &'a mut dyn FnMut(u64) -> Result<()>,
+    /// Fails when the user has too much. Called often.
+    pub check_quota: &'a mut dyn FnMut() -> Result<()>,
 }
 
 /// Writes the file. It is of no use if this fails.
@@ -39,7 +39,7 @@ pub(super) fn write<R: Read>(
     id: LayerId,
     file: LayerFile<'_>,
 ) -> Result<WrittenImage> {
-    let LayerFile { image, name, scratch: (dir, dir_name), watch } = file;
+    let LayerFile { image, name, scratch: (dir, dir_name), check_quota } = file;
     let data = DataWriter::new(image, name, Spill::new(dir, dir_name)?);
     let mut builder = Builder { tree: None, open: vec![], links: vec![], whiteout: None, data, name };
     let mut reader = reader;
@@ -49,7 +49,7 @@ pub(super) fn write<R: Read>(
         if records > ImageLimits::default().entries {
             return Err(Error::unsound(name, format!("it has more than {} entries", records - 1)));
         }
-        builder.add(record, &mut reader, watch)?;
+        builder.add(record, &mut reader, check_quota)?;
     }
     reader.finish_as(&id)?;
     let Builder { tree, data, .. } = builder;
@@ -103,12 +103,12 @@ impl Builder<'_> {
         &mut self,
         record: LayerRecord,
         reader: &mut LayerReader<R>,
-        watch: &mut dyn FnMut(u64) -> Result<()>,
+        check_quota: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         match record {
             LayerRecord::Dir { name, attr, opaque } => self.directory(&name, &attr, opaque),
             LayerRecord::File { name, attr, linked, size } => {
-                let content = self.content(size, reader, watch)?;
+                let content = self.content(size, reader, check_quota)?;
                 let id = self.inode(&name, &attr, FileKind::File(content))?;
                 self.links.extend(linked.then_some(id));
                 Ok(())
@@ -152,7 +152,7 @@ impl Builder<'_> {
         &mut self,
         size: u64,
         reader: &mut LayerReader<R>,
-        watch: &mut dyn FnMut(u64) -> Result<()>,
+        check_quota: &mut dyn FnMut() -> Result<()>,
     ) -> Result<Content> {
         let mut extent = reader.extent()?;
         let mut part = self.data.begin(size, extent)?;
@@ -160,7 +160,7 @@ impl Builder<'_> {
             while let Some(piece) = reader.piece()? {
                 self.data.take(&mut part, at, piece)?;
                 at += piece.len() as u64;
-                watch(self.data.bytes())?;
+                check_quota()?;
             }
             extent = reader.extent()?;
         }

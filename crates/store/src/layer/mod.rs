@@ -1,51 +1,50 @@
 //! Layers of environments in the store: a node mounts a snapshot's layers as it mounts images, and unpacks nothing.
 //!
 //! A user's process reads the depot, which is theirs, and sends a layer as it is; the writer checks it against its digest while it makes the
-//! file. Who has sent a whole layer has shown that they have it: so another user's layer that is there already is used without being
+//! file. A user who has sent a whole layer has shown that they have it: so another user's layer that is there already is used without being
 //! written again. What was used longest ago goes first when a user's layers take more than they are to.
 
 mod data;
 mod file;
 
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+use rustix::io::Errno;
 use serde_json::json;
 use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
 use skiff_image::assemble::WrittenImage;
+use skiff_ipc::Until;
 use skiff_snapshot::LayerId;
 use skiff_snapshot::stream::LayerReader;
 use skiff_spec::image::ImageId;
-use skiff_sys::SystemContext;
+use skiff_sys::{IgnoreError, SystemContext, SystemError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::protocol::LayerRequest;
 use crate::store::{Begun, ImageMetadata, Patience, Store, UnfinishedImage};
 use file::LayerFile;
 
-/// So long may whoever sends a layer send nothing: depots lie on file systems that may hang.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often is looked whether what grows is too much for its user.
-const LOOK_AT_QUOTA: Duration = Duration::from_secs(1);
+/// Longest time in which a layer arrives: depots lie on file systems that may hang, and others wait for who makes a layer.
+const LONGEST: Duration = Duration::from_secs(600);
+/// Interval between two checks of the user's quota.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// A layer that a user has, and wants to be mounted.
 pub(crate) struct LayerJob<'a> {
     pub store: &'a Store,
     pub uid: u32,
-    /// The digest that it is asked for by.
-    pub id: ImageId,
-    /// Where it is sent.
-    pub sent: UnixStream,
-    /// How long it is, as its sender says.
-    pub size: u64,
-    /// How many bytes all of the user's layers may take; the rest goes, but for this one.
-    pub budget: u64,
+    pub wanted: &'a LayerRequest,
+    /// The socket by which it comes.
+    pub sent: &'a UnixStream,
 }
 
 /// What came of it.
-pub(crate) struct Taken {
+pub(crate) struct ReceivedLayer {
     /// Whether it was there already.
     pub there: bool,
     /// How many other layers of the user's went for it.
@@ -53,64 +52,74 @@ pub(crate) struct Taken {
 }
 
 /// Takes the layer into the store, for this user.
-pub(crate) fn take(job: &LayerJob<'_>, waiting: &mut dyn FnMut()) -> Result<Taken> {
-    let LayerJob { store, uid, id, .. } = *job;
-    job.sent.set_read_timeout(Some(PATIENCE)).on("wait for", id.to_string())?;
+pub(crate) fn receive(job: &LayerJob<'_>, waiting: &mut dyn FnMut()) -> Result<ReceivedLayer> {
+    let (store, uid, id) = (job.store, job.uid, job.wanted.id);
     if store.permitted(uid, id) && store.find(id)?.is_some() {
-        return store.permit(uid, id).map(|()| Taken { there: true, removed: 0 });
+        return store.permit(uid, id).map(|()| ReceivedLayer { there: true, removed: 0 });
     }
     let (there, removed) = match store.begin((id, uid), Patience::default(), waiting)? {
+        // Made by another process of this user, who was waited for.
+        Begun::There(_) if store.permitted(uid, id) => (true, 0),
         Begun::There(_) => {
-            prove(job)?;
+            check_possession(job)?;
             store.permit_more(uid, id)?;
             (true, 0)
         }
         Begun::New(making) => (false, make(job, making)?),
     };
-    let removed = removed + store.keep_layers_within(uid, job.budget, id)?;
-    Ok(Taken { there, removed })
+    let removed = removed + store.keep_layers_within(uid, job.wanted.budget, &job.wanted.snapshot)?;
+    if store.find(id)?.is_none() {
+        // Whoever had it has let go of it meanwhile.
+        store.forbid(uid, id).ignore_error("it counts as one of the user's until the next collection");
+        return Err(Error::Overtaken(id));
+    }
+    Ok(ReceivedLayer { there, removed })
 }
 
-fn reader<'j>(job: &'j LayerJob<'_>) -> Result<LayerReader<&'j UnixStream>> {
-    Ok(LayerReader::new(&job.sent, job.id.to_string())?)
+/// Reads no more than the sender has said that there is: that is what the quota was asked for.
+fn reader<'j>(job: &'j LayerJob<'_>) -> Result<LayerReader<impl Read + use<'j>>> {
+    let sent = Until::new(job.sent, Instant::now() + LONGEST).take(job.wanted.size);
+    Ok(LayerReader::new(sent, job.wanted.id.to_string())?)
 }
 
 fn digest(id: ImageId) -> LayerId {
     LayerId(id.0)
 }
 
-/// Reads all of a layer that is there: whoever can send it has it.
-fn prove(job: &LayerJob<'_>) -> Result<()> {
+/// Reads all of a layer that is there: a user who can send it has it.
+fn check_possession(job: &LayerJob<'_>) -> Result<()> {
     let mut reader = reader(job)?;
     while reader.record()?.is_some() {}
-    Ok(reader.finish_as(&digest(job.id))?)
+    Ok(reader.finish_as(&digest(job.wanted.id))?)
 }
 
 /// Makes its file; says how many other layers went for it.
 fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
-    let LayerJob { store, uid, id, .. } = *job;
-    let removed = store.make_room_for_layer(uid, job.size)?;
+    let LayerJob { store, uid, wanted, .. } = *job;
+    let LayerRequest { id, size, .. } = *wanted;
+    let removed = store.make_room_for_layer(uid, size, &wanted.snapshot)?;
     making.count_for(uid)?;
     let (room, name) = (making.room(), making.name());
+    reserve(&making, size)?;
     let room_name = room.display().to_string();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", &*room_name)?;
-    let mut looked = Instant::now();
-    let mut watch = |_| {
-        if looked.elapsed() < LOOK_AT_QUOTA {
+    let mut checked = Instant::now();
+    let mut check_quota = || {
+        if checked.elapsed() < BETWEEN_CHECKS {
             return Ok(());
         }
-        looked = Instant::now();
-        store.check_quota(uid)
+        checked = Instant::now();
+        store.make_room_for_layer(uid, 0, &wanted.snapshot).map(drop)
     };
     let target = LayerFile {
         image: making.file(),
         name: &name,
         scratch: (scratch.as_fd(), &room_name),
-        watch: &mut watch,
+        check_quota: &mut check_quota,
     };
     let WrittenImage { summary, data_sum } = file::write(reader(job)?, digest(id), target)?;
-    store.check_quota(uid)?;
+    store.make_room_for_layer(uid, 0, &wanted.snapshot)?;
     check(&making)?;
     let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
@@ -124,6 +133,18 @@ fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
     // Before it is there: what nobody may use, anybody may have collected.
     store.permit(uid, id)?;
     making.publish(&record).map(|()| removed)
+}
+
+/// Allocates the file's room at once. So it counts for the user from the beginning, ends of files included that are kept beside it meanwhile; and
+/// written into such room, data costs less.
+fn reserve(making: &UnfinishedImage<'_>, size: u64) -> Result<()> {
+    match fallocate(making.file(), FallocateFlags::empty(), 0, size.max(1)) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+            Err(SystemError::new("allocate room for", making.name(), errno).into())
+        }
+        // Not every file system can.
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Reads the finished file as whoever trusts the store will: what our writer did wrong must not reach a kernel.

@@ -7,8 +7,9 @@ use skiff_erofs::{InodeKind, Reader};
 use skiff_snapshot::stream::LayerReader;
 use skiff_spec::image::ImageId;
 
-use super::{LayerJob, Taken, take};
+use super::{LayerJob, ReceivedLayer, receive};
 use crate::error::{Error, Result};
+use crate::protocol::LayerRequest;
 use crate::store::{Quota, Store};
 
 /// A layer's stream, record by record, as `crates/snapshot/src/layer/mod.rs` says.
@@ -116,12 +117,19 @@ fn store() -> (tempfile::TempDir, Store) {
     (dir, store)
 }
 
-fn send(store: &Store, uid: u32, id: ImageId, bytes: &[u8]) -> Result<Taken> {
+fn send(store: &Store, uid: u32, id: ImageId, bytes: &[u8]) -> Result<ReceivedLayer> {
+    send_as(store, uid, (id, bytes.len() as u64), bytes)
+}
+
+/// Sends a layer that is said to be so long.
+fn send_as(store: &Store, uid: u32, (id, size): (ImageId, u64), bytes: &[u8]) -> Result<ReceivedLayer> {
     let (sent, mut to) = UnixStream::pair().expect("sockets");
     let bytes = bytes.to_vec();
     // A writer that wants no more hangs up.
     let sending = std::thread::spawn(move || drop(to.write_all(&bytes)));
-    let taken = take(&LayerJob { store, uid, id, sent, size: 0, budget: u64::MAX }, &mut || ());
+    let wanted = LayerRequest { id, size, budget: u64::MAX, snapshot: vec![id] };
+    let taken = receive(&LayerJob { store, uid, wanted: &wanted, sent: &sent }, &mut || ());
+    drop(sent);
     sending.join().expect("sent");
     taken
 }
@@ -219,6 +227,8 @@ fn nothing_is_there_of_a_layer_that_is_not_the_one_asked_for() {
         refused(id, &changed);
     }
     refused(id, &[&bytes[..], b"more"].concat());
+    let longer = send_as(&store, 7, (id, bytes.len() as u64 - 1), &bytes).map(|_| ()).expect_err("refused");
+    assert!(longer.to_string().contains("cut off"), "{longer}");
     assert!(!send(&store, 7, id, &bytes).expect("the right one").there);
 }
 
@@ -244,4 +254,44 @@ fn a_layer_beyond_the_quota_is_refused_and_leaves_nothing() {
     assert!(matches!(error, Error::Quota { .. }), "{error}");
     assert!(store.images().expect("images").is_empty());
     assert_eq!(std::fs::read_dir(dir.path().join("tmp")).expect("a directory").count(), 0);
+}
+
+#[test]
+fn holes_do_not_fill_the_disk() {
+    let (_dir, store) = store();
+    let refused = |size: u64, files: usize| {
+        let mut stream = Stream::new();
+        for number in 0..files {
+            stream.file(&format!("{number:03}"), false, size, &[(0, b"x")]);
+        }
+        let (bytes, id) = stream.end();
+        send(&store, 7, id, &bytes).is_err()
+    };
+    assert!(refused(i64::MAX.cast_unsigned(), 1) && refused(17 << 40, 1) && refused(8 << 40, 9));
+    assert!(!refused(1 << 40, 2), "files of a TiB are had");
+    let usage = store.usage().expect("usage");
+    assert!(usage.images < 64 << 20, "{usage:?}");
+}
+
+#[test]
+fn times_before_1970_and_data_across_the_writers_pieces() {
+    let mut stream = Stream::new();
+    let large = pattern((1 << 20) + 5000, 4);
+    stream.file("sparse", false, 9 << 20, &[(4096, &large), (5 << 20, &large)]);
+    let mut bytes = vec![];
+    // The root's time: behind magic, version, tag, name, mode and owners.
+    std::mem::swap(&mut bytes, &mut stream.bytes);
+    bytes[16 + 3 + 12..16 + 3 + 20].copy_from_slice(&(-5_i64).to_le_bytes());
+    stream.bytes = bytes;
+    let (bytes, id) = stream.end();
+    let (_dir, store) = store();
+    send(&store, 7, id, &bytes).expect("taken");
+    store.verify(id).expect("as it was made");
+    let reader = Reader::open(store.open_image(id).expect("open"), "test").expect("EROFS");
+    assert_eq!(reader.root().expect("root").mtime, -5);
+    let file = reader.files().map(|f| f.expect("sound")).find(|f| f.path == b"sparse").expect("there").inode;
+    let mut wanted = vec![0; 9 << 20];
+    wanted[4096..4096 + large.len()].copy_from_slice(&large);
+    wanted[5 << 20..(5 << 20) + large.len()].copy_from_slice(&large);
+    assert!(read_all(&reader, &file) == wanted);
 }

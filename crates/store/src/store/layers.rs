@@ -3,41 +3,52 @@
 use skiff_spec::image::ImageId;
 
 use super::Store;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// So many layers one user has at most: they count as images, and are not to keep this user from having some.
 const MOST_LAYERS: usize = 200;
 
 impl Store {
-    /// Sees to it that a user may have so many bytes more, if need be instead of layers; says how many of these went.
+    /// Sees to it that a user may have so many bytes more, if need be instead of layers that are not among these; says how many went.
     ///
     /// # Errors
-    /// [`Error::Quota`] where all layers are not enough; the store cannot be read or written to.
-    pub(crate) fn make_room_for_layer(&self, uid: u32, bytes: u64) -> Result<usize> {
-        let lacks_room = |error: &Error| matches!(error, Error::Quota { .. } | Error::TooManyImages { .. });
-        let mut oldest = None;
-        let mut gone = 0;
-        loop {
-            match self.check_room(uid, bytes) {
-                Err(error) if lacks_room(&error) => {
-                    let layers = match &mut oldest {
-                        Some(layers) => layers,
-                        None => oldest.insert(self.layers_of(uid)?.into_iter()),
-                    };
-                    let Some((id, _)) = layers.next() else { return Err(error) };
-                    self.forbid(uid, id)?;
-                    gone += 1;
-                }
-                other => return other.map(|()| gone),
-            }
-        }
+    /// [`Error::Quota`](crate::Error::Quota) where all of them are not enough: then all stay. The store cannot be read or written to.
+    pub(crate) fn make_room_for_layer(&self, uid: u32, bytes: u64, but_for: &[ImageId]) -> Result<usize> {
+        self.make_room(uid, bytes, but_for)
     }
 
-    /// Takes from a user the layers used longest ago, until the rest takes no more than `budget` bytes; but for one. Says how many went.
+    /// Takes from a user the layers used longest ago, until at least so many bytes and layers are gone. Says how many went: none, if all that
+    /// may go are not enough.
+    pub(super) fn give_up_layers(
+        &self,
+        uid: u32,
+        (bytes, count): (u64, usize),
+        but_for: &[ImageId],
+    ) -> Result<usize> {
+        let layers: Vec<_> =
+            self.layers_of(uid)?.into_iter().filter(|(id, _)| !but_for.contains(id)).collect();
+        let all: u64 = layers.iter().map(|(_, size)| size).sum();
+        if all < bytes || layers.len() < count {
+            return Ok(0);
+        }
+        let (mut freed, mut gone) = (0, 0);
+        for (id, size) in layers {
+            if freed >= bytes && gone >= count {
+                break;
+            }
+            self.forbid(uid, id)?;
+            freed += size;
+            gone += 1;
+        }
+        Ok(gone)
+    }
+
+    /// Takes from a user the layers used longest ago, until the rest takes no more than `budget` bytes; but for those of one snapshot, which
+    /// stay however large it is. Says how many went.
     ///
     /// # Errors
     /// The store cannot be read or written to.
-    pub(crate) fn keep_layers_within(&self, uid: u32, budget: u64, but_for: ImageId) -> Result<usize> {
+    pub(crate) fn keep_layers_within(&self, uid: u32, budget: u64, but_for: &[ImageId]) -> Result<usize> {
         let layers = self.layers_of(uid)?;
         let mut bytes: u64 = layers.iter().map(|(_, bytes)| bytes).sum();
         let (all, mut gone) = (layers.len(), 0);
@@ -45,7 +56,7 @@ impl Store {
             if bytes <= budget && all - gone <= MOST_LAYERS {
                 break;
             }
-            if id != but_for {
+            if !but_for.contains(&id) {
                 self.forbid(uid, id)?;
                 bytes -= size;
                 gone += 1;
@@ -71,6 +82,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::store::{Begun, ImageMetadata, Patience, Quota};
 
     fn add(store: &Store, number: u8, layer: bool) -> ImageId {
@@ -107,9 +119,13 @@ mod tests {
         for number in [2, 3, 4] {
             add(&store, number, true);
         }
-        assert_eq!(store.make_room_for_layer(7, 200 << 10).expect("room"), 1);
-        assert_eq!(left(&store), [1, 3, 4]);
-        assert!(matches!(store.make_room_for_layer(7, 900 << 10), Err(Error::Quota { .. })));
+        assert_eq!(store.make_room_for_layer(7, 200 << 10, &[ImageId([2; 32])]).expect("room"), 1);
+        assert_eq!(left(&store), [1, 2, 4], "the oldest but for those of the snapshot");
+        assert!(matches!(store.make_room_for_layer(7, 900 << 10, &[]), Err(Error::Quota { .. })));
+        assert_eq!(left(&store), [1, 2, 4], "in vain nothing goes");
+        store.check_room(7, 400 << 10).expect("layers make room for images, too");
+        assert_eq!(left(&store), [1, 4]);
+        store.check_room(7, 700 << 10).expect("the last one");
         assert_eq!(left(&store), [1], "an image is never taken for a layer");
     }
 
@@ -122,7 +138,7 @@ mod tests {
         for number in [3, 4, 5] {
             add(&store, number, true);
         }
-        let keep = |budget| store.keep_layers_within(7, budget, wanted).expect("kept");
+        let keep = |budget| store.keep_layers_within(7, budget, &[wanted]).expect("kept");
         assert_eq!(keep(4 << 20), 0);
         assert_eq!(keep(700 << 10), 2);
         assert_eq!(left(&store), [1, 2, 5]);

@@ -100,28 +100,41 @@ impl Store {
         Ok(all.into_iter().filter(|usage| usage.total() > 0).collect())
     }
 
-    /// Whether a user may have so many bytes more. Layers that are only kept make room first.
+    /// Whether a user may have so many bytes more. Blobs that are only kept make room first, then layers of environments, which depots have.
     ///
     /// # Errors
     /// [`Error::Quota`] where not.
     pub(crate) fn check_room(&self, uid: u32, bytes: u64) -> Result<()> {
-        let Some(quota) = self.quota_of(uid)? else { return Ok(()) };
+        self.make_room(uid, bytes, &[]).map(drop)
+    }
+
+    /// The same; layers that are among these stay. Says how many went.
+    pub(super) fn make_room(&self, uid: u32, bytes: u64, but_for: &[ImageId]) -> Result<usize> {
+        let Some(quota) = self.quota_of(uid)? else { return Ok(0) };
         let usage = self.usage_of(uid)?;
-        if usage.count >= MOST_IMAGES {
-            return Err(Error::TooManyImages { most: MOST_IMAGES });
+        let mut gone = 0;
+        if bytes > 0 && usage.count >= MOST_IMAGES {
+            gone = self.give_up_layers(uid, (0, 1), but_for)?;
+            if gone == 0 {
+                return Err(Error::TooManyImages { most: MOST_IMAGES });
+            }
         }
         if usage.total().saturating_add(bytes) <= quota {
-            return Ok(());
+            return Ok(gone);
         }
         if usage.blobs > 0 && (usage.total() - usage.blobs).saturating_add(bytes) <= quota {
+            // What is read still is open, and goes when that is closed.
             self.drop_blobs(uid)?;
+        }
+        let wanted = self.usage_of(uid)?.total().saturating_add(bytes);
+        if wanted > quota {
+            gone += self.give_up_layers(uid, (wanted - quota, 0), but_for)?;
         }
         let used = self.usage_of(uid)?.total();
         if used.saturating_add(bytes) <= quota {
-            Ok(())
-        } else {
-            Err(Error::Quota { used, more: bytes, quota })
+            return Ok(gone);
         }
+        Err(Error::Quota { used, more: bytes, quota })
     }
 
     /// Whether a user, with all that is being made for this one, is within the quota still. Layers that are only kept make room.
@@ -135,8 +148,7 @@ impl Store {
             // What is read still is open, and goes when that is closed.
             self.drop_blobs(uid)?;
         }
-        let used = self.usage_of(uid)?.total();
-        if used <= quota { Ok(()) } else { Err(Error::Quota { used, more: 0, quota }) }
+        self.make_room(uid, 0, &[]).map(drop)
     }
 
     /// An image that is there becomes one of this user's.
