@@ -21,7 +21,7 @@ ok as alice srun -N2 --environment=dev --environment-commit sh -c '
     python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
 job=$(number "$err")
 has "$err" "skiff: job $job: "
-has "$err" 'changes in dev on n1 are a snapshot ('
+has "$err" 'changes in dev on n1 saved as a snapshot ('
 has "$err" "skiff: job $job: 1 sockets and devices are not in it"
 lacks "$err" 'on n2'
 equal "$(changes)" "job-changes job $job on n1, of 2 nodes [\"job-$job-n1\"]"
@@ -45,6 +45,7 @@ equal "$out" 'A /opt/new/two'
 # Going there, and back.
 ok as alice skiff env stop dev
 ok as alice skiff env rollback dev "job-$second-n2"
+has "$err" "\`skiff env rollback dev ${home:0:12}\` takes that back"
 inside alice dev 'cat /etc/marker /opt/new/two'
 equal "$out" $'on n1\ntwo'
 ok as alice skiff env stop dev
@@ -78,13 +79,13 @@ done
 # A batch script: its own output has the message. Its other nodes, and jobs that fail or are killed, keep theirs in the epilog.
 ok as alice sbatch --parsable -W -N2 --environment=dev --environment-commit=all -o out --wrap 'srun sh -c "echo \$SLURMD_NODENAME >/etc/marker"; echo script >>/opt/t/tool'
 job=$out
-has "$(cat out)" 'changes in dev on n1 are a snapshot'
+has "$(cat out)" 'changes in dev on n1 saved as a snapshot'
 has_changes "job-$job-n1"
 has_changes "job-$job-n2"
 ok as alice skiff env diff "dev@job-$job-n1" "dev@job-$job-n2"
 equal "$out" $'C /etc/marker\nC /opt/t/tool'
 fails 3 as alice sbatch --parsable -W --environment=dev --environment-commit -o out --wrap 'echo failed >/etc/marker; exit 3'
-has "$(cat out)" 'changes in dev on n1 are a snapshot'
+has "$(cat out)" 'changes in dev on n1 saved as a snapshot'
 fails 7 as alice srun -n2 -w n1 --environment=dev --environment-commit sh -c 'echo failed >/etc/failed; exit 7'
 eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 rm -f up
@@ -104,15 +105,24 @@ equal "$out" $'one\none\ntwo'
 ok as alice salloc -Q -n1 -w n2 sh -c 'srun -n1 --environment=dev --environment-commit sh -c "echo step >/etc/marker"; echo $SLURM_JOB_ID'
 job=$(tail -1 <<<"$out")
 has_changes "job-$job-n2"
+# A step has its own first node, which need not be the job's.
+ok as alice salloc -Q -N2 sh -c 'srun -N1 -n1 -w n2 --environment=dev --environment-commit sh -c "echo second >/etc/marker"
+    srun -N1 -n1 -w n2 --environment=dev --environment-commit=n1 true; echo $? $SLURM_JOB_ID'
+has "$err" '--environment-commit=n1: the step has no such node'
+job=${out#* }
+equal "${out% *}" 125
+has_changes "job-$job-n2"
+ok as alice srun -n1 --environment="dev@job-$job-n2" cat /etc/marker
+equal "$out" second
 
 # By a variable, which means environments only.
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=n2 srun -N2 --environment=dev sh -c 'echo variable >/etc/marker'
-has "$err" 'changes in dev on n2 are a snapshot'
+has "$err" 'changes in dev on n2 saved as a snapshot'
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=rank0 srun -Q -n1 --environment=none true
 equal "$err" ''
 # From inside, of the environment that one is in.
 inside alice dev 'srun -n1 --environment-commit sh -c "echo inside >/etc/marker" 2>&1'
-has "$out" 'changes in dev on n1 are a snapshot'
+has "$out" 'changes in dev on n1 saved as a snapshot'
 
 # What cannot be meant.
 fails 125 as alice srun -n1 --environment-commit true
@@ -130,7 +140,7 @@ has "$err" "hint: --container-save=FILE keeps a container's files"
 fails 125 as alice srun -n1 --environment=image:nothing:1 --environment-commit true
 has "$err" '--environment-commit: nothing:1 is not an environment'
 ok as alice sbatch --parsable -W --environment=dev -o out --wrap 'srun -n1 --environment-commit true; echo $?'
-has "$(cat out)" '--environment-commit is said of the job'
+has "$(cat out)" '--environment-commit applies to the whole job'
 has "$(cat out)" $'\n'125
 
 # A depot that is full: said, and nothing half made.

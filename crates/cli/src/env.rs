@@ -151,7 +151,7 @@ pub enum EnvCommand {
     /// Give a snapshot a tag, or take one away; snapshots with tags are kept
     #[command(after_help = REFERENCES)]
     Tag {
-        /// Snapshot; without @REF the newest
+        /// Snapshot; without @REF the newest that is not a job's changes
         #[arg(value_name = "NAME@REF")]
         env: EnvRevision,
         /// Tag: letters, digits, '.', '_' and '-'

@@ -64,6 +64,17 @@ pub fn note_upper(dir: &Path, plan: &Plan) -> Result<()> {
     small_file::write(&file, &bytes).context(shown)
 }
 
+/// Whether it is written down where the changes of a root go.
+pub fn has_upper(dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir.join(UPPER)).is_ok()
+}
+
+/// Forgets where the changes of a root went.
+pub fn forget_upper(dir: &Path) -> Result<()> {
+    let file = dir.join(UPPER);
+    std::fs::remove_file(&file).context(|| file.display().to_string())
+}
+
 /// What came of it.
 #[derive(Serialize, Deserialize)]
 struct Taken {

@@ -143,6 +143,23 @@ impl SnapshotHistory {
         }
     }
 
+    /// The newest of the environment's own states: what a job has changed is none.
+    fn newest_own(&self) -> Option<&HistoryEntry> {
+        self.entries.iter().find(|entry| entry.origin != SnapshotOrigin::JobChanges)
+    }
+
+    /// The snapshot that is meant where none is named.
+    fn find_newest_own(&self, name: &EnvName) -> Result<SnapshotId> {
+        match (self.newest_own(), self.entries.is_empty()) {
+            (Some(entry), _) => Ok(entry.snapshot),
+            (None, true) => Err(self.no_such(name, &Revision::Back(0))),
+            (None, false) => {
+                Err(Error::new(format!("environment {name}: only jobs' changes are in its history"))
+                    .hint(format!("name one: `skiff env tag {name}{AT}REF TAG`")))
+            }
+        }
+    }
+
     /// Has a tag name a snapshot; one that names another already stays as it is.
     fn set_tag(&mut self, name: &EnvName, tag: &TagName, snapshot: SnapshotId) -> Result<()> {
         match self.tags.get(tag).filter(|known| **known != snapshot) {
@@ -180,8 +197,7 @@ impl SnapshotHistory {
         let untagged = self.entries.iter().filter(|entry| !tagged.contains(&entry.snapshot));
         let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry));
         // Of the environment's own states, and of all.
-        let own = self.entries.iter().find(|entry| entry.origin != SnapshotOrigin::JobChanges);
-        let newest = self.entries.first().into_iter().chain(own);
+        let newest = self.entries.first().into_iter().chain(self.newest_own());
         let recent = recent.chain(newest).map(|entry| entry.snapshot).collect();
         KeptSnapshots { tagged, recent }
     }

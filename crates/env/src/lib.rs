@@ -2,7 +2,7 @@
 
 pub mod base_fingerprint;
 pub mod between;
-mod bounded;
+pub mod bounded;
 pub mod calling;
 pub mod commit;
 pub mod contents;

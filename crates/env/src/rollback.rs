@@ -65,11 +65,17 @@ pub fn rollback(
     let occasion =
         history::Occasion { message: Some(format!("to {revision}")), ..SnapshotOrigin::Rollback.into() };
     history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
-    output::note(&format!(
-        "environment {name} is as in {revision} ({}); `skiff env rollback {name} {AT}~1` takes that back",
-        short(snapshot)
-    ));
+    output::note(&rolled_back(&name, revision, snapshot, &before.descriptor.snapshot));
     Ok(())
+}
+
+/// What was done, and the way back. A place in the list would not do: a job's changes may be newer than the state `before`.
+fn rolled_back(name: &EnvName, revision: &Revision, snapshot: SnapshotId, before: &str) -> String {
+    let to = short(snapshot);
+    let way_back = before.parse().map_or_else(|_| before.to_owned(), short);
+    format!(
+        "environment {name} is as in {revision} ({to}); `skiff env rollback {name} {way_back}` takes that back"
+    )
 }
 
 /// The one snapshot that is named.
@@ -130,4 +136,17 @@ fn replace(context: &UserContext, env: &Environment, depot: &Depot, snapshot: Sn
         return replaced;
     }
     deleted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_back_names_the_snapshot_itself() {
+        let (name, revision) = ("dev".parse().expect("a name"), "job-7-n1".parse().expect("a revision"));
+        let said = rolled_back(&name, &revision, SnapshotId([0x1a; 32]), &SnapshotId([0x2b; 32]).to_string());
+        let want = "environment dev is as in job-7-n1 (1a1a1a1a1a1a); `skiff env rollback dev 2b2b2b2b2b2b` takes that back";
+        assert_eq!(said, want);
+    }
 }

@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::process::getpid;
-use skiff_env::commit::{JobRoot, commit, note_failure};
+use skiff_env::commit::{JobRoot, commit, forget_upper, has_upper, note_failure};
 use skiff_env::deploy::node_name;
-use skiff_env::job_records::{CommitRecord, JobFigures, JobPlace};
+use skiff_env::job_records::{CommitRecord, JobPlace};
 use skiff_launch::manager::slurm_hosts;
 use skiff_output as output;
 use skiff_runtime::control::Live;
@@ -27,10 +27,15 @@ use skiff_user::context::UserContext;
 
 use crate::job::{self, JobStep, KEPT, SlurmJob, USER};
 
+mod result;
+
+pub use result::add_result;
+use result::{CommitResult, is_done, mark_done, next_earlier, set_aside};
+
 /// In the directory of a root whose changes are to be kept: where that is, and of which job.
 const HERE: &str = "commit-here";
-/// There once that is done, or has failed and was told.
-const DONE: &str = "commit-done";
+/// In the same directory: what is to be told to the user of roots of the job that have ended by themselves.
+const UNTOLD: &str = "commit-untold";
 /// Longest such note, in bytes.
 const LONGEST: u64 = 64 << 10;
 
@@ -57,7 +62,12 @@ impl KeptRoot {
             read => read.context(shown)?,
         };
         let text = String::from_utf8_lossy(&bytes);
-        Self::parse(&text).map(Some).ok_or_else(|| Error::new(format!("{}: not understood", shown())))
+        Self::parse(&text).map(Some).ok_or_else(|| Error::new(format!("{}: invalid record", shown())))
+    }
+
+    /// The same, unless its changes were kept, or that has failed and was told.
+    fn awaited(dir: &Path) -> Result<Option<Self>> {
+        Ok(Self::of(dir)?.filter(|_| !is_done(dir)))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -94,52 +104,6 @@ impl KeptRoot {
     }
 }
 
-/// What came of it, for the node's figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CommitResult {
-    Kept(u64),
-    Unchanged,
-    Failed,
-}
-
-impl CommitResult {
-    fn to_text(self) -> String {
-        match self {
-            Self::Kept(bytes) => format!("kept {bytes}\n"),
-            Self::Unchanged => "unchanged\n".into(),
-            Self::Failed => "failed\n".into(),
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        match text.trim_end() {
-            "unchanged" => Some(Self::Unchanged),
-            "failed" => Some(Self::Failed),
-            other => other.strip_prefix("kept ")?.parse().ok().map(Self::Kept),
-        }
-    }
-}
-
-fn mark_done(dir: &Path, result: CommitResult) {
-    let file = dir.join(DONE);
-    small_file::write(&file, result.to_text().as_bytes()).ignore_error("what is kept twice is one snapshot");
-}
-
-/// Adds what came of it to the job's figures.
-pub fn add_result(dir: &Path, figures: &mut JobFigures) {
-    let text = small_file::read_below(CWD, dir.join(DONE), LONGEST).ok();
-    match text.and_then(|text| CommitResult::parse(&String::from_utf8_lossy(&text))) {
-        Some(CommitResult::Kept(bytes)) => figures.kept.push(bytes),
-        Some(CommitResult::Unchanged) => figures.unchanged += 1,
-        Some(CommitResult::Failed) => figures.failed += 1,
-        None => {}
-    }
-}
-
-fn is_done(dir: &Path) -> bool {
-    fs::symlink_metadata(dir.join(DONE)).is_ok_and(|found| found.is_file())
-}
-
 /// Where a root of a job is. A job that is requeued comes back with its number, and is another one then: the prolog's link tells them apart.
 pub fn place(job: &SlurmJob) -> Result<JobPlace> {
     let link = job::dir(job.id).join(USER);
@@ -149,27 +113,57 @@ pub fn place(job: &SlurmJob) -> Result<JobPlace> {
     Ok(JobPlace { job: job.id, node: node_name(), root: format!("{name}.{:x}", stat.st_mtime) })
 }
 
+/// Before a root is made, with its lock held. Where the one before has ended by itself, what was changed in that is kept now: the new root
+/// begins without it. That has a record of its own in the depot, and the next task tells the user. Where it fails, the job runs all the same.
+pub fn keep_earlier(context: &UserContext, dir: &Path) -> Result<()> {
+    if !has_upper(dir) {
+        return Ok(());
+    }
+    if let Some(mut root) = KeptRoot::of(dir)? {
+        let number = next_earlier(dir);
+        let JobPlace { job, node, .. } = root.place.clone();
+        root.place.root = format!("{}.{number}", root.place.root);
+        if !is_done(dir) {
+            let told = match root.commit(context, dir) {
+                Ok(record) => told_of(&root.place, &record).join("\n"),
+                Err(e) => e.to_string(),
+            };
+            let all =
+                format!("job {job}: its environment on {node} ended by itself and began anew\n{told}\n");
+            small_file::write(&dir.join(UNTOLD), all.as_bytes())
+                .ignore_error("the depot has it, for `skiff env status`");
+        }
+        // What the new root changes is to be kept as well.
+        set_aside(dir, number)?;
+    }
+    forget_upper(dir)
+}
+
+/// Tells the user what became of earlier roots, once.
+fn tell_earlier(dir: &Path) {
+    let own = dir.join(format!("{UNTOLD}.{}", getpid().as_raw_nonzero()));
+    if fs::rename(dir.join(UNTOLD), &own).is_err() {
+        return;
+    }
+    if let Ok(text) = small_file::read_below(CWD, &own, LONGEST) {
+        String::from_utf8_lossy(&text).lines().for_each(output::note);
+    }
+    fs::remove_file(&own).ignore_error("it goes with the job's directory");
+}
+
 /// Before a task: notes that what is changed here is to be kept, if it is.
 pub fn begin(job: &SlurmJob) -> Result<()> {
     let JobSpec::Snapshot(snapshot) = &job.spec else { return Ok(()) };
     let Some(commit) = &snapshot.commit else { return Ok(()) };
     let dir = job.supervisor_dir();
+    tell_earlier(&dir);
     let file = dir.join(HERE);
     // One that another task of this node has made.
     if file.exists() {
         return Ok(());
     }
-    let hosts = std::env::var("SLURM_JOB_NODELIST").ok().and_then(|list| slurm_hosts(&list));
-    let hosts = hosts.ok_or_else(|| {
-        Error::new("--environment-commit: SLURM_JOB_NODELIST does not say which nodes the job has")
-    })?;
+    let hosts = hosts(commit, |name| std::env::var(name).ok())?;
     let place = place(job)?;
-    if let CommitNodes::Node(node) = &commit.nodes
-        && !hosts.contains(node)
-    {
-        return Err(Error::new(format!("--environment-commit={node}: the job has no such node"))
-            .hint(format!("it has {}; sbatch --nodelist={node} asks for that one", few(&hosts))));
-    }
     if !is_wanted(&commit.nodes, &place.node, &hosts) {
         return Ok(());
     }
@@ -178,6 +172,25 @@ pub fn begin(job: &SlurmJob) -> Result<()> {
     let new = dir.join(format!("{HERE}.{}", getpid().as_raw_nonzero()));
     small_file::write(&new, root.to_text()?.as_bytes()).context(|| new.display().to_string())?;
     fs::rename(&new, &file).context(|| file.display().to_string())
+}
+
+/// The nodes of the job, or of the step that has asked for it: a step may have only some of the job's. Refuses a node that is none of them.
+fn hosts(commit: &JobCommit, variable: impl Fn(&str) -> Option<String>) -> Result<Vec<String>> {
+    let (name, of, command) = match commit.step {
+        true => ("SLURM_STEP_NODELIST", "step", "srun"),
+        false => ("SLURM_JOB_NODELIST", "job", "sbatch"),
+    };
+    let hosts = variable(name).and_then(|list| slurm_hosts(&list)).ok_or_else(|| {
+        Error::new(format!("--environment-commit: {name} does not say which nodes the {of} has"))
+    })?;
+    match &commit.nodes {
+        CommitNodes::Node(node) if !hosts.contains(node) => {
+            let have = few(&hosts);
+            Err(Error::new(format!("--environment-commit={node}: the {of} has no such node"))
+                .hint(format!("it has {have}; {command} --nodelist={node} asks for that one")))
+        }
+        _ => Ok(hosts),
+    }
 }
 
 fn is_wanted(nodes: &CommitNodes, node: &str, hosts: &[String]) -> bool {
@@ -215,25 +228,29 @@ pub fn at_end_of_step(context: &UserContext, job: &SlurmJob, step: &Live, ended:
     root.commit(context, &dir).map(|record| tell(&root.place, &record))
 }
 
-fn tell(JobPlace { job, node, .. }: &JobPlace, record: &CommitRecord) {
+fn tell(place: &JobPlace, record: &CommitRecord) {
+    told_of(place, record).iter().for_each(|line| output::note(line));
+}
+
+/// What the user hears of it.
+fn told_of(JobPlace { job, node, .. }: &JobPlace, record: &CommitRecord) -> Vec<String> {
     let CommitRecord { environment, snapshot, changes, bytes, skipped, .. } = record;
-    output::note(&match snapshot {
+    let mut told = vec![match snapshot {
         None => format!("job {job}: nothing was changed in {environment} on {node}"),
         Some(_) => format!(
-            "job {job}: {changes} changes in {environment} on {node} are a snapshot ({} written): `skiff env history {environment}`",
+            "job {job}: {changes} changes in {environment} on {node} saved as a snapshot ({} written): `skiff env history {environment}`",
             output::size(*bytes)
         ),
-    });
+    }];
     if *skipped > 0 {
-        output::note(&format!("job {job}: {skipped} sockets and devices are not in it"));
+        told.push(format!("job {job}: {skipped} sockets and devices are not in it"));
     }
+    told
 }
 
 /// In the supervisor of a job's root, when nothing runs there any more: keeps the changes, unless a task has done so.
 pub fn at_end(context: &UserContext, dir: &Path) {
-    if let Ok(Some(root)) = KeptRoot::of(dir)
-        && !is_done(dir)
-    {
+    if let Ok(Some(root)) = KeptRoot::awaited(dir) {
         root.commit(context, dir)
             .ignore_error("nobody hears it here; the depot has the reason, for `skiff env status`");
     }
@@ -241,16 +258,17 @@ pub fn at_end(context: &UserContext, dir: &Path) {
 
 /// In the epilog: waits until the supervisor has done so, or it is too late.
 pub fn wait_for(dir: &Path, end: Instant) -> Result<()> {
+    // Whoever makes a directory of such a name, or a note that nobody understands, is waited for by nobody.
+    if !matches!(KeptRoot::awaited(dir), Ok(Some(_))) {
+        return Ok(());
+    }
     lock::within(end.saturating_duration_since(Instant::now()), || try_lock(dir))?;
     Ok(())
 }
 
 /// In the epilog: notes in the depot that changes were to be kept and nobody has done so.
 pub fn note_if_lost(dir: &Path) -> Result<()> {
-    let Some(root) = KeptRoot::of(dir)? else { return Ok(()) };
-    if is_done(dir) {
-        return Ok(());
-    }
+    let Some(root) = KeptRoot::awaited(dir)? else { return Ok(()) };
     let why = Error::new("the job's environment was gone before they could be kept, or it took too long")
         .hint("out of memory, or `slurm.commit_seconds` too short? slurmd's log on that node may tell");
     mark_done(dir, CommitResult::Failed);
@@ -259,6 +277,8 @@ pub fn note_if_lost(dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use skiff_env::job_records::JobFigures;
+
     use super::*;
 
     #[test]
@@ -274,11 +294,49 @@ mod tests {
     }
 
     #[test]
-    fn results_come_back() {
-        for result in [CommitResult::Kept(7), CommitResult::Unchanged, CommitResult::Failed] {
-            assert_eq!(CommitResult::parse(&result.to_text()), Some(result));
+    fn a_step_looks_at_its_own_nodes() {
+        let variable = |name: &str| match name {
+            "SLURM_JOB_NODELIST" => Some("n[1-2]".to_owned()),
+            "SLURM_STEP_NODELIST" => Some("n2".to_owned()),
+            _ => None,
+        };
+        let asked = |nodes: &str, step| {
+            let commit = JobCommit { nodes: nodes.parse().expect("nodes"), step, script: false };
+            hosts(&commit, variable).map_err(|e| e.message)
+        };
+        assert_eq!(asked("rank0", false), Ok(vec!["n1".into(), "n2".into()]));
+        assert_eq!(asked("n1", false), asked("rank0", false));
+        assert_eq!(asked("rank0", true), Ok(vec!["n2".into()]));
+        assert_eq!(asked("n1", true), Err("--environment-commit=n1: the step has no such node".into()));
+        let commit = JobCommit { nodes: CommitNodes::All, step: true, script: false };
+        assert!(hosts(&commit, |_| None).is_err());
+    }
+
+    #[test]
+    fn only_a_root_with_a_note_is_waited_for_and_a_new_one_again() {
+        let dir = std::env::temp_dir().join(format!("skiff-commit.{}.kept", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let is_awaited = || matches!(KeptRoot::awaited(&dir), Ok(Some(_)));
+        assert!(!is_awaited());
+        fs::write(dir.join(HERE), "anything").expect("a note");
+        assert!(!is_awaited());
+        let spec = format!(
+            r#"{{"environment":"dev","snapshot":"{}","depot":"/d","commit":{{"nodes":"all"}}}}"#,
+            "a1".repeat(32)
+        );
+        fs::write(dir.join(HERE), format!("7\nn1\na1a1.kept.67\n2\n{spec}\n")).expect("a note");
+        assert!(is_awaited());
+        for number in 1..3 {
+            mark_done(&dir, CommitResult::Kept(number));
+            assert!(!is_awaited());
+            set_aside(&dir, next_earlier(&dir)).expect("set aside");
+            assert!(is_awaited());
         }
-        assert_eq!(["", "kept", "kept x", "kept -1"].map(CommitResult::parse), [None; 4]);
+        mark_done(&dir, CommitResult::Failed);
+        let mut figures = JobFigures::default();
+        add_result(&dir, &mut figures);
+        assert_eq!((figures.kept, figures.failed), (vec![1, 2], 1));
+        fs::remove_dir_all(&dir).expect("gone");
     }
 
     #[test]

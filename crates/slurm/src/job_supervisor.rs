@@ -59,6 +59,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
             let deployed = deploy(context, snapshot, job.id, form)?;
             is_mounted.set(!deployed.stored_layers.is_empty());
+            commit::keep_earlier(context, &runtime.dir)?;
             let record = runtime.dir.join(DIFFERENCE);
             fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
             let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();

@@ -24,11 +24,11 @@ const RUN: &str = "/run/skiff";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// No part of a start is larger, in bytes,
+/// Largest part of a job's start that is counted, in bytes.
 const MOST_BYTES: u64 = 1 << 46;
-/// or takes longer, in milliseconds.
+/// Longest time for a part of a job's start that is counted, in milliseconds.
 const MOST_MS: u64 = 3_600_000;
-/// No job has more parts on a node, or more changes.
+/// Most parts of a job's start, and most commits of each result, that are counted on one node.
 const MOST_PARTS: usize = 64;
 
 /// The counters: name, what it is, and whether it is of milliseconds, which are shown as seconds.

@@ -21,9 +21,9 @@ use crate::queue::squeue;
 use crate::stop::stop_job;
 use crate::{metrics, tmp_quota, trash};
 
-/// How long an epilog may remove what the job's user has left on the disk, be it millions of files,
+/// How long an epilog may remove what the job's user has left on the disk, be it millions of files.
 const OWN: Duration = Duration::from_secs(10);
-/// and what is still there of all users.
+/// How long an epilog may then remove what is still on the disk of the jobs of all users.
 const OTHERS: Duration = Duration::from_millis(200);
 /// How long it may take to note in the depot what became of the job's changes, beside the time that keeping them may take.
 const NOTING: Duration = Duration::from_secs(20);
@@ -155,7 +155,8 @@ fn remove_user_dir(context: &UserContext, job_dirs: &TrustedDir, id: u32) -> Res
     let name = id.to_string();
     let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let stopped = stop_job(id, &user_dir, &owner, keeping(context));
+    let (figures, stopped) = stop_job(id, &user_dir, &owner, keeping(context));
+    count(context, &figures);
     trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
     tmp_quota::forget(user_dir.as_fd());
     if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
@@ -164,7 +165,7 @@ fn remove_user_dir(context: &UserContext, job_dirs: &TrustedDir, id: u32) -> Res
             "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
         ));
     }
-    stopped.map(|figures| count(context, &figures))
+    stopped
 }
 
 /// Adds what the job has needed to the node's figures, where the site wants them.

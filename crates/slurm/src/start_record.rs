@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use skiff_env::bounded::until;
 use skiff_env::job_records::{JobRecords, RecordKind, StartPart, StartRecord};
-use skiff_sandbox::start::detach_stdio;
+use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_spec::job::JobSpec;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
@@ -13,6 +14,9 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::commit::place;
 use crate::job::SlurmJob;
+
+/// How long it may take to write a record into the depot.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// The parts of a start, once all that it needs is there.
 #[derive(Default)]
@@ -41,16 +45,23 @@ impl StartTimes {
     }
 }
 
-/// In a process of its own, which ends when it is written.
+/// In a process of its own, which ends when it is written or has taken too long. That is no child of ours: nobody here is there to reap it.
 fn write_apart(job: &SlurmJob, record: &StartRecord) {
     let Ok(place) = place(job) else { return };
-    if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
-        close_all_except(&[]);
-        detach_stdio();
-        let records = JobRecords::make(Path::new(job.spec.depot()));
-        if let Ok(Some(records)) = records {
-            records.write(&place, RecordKind::Start, record).ignore_error("the depot may be read-only here");
+    let write = || match JobRecords::make(Path::new(job.spec.depot()))? {
+        Some(records) => records.write(&place, RecordKind::Start, record),
+        None => Ok(()),
+    };
+    match fork(CloneFlags::NONE) {
+        Ok(Fork::Parent(child)) => reap(child.pid),
+        Ok(Fork::Child) => {
+            if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
+                close_all_except(&[]);
+                detach_stdio();
+                until(Instant::now() + LIMIT, write).ignore_error("the depot may be read-only here");
+            }
+            exit_now(0)
         }
-        exit_now(0)
+        Err(_) => {}
     }
 }

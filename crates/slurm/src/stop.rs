@@ -29,8 +29,8 @@ const MEMORY: u64 = 256 << 20;
 const LONGEST: usize = 4 << 10;
 
 /// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. What was changed
-/// in it may take so long to be kept.
-pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, keeping: Duration) -> Result<JobFigures> {
+/// in it may take so long to be kept. Gives the job's figures beside what failed.
+pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, keeping: Duration) -> (JobFigures, Result<()>) {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
     let root = getpid();
@@ -44,11 +44,19 @@ pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, keeping: Duration) -
         },
     );
     let limit = LIMIT + keeping;
-    match child.and_then(|child| child.end_by(Instant::now() + limit)) {
-        Ok(Some((figures, None))) => Ok(figures),
-        Ok(Some((_, Some(why)))) => Err(failed(plain(&why))),
-        Ok(None) => Err(failed(format!("not done after {} s", limit.as_secs()))),
-        Err(e) => Err(failed(plain(&e.message))),
+    let (figures, why) = outcome(child.and_then(|child| child.end_by(Instant::now() + limit)), limit);
+    (figures, why.map_or(Ok(()), |why| Err(failed(plain(&why)))))
+}
+
+/// The figures, if there are any, and what failed.
+fn outcome(
+    ended: Result<Option<(JobFigures, Option<String>)>>,
+    limit: Duration,
+) -> (JobFigures, Option<String>) {
+    match ended {
+        Ok(Some(outcome)) => outcome,
+        Ok(None) => (JobFigures::default(), Some(format!("not done after {} s", limit.as_secs()))),
+        Err(e) => (JobFigures::default(), Some(e.message)),
     }
 }
 
@@ -84,4 +92,18 @@ fn as_user(
 /// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.
 fn plain(text: &str) -> String {
     text.chars().take(LONGEST).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_count_although_something_did_not_end() {
+        let limit = Duration::from_secs(5);
+        let some = || (JobFigures { unchanged: 1, ..JobFigures::default() }, Some("busy".to_owned()));
+        assert_eq!(outcome(Ok(Some(some())), limit), some());
+        assert_eq!(outcome(Ok(None), limit).1.as_deref(), Some("not done after 5 s"));
+        assert_eq!(outcome(Err(Error::new("lost")), limit).1.as_deref(), Some("lost"));
+    }
 }

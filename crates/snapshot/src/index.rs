@@ -19,7 +19,9 @@ use crate::tree::{MAX_PATH, NodeType, Stamp, TreeNode, order};
 use skiff_sys::{SystemContext, SystemError};
 
 const MAGIC: &[u8; 8] = b"SKIFFIDX";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version before: does not say which directories are `partial`, so that only a walk of the tree tells whether the upper is unchanged.
+const WITHOUT_PARTIAL: u32 = 1;
 const DIGEST: usize = 32;
 /// Bytes of an entry between its path and whether it has a fingerprint.
 const FIXED: usize = 1 + 4 * 8 + 2 * 12 + 3 * 4 + 1;
@@ -59,6 +61,8 @@ impl Clock {
 pub(crate) struct StoredIndex {
     bytes: Vec<u8>,
     pub(crate) snapshot: SnapshotId,
+    /// Whether it is of the version before, and is to be written anew.
+    pub(crate) is_old: bool,
 }
 
 /// What an index says of one path.
@@ -86,8 +90,8 @@ impl StoredIndex {
 
     /// From the bytes of its file.
     pub(crate) fn new(bytes: Vec<u8>) -> Option<StoredIndex> {
-        let (snapshot, _) = header(&mut whole(&bytes)?)?;
-        Some(StoredIndex { bytes, snapshot })
+        let Header { version, snapshot, .. } = header(&mut whole(&bytes)?)?;
+        Some(StoredIndex { bytes, snapshot, is_old: version == WITHOUT_PARTIAL })
     }
 
     /// All of it; nothing if what it holds is not an index.
@@ -95,10 +99,14 @@ impl StoredIndex {
         SnapshotIndex::parse_body(whole_unchecked(&self.bytes)?)
     }
 
-    /// The entries' bytes in pieces of so many entries, for [`IndexedNode::take`].
+    /// The entries' bytes in pieces of so many entries, for [`IndexedNode::take`]. Nothing of an index whose entries do not say all that has
+    /// to be known of them.
     pub(crate) fn pieces(&self, entries: u64) -> Option<Vec<&[u8]>> {
         let mut rest = whole_unchecked(&self.bytes)?;
-        let (_, mut count) = header(&mut rest)?;
+        let Header { mut count, .. } = header(&mut rest)?;
+        if self.is_old {
+            return None;
+        }
         let mut pieces = vec![];
         while count > 0 {
             let now = count.min(entries);
@@ -145,7 +153,7 @@ impl SnapshotIndex {
     /// The part before the digest. Apart, so that fuzzing gets past the digest.
     pub(crate) fn parse_body(body: &[u8]) -> Option<SnapshotIndex> {
         let mut rest = body;
-        let (snapshot, count) = header(&mut rest)?;
+        let Header { snapshot, count, .. } = header(&mut rest)?;
         let mut nodes: Vec<TreeNode> = Vec::new();
         for _ in 0..count {
             let node = IndexedNode::take(&mut rest)?.node();
@@ -169,13 +177,17 @@ fn whole_unchecked(bytes: &[u8]) -> Option<&[u8]> {
     bytes.split_last_chunk::<DIGEST>().map(|(body, _)| body)
 }
 
-/// The snapshot, and how many entries follow.
-fn header(rest: &mut &[u8]) -> Option<(SnapshotId, u64)> {
+struct Header {
+    version: u32,
+    snapshot: SnapshotId,
+    /// How many entries follow.
+    count: u64,
+}
+
+fn header(rest: &mut &[u8]) -> Option<Header> {
     *rest = rest.strip_prefix(MAGIC)?;
-    if take(rest)? != VERSION.to_le_bytes() {
-        return None;
-    }
-    Some((SnapshotId(take(rest)?), long(rest)?))
+    let version = int(rest).filter(|version| [VERSION, WITHOUT_PARTIAL].contains(version))?;
+    Some(Header { version, snapshot: SnapshotId(take(rest)?), count: long(rest)? })
 }
 
 fn put(out: &mut Vec<u8>, node: &TreeNode) {
@@ -321,6 +333,23 @@ mod tests {
             }
             assert_eq!(nodes, sample().nodes);
         }
+    }
+
+    #[test]
+    fn an_index_of_the_version_before_is_compared_with_a_walk() {
+        let with_version = |version: u32| {
+            let mut bytes = sample().bytes();
+            bytes.truncate(bytes.len() - DIGEST);
+            bytes[MAGIC.len()..][..4].copy_from_slice(&version.to_le_bytes());
+            let digest = blake3::hash(&bytes);
+            bytes.extend(digest.as_bytes());
+            StoredIndex::new(bytes)
+        };
+        let old = with_version(WITHOUT_PARTIAL).unwrap();
+        assert_eq!(old.parse(), Some(sample()));
+        assert!(old.pieces(1).is_none());
+        assert!(with_version(VERSION).unwrap().pieces(1).is_some());
+        assert!(with_version(3).is_none());
     }
 
     #[test]

@@ -166,10 +166,11 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
         }
         None => SnapshotPlan::Full(Vec::new()),
     };
+    let is_old = stored.is_some_and(|stored| stored.is_old);
     let chain = last.as_ref().map_or_else(Vec::new, |last| last.manifest.layers.clone());
     let mut work = Work { depot, input, clock, nodes, skipped, chain, packs: vec![] };
     match (plan, last) {
-        (SnapshotPlan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale),
+        (SnapshotPlan::Unchanged { stale }, Some(last)) => work.unchanged(last, stale || is_old),
         (SnapshotPlan::Incremental { items, replaced }, Some(last))
             if !is_worn(&last.manifest, replaced, &items, &work.nodes) =>
         {

@@ -1,6 +1,6 @@
 //! Whether an upper still is what its index says.
 //!
-//! It is for most submissions. Then one look at each entry is enough: a directory whose stamp is the same has the same names in it, so no
+//! At most submissions nothing has changed. Then one look at each entry is enough: a directory whose stamp is the same has the same names in it, so no
 //! directory is read, nothing is sorted, and no list of what is there is made. Several threads look at pieces of the index. The first
 //! difference ends it, and a walk of the whole tree says what it is.
 
@@ -95,7 +95,7 @@ mod tests {
     use crate::tree::TreeNode;
     use crate::walk::walk;
 
-    /// What it is called, and what makes it.
+    /// Name of a change in a tree, and the function that makes the change.
     type Change = (&'static str, fn(&Path));
 
     fn tree() -> tempfile::TempDir {

@@ -74,6 +74,16 @@ enum Inside {
     Dir(usize),
 }
 
+/// Held while a thread looks at a directory. If that panics, the other threads would wait for it for ever.
+struct BegunGuard<'a, 'b>(&'a Walk<'b>);
+
+impl Drop for BegunGuard<'_, '_> {
+    fn drop(&mut self) {
+        self.0.lock().begun -= 1;
+        self.0.more.notify_all();
+    }
+}
+
 impl State {
     fn add(&mut self, path: Vec<u8>) -> usize {
         self.found.push(None);
@@ -101,8 +111,10 @@ impl Walk<'_> {
             state.begun += 1;
             let waiting = state.waiting.len();
             drop(state);
+            let guard = BegunGuard(self);
             begun(waiting);
             let looked = self.look(path);
+            std::mem::forget(guard);
             state = self.lock();
             state.begun -= 1;
             match looked {
@@ -262,6 +274,19 @@ mod tests {
         let nodes = walk(fd.as_fd()).unwrap();
         assert_eq!(nodes.len(), 1 + 7 + 3 * 200);
         assert!(nodes.windows(2).all(|pair| order(&pair[0].path, &pair[1].path).is_lt()));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_has_panicked() {
+        let dir = tempfile::tempdir().unwrap();
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        let walk = Walk { root: fd.as_fd(), device: 0, state: Mutex::default(), more: Condvar::new() };
+        walk.lock().add(Vec::new());
+        let panicked =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| walk.work(|_| panic!("a test"))));
+        assert!(panicked.is_err());
+        assert_eq!(walk.lock().begun, 0);
+        walk.work(|_| ());
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     {
         if option::commit().is_some() {
             give_up(
-                "--environment-commit is said of the job: give it to sbatch or salloc, or name another --environment",
+                "--environment-commit applies to the whole job: pass it to sbatch or salloc, or name another --environment",
             );
         }
         return;

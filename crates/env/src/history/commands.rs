@@ -87,14 +87,17 @@ fn row(one: &ListedSnapshot<'_>) -> Vec<String> {
     ]
 }
 
-/// Gives a snapshot a tag, the newest one if none is named; or takes a tag away.
+/// Gives a snapshot a tag, the newest one of the environment's own if none is named; or takes a tag away.
 pub fn tag(context: &UserContext, of: &EnvRevision, tag: Option<&TagName>) -> Result<()> {
     let name = calling::named_or_own(of.name.as_ref())?;
     let env = Environment::existing(context, name.clone())?;
     let depot = Depot::open(&context.depot()?).map_err(ours)?;
     change(context, &env, &depot, |history| match (tag, &of.revision) {
         (Some(tag), revision) => {
-            let id = history.find(&name, revision.as_ref().unwrap_or(&Revision::Back(0)))?;
+            let id = match revision {
+                Some(revision) => history.find(&name, revision)?,
+                None => history.find_newest_own(&name)?,
+            };
             if !skiff_snapshot::present(&depot).map_err(ours)?.contains(&id) {
                 return Err(Error::new(format!("environment {name}: snapshot {} was removed", short(id)))
                     .hint(format!("`skiff env history {name}` shows those that are there")));

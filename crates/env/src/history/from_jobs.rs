@@ -73,7 +73,12 @@ impl SnapshotHistory {
         }
         let is_there =
             |entry: &HistoryEntry| entry.snapshot == snapshot && entry.origin == SnapshotOrigin::JobChanges;
-        if self.entries.iter().any(is_there) {
+        let is_there = self.entries.iter().any(is_there);
+        // Nodes that have changed the same share one snapshot, and each has its tag.
+        if let Some(tag) = self.free_tag(place, snapshot) {
+            self.tags.insert(tag, snapshot);
+        }
+        if is_there {
             return true;
         }
         let JobPlace { job, node, .. } = place;
@@ -94,9 +99,6 @@ impl SnapshotHistory {
                 bytes: *bytes,
             },
         );
-        if let Some(tag) = self.free_tag(place, snapshot) {
-            self.tags.insert(tag, snapshot);
-        }
         true
     }
 
@@ -189,6 +191,11 @@ mod tests {
         assert_eq!(history.entries[3].message.as_deref(), Some("job 7 on n1, of 2 nodes"));
         let tags: Vec<_> = history.tags.iter().map(|(tag, id)| (tag.as_str(), id.0[0])).collect();
         assert_eq!(tags, [("job-7-n1", 3), ("job-7-n1.2", 4)]);
+        // Another node has the same.
+        let before = history.entries.len();
+        assert!(history.adopt(&place("n2"), &record(1, Some(3)), &present));
+        assert_eq!(history.entries.len(), before);
+        assert_eq!(history.tags.get(&"job-7-n2".parse().expect("a tag")), Some(&id(3)));
         // The environment itself has not changed: its next snapshot, if it is the last one of before, adds nothing.
         history.entries.rotate_left(1);
         history.add(HistoryEntry { created: 30, ..entry(1, 30) });

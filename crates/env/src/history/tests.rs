@@ -138,3 +138,15 @@ fn a_history_comes_back_as_it_was_and_nothing_else_is_taken_for_one() {
         assert!(refused.contains(why), "{from} -> {to}: {refused}");
     }
 }
+
+#[test]
+fn what_is_meant_without_a_name_is_never_what_a_job_has_changed() {
+    let name: EnvName = "dev".parse().expect("a name");
+    let mut known = history(&[(3, 30), (2, 20), (1, 10)], &[]);
+    known.entries[0].origin = SnapshotOrigin::JobChanges;
+    assert_eq!(known.find_newest_own(&name).ok(), Some(id(2)));
+    known.entries.truncate(1);
+    let why = known.find_newest_own(&name).expect_err("none of its own");
+    assert_eq!(why.message, "environment dev: only jobs' changes are in its history");
+    assert!(history(&[], &[]).find_newest_own(&name).is_err());
+}
