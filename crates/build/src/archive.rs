@@ -9,8 +9,7 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_store::ours;
 use skiff_tar::TarReader;
 
-use crate::context::{Found, SourceTree};
-use crate::transfer::ChosenSource;
+use crate::context::{ChosenSource, Found, SourceTree};
 
 /// Takes the archives out of what was chosen, each as a plain tar file that is read from its beginning. All else stays.
 ///

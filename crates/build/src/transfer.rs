@@ -25,7 +25,7 @@ use skiff_tar::TarEntry;
 
 use crate::archive;
 use crate::context::sink::{EntrySink, PackedStream, Summed};
-use crate::context::{Found, SourceTree};
+use crate::context::{ChosenSource, Found, SourceTree};
 use crate::plan::{CopyAction, PlannedSource};
 
 /// More than this no list of accounts has, in bytes.
@@ -36,19 +36,6 @@ pub fn sum(tree: SourceTree<'_>, sources: &[PlannedSource]) -> Result<String> {
     let mut sum = Summed::default();
     emit(tree, &choose(sources, |path| tree.select(path))?, &mut sum)?;
     Ok(sum.finish())
-}
-
-/// A source as it was found.
-pub enum ChosenSource<'a> {
-    /// A file or directory.
-    Path(Found),
-    /// A here-document.
-    Text {
-        /// Name of the file.
-        name: &'a str,
-        /// What is in it.
-        content: &'a str,
-    },
 }
 
 /// What the sources mean, in their order, which is that of the sum as well.

@@ -48,6 +48,19 @@ pub struct Found {
     pub is_directory: bool,
 }
 
+/// A source as it was found.
+pub enum ChosenSource<'a> {
+    /// A file or directory.
+    Path(Found),
+    /// A here-document.
+    Text {
+        /// Name of the file.
+        name: &'a str,
+        /// What is in it.
+        content: &'a str,
+    },
+}
+
 impl SourceTree<'_> {
     /// What a source names: itself, or all that its wildcards mean, which may be nothing.
     ///
