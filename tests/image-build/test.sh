@@ -53,10 +53,16 @@ value: \$VERSION
 one
 value: \$VERSION
 two
+COPY <<three foo.go /docs/
+in three
+three
 ADD plain.tar /unpacked/
 RUN <<EOF
 id -u >/who
 cat /tmp/kept >>/who
+EOF
+RUN <<EOF cat >>/who
+read by cat
 EOF
 RUN ["/bin/sh", "-c", "echo exec >>/who"]
 
@@ -137,7 +143,7 @@ in-tar
 baz
 3' "$user: what was copied"
     see 'cat /who'
-    equal "$out" $'0\nin-tmp\nexec' "$user: here-document, and /tmp of the image"
+    equal "$out" $'0\nin-tmp\nread by cat\nexec' "$user: here-document, and /tmp of the image"
     ok as $user skiff run app:1 'cat /out/said /out/deeper/a'
     equal "$out" $'hello there 2 1\nfiles/a' "$user: what comes from a stage"
 
@@ -147,6 +153,14 @@ baz
     lacks "$err" 'step 1/' "$user: nothing was done"
     fits as $user skiff build --dry-run --json --build-arg VERSION=2 ctx
     equal "$(json "$out" 'all(s["cached"] for s in d if s["layer"])')" True "$user: all is cached"
+    # What a build uses is as new as that build, even if it does nothing: what it has not used for long goes.
+    state=/home/$user/.local/share/skiff/build
+    as $user sh -c "mkdir $state/layers/unused; touch -d '20 days ago' $state/layers/* $state/images/*"
+    ok as $user skiff build -q -t app:1 --build-arg VERSION=2 --label extra=yes ctx
+    equal "$out" "$id" "$user: the same image again"
+    [ ! -e $state/layers/unused ] || fail "$user: an old layer stays"
+    fits as $user skiff build --dry-run --json --build-arg VERSION=2 ctx
+    equal "$(json "$out" 'all(s["cached"] for s in d if s["layer"])')" True "$user: all is still cached"
     # What changes nothing but the configuration needs no step again; a changed file those from there on.
     as $user sh -c 'echo "CMD [\"cat passwd\"]" >>ctx/Dockerfile; touch ctx/foo.go'
     ok as $user skiff build -t app:2 --build-arg VERSION=2 ctx
@@ -187,6 +201,11 @@ X
     limit=120 ok as $user skiff build -q --no-cache -t many ctx
     ok as $user skiff run many cat /now
     [ "$out" != "$before" ] || fail "$user: --no-cache ran nothing"
+    equal "$(find $state/layers -name 'once.*')" '' "$user: layers that nobody else uses"
+    # The cache is as it was.
+    ok as $user skiff build -q -t many ctx
+    ok as $user skiff run many cat /now
+    equal "$out" "$before" "$user: the cache after --no-cache"
 
     # A command that fails: its exit code, the line, no image, nothing left behind but what was done before.
     dockerfile $user <<X
@@ -221,7 +240,7 @@ RUN --mount=type=secret,id=x cat /run/secrets/x|--mount=type=secret
 ADD https://example.org/x /|files from other hosts
 COPY nosuch /|context: nosuch: no such file
 COPY secret/key /|`.dockerignore` leaves it out
-COPY ../outside /|it leads out of there
+COPY ../outside /|outside the context
 COPY out /|nothing outside of it is copied
 COPY out-dir/passwd /|nothing outside of it is copied
 COPY --from=localhost/nosuch:1 /x /|COPY
@@ -238,7 +257,6 @@ FROM $base
 RUN echo half >/half; sleep 30; echo whole >/half
 COPY files /files
 X
-    state=/home/$user/.local/share/skiff/build
     for seconds in 0.05 0.2 0.5 1; do
         start $user skiff build -t killed ctx
         sleep "$seconds"

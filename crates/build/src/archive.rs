@@ -9,22 +9,26 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_store::ours;
 use skiff_tar::TarReader;
 
-use crate::context::{Found, SourceTree};
+use crate::context::{ChosenSource, Found, SourceTree};
 
-/// Takes the archives out of what was found, each as a plain tar file that is read from its beginning. All else stays.
+/// Takes the archives out of what was chosen, each as a plain tar file that is read from its beginning. All else stays.
 ///
 /// # Errors
 /// A packed one cannot be unpacked.
-pub fn take(tree: SourceTree<'_>, found: &mut Vec<Found>) -> Result<Vec<File>> {
+pub fn take(tree: SourceTree<'_>, chosen: &mut Vec<ChosenSource<'_>>) -> Result<Vec<File>> {
     let mut archives = vec![];
     let mut rest = vec![];
-    for one in found.drain(..) {
-        match if one.is_directory { None } else { plain(tree, &one)? } {
+    for one in chosen.drain(..) {
+        let archive = match &one {
+            ChosenSource::Path(found) if !found.is_directory => plain(tree, found)?,
+            _ => None,
+        };
+        match archive {
             Some(file) => archives.push(file),
             None => rest.push(one),
         }
     }
-    *found = rest;
+    *chosen = rest;
     Ok(archives)
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -26,8 +27,8 @@ const KEPT: Duration = Duration::from_hours(14 * 24);
 
 /// The directory with all of it, in the user's state.
 const DIR: &str = "build";
-/// In front of the key of a layer that was made anew since.
-const ASIDE: &str = "old.";
+/// In front of the name of a layer that only the build uses that made it.
+const ONCE: &str = "once.";
 /// A layer's files, in its directory.
 const UPPER: &str = "upper";
 
@@ -37,6 +38,8 @@ pub struct BuildCache<'a> {
     dir: TrustedDir,
     layers: TrustedDir,
     images: TrustedDir,
+    /// In front of the names of this build's layers: nothing, or what no other build has.
+    prefix: String,
     /// A base without files.
     pub empty: PathBuf,
     /// As long as it is held, nobody removes layers.
@@ -44,11 +47,11 @@ pub struct BuildCache<'a> {
 }
 
 impl<'a> BuildCache<'a> {
-    /// Opens it, and makes it if need be.
+    /// Opens it, and makes it if need be. A build that makes all anew (`is_once`) neither uses layers of others nor leaves them its own.
     ///
     /// # Errors
     /// The user's state cannot hold it.
-    pub fn open(context: &'a UserContext) -> Result<Self> {
+    pub fn open(context: &'a UserContext, is_once: bool) -> Result<Self> {
         let dir = dirs::make_ready(&dirs::own_dir(context, DIR)?)?;
         let lock = dir.lock("lock", FlockOperation::LockShared)?;
         let sub = |name: &str| -> Result<TrustedDir> { Ok(dir.make_dir(name, 0o700)?) };
@@ -56,27 +59,25 @@ impl<'a> BuildCache<'a> {
         // Root inside is the user, and all may look into a root.
         dir.make_dir("empty", 0o755)?;
         let empty = dir.path_of("empty");
-        Ok(Self { context, dir, layers, images, empty, lock })
+        let prefix = if is_once { format!("{ONCE}{}.", random()?) } else { String::new() };
+        Ok(Self { context, dir, layers, images, prefix, empty, lock })
     }
 
     /// Where layers are made; it goes with this process, however that ends.
     ///
     /// # Errors
     /// As [`BuildCache::open`].
-    pub fn workshop(&self) -> Result<Scratch> {
+    pub fn work_directory(&self) -> Result<Scratch> {
         let place = ScratchPlace::Directory(self.dir.path().to_owned());
-        let (made, _) = scratch::make(self.context, &place)?;
+        let (made, _) = scratch::make(self.context, &place).map_err(own_hint)?;
         made.ok_or_else(|| Fault::new(format!("{}: no directory for work", self.dir.path().display())))
     }
 
     /// The files of a layer, if the step was done before.
     pub fn layer(&self, key: &Key) -> Option<PathBuf> {
-        let layer = self.layers.dir(&key.0).ok()?;
+        let layer = self.layers.dir(self.name(key)).ok()?;
         layer.stat(UPPER).ok().flatten()?;
-        if let Ok(dir) = layer.readable() {
-            let set = std::fs::File::from(dir).set_modified(SystemTime::now());
-            set.ignore_error("it may be taken for older than it is");
-        }
+        touch(layer.path());
         Some(layer.path_of(UPPER))
     }
 
@@ -100,35 +101,28 @@ impl<'a> BuildCache<'a> {
             // The overlay left that out, and under its name a layer must be whole.
             rustix::fs::syncfs(made.readable()?).context(|| made.path().display().to_string())
         })?;
-        match parent.rename(name, &self.layers, &key.0) {
+        match parent.rename(name, &self.layers, self.name(key)) {
             // Another build of the same step was faster.
             Err(e) if matches!(e.errno(), Some(Errno::NOTEMPTY | Errno::EXIST)) => {}
             renamed => renamed?,
         }
         self.layer(key).ok_or_else(|| {
-            Fault::new(format!("{}: the layer is missing", self.layers.path_of(&key.0).display()))
+            Fault::new(format!("{}: the layer is missing", self.layers.path_of(self.name(key)).display()))
         })
     }
 
-    /// Takes a layer away from under its name, for a build that makes all anew. Another build may still use it, so it is removed later.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn set_aside(&self, key: &Key) -> Result<()> {
-        match self.layers.stat(&key.0)? {
-            Some(_) => Ok(self.layers.rename(
-                &key.0,
-                &self.layers,
-                format!("{ASIDE}{}.{}", std::process::id(), key.0),
-            )?),
-            None => Ok(()),
-        }
+    /// The name of a layer.
+    fn name(&self, key: &Key) -> String {
+        format!("{}{}", self.prefix, key.0)
     }
 
     /// The image that was made of these files with this configuration.
     pub fn image(&self, key: &Key) -> Option<ImageName> {
+        let note = self.images.path_of(format!("{}.json", key.0));
         // One that cannot be read is made anew.
-        ImageName::read(&self.images.path_of(format!("{}.json", key.0))).ok().flatten()
+        let image = ImageName::read(&note).ok().flatten()?;
+        touch(&note);
+        Some(image)
     }
 
     /// Notes an image.
@@ -150,12 +144,34 @@ impl<'a> BuildCache<'a> {
     }
 }
 
+/// What is used is not old.
+fn touch(path: &Path) {
+    let set = std::fs::File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+    set.ignore_error("it may be taken for older than it is");
+}
+
+fn random() -> Result<String> {
+    let mut random = [0; 8];
+    getrandom(&mut random, GetRandomFlags::empty()).context(|| "random bytes")?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(random)))
+}
+
+/// Builds have no `--scratch`, which others are told of.
+fn own_hint(fault: Fault) -> Fault {
+    match fault.hint.contains("--scratch") {
+        true => fault.hint(
+            "steps are run in your state, which must be on a file system with room that overlayfs can use",
+        ),
+        false => fault,
+    }
+}
+
 /// Removes all of it; how many layers these were.
 ///
 /// # Errors
 /// A build is under way, or the system's.
 pub fn clear(context: &UserContext) -> Result<usize> {
-    let BuildCache { dir, layers, images, lock, .. } = BuildCache::open(context)?;
+    let BuildCache { dir, layers, images, lock, .. } = BuildCache::open(context, false)?;
     drop(lock);
     prune(context, &dir, &layers, &images, Duration::ZERO)?.ok_or_else(|| {
         Fault::new(format!("{}: a build is under way", dir.path().display()))
@@ -174,7 +190,7 @@ fn prune(
     let Some(_lock) = dir.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
     let old_in = |dir: &TrustedDir| -> Result<Vec<String>> {
         let names = dir.names()?.into_iter().filter_map(|name| name.into_string().ok());
-        Ok(names.filter(|name| name.starts_with(ASIDE) || is_old(&dir.path_of(name), older)).collect())
+        Ok(names.filter(|name| name.starts_with(ONCE) || is_old(&dir.path_of(name), older)).collect())
     };
     for image in old_in(images)? {
         images.remove_file(image)?;
@@ -209,4 +225,29 @@ pub fn ids(context: &UserContext) -> Result<String> {
     })?;
     let map: Vec<&str> = map.split_whitespace().collect();
     Ok(map.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_is_not_old() {
+        let dir = tempfile::tempdir().expect("made");
+        let file = dir.path().join("note");
+        std::fs::write(&file, "").expect("written");
+        for path in [dir.path(), &file] {
+            let opened = std::fs::File::open(path).expect("opened");
+            opened.set_modified(SystemTime::now() - 2 * KEPT).expect("set");
+            assert!(is_old(path, KEPT));
+            touch(path);
+            assert!(!is_old(path, KEPT));
+        }
+    }
+
+    #[test]
+    fn hints_name_no_option_that_a_build_has_not() {
+        assert!(!own_hint(Fault::new("x").hint("--scratch is a directory")).hint.contains("--scratch"));
+        assert_eq!(own_hint(Fault::new("x").hint("y")).hint, "y");
+    }
 }

@@ -1,6 +1,5 @@
 //! Carries a plan out: what the cache has is taken from there, the rest is done in containers.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -57,22 +56,17 @@ pub fn carry_out(
     if !args.no_cache
         && let Some(image) = cache.image(&made_of).filter(|image| client::has(context, image.id))
     {
+        // They are the next build's, if something changes.
+        let steps = plan.stages.iter().flat_map(|stage| &stage.steps);
+        steps.filter_map(|step| step.action.as_ref()).for_each(|(key, _)| {
+            cache.layer(key);
+        });
         return named(context, image, names).map(BuildOutcome::Image);
     }
     let containers = Containers { context, empty: cache.empty.clone() };
-    let workshop = cache.workshop()?;
+    let work = cache.work_directory()?;
     let total = plan.stages.iter().map(|stage| stage.steps.len()).sum();
-    let mut builder = Builder {
-        cache,
-        inputs,
-        containers,
-        workshop,
-        files: vec![],
-        made: BTreeSet::new(),
-        done: 0,
-        total,
-        args,
-    };
+    let mut builder = Builder { cache, inputs, containers, work, files: vec![], done: 0, total, args };
     let output = Output::turn()?;
     for stage in &plan.stages {
         match builder.stage(stage) {
@@ -86,7 +80,10 @@ pub fn carry_out(
     }
     let image = builder.image(last, names)?;
     output.turn_back()?;
-    cache.note_image(&made_of, &image)?;
+    // A later build that took this image, but the layers of others for what changes, would go back in time.
+    if !args.no_cache {
+        cache.note_image(&made_of, &image)?;
+    }
     named(context, image, names).map(BuildOutcome::Image)
 }
 
@@ -146,11 +143,9 @@ struct Builder<'a> {
     cache: &'a BuildCache<'a>,
     inputs: &'a Inputs,
     containers: Containers<'a>,
-    workshop: Scratch,
+    work: Scratch,
     /// The files of the stages before.
     files: Vec<StageFiles>,
-    /// Steps that this build has made anew: two stages may have the same.
-    made: BTreeSet<Key>,
     done: usize,
     total: usize,
     args: &'a BuildArgs,
@@ -169,9 +164,6 @@ impl Builder<'_> {
                 self.tell(step, "");
                 continue;
             };
-            if self.args.no_cache && self.made.insert(key.clone()) {
-                self.cache.set_aside(key)?;
-            }
             let layer = match self.cache.layer(key) {
                 Some(layer) => {
                     self.tell(step, " (cached)");
@@ -201,14 +193,14 @@ impl Builder<'_> {
         step: &PlannedStep,
         action: &Action,
     ) -> std::result::Result<Upper, StepFault> {
-        let upper = self.workshop_upper(STEP)?;
+        let upper = self.new_upper(STEP)?;
         let about = |fault: Fault| {
             let word = step.text.split(' ').next().unwrap_or_default();
             fault.about(&format!("{}:{}: {word}", self.inputs.shown, step.line))
         };
         match action {
             Action::Run(run) => {
-                self.run(files, [self.workshop_upper(PLACES)?, upper.clone()], run).map_err(|e| match e {
+                self.run(files, [self.new_upper(PLACES)?, upper.clone()], run).map_err(|e| match e {
                     StepFault::Skiff(fault) => StepFault::Skiff(about(fault)),
                     StepFault::Command(fault, code) => StepFault::Command(about(fault), code),
                 })?
@@ -225,17 +217,17 @@ impl Builder<'_> {
     }
 
     /// A directory for a layer, in which nothing is.
-    fn workshop_upper(&self, name: &str) -> Result<Upper> {
-        let old = self.workshop_path(name);
+    fn new_upper(&self, name: &str) -> Result<Upper> {
+        let old = self.work_path(name);
         if old.exists() {
             // Its files may belong to any of the user's ids.
             skiff_user::dirs::delete(self.containers.context, old)?;
         }
-        self.workshop.upper(name)
+        self.work.upper(name)
     }
 
-    fn workshop_path(&self, name: &str) -> PathBuf {
-        self.workshop.path().join(name)
+    fn work_path(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
     }
 
     fn run(
@@ -286,7 +278,7 @@ impl Builder<'_> {
     }
 
     fn copy_from(&self, files: &StageFiles, copy: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
-        let source = self.containers.bare(files, self.workshop_upper(SOURCE)?)?;
+        let source = self.containers.bare(files, self.new_upper(SOURCE)?)?;
         let copied = transfer::from_root(source.init.pidfd.as_fd(), "--from: ", copy, target);
         source.end();
         copied
@@ -297,7 +289,7 @@ impl Builder<'_> {
         let Some(files) = self.files.last() else { return Err(Fault::new("build: no stage")) };
         let name = names.first().map_or("the new image", |name| name);
         let config = with_times(&stage.config);
-        let container = self.containers.bare(files, self.workshop_upper(STEP)?)?;
+        let container = self.containers.bare(files, self.new_upper(STEP)?)?;
         let (image, room, room_name) = temporary().map_err(ours)?;
         let written = open_root(container.init.pidfd.as_fd()).and_then(|all| {
             run_unseen(container.init.pidfd.as_fd(), &[image.as_fd(), room.as_fd(), all.as_fd()], || {

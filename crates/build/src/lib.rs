@@ -54,7 +54,7 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     }
     let inputs = read::Inputs::open(args)?;
     let names = names(args, &inputs)?;
-    let cache = BuildCache::open(&context)?;
+    let cache = BuildCache::open(&context, args.no_cache)?;
     let options = BuildOptions {
         file: inputs.shown.clone(),
         args: read::arguments(&args.build_args)?,

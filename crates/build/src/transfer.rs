@@ -2,6 +2,9 @@
 //!
 //! Where they go, a process in that root looks and makes directories; and in that root they are unpacked. So no link there leads anything out.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +25,7 @@ use skiff_tar::TarEntry;
 
 use crate::archive;
 use crate::context::sink::{EntrySink, PackedStream, Summed};
-use crate::context::{Found, SourceTree};
+use crate::context::{ChosenSource, Found, SourceTree};
 use crate::plan::{CopyAction, PlannedSource};
 
 /// More than this no list of accounts has, in bytes.
@@ -31,59 +34,57 @@ const LONGEST_ACCOUNTS: u64 = 16 << 20;
 /// The sum of files of a context.
 pub fn sum(tree: SourceTree<'_>, sources: &[PlannedSource]) -> Result<String> {
     let mut sum = Summed::default();
-    for source in sources {
-        match source {
-            PlannedSource::Path(path) => {
-                for found in tree.select(path)? {
-                    tell(tree, &found, &mut sum)?;
-                }
-            }
-            PlannedSource::Text { name, content } => tell_text(name, content, tree.mode, &mut sum)?,
-        }
-    }
+    emit(tree, &choose(sources, |path| tree.select(path))?, &mut sum)?;
     Ok(sum.finish())
 }
 
-fn tell(tree: SourceTree<'_>, found: &Found, sink: &mut dyn EntrySink) -> Result<()> {
-    let name: &[u8] = if found.is_directory { b"" } else { &found.name };
-    tree.tell(found, name, sink)
+/// What the sources mean, in their order, which is that of the sum as well.
+fn choose(
+    sources: &[PlannedSource],
+    mut select: impl FnMut(&str) -> Result<Vec<Found>>,
+) -> Result<Vec<ChosenSource<'_>>> {
+    let mut chosen = vec![];
+    for source in sources {
+        match source {
+            PlannedSource::Path(path) => chosen.extend(select(path)?.into_iter().map(ChosenSource::Path)),
+            PlannedSource::Text { name, content } => chosen.push(ChosenSource::Text { name, content }),
+        }
+    }
+    match chosen.is_empty() {
+        true => Err(Fault::new("no file matches").hint("at least one source must match a file")),
+        false => Ok(chosen),
+    }
 }
 
-fn tell_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntrySink) -> Result<()> {
+fn is_one_file(chosen: &[ChosenSource<'_>]) -> bool {
+    match chosen {
+        [ChosenSource::Path(found)] => !found.is_directory,
+        [ChosenSource::Text { .. }] => true,
+        _ => false,
+    }
+}
+
+fn emit(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], sink: &mut dyn EntrySink) -> Result<()> {
+    for one in chosen {
+        match one {
+            ChosenSource::Path(found) => {
+                sink.source(&found.name, found.is_directory);
+                tree.emit(found, if found.is_directory { b"" } else { &found.name }, sink)?;
+            }
+            ChosenSource::Text { name, content } => {
+                sink.source(name.as_bytes(), false);
+                emit_text(name, content, tree.mode, sink)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn emit_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntrySink) -> Result<()> {
     let entry = TarEntry::plain_file(name.as_bytes().to_vec(), content.len() as u64);
     let mtime = i64::try_from(now()).unwrap_or(0);
     sink.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o644), ..entry })?;
     sink.data(content.as_bytes())
-}
-
-/// What is copied, as it was found.
-struct Chosen {
-    found: Vec<Found>,
-    texts: Vec<(String, String)>,
-}
-
-impl Chosen {
-    fn of(sources: &[PlannedSource], mut select: impl FnMut(&str) -> Result<Vec<Found>>) -> Result<Self> {
-        let mut chosen = Self { found: vec![], texts: vec![] };
-        for source in sources {
-            match source {
-                PlannedSource::Path(path) => chosen.found.extend(select(path)?),
-                PlannedSource::Text { name, content } => chosen.texts.push((name.clone(), content.clone())),
-            }
-        }
-        match chosen.found.is_empty() && chosen.texts.is_empty() {
-            true => Err(Fault::new("no file has a name like that")
-                .hint("the pattern of at least one source must mean a file")),
-            false => Ok(chosen),
-        }
-    }
-
-    fn is_one_file(&self) -> bool {
-        match (&self.found[..], &self.texts[..]) {
-            ([one], []) => !one.is_directory,
-            (found, texts) => found.len() + texts.len() == 1 && texts.len() == 1,
-        }
-    }
 }
 
 /// Where files go.
@@ -100,33 +101,41 @@ struct Place {
 /// # Errors
 /// They cannot be read or written, or are not those that were summed.
 pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
-    let mut chosen = Chosen::of(&action.sources, |path| tree.select(path))?;
-    if action.unpacks {
-        // A file of the context is opened and read once here: what is unpacked is what was summed, or the sum below tells.
-        let archives = archive::take(tree, &mut chosen.found)?;
-        if !archives.is_empty() {
-            let place = place(action, false, target)?;
-            check_sum(tree, action)?;
-            for archive in archives {
-                unpack(archive, &place, Rights::AsPacked, target)?;
-            }
-            if chosen.found.is_empty() && chosen.texts.is_empty() {
-                return Ok(());
-            }
-        }
+    let mut chosen = choose(&action.sources, |path| tree.select(path))?;
+    let archives = if action.unpacks { archive::take(tree, &mut chosen)? } else { vec![] };
+    if archives.is_empty() {
+        return match copy_chosen(tree, &chosen, action, target)? == action.sum {
+            true => Ok(()),
+            false => Err(changed()),
+        };
     }
-    let place = place(action, chosen.is_one_file(), target)?;
+    let place = place(action, false, target)?;
+    check_sum(tree, action)?;
+    for archive in archives {
+        unpack(archive, &place, Rights::AsPacked, target)?;
+    }
+    if !chosen.is_empty() {
+        copy_chosen(tree, &chosen, action, target)?;
+    }
+    // A plain archive is read where it is: it must be the one that was summed when it has been read, too.
+    check_sum(tree, action)
+}
+
+/// Copies files as they are; gives their sum.
+fn copy_chosen(
+    tree: SourceTree<'_>,
+    chosen: &[ChosenSource<'_>],
+    action: &CopyAction,
+    target: BorrowedFd<'_>,
+) -> Result<String> {
+    let place = place(action, is_one_file(chosen), target)?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let unpacking = begin_unpacking(&read, &place, rights, target)?;
     drop(read);
-    let packed = pack(tree, &chosen, place.name.as_deref(), File::from(write));
+    let packed = pack(tree, chosen, place.name.as_deref(), File::from(write));
     let unpacked = unpacking.end()?;
-    let packed = both(packed, unpacked)?;
-    match packed == action.sum || action.unpacks {
-        true => Ok(()),
-        false => Err(changed()),
-    }
+    both(packed, unpacked)
 }
 
 fn check_sum(tree: SourceTree<'_>, action: &CopyAction) -> Result<()> {
@@ -148,13 +157,19 @@ pub fn from_root(
     action: &CopyAction,
     target: BorrowedFd<'_>,
 ) -> Result<()> {
-    let chosen = act_inside(source, || {
+    // What is found there is sent from there, for each source.
+    let mut found = act_inside(source, || {
         with_root(of, action.mode, |tree| {
-            Chosen::of(&action.sources, |path| tree.select(path)).map(|chosen| chosen.found)
+            let of_source = |source: &PlannedSource| match source {
+                PlannedSource::Path(path) => tree.select(path),
+                PlannedSource::Text { .. } => Ok(vec![]),
+            };
+            action.sources.iter().map(of_source).collect::<Result<Vec<_>>>()
         })
-    })?;
-    let chosen = Chosen { found: chosen, texts: vec![] };
-    let place = place(action, chosen.is_one_file(), target)?;
+    })?
+    .into_iter();
+    let chosen = choose(&action.sources, |_| Ok(found.next().unwrap_or_default()))?;
+    let place = place(action, is_one_file(&chosen), target)?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let packing = begin_inside(source, &[write.as_fd()], || -> Result<String> {
@@ -187,14 +202,9 @@ fn both(packed: Result<String>, unpacked: skiff_copy::Result<NotCopied>) -> Resu
     }
 }
 
-fn pack(tree: SourceTree<'_>, chosen: &Chosen, name: Option<&[u8]>, out: File) -> Result<String> {
+fn pack(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], name: Option<&[u8]>, out: File) -> Result<String> {
     let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), name.map(<[u8]>::to_vec));
-    for found in &chosen.found {
-        tell(tree, found, &mut packed)?;
-    }
-    for (name, content) in &chosen.texts {
-        tell_text(name, content, tree.mode, &mut packed)?;
-    }
+    emit(tree, chosen, &mut packed)?;
     packed.finish()
 }
 

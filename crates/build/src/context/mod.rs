@@ -1,4 +1,4 @@
-//! The files that COPY and ADD bring: found below a directory that nothing leads out of, and told one by one to whoever packs or sums them.
+//! The files that COPY and ADD bring: found below a directory that nothing leads out of, and emitted one by one to whoever packs or sums them.
 
 pub mod ignore;
 mod pattern;
@@ -48,6 +48,19 @@ pub struct Found {
     pub is_directory: bool,
 }
 
+/// A source as it was found.
+pub enum ChosenSource<'a> {
+    /// A file or directory.
+    Path(Found),
+    /// A here-document.
+    Text {
+        /// Name of the file.
+        name: &'a str,
+        /// What is in it.
+        content: &'a str,
+    },
+}
+
 impl SourceTree<'_> {
     /// What a source names: itself, or all that its wildcards mean, which may be nothing.
     ///
@@ -83,15 +96,22 @@ impl SourceTree<'_> {
             match name {
                 "" | "." => {}
                 ".." if names.pop().is_none() => {
-                    return Err(Fault::new(format!("{}{source}: it leads out of there", self.of)).hint(
-                        "only what is in the context can be copied: name a directory above as the context",
-                    ));
+                    return Err(self.outside(source));
                 }
                 ".." => {}
                 name => names.push(name.as_bytes().to_vec()),
             }
         }
         Ok(names)
+    }
+
+    fn outside(&self, source: &str) -> Fault {
+        match self.rules {
+            Some(_) => Fault::new(format!("{}{source}: outside the context", self.of))
+                .hint("only what is in the context can be copied: name a directory above as the context"),
+            None => Fault::new(format!("{}{source}: outside the tree", self.of))
+                .hint("paths count from the root of the stage or image"),
+        }
     }
 
     fn missing(&self, source: &str, names: &[Vec<u8>]) -> Fault {

@@ -9,6 +9,9 @@ use skiff_tar::{EntryKind, TarEntry, Writer};
 
 /// Takes files in their order.
 pub trait EntrySink {
+    /// Begins a source; its entries follow.
+    fn source(&mut self, _name: &[u8], _is_directory: bool) {}
+
     /// A file; if it is a regular one, its bytes follow.
     ///
     /// # Errors
@@ -46,6 +49,13 @@ impl Summed {
 }
 
 impl EntrySink for Summed {
+    fn source(&mut self, name: &[u8], is_directory: bool) {
+        // No path of an entry has this length: so it is never taken for one.
+        self.0.update(&u64::MAX.to_le_bytes());
+        self.part(name);
+        self.0.update(&[u8::from(is_directory)]);
+    }
+
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
         let (kind, link, size): (u8, &[u8], u64) = match &entry.kind {
             EntryKind::File(size) => (b'f', b"", *size),
@@ -97,6 +107,10 @@ impl<W: Write> PackedStream<W> {
 }
 
 impl<W: Write> EntrySink for PackedStream<W> {
+    fn source(&mut self, name: &[u8], is_directory: bool) {
+        self.sum.source(name, is_directory);
+    }
+
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
         self.sum.entry(entry)?;
         // As other programs write a directory's name.

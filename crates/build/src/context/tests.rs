@@ -96,7 +96,7 @@ fn sources_are_found_below_the_context_only() {
 }
 
 #[test]
-fn directories_are_told_whole_and_links_in_them_stay_links() {
+fn directories_are_emitted_whole_and_links_in_them_stay_links() {
     let dir = made();
     let listed = |rules: &str, source: &str| {
         with_tree(dir.path(), rules, |tree| {
@@ -104,7 +104,7 @@ fn directories_are_told_whole_and_links_in_them_stay_links() {
             tree.select(source)
                 .expect("found")
                 .iter()
-                .for_each(|found| tree.tell(found, b"", &mut listed).expect("told"));
+                .for_each(|found| tree.emit(found, b"", &mut listed).expect("emitted"));
             listed.0
         })
     };
@@ -125,7 +125,7 @@ fn the_sum_is_of_content_and_mode_and_not_of_times() {
             tree.select("sub")
                 .expect("found")
                 .iter()
-                .for_each(|found| tree.tell(found, b"", &mut sum).expect("told"));
+                .for_each(|found| tree.emit(found, b"", &mut sum).expect("emitted"));
             sum.finish()
         })
     };
@@ -155,15 +155,15 @@ fn what_is_no_file_is_refused() {
         0,
     )
     .expect("made");
-    let told = |rules: &str, source: &str| {
+    let emitted = |rules: &str, source: &str| {
         with_tree(dir.path(), rules, |tree| {
             tree.select(source)
                 .expect("found")
                 .iter()
-                .try_for_each(|found| tree.tell(found, b"x", &mut Listed::default()))
+                .try_for_each(|found| tree.emit(found, b"x", &mut Listed::default()))
         })
     };
-    assert!(told("", ".").expect_err("a pipe").message.contains("pipe: a device, pipe or socket"));
-    assert!(told("", "pipe").is_err());
-    assert!(told("pipe", ".").is_ok());
+    assert!(emitted("", ".").expect_err("a pipe").message.contains("pipe: a device, pipe or socket"));
+    assert!(emitted("", "pipe").is_err());
+    assert!(emitted("pipe", ".").is_ok());
 }

@@ -21,11 +21,11 @@ const READ: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 impl SourceTree<'_> {
-    /// Tells a file, called `name`; or all that is in a directory, below `name`.
+    /// Emits a file, called `name`; or all that is in a directory, below `name`.
     ///
     /// # Errors
     /// Something cannot be read, or is neither a file nor a directory nor a link.
-    pub fn tell(&self, found: &Found, name: &[u8], sink: &mut dyn EntrySink) -> Result<()> {
+    pub fn emit(&self, found: &Found, name: &[u8], sink: &mut dyn EntrySink) -> Result<()> {
         if !found.is_directory {
             let file = self.open(&found.path, READ).context(|| self.shown(&found.path))?;
             return self.file(&file, &found.path, name, sink);
@@ -51,7 +51,7 @@ impl SourceTree<'_> {
         Ok(())
     }
 
-    /// Tells what a directory has under a name, unless that is a directory itself, which is to be read.
+    /// Emits what a directory has under a name, unless that is a directory itself, which is to be read.
     fn child(
         &self,
         dir: &OwnedFd,

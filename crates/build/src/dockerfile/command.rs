@@ -96,7 +96,7 @@ fn end_of_word(text: &str, escape: char) -> usize {
 /// Says what is missing.
 pub fn pairs(text: &str, escape: char) -> Result<Vec<(String, String)>, String> {
     let words = split_quoted(text, escape);
-    let Some(first) = words.first() else { return Err("nothing is said behind the instruction".into()) };
+    let Some(first) = words.first() else { return Err("the instruction has no arguments".into()) };
     if !first.contains('=') {
         let (name, value) = text
             .trim()

@@ -104,7 +104,7 @@ pub fn parse(line: &InstructionLine, escape: char) -> Result<Instruction, Docker
     let rest = &*line.rest;
     if rest.is_empty() && !matches!(&*line.word, "CMD" | "ENTRYPOINT") {
         return Err(match is_known(&line.word) {
-            true => parser.bad("nothing is said behind the instruction"),
+            true => parser.bad("the instruction has no arguments"),
             false => parser.unknown(),
         });
     }
@@ -237,11 +237,12 @@ impl Parser<'_> {
         })
     }
 
-    /// The command with its here-documents. One that stands alone is the command; others the shell reads.
+    /// The command with its here-documents. One that stands alone is the command; with other words around it the shell reads it.
     fn command(&self, rest: &str) -> Result<Command, DockerfileError> {
+        let is_alone = matches!(&split_quoted(rest, self.escape)[..], [word] if heredoc_name(word, self.escape).is_some());
         match &self.line.heredocs[..] {
             [] => Ok(Command::parse(rest)),
-            [only] if heredoc_name(rest, self.escape).is_some() => match only.content.starts_with("#!") {
+            [only] if is_alone => match only.content.starts_with("#!") {
                 true => Err(self
                     .bad("a here-document that begins with #! is not supported")
                     .hint(format!("name the program before it: RUN python3 <<{}", only.name))),

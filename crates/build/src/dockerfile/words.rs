@@ -7,7 +7,7 @@ use std::str::Chars;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
     /// A quote that nothing ends.
-    #[error("quotation mark {0} has no counterpart")]
+    #[error("unclosed quote {0}")]
     Quote(char),
     /// Braces that do not name a variable.
     #[error("`{0}` is not a variable: write $NAME, ${{NAME}} or ${{NAME:-DEFAULT}}")]

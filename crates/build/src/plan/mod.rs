@@ -79,6 +79,8 @@ pub struct PlannedStage {
     pub steps: Vec<PlannedStep>,
     /// The configuration of its image, whole, but for times.
     pub config: Value,
+    /// Arguments at its end, which stages that begin with it have.
+    pub args: BTreeMap<String, String>,
     /// The key of its files.
     pub key: Key,
 }
@@ -98,11 +100,14 @@ pub enum StageBase {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Key(pub String);
 
+/// Counts up whenever the same steps make other files, or are written otherwise: then no layer from before is taken.
+const FORMAT: u32 = 2;
+
 impl Key {
     /// The key of what is made of this.
     #[must_use]
     pub fn of(what: &Value) -> Self {
-        Self(sha256_hex(what.to_string().as_bytes()))
+        Self(sha256_hex(json!([FORMAT, what]).to_string().as_bytes()))
     }
 }
 

@@ -60,9 +60,11 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             ));
         }
         let earlier = find_stage(planner.file, &from, number).filter(|_| from.parse::<usize>().is_err());
+        let mut args = BTreeMap::new();
         let (base, key, whole) = if let Some(earlier) = earlier {
             let at = planner.stage(earlier)?;
             let earlier = &planner.stages[at];
+            args.clone_from(&earlier.args);
             (StageBase::Stage(at), earlier.key.clone(), earlier.config.clone())
         } else if from == "scratch" {
             (StageBase::Scratch, Key::of(&json!(["scratch", planner.options.ids])), json!({}))
@@ -74,7 +76,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let triggers = config.list("OnBuild");
         config.take("OnBuild");
         let steps = vec![];
-        Ok(Self { planner, number, base, key, whole, config, args: BTreeMap::new(), steps, triggers })
+        Ok(Self { planner, number, base, key, whole, config, args, steps, triggers })
     }
 
     pub(super) fn plan(mut self) -> Result<PlannedStage> {
@@ -88,10 +90,10 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             self.step(step)?;
         }
         let label = stage.name.clone().unwrap_or_else(|| self.number.to_string());
-        let Self { base, key, mut whole, config, steps, .. } = self;
+        let Self { base, key, mut whole, config, args, steps, .. } = self;
         note_steps(&mut whole, &steps);
         whole["config"] = config.into_config();
-        Ok(PlannedStage { label, base, steps, config: whole, key })
+        Ok(PlannedStage { label, base, steps, config: whole, args, key })
     }
 
     fn step(&mut self, step: &InstructionStep) -> Result<()> {
@@ -210,10 +212,8 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             (None, Some(word)) => Some(self.word(word)?),
             (None, None) => self.planner.arguments.head(name),
         };
-        match value {
-            Some(value) => self.args.insert(name.into(), value),
-            None => self.args.remove(name),
-        };
+        // Without a value an earlier one stays, as in BuildKit.
+        self.args.extend(value.map(|value| (name.to_owned(), value)));
         Ok(())
     }
 

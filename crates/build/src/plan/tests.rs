@@ -74,7 +74,12 @@ fn arguments_and_variables_are_dockers() {
         ("FROM a\nENV A=\"x y\" B=a\\ b\nRUN x", vec![], "B", Some("a b")),
         ("FROM a\nARG TARGETOS\nRUN x", vec![], "TARGETOS", Some("linux")),
         ("FROM a\nRUN x", vec![], "TARGETOS", None),
-        ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![], "V", None),
+        // A stage has the arguments of the one that it begins with.
+        ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![], "V", Some("1")),
+        ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![("V", "2")], "V", Some("2")),
+        ("FROM a AS b\nARG V=1\nFROM b AS c\nFROM c\nARG V\nRUN x", vec![], "V", Some("1")),
+        ("FROM a AS b\nARG V=1\nFROM b\nARG V=3\nRUN x", vec![], "V", Some("3")),
+        ("FROM a AS b\nARG V=1\nFROM a\nRUN x", vec![], "V", None),
         ("FROM a AS b\nENV V=1\nFROM b\nRUN x", vec![], "V", Some("1")),
     ] {
         assert_eq!(variable(&run_of(text, &args), name).as_deref(), want, "{text} {args:?}");
@@ -214,7 +219,7 @@ fn what_cannot_be_had_is_refused_with_its_line() {
         ("FROM a\nCOPY --chmod=10000 x /", "Dockerfile:2: COPY: --chmod=10000"),
         ("FROM a\nCOPY --from=b x /\nFROM a AS b", "Dockerfile:2: COPY: --from=b: the stage is not before"),
         ("FROM a\nENV A=${B:?missing}", "Dockerfile:2: ENV: variable B: missing"),
-        ("FROM a\nENV A='b", "Dockerfile:2: ENV: quotation mark"),
+        ("FROM a\nENV A='b", "Dockerfile:2: ENV: unclosed quote"),
         ("FROM a\nUSER $U", "Dockerfile:2: USER: no user"),
         ("FROM a\nEXPOSE x", "Dockerfile:2: EXPOSE: x: not a port"),
         ("FROM a\nENV D=x\nCOPY a b $D", "Dockerfile:3: COPY: x: several files"),

@@ -1,0 +1,63 @@
+//! The sum of sources, by which the cache knows them.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use super::*;
+
+fn with_tree<T>(dir: &Path, act: impl FnOnce(SourceTree<'_>) -> T) -> T {
+    let root = File::open(dir).expect("opened");
+    act(SourceTree { root: root.as_fd(), of: "context: ", rules: None, is_roots: true, mode: None })
+}
+
+fn path(path: &str) -> PlannedSource {
+    PlannedSource::Path(path.into())
+}
+
+fn text(name: &str) -> PlannedSource {
+    PlannedSource::Text { name: name.into(), content: "text".into() }
+}
+
+#[test]
+fn a_file_and_a_directory_with_such_a_file_have_different_sums() {
+    let (file, directory) = (tempfile::tempdir().expect("made"), tempfile::tempdir().expect("made"));
+    fs::write(file.path().join("app"), "x").expect("written");
+    fs::create_dir(directory.path().join("app")).expect("made");
+    fs::write(directory.path().join("app/app"), "x").expect("written");
+    let sum = |dir: &tempfile::TempDir, source| with_tree(dir.path(), |tree| sum(tree, &[source]));
+    for source in ["app", "a*"] {
+        let [file, directory] = [&file, &directory].map(|dir| sum(dir, path(source)).expect("summed"));
+        assert_ne!(file, directory, "{source}");
+    }
+}
+
+#[test]
+fn what_is_packed_has_the_sum_of_the_plan_in_any_order_of_sources() {
+    let dir = tempfile::tempdir().expect("made");
+    fs::write(dir.path().join("file"), "x").expect("written");
+    fs::create_dir(dir.path().join("sub")).expect("made");
+    fs::write(dir.path().join("sub/a"), "y").expect("written");
+    for sources in [
+        vec![text("doc"), path("file")],
+        vec![path("file"), text("doc")],
+        vec![path("sub"), text("one"), path("fi*"), text("two")],
+    ] {
+        with_tree(dir.path(), |tree| {
+            let chosen = choose(&sources, |path| tree.select(path)).expect("chosen");
+            let packed = pack(tree, &chosen, None, tempfile::tempfile().expect("made")).expect("packed");
+            assert_eq!(packed, sum(tree, &sources).expect("summed"), "{sources:?}");
+        });
+    }
+}
+
+#[test]
+fn at_least_one_source_must_match() {
+    let dir = tempfile::tempdir().expect("made");
+    fs::write(dir.path().join("file"), "x").expect("written");
+    with_tree(dir.path(), |tree| {
+        assert!(sum(tree, &[path("no*"), path("file")]).is_ok());
+        assert_eq!(sum(tree, &[path("no*")]).expect_err("none").message, "no file matches");
+        assert_eq!(sum(tree, &[path("../x")]).expect_err("out").message, "context: ../x: outside the tree");
+    });
+}
