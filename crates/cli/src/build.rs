@@ -29,7 +29,7 @@ pub struct BuildArgs {
     /// Platform to build for, which must be this host's
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub platform: Option<String>,
-    /// Run all steps again
+    /// Run all steps again, and put none of their results into the cache
     #[arg(long)]
     pub no_cache: bool,
     /// Remove what is kept of all steps, and build nothing
