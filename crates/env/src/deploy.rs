@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skiff_output as output;
 use skiff_plan::get;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
@@ -37,6 +36,8 @@ pub struct Deployed {
     pub layers: Vec<(PathBuf, LayerLease)>,
     /// The layers in the trusted store, bottom first, where that has them.
     pub stored_layers: Vec<ImageId>,
+    /// Why the layers had to be unpacked, where somebody can mend that; else empty.
+    pub not_mounted: String,
     /// The image below them; nothing if that is the host's root.
     pub image: Option<ImageName>,
     /// What that took.
@@ -57,8 +58,8 @@ struct Fetched {
 enum FetchedLayers {
     /// Files of the trusted store, which are mounted.
     Stored(Vec<ImageId>),
-    /// Directories of the user's cache.
-    Unpacked(Vec<PathBuf>),
+    /// Directories of the user's cache; and why they could not be mounted, where somebody can mend that.
+    Unpacked(Vec<PathBuf>, String),
 }
 
 /// Brings the snapshot of the job of this number to this node, unless its base is another one and such jobs are refused; within the time that the
@@ -67,14 +68,14 @@ pub fn deploy(context: &UserContext, job: &Snapshot, number: u32, form: NodeLaye
     let (end, _) = time_limit(context);
     for _ in 0..3 {
         let Fetched { difference, layers, image, parts } = fetch_until(context, (job, number, form), end)?;
-        let (unpacked, stored_layers) = match layers {
+        let (unpacked, stored_layers, not_mounted) = match layers {
             // What another job's fetch takes away now the helper misses. Then they are asked for once more, unpacked.
-            FetchedLayers::Stored(stored) => (vec![], stored),
-            FetchedLayers::Unpacked(unpacked) => (unpacked, vec![]),
+            FetchedLayers::Stored(stored) => (vec![], stored, String::new()),
+            FetchedLayers::Unpacked(unpacked, why) => (unpacked, vec![], why),
         };
         // Another job's fetch may have evicted one this very moment.
         if let Some(layers) = hold(context, &cache_dir(context), unpacked)? {
-            return Ok(Deployed { difference, layers, stored_layers, image, parts });
+            return Ok(Deployed { difference, layers, stored_layers, not_mounted, image, parts });
         }
     }
     Err(Error::new("the snapshot's layers vanish from the cache as soon as they are there")
@@ -133,23 +134,16 @@ fn layers_here(
         return Ok(stored(there));
     }
     let missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
+    let mut not_mounted = String::new();
     if is_mounted && missing.is_some() {
         match layer_store::add(context, depot, manifest) {
             Ok(added) => return Ok(stored(added)),
-            Err(why) => output::note(&unpacked_instead(&why)),
+            Err(why) => not_mounted = why.message,
         }
     }
     let unpacked = layers(context, &dir, depot, (id, manifest))?;
-    Ok((FetchedLayers::Unpacked(unpacked), StartOrigin::Cache, missing))
-}
-
-/// What is said where layers are not mounted for a reason that somebody can mend.
-pub fn unpacked_instead(why: &Error) -> String {
-    format!(
-        "node {}: the snapshot is unpacked, as its layers cannot be mounted: {}",
-        node_name(),
-        why.message
-    )
+    let layers = FetchedLayers::Unpacked(unpacked, not_mounted);
+    Ok((layers, StartOrigin::Cache, missing))
 }
 
 /// Compares this node's base with the one the environment was built on.

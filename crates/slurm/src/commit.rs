@@ -157,12 +157,12 @@ pub fn begin(job: &SlurmJob) -> Result<()> {
     let Some(commit) = &snapshot.commit else { return Ok(()) };
     let dir = job.supervisor_dir();
     tell_earlier(&dir);
+    let hosts = hosts(commit, |name| std::env::var(name).ok())?;
     let file = dir.join(HERE);
     // One that another task of this node has made.
     if file.exists() {
         return Ok(());
     }
-    let hosts = hosts(commit, |name| std::env::var(name).ok())?;
     let place = place(job)?;
     if !is_wanted(&commit.nodes, &place.node, &hosts) {
         return Ok(());

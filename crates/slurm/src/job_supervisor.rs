@@ -1,6 +1,6 @@
 //! The root of a job on a node, and who keeps it: a supervisor as of any environment, but one that stays until it is told to go.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::note_upper;
-use skiff_env::deploy::{deploy, unpacked_instead};
+use skiff_env::deploy::deploy;
 use skiff_env::job_records::{JobFigures, StartRecord};
-use skiff_output as output;
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
@@ -21,6 +20,7 @@ use skiff_spec::job::names::TEMPORARY;
 use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
+use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
@@ -31,8 +31,8 @@ use crate::{commit, container};
 
 /// In the directory of the job's supervisor: in what this node's base differs from the one the environment was built on.
 pub const DIFFERENCE: &str = "base-difference";
-/// In the directory of the job's supervisor: there once the user has been told of it.
-pub const TOLD: &str = "base-difference.told";
+/// In the directory of the job's supervisor: why the snapshot's layers were unpacked on this node, and not mounted.
+pub const NOT_MOUNTED: &str = "not-mounted";
 
 /// Of no more roots of a job, and of no more parts of each, there are figures.
 const MOST_ROOTS: usize = 1000;
@@ -54,11 +54,14 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let keep = || commit::at_end(context, &runtime.dir);
     let keep = snapshot.commit.as_ref().map(|_| &keep as &dyn Fn());
     let times = StartTimes::default();
-    let is_mounted = Cell::new(false);
+    let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
             let deployed = deploy(context, snapshot, job.id, form)?;
             is_mounted.set(!deployed.stored_layers.is_empty());
+            if !deployed.not_mounted.is_empty() {
+                not_mounted.replace(deployed.not_mounted);
+            }
             commit::keep_earlier(context, &runtime.dir)?;
             let record = runtime.dir.join(DIFFERENCE);
             fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
@@ -86,11 +89,16 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let live = match start(NodeLayers::Mounted) {
         // Layers that another job's have taken the room of, or that the kernel does not mount after all.
         Err(why) if is_mounted.get() => {
-            output::note(&unpacked_instead(&why));
+            not_mounted.replace(why.message);
             start(NodeLayers::Unpacked)?
         }
         started => started?,
     };
+    let why = not_mounted.take();
+    if !why.is_empty() {
+        fs::write(runtime.dir.join(NOT_MOUNTED), why)
+            .ignore_error("the job runs, and is not told why it began later");
+    }
     times.note(job);
     Ok(live)
 }

@@ -17,11 +17,10 @@ use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{JobContainer, JobSpec};
-use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
 use crate::job::SlurmJob;
-use crate::job_supervisor::{self, DIFFERENCE, TOLD};
+use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
@@ -52,7 +51,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     let job = SlurmJob::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, ControlRequest::Session)?.ok_or_else(|| why_not(&dir))?;
-    tell_difference(&context, &job);
+    tell_of_node(&context, &job);
     commit::begin(&job)?;
     let helper = context.helper.as_deref().ok_or_else(|| {
         Error::new("a job's environment needs the helper")
@@ -170,17 +169,27 @@ fn is_first() -> bool {
     std::env::var("SLURM_LOCALID").is_ok_and(|id| id == "0")
 }
 
-/// Says once per job and node if the base is another one.
-fn tell_difference(context: &UserContext, job: &SlurmJob) {
-    if !is_first() || context.config.base.mismatch != Mismatch::Warn {
+/// Says once per job and node if the base is another one, and if the snapshot's layers could not be mounted.
+fn tell_of_node(context: &UserContext, job: &SlurmJob) {
+    if !is_first() {
         return;
     }
-    let dir = job.supervisor_dir();
-    let text = std::fs::read_to_string(dir.join(DIFFERENCE))
-        .default_on_error("without the record there is nothing to say");
+    let (dir, node) = (job.supervisor_dir(), node_name());
+    if context.config.base.mismatch == Mismatch::Warn {
+        tell_once(&dir, DIFFERENCE, &|text| {
+            format!("the base of node {node} is not the one the environment was built on: {text}")
+        });
+    }
+    tell_once(&dir, NOT_MOUNTED, &|text| {
+        format!("node {node}: the snapshot is unpacked, as its layers cannot be mounted: {text}")
+    });
+}
+
+fn tell_once(dir: &Path, record: &str, say: &dyn Fn(&str) -> String) {
+    // Without the record there is nothing to say.
+    let Ok(text) = std::fs::read_to_string(dir.join(record)) else { return };
     // Whoever makes this file says it; a script of a hundred steps would otherwise say it a hundred times.
-    if !text.is_empty() && std::fs::File::create_new(dir.join(TOLD)).is_ok() {
-        let node = node_name();
-        output::note(&format!("the base of node {node} is not the one the environment was built on: {text}"));
+    if !text.is_empty() && std::fs::File::create_new(dir.join(format!("{record}.told"))).is_ok() {
+        output::note(&say(&text));
     }
 }
