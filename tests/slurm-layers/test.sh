@@ -8,7 +8,7 @@ cd /home/alice
 depot=/home/alice/.local/share/skiff/depot
 cache=/var/cache/skiff/$(id -u alice)
 mounted() { on n1 sh -c 'ls /run/skiff/images 2>&- | wc -l'; }
-drop() { on n1 sh -c "umount -l /run/skiff/images/*; rmdir /run/skiff/images/*; find $store -mindepth 1 -delete" 2>&- || true; }
+drop() { on n1 sh -c "umount -l /run/skiff/images/*; rmdir /run/skiff/images/*; find $store -mindepth 1 -delete; rm -rf $cache/layers/*" 2>&- || true; }
 stored() { on n1 sh -c "ls $store/images 2>&- | grep -c erofs\$" || true; }
 
 for node in n1 n2; do on $node sh -c 'rm -rf /var/cache/skiff/*/layers/*'; done
@@ -51,7 +51,6 @@ on n1 sh -c "[ ! -e $store/users/$(id -u bob)/$id ]" || fail "bob may use alice'
 
 # A layer that is damaged in the depot never gets its name, and the job says what is wrong with it.
 drop
-on n1 sh -c "rm -rf $cache/layers/*"
 pack=$(ls -S $depot/packs | head -1)
 cp -a $depot/packs/$pack kept
 printf 'X' | dd of=$depot/packs/$pack bs=1 seek=30000 conv=notrunc status=none
@@ -115,7 +114,6 @@ equal "${out%% *}" "$sum"
 # However little layers may take, those of one snapshot are there together.
 printf '[slurm]\ncache_bytes = 1000\n' >/etc/skiff/conf.d/layers.toml
 drop
-on n1 sh -c "rm -rf $cache/layers/*"
 for i in 1 2; do
     ok as alice srun -w n1 --environment=dev stat -c %s /opt/large
     equal "$out" 150000000
