@@ -93,7 +93,7 @@ fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
     let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
     // By where they hang: a number takes 10 microseconds to look up.
     let at = |name: &str| format!("{PLACE}/{name}");
-    lower.extend((0..plan.stored_layers.len()).map(|number| at(&stored(number))));
+    lower.extend(plan.stored_layers.iter().enumerate().map(|(number, _)| at(&stored(number))));
     match &inputs.shims {
         Shims::Usual => lower.push(at("mask/shims")),
         Shims::These(shims) if shims.is_empty() => {}
