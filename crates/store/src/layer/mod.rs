@@ -132,7 +132,12 @@ fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
     };
     // Before it is there: what nobody may use, anybody may have collected.
     store.permit(uid, id)?;
-    making.publish(&record).map(|()| removed)
+    making.publish(&record).inspect_err(|_| {
+        store
+            .forbid(uid, id)
+            .ignore_error("it counts as one of the user's images until there is one of this id");
+    })?;
+    Ok(removed)
 }
 
 /// Allocates the file's room at once. So it counts for the user from the beginning, ends of files included that are kept beside it meanwhile; and
