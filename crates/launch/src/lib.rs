@@ -14,5 +14,6 @@ pub mod launching;
 pub mod listener;
 pub mod manager;
 pub mod sealed_box;
+pub mod secure;
 
 pub use error::{Error, Result};

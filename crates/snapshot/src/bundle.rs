@@ -174,7 +174,7 @@ impl Bundle {
     /// Unpacks it into `target`, an empty directory of the caller's. What is there after an error is not to be used. Runs inside the
     /// environment's user namespace.
     pub fn unpack(&self, target: BorrowedFd<'_>) -> Result<()> {
-        let source = ChunkReader::new(self, self.about.layer, self.list.clone())?;
+        let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
         let done = unpack(LayerReader::new(source, self.name.clone())?, target)?;
         expect(&done, &self.about.layer)
     }

@@ -24,6 +24,7 @@ use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
 use crate::file::{read_to_end, write_durably};
 use crate::manifest::{self, SnapshotManifest};
+use crate::piece::PieceReader;
 use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
@@ -43,6 +44,8 @@ pub struct Depot {
     pub(crate) snapshots: OwnedFd,
     /// Not in one that a version before has made, before it is submitted to.
     pub(crate) packs: Option<OwnedFd>,
+    /// Who reads in place of this process, as far as that is possible.
+    pub(crate) reader: Option<Box<dyn PieceReader>>,
 }
 
 impl Depot {
@@ -84,7 +87,13 @@ impl Depot {
             Err(Errno::NOENT) => None,
             opened => Some(opened.on("open", object(path, PACKS))?),
         };
-        Ok(Depot { path: path.into(), layers: part(LAYERS)?, snapshots: part(SNAPSHOTS)?, packs })
+        Ok(Depot {
+            path: path.into(),
+            layers: part(LAYERS)?,
+            snapshots: part(SNAPSHOTS)?,
+            packs,
+            reader: None,
+        })
     }
 
     /// Where it is.

@@ -36,6 +36,21 @@ pub(crate) fn read_to_end(file: BorrowedFd<'_>, limit: u64) -> rustix::io::Resul
     Ok(Some(bytes))
 }
 
+/// So many bytes of a file from there on; fewer if it ends before.
+pub(crate) fn read_at_most(file: BorrowedFd<'_>, length: usize, at: u64) -> rustix::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        let from = at.checked_add(filled as u64).ok_or(Errno::INVAL)?;
+        match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes[filled..], from))? {
+            0 => break,
+            got => filled += got,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
 /// A file under a temporary name. Dropped before [`Temp::publish`], it is removed.
 pub(crate) struct Temp<'a> {
     dir: BorrowedFd<'a>,

@@ -22,6 +22,7 @@ mod index;
 mod layer;
 mod manifest;
 mod packs;
+mod piece;
 mod plan;
 mod remove;
 mod snapshot;
@@ -46,6 +47,7 @@ pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
+pub use piece::{LARGEST_PIECE, Piece, PieceFile, PieceReader};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
 pub use verify::{DepotCheck, DepotVerdict};
 

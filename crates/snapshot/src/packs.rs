@@ -92,6 +92,10 @@ impl Depot {
 
     fn layer_source(&self, layer: &LayerRef) -> Result<LayerSource<'_>> {
         let id = layer.digest;
+        let by_reader = self.list_by_reader(&id).and_then(|bytes| ChunkList::parse(&bytes).ok());
+        if let Some(list) = by_reader.filter(|list| list.length() == layer.size) {
+            return self.chunks(id, list);
+        }
         let names = [list_name(&id), whole_name(&id)];
         let [list, whole] = names.each_ref().map(String::as_str);
         let (name, file) = self.find(&self.layers, &[list, whole], LOOKS, || format!("layer {id}"))?;
@@ -105,12 +109,17 @@ impl Depot {
             let list = bytes.map_or(Err(ListFault::TOO_LONG), |bytes| ChunkList::parse(&bytes));
             let list = list.map_err(|fault| fault.of(id.to_string()))?;
             let length = list.length();
-            (LayerSource::Chunks(Box::new(ChunkReader::new(self, id, list)?)), length)
+            (self.chunks(id, list)?, length)
         };
         if length != layer.size {
             return Err(bad(format!("it has {length} bytes, the manifest says {}", layer.size)));
         }
         Ok(source)
+    }
+
+    fn chunks(&self, id: LayerId, list: ChunkList) -> Result<LayerSource<'_>> {
+        let reader = ChunkReader::new(self, self.reader.as_deref(), id, list)?;
+        Ok(LayerSource::Chunks(Box::new(reader)))
     }
 
     /// The chunks of a layer; nothing if there is no such list, or none that is whole.

@@ -11,6 +11,7 @@ use super::LARGEST_FRAME;
 use super::list::{ChunkList, ChunkRef, PackFrame};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
+use crate::piece::{Piece, PieceFile, PieceReader};
 
 /// Where packs are.
 pub(crate) trait PackSource {
@@ -21,6 +22,8 @@ pub(crate) trait PackSource {
 /// The bytes of a layer in order. Whether they are the right ones is for its reader to see.
 pub(crate) struct ChunkReader<'a> {
     packs: &'a dyn PackSource,
+    /// Who is asked first.
+    reader: Option<&'a dyn PieceReader>,
     layer: LayerId,
     list: ChunkList,
     /// By number, those that are open.
@@ -37,44 +40,89 @@ pub(crate) struct ChunkReader<'a> {
 }
 
 impl<'a> ChunkReader<'a> {
-    pub(crate) fn new(packs: &'a dyn PackSource, layer: LayerId, list: ChunkList) -> Result<Self> {
+    pub(crate) fn new(
+        packs: &'a dyn PackSource,
+        reader: Option<&'a dyn PieceReader>,
+        layer: LayerId,
+        list: ChunkList,
+    ) -> Result<Self> {
+        if let Some(reader) = reader {
+            reader.begin(&pieces(&list));
+        }
         let open = list.packs.iter().map(|_| None).collect();
         let decompressor =
             Decompressor::new().map_err(|_| Errno::NOMEM).on("decompress", layer.to_string())?;
         let [stored, frame] = [vec![0; LARGEST_FRAME], vec![0; LARGEST_FRAME]];
-        Ok(Self { packs, layer, list, open, decompressor, stored, frame, current: None, chunk: 0, taken: 0 })
+        Ok(Self {
+            packs,
+            reader,
+            layer,
+            list,
+            open,
+            decompressor,
+            stored,
+            frame,
+            current: None,
+            chunk: 0,
+            taken: 0,
+        })
     }
 
     fn fill(&mut self, number: u32) -> Result<()> {
         // It was checked that there is one.
-        let PackFrame { pack, at, stored, length } = self.list.frames[number as usize];
+        let frame = self.list.frames[number as usize];
+        let PackFrame { pack, at, stored, length } = frame;
         let id = self.list.packs[pack as usize];
+        if self.filled_by_reader(&piece(&self.list, frame)) {
+            return self.inflate(number, (&id, at), (stored, length));
+        }
         let slot = &mut self.open[pack as usize];
         let file = match slot {
             Some(file) => file,
             None => slot.insert(self.packs.open_pack(&id)?),
         };
         self.current = None;
-        let as_it_is = stored == length;
-        let into = if as_it_is { &mut self.frame } else { &mut self.stored };
-        let into = &mut into[..stored as usize];
-        let damaged = |why: &str| Error::BadLayer {
-            layer: self.layer.to_string(),
-            why: format!("{why} (in the pack {id}, at {at})"),
-        };
-        if !read_at(file, into, at).on("read", id.to_string())? {
-            return Err(damaged("it is cut off"));
+        if !read_at(file, &mut self.stored[..stored as usize], at).on("read", id.to_string())? {
+            return Err(self.damaged("it is cut off", (&id, at)));
         }
-        if !as_it_is {
-            let (stored, length) = (&self.stored[..stored as usize], length as usize);
-            let done = self.decompressor.decompress_to_buffer(stored, &mut self.frame[..length]);
-            if done.ok() != Some(length) {
-                return Err(damaged("what is compressed there cannot be decompressed"));
-            }
+        self.inflate(number, (&id, at), (stored, length))
+    }
+
+    /// Whether what lies in the depot of a frame has come from somebody else.
+    fn filled_by_reader(&mut self, piece: &Piece) -> bool {
+        let bytes = self.reader.and_then(|reader| reader.read(piece));
+        bytes.filter(|bytes| bytes.len() == piece.length as usize).is_some_and(|bytes| {
+            self.stored[..bytes.len()].copy_from_slice(&bytes);
+            true
+        })
+    }
+
+    fn inflate(&mut self, number: u32, place: (&PackId, u64), (stored, length): (u32, u32)) -> Result<()> {
+        self.current = None;
+        let (stored, frame) = (&self.stored[..stored as usize], &mut self.frame[..length as usize]);
+        if stored.len() == frame.len() {
+            frame.copy_from_slice(stored);
+        } else if self.decompressor.decompress_to_buffer(stored, frame).ok() != Some(length as usize) {
+            return Err(self.damaged("what is compressed there cannot be decompressed", place));
         }
         self.current = Some(number);
         Ok(())
     }
+
+    fn damaged(&self, why: &str, (pack, at): (&PackId, u64)) -> Error {
+        Error::BadLayer { layer: self.layer.to_string(), why: format!("{why} (in the pack {pack}, at {at})") }
+    }
+}
+
+/// What is read of the depot for all chunks, in order.
+fn pieces(list: &ChunkList) -> Vec<Piece> {
+    let mut numbers: Vec<u32> = list.chunks.iter().map(|chunk| chunk.frame).collect();
+    numbers.dedup();
+    numbers.into_iter().map(|number| piece(list, list.frames[number as usize])).collect()
+}
+
+fn piece(list: &ChunkList, PackFrame { pack, at, stored, .. }: PackFrame) -> Piece {
+    Piece { file: PieceFile::Pack(list.packs[pack as usize]), at, length: stored }
 }
 
 impl Read for ChunkReader<'_> {
@@ -110,7 +158,7 @@ pub(crate) fn read_all(list: ChunkList, bytes: &[u8]) -> Option<u64> {
     let file = rustix::fs::memfd_create(c"pack", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
     crate::layer::write_at(file.as_fd(), bytes, 0).ok()?;
     let packs = Same(file);
-    let mut reader = ChunkReader::new(&packs, LayerId([0; 32]), list).ok()?;
+    let mut reader = ChunkReader::new(&packs, None, LayerId([0; 32]), list).ok()?;
     let (mut read, mut buffer) = (0, vec![0; 1 << 16]);
     while let Ok(got @ 1..) = reader.read(&mut buffer) {
         read += got as u64;

@@ -1,0 +1,287 @@
+//! A connection on which nobody else can read, change or repeat anything: Noise's transport messages, by keys of a [`handshake`](crate::handshake)
+//! with a secret that both sides know.
+//!
+//! ```text
+//! message = record*                          all but the last one are full
+//! record  = length:u16 sealed                big-endian; `sealed` is a transport message of Noise's
+//! sealed  = more:u8 bytes                    1: another record of this message follows
+//! ```
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use snow::StatelessTransportState;
+
+use crate::handshake::{HELLO, SharedSecret, noise};
+
+/// Bytes of a record that are the message's: Noise's messages have 65,535 bytes at most.
+const RECORD: usize = 65_535 - noise::TAG - 1;
+/// So that no other use of a secret is taken for this one.
+const PURPOSE: &str = "skiff secure connection\n";
+
+/// The half that sends.
+pub struct SecureWriter {
+    socket: TcpStream,
+    keys: Arc<StatelessTransportState>,
+    next: u64,
+    plain: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// The half that receives.
+pub struct SecureReader {
+    socket: TcpStream,
+    keys: Arc<StatelessTransportState>,
+    next: u64,
+    sealed: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+/// Who has connected proves to know the secret, and has the other side prove it. `word` tells what this connection is for.
+///
+/// # Errors
+/// The socket's, and [`ErrorKind::PermissionDenied`] if the other side does not know the secret.
+pub fn initiate(
+    mut socket: TcpStream,
+    secret: &SharedSecret,
+    word: &str,
+) -> Result<(SecureReader, SecureWriter)> {
+    let mut state = noise::initiator(&purpose(word), Some(secret)).map_err(Error::other)?;
+    let mut hello = [0; HELLO];
+    state.write_message(&[], &mut hello).map_err(Error::other)?;
+    socket.write_all(&hello)?;
+    let mut answer = [0; HELLO];
+    socket.read_exact(&mut answer)?;
+    state.read_message(&answer, &mut []).map_err(|_| not_proven())?;
+    let (reader, mut writer) = halves(socket, state.into_stateless_transport_mode().map_err(Error::other)?)?;
+    // The other side believes nothing before this: a hello can have been recorded.
+    writer.send(&[])?;
+    Ok((reader, writer))
+}
+
+/// The same for the side that was connected to.
+///
+/// # Errors
+/// As [`initiate`]'s.
+pub fn respond(
+    mut socket: TcpStream,
+    secret: &SharedSecret,
+    word: &str,
+) -> Result<(SecureReader, SecureWriter)> {
+    let mut state = noise::responder(&purpose(word), Some(secret)).map_err(Error::other)?;
+    let mut hello = [0; HELLO];
+    socket.read_exact(&mut hello)?;
+    state.read_message(&hello, &mut []).map_err(|_| not_proven())?;
+    let mut answer = [0; HELLO];
+    state.write_message(&[], &mut answer).map_err(Error::other)?;
+    socket.write_all(&answer)?;
+    let (mut reader, writer) = halves(socket, state.into_stateless_transport_mode().map_err(Error::other)?)?;
+    match reader.receive(0)? {
+        Some(_) => Ok((reader, writer)),
+        None => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn halves(socket: TcpStream, keys: StatelessTransportState) -> Result<(SecureReader, SecureWriter)> {
+    let keys = Arc::new(keys);
+    let reading = socket.try_clone()?;
+    let reader =
+        SecureReader { socket: reading, keys: Arc::clone(&keys), next: 0, sealed: vec![], plain: vec![] };
+    Ok((reader, SecureWriter { socket, keys, next: 0, plain: vec![], out: vec![] }))
+}
+
+fn purpose(word: &str) -> Vec<u8> {
+    [PURPOSE, word].concat().into_bytes()
+}
+
+fn not_proven() -> Error {
+    Error::new(
+        ErrorKind::PermissionDenied,
+        "the other side does not know the secret, or was changed on its way",
+    )
+}
+
+impl SecureWriter {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.out.clear();
+        let mut rest = message;
+        loop {
+            let (now, then) = rest.split_at(rest.len().min(RECORD));
+            rest = then;
+            self.seal(now, !rest.is_empty())?;
+            if rest.is_empty() {
+                return self.socket.write_all(&self.out);
+            }
+        }
+    }
+
+    fn seal(&mut self, bytes: &[u8], more: bool) -> Result<()> {
+        self.plain.clear();
+        self.plain.push(u8::from(more));
+        self.plain.extend(bytes);
+        let length = self.plain.len() + noise::TAG;
+        let header = u16::try_from(length).map_err(Error::other)?;
+        self.out.extend(header.to_be_bytes());
+        let from = self.out.len();
+        self.out.resize(from + length, 0);
+        self.keys.write_message(self.next, &self.plain, &mut self.out[from..]).map_err(Error::other)?;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+}
+
+impl SecureReader {
+    /// Receives a message of so many bytes at most; nothing where the other side has hung up behind a whole one. What it holds is taken as
+    /// it comes.
+    ///
+    /// # Errors
+    /// The socket's, [`ErrorKind::InvalidData`] for one that is longer, and [`ErrorKind::PermissionDenied`] for one that is not the other side's.
+    pub fn receive(&mut self, longest: usize) -> Result<Option<Vec<u8>>> {
+        let mut message = vec![];
+        loop {
+            let mut header = [0; 2];
+            if self.socket.read(&mut header[..1])? == 0 {
+                return if message.is_empty() { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
+            }
+            self.socket.read_exact(&mut header[1..])?;
+            self.sealed.resize(usize::from(u16::from_be_bytes(header)), 0);
+            self.socket.read_exact(&mut self.sealed)?;
+            self.plain.resize(self.sealed.len(), 0);
+            let opened = self.keys.read_message(self.next, &self.sealed, &mut self.plain);
+            let length = opened.map_err(|_| not_proven())?;
+            self.next += 1;
+            let (more, bytes) = self.plain[..length].split_first().ok_or(ErrorKind::InvalidData)?;
+            if message.len() + bytes.len() > longest || (*more != 0 && bytes.is_empty()) {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            message.extend(bytes);
+            if *more == 0 {
+                return Ok(Some(message));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let one = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        (one, listener.accept().expect("one has connected").0)
+    }
+
+    fn secure() -> ((SecureReader, SecureWriter), (SecureReader, SecureWriter)) {
+        let (one, other) = pair();
+        let secret = SharedSecret::generate().expect("random bytes");
+        let same = secret.clone();
+        let other = thread::spawn(move || respond(other, &same, "w").expect("the same secret"));
+        let one = initiate(one, &secret, "w").expect("the same secret");
+        (one, other.join().expect("no panic"))
+    }
+
+    #[test]
+    fn messages_of_every_length_come_as_they_went() {
+        let ((mut reader, _keep), (_other, mut writer)) = secure();
+        let lengths = [0, 1, RECORD - 1, RECORD, RECORD + 1, 3 * RECORD, 400_000];
+        let sent: Vec<Vec<u8>> =
+            lengths.iter().map(|n| (0..*n).map(|at| (at % 251) as u8).collect()).collect();
+        let same = sent.clone();
+        let sender = thread::spawn(move || same.iter().try_for_each(|message| writer.send(message)));
+        for message in sent {
+            assert_eq!(reader.receive(400_000).expect("received"), Some(message));
+        }
+        sender.join().expect("no panic").expect("sent");
+    }
+
+    #[test]
+    fn one_that_is_too_long_is_refused_and_the_end_is_seen() {
+        let ((mut reader, _keep), (_other, mut writer)) = secure();
+        writer.send(&[7; 11]).expect("sent");
+        assert_eq!(reader.receive(10).expect_err("too long").kind(), ErrorKind::InvalidData);
+        let ((mut reader, _keep), other) = secure();
+        drop(other);
+        assert_eq!(reader.receive(10).expect("the end"), None);
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_or_its_use_learns_nothing() {
+        for (secret, word) in [(None, "w"), (Some(()), "v")] {
+            let (one, other) = pair();
+            let own = SharedSecret::generate().expect("random bytes");
+            let theirs =
+                secret.map_or_else(|| SharedSecret::generate().expect("random bytes"), |()| own.clone());
+            let other = thread::spawn(move || respond(other, &own, "w").map(drop));
+            assert!(initiate(one, &theirs, word).is_err());
+            assert_eq!(
+                other.join().expect("no panic").expect_err("a stranger").kind(),
+                ErrorKind::PermissionDenied
+            );
+        }
+    }
+
+    #[test]
+    fn a_recorded_beginning_proves_nothing() {
+        let (one, mut other) = pair();
+        let secret = SharedSecret::generate().expect("random bytes");
+        let mut hello = [0; HELLO];
+        let same = secret.clone();
+        let first = thread::spawn(move || initiate(one, &same, "w").map(drop));
+        other.read_exact(&mut hello).expect("a hello");
+        drop(other);
+        assert!(first.join().expect("no panic").is_err());
+        let (mut again, other) = pair();
+        let responder = thread::spawn(move || respond(other, &secret, "w").map(drop));
+        again.write_all(&hello).expect("sent");
+        let mut answer = [0; HELLO];
+        again.read_exact(&mut answer).expect("it answers a true hello");
+        again.write_all(&[0, 17]).and_then(|()| again.write_all(&[0; 17])).expect("sent");
+        let refused = responder.join().expect("no panic").expect_err("no proof");
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_changed_byte_is_noticed() {
+        let (one, other) = pair();
+        let (to_one, to_other) = pair();
+        let secret = SharedSecret::generate().expect("random bytes");
+        let same = secret.clone();
+        // In between stands somebody who changes the last byte of the last message.
+        let between = thread::spawn(move || {
+            let (mut from, mut to) = (other, to_one);
+            let mut back = (to.try_clone().expect("a socket"), from.try_clone().expect("a socket"));
+            let mut hello = [0; HELLO];
+            from.read_exact(&mut hello).and_then(|()| to.write_all(&hello)).expect("passed on");
+            back.0.read_exact(&mut hello).and_then(|()| back.1.write_all(&hello)).expect("passed on");
+            let mut proof = [0; 2 + 1 + noise::TAG];
+            from.read_exact(&mut proof).and_then(|()| to.write_all(&proof)).expect("passed on");
+            let mut message = [0; 2 + 1 + 5 + noise::TAG];
+            from.read_exact(&mut message).expect("a message");
+            *message.last_mut().expect("not empty") ^= 1;
+            to.write_all(&message).expect("passed on");
+            (from, to)
+        });
+        let responder = thread::spawn(move || respond(to_other, &same, "w").expect("the same secret"));
+        let (_reader, mut writer) = initiate(one, &secret, "w").expect("the same secret");
+        writer.send(b"hello").expect("sent");
+        let (mut reader, _writer) = responder.join().expect("no panic");
+        let refused = reader.receive(100).expect_err("changed");
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+        drop(between.join().expect("no panic"));
+    }
+}

@@ -1,0 +1,22 @@
+//! A depot's files are read once for a job, and go from node to node.
+//!
+//! The nodes of a job are two trees ([`tree`]). Every node asks the one above it for pieces of the depot's files, and passes on what it has got
+//! as soon as it is there; the two nodes at the tops read the depot. Nothing is sent that was not asked for: a node that has all, or comes
+//! later, disturbs nobody. Where the node above does not answer, the one above that is asked, and in the end the depot.
+//!
+//! On each node this is a process ([`serve`]) beside the one that fetches, which asks it by a socket ([`RelayReader`]). Connections between
+//! nodes are encrypted by keys that follow from a secret of the job's ([`skiff_launch::secure`]). What comes is checked where it is used.
+
+mod client;
+mod link;
+mod serve;
+mod spool;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod upstream;
+pub mod wire;
+
+pub use client::{RelayReader, Relayed};
+pub use serve::{RelaySetup, serve};
+pub use tree::has_receivers;

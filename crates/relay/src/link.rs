@@ -1,0 +1,69 @@
+//! Both halves of a connection, encrypted between nodes, plain on one node.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use skiff_ipc::Codec;
+use skiff_launch::secure::{SecureReader, SecureWriter};
+use skiff_sys::IgnoreError;
+
+/// The half that sends.
+pub(crate) enum LinkWriter {
+    Node(SecureWriter),
+    Local(UnixStream),
+}
+
+/// The half that receives.
+pub(crate) enum LinkReader {
+    Node(SecureReader),
+    Local(UnixStream),
+}
+
+impl LinkWriter {
+    pub(crate) fn send<C: Codec>(&mut self, message: &C) -> Result<()> {
+        let bytes = message.to_bytes().ok_or(ErrorKind::InvalidData)?;
+        match self {
+            Self::Node(writer) => writer.send(&bytes),
+            Self::Local(socket) => {
+                let length = u32::try_from(bytes.len()).map_err(Error::other)?;
+                socket.write_all(&[&length.to_le_bytes()[..], &bytes].concat())
+            }
+        }
+    }
+
+    /// Ends the connection, also for who waits to receive.
+    pub(crate) fn close(&self) {
+        let closed = match self {
+            Self::Node(writer) => writer.socket().shutdown(Shutdown::Both),
+            Self::Local(socket) => socket.shutdown(Shutdown::Both),
+        };
+        closed.ignore_error("the other side has done so before");
+    }
+}
+
+impl LinkReader {
+    /// The next message; nothing where the other side has hung up.
+    pub(crate) fn receive<C: Codec>(&mut self) -> Result<Option<C>> {
+        let bytes = match self {
+            Self::Node(reader) => reader.receive(C::LONGEST)?,
+            Self::Local(socket) => receive_local(socket, C::LONGEST)?,
+        };
+        bytes.map(|bytes| C::from_bytes(&bytes).ok_or_else(|| ErrorKind::InvalidData.into())).transpose()
+    }
+}
+
+fn receive_local(socket: &mut UnixStream, longest: usize) -> Result<Option<Vec<u8>>> {
+    let mut header = [0; 4];
+    if socket.read(&mut header[..1])? == 0 {
+        return Ok(None);
+    }
+    socket.read_exact(&mut header[1..])?;
+    let length = u32::from_le_bytes(header) as usize;
+    if length > longest {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; length];
+    socket.read_exact(&mut bytes)?;
+    Ok(Some(bytes))
+}

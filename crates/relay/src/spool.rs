@@ -1,0 +1,232 @@
+//! The pieces on this node: what is wanted, what has come, and who waits for it. What others below will ask for is kept in a file, all else only
+//! in memory, for a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use skiff_snapshot::{Piece, PieceFile};
+use skiff_sys::IgnoreError;
+
+use crate::tree::Tree;
+
+/// So many bytes stay in memory.
+const IN_MEMORY: usize = 64 << 20;
+/// Pieces of so many bytes of a file one behind the other go down the same tree: who reads the depot reads so much of it in order.
+const STRIPE: u64 = 4 << 20;
+
+/// Where a piece has come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PieceOrigin {
+    Node,
+    Depot,
+}
+
+/// What there is of a piece after some waiting.
+pub(crate) enum Waited {
+    Here(Arc<Vec<u8>>, PieceOrigin),
+    NotYet,
+    Failed,
+}
+
+/// What is known of the pieces.
+pub(crate) struct Spool {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Whether others below will ask for a tree's pieces.
+    is_kept: [bool; 2],
+    file: Option<File>,
+}
+
+struct State {
+    slots: HashMap<Piece, Slot>,
+    /// By tree, what nobody has been asked for yet.
+    wanted: [VecDeque<Piece>; 2],
+    /// What is in memory, oldest first.
+    recent: VecDeque<(Piece, usize)>,
+    in_memory: usize,
+    /// The end of what is kept in the file.
+    end: u64,
+    used: Instant,
+    is_over: bool,
+}
+
+enum Slot {
+    Wanted,
+    Memory { bytes: Arc<Vec<u8>>, origin: PieceOrigin, kept_at: Option<u64> },
+    Kept { at: u64, length: usize, origin: PieceOrigin },
+    Failed,
+}
+
+impl Spool {
+    /// `file`: where pieces can be kept, if there is room anywhere.
+    pub(crate) fn new(is_kept: [bool; 2], file: Option<File>) -> Self {
+        let state = State {
+            slots: HashMap::new(),
+            wanted: [VecDeque::new(), VecDeque::new()],
+            recent: VecDeque::new(),
+            in_memory: 0,
+            end: 0,
+            used: Instant::now(),
+            is_over: false,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new(), is_kept, file }
+    }
+
+    /// Somebody will wait for this piece.
+    pub(crate) fn want(&self, piece: Piece) {
+        self.want_in(&mut self.lock(), piece);
+    }
+
+    fn want_in(&self, state: &mut State, piece: Piece) {
+        state.used = Instant::now();
+        if matches!(state.slots.get(&piece), None | Some(Slot::Failed)) {
+            state.slots.insert(piece, Slot::Wanted);
+            state.wanted[tree_of(&piece) as usize].push_back(piece);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for a piece, but no longer than this.
+    pub(crate) fn wait(&self, piece: &Piece, patience: Duration) -> Waited {
+        let until = Instant::now() + patience;
+        let mut state = self.lock();
+        loop {
+            state.used = Instant::now();
+            match state.slots.get(piece) {
+                Some(Slot::Memory { bytes, origin, .. }) => return Waited::Here(Arc::clone(bytes), *origin),
+                Some(Slot::Failed) => return Waited::Failed,
+                Some(Slot::Kept { at, length, origin }) => {
+                    let (at, length, origin) = (*at, *length, *origin);
+                    drop(state);
+                    return self.kept(piece, at, length, origin);
+                }
+                Some(Slot::Wanted) => {}
+                // It has been dropped meanwhile.
+                None => self.want_in(&mut state, *piece),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.is_over {
+                return Waited::NotYet;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn kept(&self, piece: &Piece, at: u64, length: usize, origin: PieceOrigin) -> Waited {
+        let mut bytes = vec![0; length];
+        match self.file.as_ref().map(|file| file.read_exact_at(&mut bytes, at)) {
+            Some(Ok(())) => Waited::Here(Arc::new(bytes), origin),
+            _ => {
+                self.lock().slots.remove(piece);
+                Waited::NotYet
+            }
+        }
+    }
+
+    /// The next piece of a tree that somebody is to be asked for; waits for one, unless it may not: then nothing if there is none now.
+    pub(crate) fn next_wanted(&self, tree: Tree, may_wait: bool) -> Option<Piece> {
+        let mut state = self.lock();
+        loop {
+            match state.wanted[tree as usize].pop_front() {
+                Some(piece) => return Some(piece),
+                None if !may_wait || state.is_over => return None,
+                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// These have been asked for in vain: they are wanted again, before all others.
+    pub(crate) fn still_wanted(&self, tree: Tree, pieces: impl DoubleEndedIterator<Item = Piece>) {
+        let mut state = self.lock();
+        pieces.rev().for_each(|piece| state.wanted[tree as usize].push_front(piece));
+    }
+
+    /// A piece has come.
+    pub(crate) fn put(&self, piece: Piece, bytes: Vec<u8>, origin: PieceOrigin) {
+        let kept_at = self.keep(&piece, &bytes);
+        let mut state = self.lock();
+        let length = bytes.len();
+        let slot = Slot::Memory { bytes: Arc::new(bytes), origin, kept_at };
+        if !matches!(state.slots.insert(piece, slot), Some(Slot::Memory { .. })) {
+            state.recent.push_back((piece, length));
+            state.in_memory += length;
+        }
+        while state.in_memory > IN_MEMORY
+            && let Some((oldest, length)) = state.recent.pop_front()
+        {
+            state.in_memory -= length;
+            state.leave_memory(oldest, length);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Where it is kept in the file, if others will ask for it and there is room.
+    fn keep(&self, piece: &Piece, bytes: &[u8]) -> Option<u64> {
+        let file = self.file.as_ref().filter(|_| self.is_kept[tree_of(piece) as usize])?;
+        let at = {
+            let mut state = self.lock();
+            let at = state.end;
+            state.end += bytes.len() as u64;
+            at
+        };
+        file.write_all_at(bytes, at).is_ok().then_some(at)
+    }
+
+    /// A piece cannot be had.
+    pub(crate) fn fail(&self, piece: Piece) {
+        self.lock().slots.insert(piece, Slot::Failed);
+        self.changed.notify_all();
+    }
+
+    /// Forgets everything if nobody has asked for so long.
+    pub(crate) fn forget_if_idle(&self, idle: Duration) {
+        let mut state = self.lock();
+        if state.used.elapsed() > idle
+            && !state.slots.is_empty()
+            && state.wanted.iter().all(VecDeque::is_empty)
+        {
+            state.slots.clear();
+            state.recent.clear();
+            (state.in_memory, state.end) = (0, 0);
+            let emptied = self.file.as_ref().map_or(Ok(()), |file| file.set_len(0));
+            emptied.ignore_error("the room is free when this process ends");
+        }
+    }
+
+    /// Nobody waits any longer.
+    pub(crate) fn end(&self) {
+        self.lock().is_over = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn leave_memory(&mut self, piece: Piece, length: usize) {
+        match self.slots.get(&piece) {
+            Some(Slot::Memory { kept_at: Some(at), origin, .. }) => {
+                let (at, origin) = (*at, *origin);
+                self.slots.insert(piece, Slot::Kept { at, length, origin });
+            }
+            Some(Slot::Memory { .. }) => {
+                self.slots.remove(&piece);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The tree that a piece goes down.
+pub(crate) fn tree_of(piece: &Piece) -> Tree {
+    let digest = match &piece.file {
+        PieceFile::List(layer) => layer.0,
+        PieceFile::Pack(pack) => pack.0,
+    };
+    Tree::BOTH[((piece.at / STRIPE + u64::from(digest[0])) % 2) as usize]
+}

@@ -1,0 +1,201 @@
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use skiff_launch::handshake::SharedSecret;
+use skiff_launch::secure;
+use skiff_snapshot::{Depot, PackId, Piece, PieceFile, PieceReader};
+use tempfile::TempDir;
+
+use crate::serve::word;
+use crate::{RelayReader, RelaySetup, Relayed, serve};
+
+const PIECE: u32 = 300_000;
+
+/// A job: a depot with one pack, and who listens where.
+struct Job {
+    dir: TempDir,
+    bytes: Vec<u8>,
+    secret: SharedSecret,
+    ports: Vec<u16>,
+}
+
+/// A node that has begun.
+struct Node {
+    reader: RelayReader,
+    counts: Arc<Mutex<Relayed>>,
+    alive: OwnedFd,
+    served: JoinHandle<()>,
+}
+
+impl Job {
+    fn new(length: usize, nodes: usize) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("one's own");
+        let _made = Depot::open(dir.path()).expect("a depot");
+        let bytes: Vec<u8> =
+            (0..length as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        fs::write(dir.path().join(format!("packs/{}.pack", pack())), &bytes).expect("a pack");
+        let free: Vec<TcpListener> =
+            (0..nodes).map(|_| TcpListener::bind("[::]:0").expect("a port")).collect();
+        let ports = free.iter().map(|socket| socket.local_addr().expect("bound").port()).collect();
+        Self { dir, bytes, secret: SharedSecret::generate().expect("random bytes"), ports }
+    }
+
+    fn pieces(&self) -> Vec<Piece> {
+        let starts = (0..self.bytes.len()).step_by(PIECE as usize);
+        starts.map(|at| Piece { file: PieceFile::Pack(pack()), at: at as u64, length: PIECE }).collect()
+    }
+
+    fn begin(&self, here: usize, nodes: usize, is_expected: impl Fn(usize) -> bool) -> Node {
+        let (own, local) = UnixStream::pair().expect("sockets");
+        let (waiting, alive) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+        let setup = RelaySetup {
+            nodes: (0..nodes).map(|node| ("127.0.0.1".to_owned(), is_expected(node))).collect(),
+            here,
+            secret: self.secret.clone(),
+            ports: self.ports.clone(),
+            depot: Depot::open_existing(self.dir.path()).expect("the depot"),
+            spool: Some(tempfile::tempfile().expect("a file").into()),
+        };
+        let counts = Arc::new(Mutex::new(Relayed::default()));
+        let reader = RelayReader::new(own, Arc::clone(&counts)).expect("a reader");
+        let served = thread::spawn(move || serve(setup, local, &waiting).expect("served"));
+        Node { reader, counts, alive, served }
+    }
+
+    /// Has all nodes read the pack at the same time; where it came from on each.
+    fn all_read(&self, nodes: Vec<Node>) -> Vec<Relayed> {
+        thread::scope(|scope| {
+            let read = |node: &Node| {
+                node.reader.begin(&self.pieces());
+                for piece in self.pieces() {
+                    let expected = &self.bytes[piece.at as usize..];
+                    let expected = &expected[..expected.len().min(PIECE as usize)];
+                    assert!(node.reader.read(&piece).expect("a piece") == expected);
+                }
+            };
+            let reading: Vec<_> = nodes.iter().map(|node| scope.spawn(move || read(node))).collect();
+            reading.into_iter().for_each(|reader| reader.join().expect("read"));
+        });
+        let counts = |node: Node| {
+            drop(node.alive);
+            node.served.join().expect("it ends");
+            *node.counts.lock().expect("nobody has panicked")
+        };
+        nodes.into_iter().map(counts).collect()
+    }
+}
+
+fn pack() -> PackId {
+    PackId([7; 32])
+}
+
+fn from_depot(counts: &[Relayed]) -> u64 {
+    counts.iter().map(|count| count.from_depot).sum()
+}
+
+#[test]
+fn the_depot_is_read_once_by_all_together() {
+    for nodes in [1, 2, 3, 8] {
+        let job = Job::new(30_000_000, nodes);
+        let begun = (0..nodes).map(|here| job.begin(here, nodes, |_| true)).collect();
+        let counts = job.all_read(begun);
+        let length = job.bytes.len() as u64;
+        assert_eq!(from_depot(&counts), length, "{counts:?}");
+        assert!(counts.iter().all(|count| count.from_nodes + count.from_depot == length), "{counts:?}");
+    }
+}
+
+#[test]
+fn who_comes_later_has_it_from_the_others() {
+    let job = Job::new(9_000_000, 3);
+    let first = job.begin(0, 3, |_| true);
+    let last = job.begin(2, 3, |_| true);
+    let later = job.begin(1, 3, |_| true);
+    for node in [&first, &last, &later, &later] {
+        node.reader.begin(&job.pieces());
+        job.pieces().iter().for_each(|piece| assert!(node.reader.read(piece).is_some()));
+    }
+    assert_eq!(later.counts.lock().expect("a count").from_depot, 0);
+    assert_eq!(from_depot(&job.all_read(vec![first, last, later])), 2 * job.bytes.len() as u64);
+}
+
+#[test]
+fn nodes_that_are_not_there_are_gone_round() {
+    let job = Job::new(9_000_000, 8);
+    // Neither the first nor the last one has begun, nor one in the middle.
+    let is_there = |node: usize| ![0, 3, 7].contains(&node);
+    let begun = (0..8).filter(|node| is_there(*node)).map(|here| job.begin(here, 8, is_there)).collect();
+    let counts = job.all_read(begun);
+    let length = job.bytes.len() as u64;
+    assert!(counts.iter().all(|count| count.from_nodes + count.from_depot == length));
+    // Those below the missing tops read it: two of each tree.
+    assert!(from_depot(&counts) <= 3 * length, "{counts:?}");
+}
+
+#[test]
+fn a_node_that_falls_silent_or_answers_nonsense_is_given_up() {
+    for answer in [&[][..], b"nonsense"] {
+        let job = Job::new(9_000_000, 2);
+        let listener = TcpListener::bind(("::", job.ports[0])).expect("a port");
+        let secret = job.secret.clone();
+        let silent = thread::spawn(move || {
+            let socket = listener.accept().expect("the other one").0;
+            let (mut reader, mut writer) =
+                secure::respond(socket, &secret, &word(0)).expect("it knows the secret");
+            reader.receive(100).expect("a question");
+            if !answer.is_empty() {
+                writer.send(answer).expect("sent");
+            }
+            (reader, writer)
+        });
+        let counts = job.all_read(vec![job.begin(1, 2, |_| true)]);
+        assert_eq!(from_depot(&counts), job.bytes.len() as u64);
+        drop(silent.join().expect("no panic"));
+    }
+}
+
+#[test]
+fn strangers_are_not_served() {
+    let job = Job::new(1_000_000, 2);
+    let node = job.begin(0, 2, |_| false);
+    let connect = || loop {
+        if let Ok(socket) = TcpStream::connect(("127.0.0.1", job.ports[0])) {
+            return socket;
+        }
+    };
+    let other = SharedSecret::generate().expect("random bytes");
+    assert!(secure::initiate(connect(), &other, &word(0)).is_err());
+    // The right secret, but for another node.
+    assert!(secure::initiate(connect(), &job.secret, &word(1)).is_err());
+    let mut socket = connect();
+    socket.write_all(&[0; 48]).expect("sent");
+    assert_eq!(socket.read(&mut [0; 48]).unwrap_or(0), 0);
+    // One who knows it is not held up by all those that say nothing.
+    let _silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+    secure::initiate(connect(), &job.secret, &word(0)).expect("it belongs to the job");
+    assert_eq!(from_depot(&job.all_read(vec![node])), job.bytes.len() as u64);
+}
+
+#[test]
+fn what_the_depot_lacks_is_not_had() {
+    let job = Job::new(1_000_000, 2);
+    let nodes = [job.begin(0, 2, |_| true), job.begin(1, 2, |_| true)];
+    let missing = Piece { file: PieceFile::Pack(PackId([8; 32])), at: 0, length: 10 };
+    for node in &nodes {
+        node.reader.begin(&[missing]);
+        assert_eq!(node.reader.read(&missing), None);
+        // From then on this process reads by itself.
+        node.reader.begin(&job.pieces());
+        assert_eq!(node.reader.read(&job.pieces()[0]), None);
+    }
+    assert!(Path::new(job.dir.path()).exists());
+}

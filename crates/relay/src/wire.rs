@@ -1,0 +1,100 @@
+//! A node asks the one above it for pieces of the depot's files, each of which is answered in its turn. A process on the same node asks in the same way.
+
+use skiff_ipc::{Codec, Framing, Protocol};
+use skiff_snapshot::{LARGEST_PIECE, LayerId, PackId, Piece, PieceFile};
+
+const LIST: u8 = 1;
+const PACK: u8 = 2;
+/// Bytes of a question: which file, its digest, where, how many bytes (little-endian).
+const QUESTION: usize = 1 + 32 + 8 + 4;
+
+/// Asks for a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceRequest(pub Piece);
+
+/// The answer: how it stands, about which piece, and its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PieceAnswer {
+    /// Which was asked for.
+    pub piece: Piece,
+    /// What there is of it.
+    pub state: PieceState,
+}
+
+/// What there is of a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PieceState {
+    /// Its bytes, which have come from another node.
+    Relayed(Vec<u8>),
+    /// Its bytes, which this node has read from the depot.
+    Read(Vec<u8>),
+    /// It is waited for: who asks goes on waiting.
+    NotYet,
+    /// It cannot be had here.
+    Failed,
+}
+
+impl Codec for PieceRequest {
+    const LONGEST: usize = QUESTION;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        let Piece { file, at, length } = self.0;
+        let (kind, digest) = match file {
+            PieceFile::List(LayerId(digest)) => (LIST, digest),
+            PieceFile::Pack(PackId(digest)) => (PACK, digest),
+        };
+        Some([&[kind][..], &digest, &at.to_le_bytes(), &length.to_le_bytes()].concat())
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (digest, rest) = rest.split_first_chunk::<32>()?;
+        let (at, rest) = rest.split_first_chunk::<8>()?;
+        let length = u32::from_le_bytes(rest.try_into().ok()?);
+        let file = match *kind {
+            LIST => PieceFile::List(LayerId(*digest)),
+            PACK => PieceFile::Pack(PackId(*digest)),
+            _ => return None,
+        };
+        let piece = Piece { file, at: u64::from_le_bytes(*at), length };
+        (1..=LARGEST_PIECE).contains(&length).then_some(Self(piece))
+    }
+}
+
+impl Codec for PieceAnswer {
+    const LONGEST: usize = 1 + QUESTION + LARGEST_PIECE as usize;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        let (kind, bytes) = match &self.state {
+            PieceState::Relayed(bytes) => (b'+', &bytes[..]),
+            PieceState::Read(bytes) => (b'd', &bytes[..]),
+            PieceState::NotYet => (b'.', &[][..]),
+            PieceState::Failed => (b'-', &[][..]),
+        };
+        let fits = bytes.len() <= self.piece.length as usize;
+        fits.then(|| Some([&[kind][..], &PieceRequest(self.piece).to_bytes()?, bytes].concat()))?
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (question, rest) = rest.split_first_chunk::<QUESTION>()?;
+        let PieceRequest(piece) = PieceRequest::from_bytes(question)?;
+        let state = match kind {
+            b'+' => PieceState::Relayed(rest.to_vec()),
+            b'd' => PieceState::Read(rest.to_vec()),
+            b'.' if rest.is_empty() => PieceState::NotYet,
+            b'-' if rest.is_empty() => PieceState::Failed,
+            _ => return None,
+        };
+        (rest.len() <= piece.length as usize).then_some(Self { piece, state })
+    }
+}
+
+impl Protocol for PieceRequest {
+    type Answer = PieceAnswer;
+    const NAME: &'static str = "Relay";
+    const SIDES: [&'static str; 2] = ["a node of a job", "the one above it"];
+    const FRAMING: Framing = Framing::Own(
+        "Most of it is the bytes of files. Between nodes each message is one of a secure connection, by the local socket it stands behind its length.",
+    );
+}
