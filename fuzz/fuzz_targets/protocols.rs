@@ -39,6 +39,7 @@ static ALLOCATOR: Counting = Counting;
 
 const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_launch::handshake::Call>,
+    check::<skiff_relay::wire::PieceRequest>,
     check::<skiff_cluster::hub::HubRequest>,
     check::<skiff_cluster::local::wire::SupervisorRequest>,
     check::<skiff_cluster::wire::HeadMessage>,

@@ -20,7 +20,6 @@ use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::RunningContainer;
-use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::ReservationRequest;
@@ -140,12 +139,13 @@ fn plan(
     context: &UserContext,
     checkpoint: &Checkpoint,
     record: &InstanceDir,
-) -> Result<(Plan, Vec<LayerLease>)> {
+) -> Result<(Plan, Vec<OwnedFd>)> {
     let saved = &checkpoint.instance.plan;
     let found =
         checkpoint.instance.snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
     // Topmost first.
-    let (paths, held) = found.into_iter().flatten().rev().unzip();
+    let layers = found.into_iter().flatten().rev();
+    let (paths, held) = layers.map(|(path, lease)| (path, OwnedFd::from(lease))).unzip();
     let place = Relocation {
         name: record.name.to_string(),
         upper: Upper::Directory(record.dir.clone()),
@@ -163,7 +163,7 @@ fn launch(
     record: &InstanceDir,
     (started, entry): (&Started, Option<&ImageName>),
     revived: &CriuRestorer<'_>,
-    held: &[LayerLease],
+    held: &[OwnedFd],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
     let runtime = RuntimeDir {

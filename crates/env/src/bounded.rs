@@ -1,5 +1,6 @@
 //! Work that must not take longer than so long, as it waits for file servers or for other programs.
 
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -15,8 +16,17 @@ pub fn until<T: Serialize + DeserializeOwned>(
     end: Instant,
     act: impl FnOnce() -> Result<T>,
 ) -> Result<Option<T>> {
+    until_with(end, &[], act)
+}
+
+/// The same in a process that keeps these descriptors.
+pub fn until_with<T: Serialize + DeserializeOwned>(
+    end: Instant,
+    kept: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
     let name = "process that fetches";
-    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&[]), || {
+    let child = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(kept), || {
         set_parent_process_death_signal(Some(Signal::KILL)).context(|| "parent's death signal")?;
         act()
     });

@@ -1,10 +1,13 @@
 //! A snapshot's way to this node: from the depot, whose file system may be slow or hang, into the user's cache.
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use skiff_plan::get;
+use skiff_relay::Relayed;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
 use skiff_spec::config::{Mismatch, NodeLayers};
@@ -18,7 +21,9 @@ use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
+use crate::bounded::until_with;
 use crate::depot;
+use crate::fan_out::JobRelay;
 use crate::job_records::{StartOrigin, StartPart};
 use crate::layer_store::{self, StoredLayers};
 use crate::snapshot_fault::ours;
@@ -63,11 +68,18 @@ enum FetchedLayers {
 }
 
 /// Brings the snapshot of the job of this number to this node, unless its base is another one and such jobs are refused; within the time that the
-/// configuration gives. With [`NodeLayers::Mounted`] its layers are in the image store, where that can be.
-pub fn deploy(context: &UserContext, job: &Snapshot, number: u32, form: NodeLayers) -> Result<Deployed> {
+/// configuration gives. With [`NodeLayers::Mounted`] its layers are in the image store, where that can be. With a relay the depot is read by that,
+/// if so much is missing that it is worth it.
+pub fn deploy(
+    context: &UserContext,
+    (job, number): (&Snapshot, u32),
+    form: NodeLayers,
+    relay: Option<&JobRelay>,
+) -> Result<Deployed> {
     let (end, _) = time_limit(context);
     for _ in 0..3 {
-        let Fetched { difference, layers, image, parts } = fetch_until(context, (job, number, form), end)?;
+        let Fetched { difference, layers, image, parts } =
+            fetch_until(context, (job, number), (form, relay), end)?;
         let (unpacked, stored_layers, not_mounted) = match layers {
             // What another job's fetch takes away now the helper misses. Then they are asked for once more, unpacked.
             FetchedLayers::Stored(stored) => (vec![], stored, String::new()),
@@ -84,10 +96,13 @@ pub fn deploy(context: &UserContext, job: &Snapshot, number: u32, form: NodeLaye
 
 fn fetch_until(
     context: &UserContext,
-    (job, number, form): (&Snapshot, u32, NodeLayers),
+    (job, number): (&Snapshot, u32),
+    (form, relay): (NodeLayers, Option<&JobRelay>),
     end: Instant,
 ) -> Result<Fetched> {
-    let Some(fetched) = until(end, || fetch(context, job, number, form))? else {
+    let kept: Vec<BorrowedFd<'_>> = relay.iter().map(|relay| relay.descriptor()).collect();
+    let fetched = until_with(end, &kept, || fetch(context, (job, number), form, relay))?;
+    let Some(fetched) = fetched else {
         let (name, depot, node) = (&job.environment, &job.depot, node_name());
         let (_, limit) = time_limit(context);
         return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
@@ -96,7 +111,12 @@ fn fetch_until(
     Ok(fetched)
 }
 
-fn fetch(context: &UserContext, job: &Snapshot, number: u32, form: NodeLayers) -> Result<Fetched> {
+fn fetch(
+    context: &UserContext,
+    (job, number): (&Snapshot, u32),
+    form: NodeLayers,
+    relay: Option<&JobRelay>,
+) -> Result<Fetched> {
     let id = job.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     depot::note_use(Path::new(&job.depot), number, &id)
         .ignore_error("only a job that is requeued later needs it, and the depot may be read-only here");
@@ -115,35 +135,84 @@ fn fetch(context: &UserContext, job: &Snapshot, number: u32, form: NodeLayers) -
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
     let begun = Instant::now();
-    let (layers, from, missing) = layers_here(context, form, &depot, (&id, &manifest))?;
-    parts.push(StartPart::snapshot(from, missing, begun));
+    let mut origins = LayerOrigins::default();
+    let layers = layers_here(context, (form, relay), depot, (&id, &manifest), &mut origins)?;
+    parts.push(origins.to_part(begun));
     Ok(Fetched { difference, layers, image, parts })
 }
 
-/// The layers in the form that this node can have them in: where they are then, and how many bytes had to come.
+/// The layers in the form that this node can have them in.
 fn layers_here(
     context: &UserContext,
-    form: NodeLayers,
+    (form, relay): (NodeLayers, Option<&JobRelay>),
+    depot: Depot,
+    (id, manifest): (&SnapshotId, &SnapshotManifest),
+    origins: &mut LayerOrigins,
+) -> Result<FetchedLayers> {
+    let dir = cache_dir(context);
+    let is_mounted = form == NodeLayers::Mounted && layer_store::is_wanted(context, manifest);
+    if is_mounted && let Some(StoredLayers { ids, .. }) = layer_store::find(context, manifest) {
+        origins.here = StartOrigin::Store;
+        return Ok(FetchedLayers::Stored(ids));
+    }
+    origins.missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
+    let is_mounted = is_mounted && origins.missing.is_some();
+    let Some((relay, missing)) = relay.zip(origins.missing) else {
+        return bring(context, is_mounted, &depot, (id, manifest), origins);
+    };
+    let depot = relay.read_for(depot, missing, &origins.relayed)?;
+    bring(context, is_mounted, &depot, (id, manifest), origins).or_else(|e| {
+        let is_relayed = origins.relayed.lock().is_ok_and(|counts| *counts != Relayed::default());
+        // What has come from another node may be damaged; what the depot has, is said with an error of its own.
+        if is_relayed {
+            bring(context, is_mounted, &depot.read_directly(), (id, manifest), origins)
+        } else {
+            Err(e)
+        }
+    })
+}
+
+/// Brings the layers that are not here.
+fn bring(
+    context: &UserContext,
+    is_mounted: bool,
     depot: &Depot,
     (id, manifest): (&SnapshotId, &SnapshotManifest),
-) -> Result<(FetchedLayers, StartOrigin, Option<u64>)> {
-    let dir = cache_dir(context);
-    let stored = |StoredLayers { ids, missing }| (FetchedLayers::Stored(ids), StartOrigin::Store, missing);
-    let is_mounted = form == NodeLayers::Mounted && layer_store::is_wanted(context, manifest);
-    if is_mounted && let Some(there) = layer_store::find(context, manifest) {
-        return Ok(stored(there));
-    }
-    let missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
+    origins: &mut LayerOrigins,
+) -> Result<FetchedLayers> {
     let mut not_mounted = String::new();
-    if is_mounted && missing.is_some() {
+    if is_mounted {
         match layer_store::add(context, depot, manifest) {
-            Ok(added) => return Ok(stored(added)),
+            Ok(StoredLayers { ids, missing }) => {
+                (origins.here, origins.missing) = (StartOrigin::Store, missing);
+                return Ok(FetchedLayers::Stored(ids));
+            }
             Err(why) => not_mounted = why.message,
         }
     }
-    let unpacked = layers(context, &dir, depot, (id, manifest))?;
-    let layers = FetchedLayers::Unpacked(unpacked, not_mounted);
-    Ok((layers, StartOrigin::Cache, missing))
+    origins.here = StartOrigin::Cache;
+    Ok(FetchedLayers::Unpacked(layers(context, &cache_dir(context), depot, (id, manifest))?, not_mounted))
+}
+
+/// Where a snapshot's layers are now, and where they came from.
+struct LayerOrigins {
+    here: StartOrigin,
+    /// Bytes of those that were not here.
+    missing: Option<u64>,
+    relayed: Arc<Mutex<Relayed>>,
+}
+
+impl Default for LayerOrigins {
+    fn default() -> Self {
+        Self { here: StartOrigin::Cache, missing: None, relayed: Arc::default() }
+    }
+}
+
+impl LayerOrigins {
+    fn to_part(&self, begun: Instant) -> StartPart {
+        let relayed = *self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
+        StartPart::snapshot(self.here, self.missing, relayed, begun)
+    }
 }
 
 /// Compares this node's base with the one the environment was built on.

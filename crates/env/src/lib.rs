@@ -9,6 +9,7 @@ pub mod contents;
 pub mod deploy;
 pub mod depot;
 mod export;
+pub mod fan_out;
 pub mod history;
 pub mod job_records;
 mod job_status;

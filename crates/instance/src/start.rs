@@ -1,6 +1,7 @@
 //! `skiff instance start`: from words to a plan and a command, and that carried out in the background.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::process::getgid;
@@ -49,7 +50,7 @@ enum Of {
 struct Wanted {
     plan: Plan,
     /// Layers that must not be evicted.
-    held: Vec<LayerLease>,
+    held: Vec<OwnedFd>,
     snapshot: Option<String>,
     command: Option<CommandSpec>,
     identity: Identity,
@@ -90,7 +91,7 @@ impl Resolved {
         let Self { plan, snapshot, process, identity, stop, entry } = self;
         // They are on this machine; but whoever held them has gone.
         let layers = snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
-        let held = layers.into_iter().flatten().map(|(_, lease)| lease).collect();
+        let held = layers.into_iter().flatten().map(|(_, lease)| lease.into()).collect();
         let own = [context.uid, getgid().as_raw()];
         let process = process.map(|process| process.check(plan.untrusted, own)).transpose()?;
         let (command, identity, stop) = match process {
@@ -136,7 +137,7 @@ fn launch(
     of: &Of,
     record: &InstanceDir,
     wanted: &Wanted,
-    lock: &std::os::fd::OwnedFd,
+    lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
     let runtime = RuntimeDir {
         dir: record.dir.clone(),
@@ -257,7 +258,8 @@ fn of_environment(
     };
     let (id, layers) = snapshot.map_or((None, vec![]), |(id, layers)| (Some(id), layers));
     // Topmost first.
-    let (paths, held): (Vec<PathBuf>, Vec<LayerLease>) = layers.into_iter().rev().unzip();
+    let (paths, held): (Vec<PathBuf>, Vec<OwnedFd>) =
+        layers.into_iter().rev().map(|(path, lease)| (path, lease.into())).unzip();
     let RootOptions { inside, user, entrypoint, argv, .. } = options.asked.clone();
     let asked_limits = options.asked.limits()?;
     let words: Vec<OsString> = entrypoint.into_iter().chain(argv).collect();

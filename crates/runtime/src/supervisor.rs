@@ -13,7 +13,6 @@ use skiff_output as output;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::{RunningContainer, StartOptions, detach_stdio, reap_all_until, start};
 use skiff_sandbox::{IDLE, STILL};
-use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Base, Plan};
 use skiff_sys::IgnoreError;
@@ -74,7 +73,7 @@ pub fn session_at(
     context: &UserContext,
     runtime: &RuntimeDir,
     lifetime: Lifetime<'_>,
-    make: impl Fn() -> Result<(Plan, Vec<LayerLease>)>,
+    make: impl Fn() -> Result<(Plan, Vec<OwnedFd>)>,
 ) -> Result<Live> {
     let begun = Instant::now();
     let mut is_told = false;

@@ -13,6 +13,7 @@ const PROTOCOLS: &[fn(&[u8]) -> bool] = &[
     check::<skiff_migrate::talk::SourceMessage>,
     check::<skiff_runtime::proxy::words::CommandRequest>,
     check::<skiff_launch::handshake::Call>,
+    check::<skiff_relay::wire::PieceRequest>,
     check::<skiff_cluster::hub::HubRequest>,
     check::<skiff_cluster::wire::HeadMessage>,
     check::<skiff_store::fetcher::FetcherQuestion>,

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use skiff_cli::HostArgs;
 use skiff_env::commit::note_upper;
 use skiff_env::deploy::deploy;
+use skiff_env::fan_out::{self, JobRelay};
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
@@ -57,7 +59,8 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-            let deployed = deploy(context, snapshot, job.id, form)?;
+            let relay = fan_out::begin(context, Path::new(&snapshot.depot), job.id);
+            let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());
             if !deployed.not_mounted.is_empty() {
                 not_mounted.replace(deployed.not_mounted);
@@ -65,7 +68,11 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
             commit::keep_earlier(context, &runtime.dir)?;
             let record = runtime.dir.join(DIFFERENCE);
             fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
-            let (paths, leases): (Vec<_>, _) = deployed.layers.into_iter().rev().unzip();
+            let layers = deployed.layers.into_iter().rev();
+            let (paths, mut held): (Vec<_>, Vec<_>) =
+                layers.map(|(path, lease)| (path, OwnedFd::from(lease))).unzip();
+            // Others may begin later; it ends with the job.
+            held.extend(relay.map(JobRelay::into_hold));
             let upper = match keep {
                 Some(_) => scratch::on_disk(&own)?,
                 None => scratch::not_kept(context, &own)?,
@@ -83,7 +90,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
                 note_upper(&runtime.dir, &plan)?;
             }
             times.prepared(deployed.parts.clone());
-            Ok((plan, leases))
+            Ok((plan, held))
         })
     };
     let live = match start(NodeLayers::Mounted) {

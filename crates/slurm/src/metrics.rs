@@ -54,7 +54,7 @@ impl Counters {
     }
 
     fn add_job(&mut self, figures: &JobFigures) {
-        for StartPart { part, from, bytes, ms } in figures.parts.iter().take(MOST_PARTS) {
+        for StartPart { part, from, bytes, read: _, ms } in figures.parts.iter().take(MOST_PARTS) {
             let labels = format!(r#"{{part="{}",from="{}"}}"#, part.as_str(), from.as_str());
             self.add("skiff_deploys_total", &labels, 1);
             self.add("skiff_deploy_bytes_total", &labels, (*bytes).min(MOST_BYTES));
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn part(part: StartPartKind, from: StartOrigin, bytes: u64, ms: u64) -> StartPart {
-        StartPart { part, from, bytes, ms }
+        StartPart { part, from, bytes, read: 0, ms }
     }
 
     #[test]

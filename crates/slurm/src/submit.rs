@@ -5,7 +5,7 @@ use std::path::Path;
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
 use skiff_env::history::SnapshotOrigin;
-use skiff_env::{between, latest, root};
+use skiff_env::{between, fan_out, latest, root};
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
@@ -15,6 +15,7 @@ use skiff_spec::job::{CommitNodes, JobCommit, JobSpec, Snapshot};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 use skiff_spec::revision::{EnvRevision, Revision};
+use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
 use crate::container_options;
@@ -117,6 +118,9 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
         }
         RequestedRoot::Same(own) => *own,
     };
+    if let JobSpec::Snapshot(snapshot) = &spec {
+        fan_out::make_secret(Path::new(&snapshot.depot)).ignore_error("without it each node reads the depot");
+    }
     print(with_commit(spec, commit)?)
 }
 

@@ -69,6 +69,12 @@ impl AsFd for LayerLease {
     }
 }
 
+impl From<LayerLease> for OwnedFd {
+    fn from(lease: LayerLease) -> Self {
+        lease.0
+    }
+}
+
 /// What an eviction removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Evicted {

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+mod fan_out;
 mod job_tmp;
 mod merge;
 
+pub use fan_out::{FanOut, PortRange};
 pub use job_tmp::{JobTmp, TmpQuota};
 pub use merge::{ConfigError, ConfigText, Ignored, Merged, merge, place};
 
@@ -166,6 +168,10 @@ pub struct Slurm {
     pub cache_bytes: u64,
     /// In which form nodes keep them.
     pub layers: NodeLayers,
+    /// How they get to many nodes.
+    pub fan_out: FanOut,
+    /// Where a job's nodes look for each other, to pass them on.
+    pub relay_ports: PortRange,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,
     /// Seconds a node may take to keep what a job has changed; 240 at most count, as Slurm's controller waits for the epilog.
@@ -248,6 +254,8 @@ impl Default for Slurm {
             cache: "/var/cache/skiff".into(),
             cache_bytes: 20 << 30,
             layers: NodeLayers::Mounted,
+            fan_out: FanOut::Auto,
+            relay_ports: PortRange::default(),
             fetch_seconds: 300,
             commit_seconds: 120,
             tmp: JobTmp::Disk,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use skiff_plan::get::ImageOrigin;
+use skiff_relay::Relayed;
 use skiff_snapshot::SnapshotId;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
@@ -42,6 +43,9 @@ pub struct StartPart {
     pub from: StartOrigin,
     /// How many bytes that were; 0 of what was there already.
     pub bytes: u64,
+    /// Where the depot was read for all nodes together: how many bytes of its files this node has read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub read: u64,
     /// How long it took, in milliseconds.
     pub ms: u64,
 }
@@ -68,6 +72,8 @@ pub enum StartOrigin {
     Cache,
     /// The user's depot.
     Depot,
+    /// The depot, by other nodes of the job.
+    Relay,
     /// This node's store of images, which has layers too.
     Store,
     /// A file.
@@ -94,6 +100,7 @@ impl StartOrigin {
             Self::Node => "node",
             Self::Cache => "cache",
             Self::Depot => "depot",
+            Self::Relay => "relay",
             Self::Store => "store",
             Self::File => "file",
             Self::Registry => "registry",
@@ -116,20 +123,30 @@ impl StartPart {
     /// An image that was looked for since `begun`.
     pub fn image(entry: &ImageName, origin: ImageOrigin, begun: Instant) -> Self {
         let bytes = if origin == ImageOrigin::Store { 0 } else { entry.size };
-        Self { part: StartPartKind::Image, from: origin.into(), bytes, ms: since(begun) }
+        Self { part: StartPartKind::Image, from: origin.into(), bytes, read: 0, ms: since(begun) }
     }
 
     /// The layers of a snapshot that were asked for since `begun`; `here`: where they are on this node; `missing`: the bytes of those that were
-    /// not there.
-    pub fn snapshot(here: StartOrigin, missing: Option<u64>, begun: Instant) -> Self {
-        let from = if missing.is_some() { StartOrigin::Depot } else { here };
-        Self { part: StartPartKind::Snapshot, from, bytes: missing.unwrap_or(0), ms: since(begun) }
+    /// not there; `relayed`: what of the depot's files has come by a relay.
+    pub fn snapshot(here: StartOrigin, missing: Option<u64>, relayed: Relayed, begun: Instant) -> Self {
+        let from = match missing {
+            None => here,
+            Some(_) if relayed == Relayed::default() => StartOrigin::Depot,
+            Some(_) => StartOrigin::Relay,
+        };
+        let (part, bytes, read) = (StartPartKind::Snapshot, missing.unwrap_or(0), relayed.from_depot);
+        Self { part, from, bytes, read, ms: since(begun) }
     }
 
     /// The root itself, made since `begun`.
     pub fn root(begun: Instant) -> Self {
-        Self { part: StartPartKind::Root, from: StartOrigin::Node, bytes: 0, ms: since(begun) }
+        Self { part: StartPartKind::Root, from: StartOrigin::Node, bytes: 0, read: 0, ms: since(begun) }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn since(begun: Instant) -> u64 {

@@ -35,6 +35,12 @@ impl SharedSecret {
     }
 }
 
+impl From<[u8; 32]> for SharedSecret {
+    fn from(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
 impl fmt::Debug for SharedSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SharedSecret(..)")

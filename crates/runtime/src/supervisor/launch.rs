@@ -6,7 +6,6 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use skiff_output as output;
 use skiff_sandbox::join::Failed;
-use skiff_snapshot::LayerLease;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
@@ -60,7 +59,7 @@ pub fn launch(
     runtime: &RuntimeDir,
     lifetime: Lifetime<'_>,
     plan: &Plan,
-    held: &[LayerLease],
+    held: &[OwnedFd],
     lock: &OwnedFd,
 ) -> std::result::Result<(), Failed> {
     let gate = match lifetime {
