@@ -2,14 +2,12 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use skiff_plan::get;
-use skiff_relay::Relayed;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, SnapshotId, SnapshotManifest};
+use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, PieceCounts, SnapshotId, SnapshotManifest};
 use skiff_spec::config::{Mismatch, NodeLayers};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
@@ -160,11 +158,10 @@ fn layers_here(
     let Some((relay, missing)) = relay.zip(origins.missing) else {
         return bring(context, is_mounted, &depot, (id, manifest), origins);
     };
-    let depot = relay.read_for(depot, missing, &origins.relayed)?;
+    let depot = relay.read_for(depot, missing)?;
     bring(context, is_mounted, &depot, (id, manifest), origins).or_else(|e| {
-        let is_relayed = origins.relayed.lock().is_ok_and(|counts| *counts != Relayed::default());
-        // What has come from another node may be damaged; what the depot has, is said with an error of its own.
-        if is_relayed {
+        // Another node may have read what is damaged, and the depot not be.
+        if depot.has_reader() {
             bring(context, is_mounted, &depot.read_directly(), (id, manifest), origins)
         } else {
             Err(e)
@@ -185,13 +182,16 @@ fn bring(
         match layer_store::add(context, depot, manifest) {
             Ok(StoredLayers { ids, missing }) => {
                 (origins.here, origins.missing) = (StartOrigin::Store, missing);
+                origins.came = depot.piece_counts();
                 return Ok(FetchedLayers::Stored(ids));
             }
             Err(why) => not_mounted = why.message,
         }
     }
     origins.here = StartOrigin::Cache;
-    Ok(FetchedLayers::Unpacked(layers(context, &cache_dir(context), depot, (id, manifest))?, not_mounted))
+    let (unpacked, came) = layers(context, &cache_dir(context), depot, (id, manifest))?;
+    origins.came = came;
+    Ok(FetchedLayers::Unpacked(unpacked, not_mounted))
 }
 
 /// Where a snapshot's layers are now, and where they came from.
@@ -199,19 +199,18 @@ struct LayerOrigins {
     here: StartOrigin,
     /// Bytes of those that were not here.
     missing: Option<u64>,
-    relayed: Arc<Mutex<Relayed>>,
+    came: PieceCounts,
 }
 
 impl Default for LayerOrigins {
     fn default() -> Self {
-        Self { here: StartOrigin::Cache, missing: None, relayed: Arc::default() }
+        Self { here: StartOrigin::Cache, missing: None, came: PieceCounts::default() }
     }
 }
 
 impl LayerOrigins {
     fn to_part(&self, begun: Instant) -> StartPart {
-        let relayed = *self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
-        StartPart::snapshot(self.here, self.missing, relayed, begun)
+        StartPart::snapshot(self.here, self.missing, self.came, begun)
     }
 }
 
@@ -243,22 +242,23 @@ pub fn hold(
     held.map_err(|e| in_cache(e, dir))
 }
 
-/// The snapshot's layers in a cache of the user's, bottom first, unpacked unless they are there already.
-pub fn layers(
+/// The snapshot's layers in a cache of the user's, bottom first, unpacked unless they are there already; and what had to come for it by who
+/// reads the depot for this process.
+fn layers(
     context: &UserContext,
     dir: &Path,
     depot: &Depot,
     (id, manifest): (&SnapshotId, &SnapshotManifest),
-) -> Result<Vec<PathBuf>> {
+) -> Result<(Vec<PathBuf>, PieceCounts)> {
     let cache = open_cache(context, dir)?;
     let paths = |layers: Vec<LayerDir>| layers.into_iter().map(|layer| layer.path).collect::<Vec<_>>();
     if let Some(found) = cache.all_there(manifest).map_err(|e| in_cache(e, dir))? {
-        return Ok(paths(found));
+        return Ok((paths(found), PieceCounts::default()));
     }
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
         let layers = skiff_snapshot::fetch(depot, id, &cache).map_err(|e| in_cache(e, dir))?;
         cache.evict().ignore_error("they are held meanwhile; too many bytes is a matter for the next time");
-        Ok(paths(layers))
+        Ok((paths(layers), depot.piece_counts()))
     })
 }
 
@@ -291,7 +291,7 @@ pub fn unpack(context: &UserContext, depot: &Depot, snapshot: &str) -> Result<Ve
     let manifest = depot.manifest(&id).map_err(ours)?;
     let cache = context.state()?.join("layers");
     for _ in 0..3 {
-        let layers = layers(context, &cache, depot, (&id, &manifest))?;
+        let (layers, _) = layers(context, &cache, depot, (&id, &manifest))?;
         // Another start may have evicted one this very moment.
         if let Some(held) = hold(context, &cache, layers)? {
             return Ok(held);

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
 use rustix::io::Errno;
@@ -12,12 +11,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::getuid;
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::manager::slurm_hosts;
-use skiff_relay::{RelayReader, RelaySetup, Relayed, has_receivers};
+use skiff_relay::{RelayReader, RelaySetup, has_receivers};
 use skiff_sandbox::start::detach_stdio;
 use skiff_site::TrustedDir;
 use skiff_snapshot::Depot;
 use skiff_spec::config::FanOut;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::names;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::small_file;
@@ -111,14 +111,14 @@ fn stay(setup: RelaySetup, remote: UnixStream, waiting: &OwnedFd, job: u32) -> R
 }
 
 impl JobRelay {
-    /// The depot as it is to be read, if so many bytes are missing here. What comes is counted there.
-    pub fn read_for(&self, depot: Depot, missing: u64, counts: &Arc<Mutex<Relayed>>) -> Result<Depot> {
+    /// The depot as it is to be read, if so many bytes are missing here.
+    pub fn read_for(&self, depot: Depot, missing: u64) -> Result<Depot> {
         let spared = missing.saturating_mul(self.nodes as u64 - 1);
         if self.wish == FanOut::Auto && spared < NOT_WORTH {
             return Ok(depot);
         }
         let local = self.local.try_clone().context(|| "socket of the relay")?;
-        let reader = RelayReader::new(local, Arc::clone(counts)).context(|| "socket of the relay")?;
+        let reader = RelayReader::new(local).context(|| "socket of the relay")?;
         Ok(depot.read_by(Box::new(reader)))
     }
 
@@ -136,7 +136,7 @@ impl JobRelay {
 impl JobNodes {
     fn from_variables() -> Option<Self> {
         let list = |name: &str| slurm_hosts(&std::env::var(name).ok()?);
-        let (job, step) = (list("SLURM_JOB_NODELIST")?, list("SLURM_STEP_NODELIST").unwrap_or_default());
+        let (job, step) = (list(names::JOB_NODES)?, list(names::STEP_NODES).unwrap_or_default());
         let here = job.iter().position(|name| *name == node_name())?;
         let begins: BTreeSet<&String> = step.iter().collect();
         let names = job.iter().map(|name| (name.clone(), begins.contains(name))).collect();

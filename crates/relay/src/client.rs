@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use skiff_snapshot::{Piece, PieceReader};
+use skiff_snapshot::{Piece, PieceCounts, PieceReader};
 
 use crate::link::{LinkReader, LinkWriter};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
@@ -18,19 +18,10 @@ const MOST_ASKED: usize = 500;
 /// A relay that says nothing for so long hangs.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// How many bytes came from where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Relayed {
-    /// Bytes from other nodes.
-    pub from_nodes: u64,
-    /// Bytes that this node has read from the depot.
-    pub from_depot: u64,
-}
-
 /// Reads pieces by the relay on this node.
 pub struct RelayReader {
     state: Mutex<Option<State>>,
-    counts: Arc<Mutex<Relayed>>,
+    counts: Mutex<PieceCounts>,
 }
 
 struct State {
@@ -43,17 +34,17 @@ struct State {
 }
 
 impl RelayReader {
-    /// By this connection to it. What comes is counted there.
+    /// By this connection to it.
     ///
     /// # Errors
     /// The socket's.
-    pub fn new(relay: UnixStream, counts: Arc<Mutex<Relayed>>) -> std::io::Result<Self> {
+    pub fn new(relay: UnixStream) -> std::io::Result<Self> {
         relay.set_read_timeout(Some(SILENCE))?;
         relay.set_write_timeout(Some(SILENCE))?;
         let reader = LinkReader::Local(relay.try_clone()?);
         let (planned, asked) = (VecDeque::new(), VecDeque::new());
         let state = State { reader, writer: LinkWriter::Local(relay), planned, asked, open: 0 };
-        Ok(Self { state: Mutex::new(Some(state)), counts })
+        Ok(Self { state: Mutex::new(Some(state)), counts: Mutex::default() })
     }
 }
 
@@ -78,8 +69,8 @@ impl PieceReader for RelayReader {
         match slot.as_mut()?.read(piece) {
             Some((bytes, counted)) => {
                 let mut counts = lock(&self.counts);
-                counts.from_nodes += counted.from_nodes;
-                counts.from_depot += counted.from_depot;
+                counts.relayed += counted.relayed;
+                counts.read += counted.read;
                 Some(bytes)
             }
             None => {
@@ -89,6 +80,10 @@ impl PieceReader for RelayReader {
             }
         }
     }
+
+    fn counts(&self) -> PieceCounts {
+        *lock(&self.counts)
+    }
 }
 
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -96,7 +91,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    fn read(&mut self, piece: &Piece) -> Option<(Vec<u8>, Relayed)> {
+    fn read(&mut self, piece: &Piece) -> Option<(Vec<u8>, PieceCounts)> {
         self.ask()?;
         if self.asked.pop_front()? != *piece {
             return None;
@@ -112,11 +107,11 @@ impl State {
                 PieceState::NotYet => continue,
                 PieceState::Failed => None,
                 PieceState::Relayed(bytes) => {
-                    let counted = Relayed { from_nodes: count(&bytes), from_depot: 0 };
+                    let counted = PieceCounts { relayed: count(&bytes), read: 0 };
                     Some((bytes, counted))
                 }
                 PieceState::Read(bytes) => {
-                    let counted = Relayed { from_nodes: 0, from_depot: count(&bytes) };
+                    let counted = PieceCounts { relayed: 0, read: count(&bytes) };
                     Some((bytes, counted))
                 }
             };

@@ -17,6 +17,6 @@ mod tree;
 mod upstream;
 pub mod wire;
 
-pub use client::{RelayReader, Relayed};
+pub use client::RelayReader;
 pub use serve::{RelaySetup, serve};
 pub use tree::has_receivers;

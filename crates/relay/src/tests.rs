@@ -5,17 +5,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::secure;
-use skiff_snapshot::{Depot, PackId, Piece, PieceFile, PieceReader};
+use skiff_snapshot::{Depot, PackId, Piece, PieceCounts, PieceFile, PieceReader};
 use tempfile::TempDir;
 
 use crate::serve::word;
-use crate::{RelayReader, RelaySetup, Relayed, serve};
+use crate::{RelayReader, RelaySetup, serve};
 
 const PIECE: u32 = 300_000;
 
@@ -30,7 +29,6 @@ struct Job {
 /// A node that has begun.
 struct Node {
     reader: RelayReader,
-    counts: Arc<Mutex<Relayed>>,
     alive: OwnedFd,
     served: JoinHandle<()>,
 }
@@ -65,14 +63,13 @@ impl Job {
             depot: Depot::open_existing(self.dir.path()).expect("the depot"),
             spool: Some(tempfile::tempfile().expect("a file").into()),
         };
-        let counts = Arc::new(Mutex::new(Relayed::default()));
-        let reader = RelayReader::new(own, Arc::clone(&counts)).expect("a reader");
+        let reader = RelayReader::new(own).expect("a reader");
         let served = thread::spawn(move || serve(setup, local, &waiting).expect("served"));
-        Node { reader, counts, alive, served }
+        Node { reader, alive, served }
     }
 
     /// Has all nodes read the pack at the same time; where it came from on each.
-    fn all_read(&self, nodes: Vec<Node>) -> Vec<Relayed> {
+    fn all_read(&self, nodes: Vec<Node>) -> Vec<PieceCounts> {
         thread::scope(|scope| {
             let read = |node: &Node| {
                 node.reader.begin(&self.pieces());
@@ -88,7 +85,7 @@ impl Job {
         let counts = |node: Node| {
             drop(node.alive);
             node.served.join().expect("it ends");
-            *node.counts.lock().expect("nobody has panicked")
+            node.reader.counts()
         };
         nodes.into_iter().map(counts).collect()
     }
@@ -98,8 +95,8 @@ fn pack() -> PackId {
     PackId([7; 32])
 }
 
-fn from_depot(counts: &[Relayed]) -> u64 {
-    counts.iter().map(|count| count.from_depot).sum()
+fn from_depot(counts: &[PieceCounts]) -> u64 {
+    counts.iter().map(|count| count.read).sum()
 }
 
 #[test]
@@ -110,7 +107,7 @@ fn the_depot_is_read_once_by_all_together() {
         let counts = job.all_read(begun);
         let length = job.bytes.len() as u64;
         assert_eq!(from_depot(&counts), length, "{counts:?}");
-        assert!(counts.iter().all(|count| count.from_nodes + count.from_depot == length), "{counts:?}");
+        assert!(counts.iter().all(|count| count.relayed + count.read == length), "{counts:?}");
     }
 }
 
@@ -124,7 +121,7 @@ fn who_comes_later_has_it_from_the_others() {
         node.reader.begin(&job.pieces());
         job.pieces().iter().for_each(|piece| assert!(node.reader.read(piece).is_some()));
     }
-    assert_eq!(later.counts.lock().expect("a count").from_depot, 0);
+    assert_eq!(later.reader.counts().read, 0);
     assert_eq!(from_depot(&job.all_read(vec![first, last, later])), 2 * job.bytes.len() as u64);
 }
 
@@ -136,7 +133,7 @@ fn nodes_that_are_not_there_are_gone_round() {
     let begun = (0..8).filter(|node| is_there(*node)).map(|here| job.begin(here, 8, is_there)).collect();
     let counts = job.all_read(begun);
     let length = job.bytes.len() as u64;
-    assert!(counts.iter().all(|count| count.from_nodes + count.from_depot == length));
+    assert!(counts.iter().all(|count| count.relayed + count.read == length));
     // Those below the missing tops read it: two of each tree.
     assert!(from_depot(&counts) <= 3 * length, "{counts:?}");
 }

@@ -35,6 +35,10 @@ pub const JOB_ID: &str = "SLURM_JOB_ID";
 pub const JOB_UID: &str = "SLURM_JOB_UID";
 /// See [`JOB_ID`].
 pub const JOB_GID: &str = "SLURM_JOB_GID";
+/// Slurm's variable with the nodes of a job.
+pub const JOB_NODES: &str = "SLURM_JOB_NODELIST";
+/// Slurm's variable with the nodes of a step.
+pub const STEP_NODES: &str = "SLURM_STEP_NODELIST";
 /// Slurm's variable with the directory that a job was submitted from.
 pub const SUBMIT_DIR: &str = "SLURM_SUBMIT_DIR";
 /// Slurm's variable that tells srun in which directory its tasks start.

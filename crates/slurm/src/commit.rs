@@ -177,8 +177,8 @@ pub fn begin(job: &SlurmJob) -> Result<()> {
 /// The nodes of the job, or of the step that has asked for it: a step may have only some of the job's. Refuses a node that is none of them.
 fn hosts(commit: &JobCommit, variable: impl Fn(&str) -> Option<String>) -> Result<Vec<String>> {
     let (name, of, command) = match commit.step {
-        true => ("SLURM_STEP_NODELIST", "step", "srun"),
-        false => ("SLURM_JOB_NODELIST", "job", "sbatch"),
+        true => (names::STEP_NODES, "step", "srun"),
+        false => (names::JOB_NODES, "job", "sbatch"),
     };
     let hosts = variable(name).and_then(|list| slurm_hosts(&list)).ok_or_else(|| {
         Error::new(format!("--environment-commit: {name} does not say which nodes the {of} has"))

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
+use serde::{Deserialize, Serialize};
+
 use crate::chunk::{LARGEST_FRAME, MAX_LIST, PackSource};
 use crate::depot::{Depot, LOOKS};
 use crate::digest::{LayerId, PackId};
@@ -33,6 +35,15 @@ pub struct Piece {
     pub length: u32,
 }
 
+/// How many bytes of pieces have come from where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceCounts {
+    /// From other nodes.
+    pub relayed: u64,
+    /// From the depot, by this node for all.
+    pub read: u64,
+}
+
 /// Who reads pieces in place of this process, as another node that has read them already. What they are is found out by who uses them: lists and
 /// layers have digests.
 pub trait PieceReader: fmt::Debug + Send + Sync {
@@ -41,6 +52,9 @@ pub trait PieceReader: fmt::Debug + Send + Sync {
 
     /// The next piece; nothing where it is not to be had so, and has to be read from the depot.
     fn read(&self, piece: &Piece) -> Option<Vec<u8>>;
+
+    /// What has come so far.
+    fn counts(&self) -> PieceCounts;
 }
 
 impl Depot {
@@ -56,6 +70,18 @@ impl Depot {
     pub fn read_directly(mut self) -> Self {
         self.reader = None;
         self
+    }
+
+    /// Whether somebody reads for this process.
+    #[must_use]
+    pub fn has_reader(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    /// What has come so far by who reads for this process.
+    #[must_use]
+    pub fn piece_counts(&self) -> PieceCounts {
+        self.reader.as_ref().map_or_else(PieceCounts::default, |reader| reader.counts())
     }
 
     /// Opens a file whose pieces are to be read.

@@ -74,7 +74,7 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
     }
     variables.extend(spec.map(|value| (names::JOB, value)));
     // Not SLURMD_NODENAME: until Slurm has set up the tasks that is the node on which srun was typed.
-    for name in ["HOME", "USER", "PWD", names::SUBMIT_DIR] {
+    for name in ["HOME", "USER", "PWD", names::SUBMIT_DIR, names::JOB_NODES, names::STEP_NODES] {
         variables.extend(spank.variable(name).map(|value| (name, value)));
     }
     let run = SkiffCommand::on_node(&args.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);

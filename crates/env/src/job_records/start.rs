@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use skiff_plan::get::ImageOrigin;
-use skiff_relay::Relayed;
-use skiff_snapshot::SnapshotId;
+use skiff_snapshot::{PieceCounts, SnapshotId};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
 use skiff_store::index::ImageName;
@@ -127,14 +126,14 @@ impl StartPart {
     }
 
     /// The layers of a snapshot that were asked for since `begun`; `here`: where they are on this node; `missing`: the bytes of those that were
-    /// not there; `relayed`: what of the depot's files has come by a relay.
-    pub fn snapshot(here: StartOrigin, missing: Option<u64>, relayed: Relayed, begun: Instant) -> Self {
+    /// not there; `came`: what of the depot's files has come by a relay.
+    pub fn snapshot(here: StartOrigin, missing: Option<u64>, came: PieceCounts, begun: Instant) -> Self {
         let from = match missing {
             None => here,
-            Some(_) if relayed == Relayed::default() => StartOrigin::Depot,
+            Some(_) if came == PieceCounts::default() => StartOrigin::Depot,
             Some(_) => StartOrigin::Relay,
         };
-        let (part, bytes, read) = (StartPartKind::Snapshot, missing.unwrap_or(0), relayed.from_depot);
+        let (part, bytes, read) = (StartPartKind::Snapshot, missing.unwrap_or(0), came.read);
         Self { part, from, bytes, read, ms: since(begun) }
     }
 

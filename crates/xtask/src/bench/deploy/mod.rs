@@ -1,9 +1,10 @@
 //! From a submission to the command that runs on all nodes, with something new in the environment, against the ways to copy the same files
 //! there. All copies begin at files in the page cache and end on the nodes' disks, which are those of one machine.
 //!
-//! The depot lies on a file system that all nodes share, and in the test bed that is a directory of the same machine. So nothing of
-//! Skiff's goes over the nodes' network devices, and a limit on these (`tc`) would hold up only what it is compared with: there is none.
+//! The depot lies on a file system that all nodes share, and in the test bed that is a directory of the same machine: what reads it does not go
+//! over the nodes' network devices. What they pass on to each other does, and `--link` limits that.
 
+mod nodes;
 mod scenario;
 mod ways;
 
@@ -18,6 +19,7 @@ use super::people::{self, RunAs, UserDir};
 use super::picture::Bar;
 use super::result::{BenchResult, HostInfo, LimitCheck, OVER_ALL, Series};
 use super::stats::{self, Spread};
+use nodes::Nodes;
 use scenario::{Scenario, Workplace};
 use ways::{BARE, PEERS, Peers, SKIFF};
 
@@ -38,6 +40,15 @@ pub struct Args {
     /// Megabytes of the large tree, in files of one
     #[arg(long, default_value_t = 300)]
     tree_mb: usize,
+    /// How snapshots get to many nodes
+    #[arg(long, default_value = "auto", value_parser = ["auto", "depot", "relay"])]
+    fan_out: String,
+    /// What nodes make of them
+    #[arg(long, default_value = "mounted", value_parser = ["mounted", "unpacked"])]
+    layers: String,
+    /// Limits each node's link to so many megabits a second; only Skiff and srun alone are measured then
+    #[arg(long)]
+    link: Option<u32>,
 }
 
 impl Args {
@@ -52,6 +63,8 @@ impl Args {
 struct Measured {
     seconds: BTreeMap<&'static str, Vec<f64>>,
     sent: Vec<f64>,
+    /// Bytes of the depot that all nodes together have read.
+    read: Vec<f64>,
 }
 
 pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<Bar>)> {
@@ -60,14 +73,16 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     let home = UserDir::new(&setting.user, "bench-deploy")?;
     let live = RunningEnvironment::start(setting, "bench-deploy")?;
     let peers = Peers::prepare(setting, args.most(), &home.path)?;
+    let _nodes = Nodes::prepare(args.most(), &args.fan_out, &args.layers, args.link)?;
     let place = Workplace { live: &live, home: &home, small_files: args.small_files, tree_mb: args.tree_mb };
     let chosen = if args.scenarios.is_empty() { Scenario::ALL.to_vec() } else { args.scenarios.clone() };
     let (mut series, mut claims, mut bars) = (vec![], vec![], vec![]);
     for scenario in chosen {
         place.begin(scenario)?;
         for nodes in &args.nodes {
-            let measured = rounds(setting, &place, &peers, scenario, *nodes)?;
+            let measured = rounds(setting, (&place, &peers), (scenario, *nodes), args.link.is_some())?;
             claims.extend(limits(scenario, *nodes, &measured));
+            claims.extend(args.link.map(|link| of_one_link(&place, scenario, *nodes, (&measured, link))));
             let prefix = format!("{nodes} nodes, {}", scenario.title());
             for (way, samples) in measured.seconds {
                 bars.push(Bar::over_all(
@@ -79,6 +94,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
                 series.push(Series::new(format!("{prefix}: {way}"), "s", samples));
             }
             series.push(Series::new(format!("{prefix}: sent"), "kB", measured.sent));
+            series.push(Series::new(format!("{prefix}: read of the depot"), "kB", measured.read));
         }
         place.end(scenario)?;
     }
@@ -88,18 +104,22 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
 
 fn rounds(
     setting: &Setting,
-    place: &Workplace<'_>,
-    peers: &Peers,
-    scenario: Scenario,
-    nodes: usize,
+    (place, peers): (&Workplace<'_>, &Peers),
+    (scenario, nodes): (Scenario, usize),
+    is_limited: bool,
 ) -> anyhow::Result<Measured> {
     let user = RunAs::User(&setting.user);
     let submit = |environment: &str| {
-        format!("srun --environment={environment} {} --ntasks-per-node=1 true", ways::option(nodes))
+        format!(
+            "srun --environment={environment} {} --ntasks-per-node=1 printenv SLURM_JOB_ID",
+            ways::option(nodes)
+        )
     };
     let mut measured = Measured::default();
-    let ways: Vec<&'static str> =
-        [SKIFF, BARE].into_iter().chain(PEERS.into_iter().filter(|way| scenario.has(way))).collect();
+    let ways: Vec<&'static str> = [SKIFF, BARE]
+        .into_iter()
+        .chain(PEERS.into_iter().filter(|way| !is_limited && scenario.has(way)))
+        .collect();
     // So that all nodes have what was there before.
     user.bash(&submit(place.live.name))?;
     for round in 0..setting.rounds {
@@ -109,8 +129,9 @@ fn rounds(
             let way = ways[(round + turn) % ways.len()];
             let before = if way == SKIFF { place.depot_bytes()? } else { 0 };
             let began = Instant::now();
+            let mut job = String::new();
             match way {
-                SKIFF => drop(user.bash(&submit(place.live.name))?),
+                SKIFF => job = user.bash(&submit(place.live.name))?,
                 BARE => drop(user.bash(&submit("none"))?),
                 peer => peers.bring(peer, nodes, &place.source(scenario))?,
             }
@@ -118,11 +139,40 @@ fn rounds(
             if way == SKIFF {
                 let sent = place.depot_bytes()?.saturating_sub(before);
                 measured.sent.push(sent as f64 / 1e3);
+                let job = job.lines().next().unwrap_or_default();
+                measured.read.push(bytes_read(setting, job, nodes)? as f64 / 1e3);
             }
         }
     }
     peers.clear(nodes).context("removing the copies")?;
     Ok(measured)
+}
+
+/// How many bytes all nodes of a job together have read of the depot: of its files where it was read for all, else of what is in them.
+fn bytes_read(setting: &Setting, job: &str, nodes: usize) -> anyhow::Result<u64> {
+    let noted = "import json, subprocess, sys, time\nfor _ in range(100):\n    \
+        run = subprocess.run([sys.argv[1], 'env', 'status', '--json', '--job', sys.argv[2]], capture_output=True)\n    \
+        roots = json.loads(run.stdout or '{}').get('roots', [])\n    \
+        if len(roots) == int(sys.argv[3]): break\n    \
+        time.sleep(0.1)\n\
+        parts = [part for root in roots for part in root['parts']]\n\
+        print(sum(part.get('read', 0) + (part['bytes'] if part['from'] == 'depot' else 0) for part in parts))";
+    let mut python = setting.user.command("python3");
+    python.args(["-c", noted, &setting.skiff, job, &nodes.to_string()]);
+    people::output(&mut python, "skiff env status")?.trim().parse().context("what env status says")
+}
+
+/// By how much it takes longer than the bytes by one link.
+fn of_one_link(
+    place: &Workplace<'_>,
+    scenario: Scenario,
+    nodes: usize,
+    (measured, megabits): (&Measured, u32),
+) -> LimitCheck {
+    let once = place.new_bytes(scenario) as f64 * 8.0 / (f64::from(megabits) * 1e6);
+    let skiff = measured.seconds.get(SKIFF).map_or(&[][..], Vec::as_slice);
+    let ratios: Vec<f64> = skiff.iter().map(|seconds| seconds / once).collect();
+    LimitCheck::new(format!("{nodes} nodes, {}: of one link's time", scenario.title()), "x", &ratios, 1.25)
 }
 
 /// Gives the nodes the state before the change, and makes that.

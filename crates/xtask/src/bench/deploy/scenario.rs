@@ -109,6 +109,18 @@ impl Workplace<'_> {
         }
     }
 
+    /// How many bytes are new in a round.
+    pub fn new_bytes(&self, scenario: Scenario) -> usize {
+        match scenario {
+            Scenario::Unchanged => 0,
+            // A chunk or two.
+            Scenario::OneByte => 200_000,
+            Scenario::New => 5_000_000,
+            Scenario::Small => self.small_files * 1_900,
+            Scenario::Tree => self.tree_mb * 1_000_000,
+        }
+    }
+
     /// Removes the files of a scenario, so that they are not in the way of the next.
     pub fn end(&self, scenario: Scenario) -> anyhow::Result<()> {
         let source = self.source(scenario);

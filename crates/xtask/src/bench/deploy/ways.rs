@@ -132,7 +132,7 @@ pub fn option(nodes: usize) -> String {
     format!("-N{nodes} -w {}", names(nodes).join(","))
 }
 
-fn names(nodes: usize) -> Vec<String> {
+pub fn names(nodes: usize) -> Vec<String> {
     (1..=nodes).map(|index| format!("n{index}")).collect()
 }
 

@@ -1,0 +1,132 @@
+# bed: --nodes 4
+# takes: 45
+# A job's nodes read the depot once and pass on what they have; whatever is in the way of that, each of them reads the depot.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../images/lib.sh"
+trap 'drop_node_stores; rm -f /etc/skiff/conf.d/fan-out.toml; images_cleanup' EXIT
+cd /home/alice
+depot=/home/alice/.local/share/skiff/depot
+cache=/var/cache/skiff/$(id -u alice)
+nodes=$SKIFF_TESTBED_NODES
+set_fan_out() { mkdir -p /etc/skiff/conf.d; printf '[slurm]\nfan_out = "%s"\n' "$1" >/etc/skiff/conf.d/fan-out.toml; }
+forget() {
+    local node
+    for node in $nodes; do
+        on $node sh -c "umount -l /run/skiff/images/* 2>&-; rmdir /run/skiff/images/* 2>&-; rm -rf $cache/layers; find $store -mindepth 1 -delete 2>&-" || true
+    done
+}
+# Where the snapshot came from on each node, and how many bytes of the depot all nodes have read for all of them.
+origins() { # JOB
+    eventually 10 sh -c "[ \$(ls $depot/jobs/$1@*.start | wc -l) = 4 ]"
+    ok as alice skiff env status --json "$1"
+    from=$(json "$out" 'sorted({p["from"] for r in d["roots"] for p in r["parts"] if p["part"] == "snapshot"})')
+    read=$(json "$out" 'sum(p.get("read", 0) for r in d["roots"] for p in r["parts"])')
+}
+relays() { for node in $nodes; do on $node pgrep -u alice -f '^skiff: relay' | sed "s/^/$node /" || true; done; }
+
+ok as alice skiff env create dev
+inside alice dev 'head -c 30000000 /dev/urandom >/opt/large; seq 300000 >/opt/text'
+want=$(as alice skiff env exec dev -- sh -c 'cat /opt/large /opt/text | sha256sum')
+run='cat /opt/large /opt/text | sha256sum; echo $SLURM_JOB_ID >id'
+set_fan_out relay
+
+for form in unpacked mounted; do
+    [ $form = unpacked ] || node_stores
+    forget
+    ok as alice srun -QN4 --environment=dev sh -c "$run"
+    equal "$(sort -u <<<"$out")" "$want"
+    equal "$(wc -l <<<"$out")" 4
+    origins "$(cat id)"
+    equal "$from" "['relay']"
+    # Once by all together, and nothing beside it.
+    size=$(du -bc $depot/packs/*.pack $depot/layers/* | tail -1 | cut -f1)
+    [ "$read" -le "$size" ] && [ "$read" -gt $((size * 9 / 10)) ] || fail "of $size bytes $read were read"
+done
+# Who is there when nothing is missing sends nothing and reads nothing.
+ok as alice srun -QN4 --environment=dev sh -c "$run"
+origins "$(cat id)"
+equal "$from $read" "['store'] 0"
+eventually 10 sh -c "[ -z '$(relays)' ]" || fail "relays have stayed: $(relays)"
+
+# A batch script's node begins before the others. While a job runs, who has asked for nothing yet can.
+forget
+as alice rm -f up go
+ok as alice sbatch --parsable -QN4 --environment=dev -o batch --wrap "sha256sum </dev/null; touch up; until [ -e go ]; do sleep 0.1; done; srun -N4 sh -c '$run'"
+job=$out
+eventually 30 test -e up
+equal "$(relays | wc -l)" 1
+as alice touch go
+eventually 40 sh -c '[ -z "$(squeue -h)" ]'
+equal "$(grep -cxF "$want" batch)" 4
+origins "$job"
+equal "$from" "['relay']"
+[ "$read" -le $((size * 2)) ] || fail "of $size bytes $read were read"
+
+# Killed, stopped or deaf relays hold up nobody for long.
+for how in KILL STOP; do
+    forget
+    as alice rm -f up go
+    ok as alice sbatch --parsable -QN4 --environment=dev -o batch --wrap "touch up; until [ -e go ]; do sleep 0.1; done; srun -N4 sh -c '$run'"
+    job=$out
+    eventually 30 test -e up
+    read -r node pid < <(relays)
+    on "$node" kill -$how "$pid"
+    as alice touch go
+    eventually 60 sh -c '[ -z "$(squeue -h)" ]'
+    equal "$(grep -cxF "$want" batch)" 4
+    eventually 10 sh -c "[ -z '$(relays)' ]"
+done
+
+# Others can have the ports before.
+cat >$images_tmp/squat.py <<'EOF'
+import socket, time
+held = []
+for port in range(61001, 65000):
+    s = socket.socket(socket.AF_INET6)
+    try:
+        s.bind(("::", port)); s.listen(1); held.append(s)
+    except OSError:
+        pass
+print(len(held), flush=True)
+time.sleep(100)
+EOF
+forget
+on n2 setpriv --reuid mallory --regid mallory --init-groups sh -c "ulimit -n 8000; exec python3 $images_tmp/squat.py" >squatted &
+squatter=$!
+eventually 10 test -s squatted
+ok as alice srun -QN4 --environment=dev sh -c "$run"
+equal "$(sort -u <<<"$out")" "$want"
+on n2 pkill -u mallory python3
+wait $squatter || true
+
+# What is damaged in the depot is told by each node as if it had read that itself, and nothing of it stays.
+forget
+pack=$(ls -S $depot/packs | head -1)
+cp -a $depot/packs/$pack kept
+printf 'XXXX' | dd of=$depot/packs/$pack bs=1 seek=20000000 conv=notrunc status=none
+fails 125 as alice srun -QN4 --environment=dev true
+has "$err" 'depot verify'
+cat kept >$depot/packs/$pack
+ok as alice srun -QN4 --environment=dev sh -c "$run"
+equal "$(sort -u <<<"$out")" "$want"
+
+# Without what nodes know each other by, or by a site's word, each reads the depot. So it is by itself where little is missing.
+forget
+ok as alice skiff env snapshot dev
+as alice rm -f $depot/relay.key
+as alice mkdir $depot/relay.key
+ok as alice srun -QN4 --environment=dev sh -c "$run"
+origins "$(cat id)"
+equal "$from $read" "['depot'] 0"
+as alice rmdir $depot/relay.key
+for wish in depot auto; do
+    forget
+    set_fan_out $wish
+    ok as alice srun -QN4 --environment=dev sh -c "$run"
+    origins "$(cat id)"
+    equal "$wish $from" "$wish $([ $wish = depot ] && echo "['depot']" || echo "['relay']")"
+    inside alice dev 'echo little >/opt/little'
+done
+ok as alice srun -QN4 --environment=dev sh -c "cat /opt/little; $run"
+origins "$(cat id)"
+equal "$from" "['depot']"
