@@ -24,6 +24,8 @@ origins() { # JOB
 }
 relays() { for node in $nodes; do on $node pgrep -u alice -f '^skiff: relay' | sed "s/^/$node /" || true; done; }
 
+no_relays() { [ -z "$(relays)" ]; }
+
 ok as alice skiff env create dev
 inside alice dev 'head -c 30000000 /dev/urandom >/opt/large; seq 300000 >/opt/text'
 want=$(as alice skiff env exec dev -- sh -c 'cat /opt/large /opt/text | sha256sum')
@@ -46,12 +48,12 @@ done
 ok as alice srun -QN4 --environment=dev sh -c "$run"
 origins "$(cat id)"
 equal "$from $read" "['store'] 0"
-eventually 10 sh -c "[ -z '$(relays)' ]" || fail "relays have stayed: $(relays)"
+eventually 10 no_relays
 
 # A batch script's node begins before the others. While a job runs, who has asked for nothing yet can.
 forget
 as alice rm -f up go
-ok as alice sbatch --parsable -QN4 --environment=dev -o batch --wrap "sha256sum </dev/null; touch up; until [ -e go ]; do sleep 0.1; done; srun -N4 sh -c '$run'"
+ok as alice sbatch --parsable -N4 --environment=dev -o batch --wrap "sha256sum </dev/null; touch up; until [ -e go ]; do sleep 0.1; done; srun -N4 sh -c '$run'"
 job=$out
 eventually 30 test -e up
 equal "$(relays | wc -l)" 1
@@ -66,7 +68,7 @@ equal "$from" "['relay']"
 for how in KILL STOP; do
     forget
     as alice rm -f up go
-    ok as alice sbatch --parsable -QN4 --environment=dev -o batch --wrap "touch up; until [ -e go ]; do sleep 0.1; done; srun -N4 sh -c '$run'"
+    ok as alice sbatch --parsable -N4 --environment=dev -o batch --wrap "touch up; until [ -e go ]; do sleep 0.1; done; srun -N4 sh -c '$run'"
     job=$out
     eventually 30 test -e up
     read -r node pid < <(relays)
@@ -74,24 +76,25 @@ for how in KILL STOP; do
     as alice touch go
     eventually 60 sh -c '[ -z "$(squeue -h)" ]'
     equal "$(grep -cxF "$want" batch)" 4
-    eventually 10 sh -c "[ -z '$(relays)' ]"
+    eventually 10 no_relays
 done
 
 # Others can have the ports before.
-cat >$images_tmp/squat.py <<'EOF'
+squat='
 import socket, time
 held = []
 for port in range(61001, 65000):
     s = socket.socket(socket.AF_INET6)
     try:
-        s.bind(("::", port)); s.listen(1); held.append(s)
+        s.bind(("::", port))
+        s.listen(1)
+        held.append(s)
     except OSError:
         pass
 print(len(held), flush=True)
-time.sleep(100)
-EOF
+time.sleep(100)'
 forget
-on n2 setpriv --reuid mallory --regid mallory --init-groups sh -c "ulimit -n 8000; exec python3 $images_tmp/squat.py" >squatted &
+on n2 setpriv --reuid mallory --regid mallory --init-groups sh -c 'ulimit -n 8000; exec python3 -c "$1"' sh "$squat" >squatted &
 squatter=$!
 eventually 10 test -s squatted
 ok as alice srun -QN4 --environment=dev sh -c "$run"
@@ -125,8 +128,8 @@ for wish in depot auto; do
     ok as alice srun -QN4 --environment=dev sh -c "$run"
     origins "$(cat id)"
     equal "$wish $from" "$wish $([ $wish = depot ] && echo "['depot']" || echo "['relay']")"
-    inside alice dev 'echo little >/opt/little'
 done
+inside alice dev 'echo little >/opt/little'
 ok as alice srun -QN4 --environment=dev sh -c "cat /opt/little; $run"
 origins "$(cat id)"
 equal "$from" "['depot']"

@@ -155,9 +155,10 @@ fn layers_here(
     }
     origins.missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
     let is_mounted = is_mounted && origins.missing.is_some();
-    let Some((relay, missing)) = relay.zip(origins.missing) else {
+    let (Some(relay), Some(not_unpacked)) = (relay, origins.missing) else {
         return bring(context, is_mounted, &depot, (id, manifest), origins);
     };
+    let missing = if is_mounted { layer_store::missing(context, manifest) } else { not_unpacked };
     let depot = relay.read_for(depot, missing)?;
     bring(context, is_mounted, &depot, (id, manifest), origins).or_else(|e| {
         // Another node may have read what is damaged, and the depot not be.

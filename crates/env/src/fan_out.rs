@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::getuid;
+use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::manager::slurm_hosts;
 use skiff_relay::{RelayReader, RelaySetup, has_receivers};
@@ -19,7 +19,7 @@ use skiff_spec::config::FanOut;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
 use skiff_sys::IgnoreError;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork, positive_pid};
 use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
@@ -30,6 +30,10 @@ use crate::snapshot_fault::ours;
 const SECRET: &str = "relay.key";
 /// It is text of so many bytes.
 const SECRET_BYTES: usize = 64;
+/// In the directory of a job's root on a node: the number of the relay's process.
+const PROCESS: &str = "relay.pid";
+/// How its name begins.
+const NAME: &str = "skiff: relay";
 /// So that nothing else that is derived from it is the same.
 const PURPOSE: &str = "skiff 2026-11-26 the secret of a job's relay";
 /// Each node reads the depot if all nodes but one would spare it no more than this, in bytes. It is what they read meanwhile by a fast network.
@@ -65,19 +69,20 @@ pub fn make_secret(depot: &Path) -> Result<()> {
     Ok(dir.write(SECRET, SharedSecret::generate()?.to_hex().as_bytes(), 0o600)?)
 }
 
-/// Begins the relay of a job on this node; nothing where there is none to be, or it cannot be: then each node reads the depot.
-pub fn begin(context: &UserContext, depot: &Path, job: u32) -> Option<JobRelay> {
+/// Begins the relay of a job on this node, whose root has this directory; nothing where there is none to be, or it cannot be: then each node
+/// reads the depot.
+pub fn begin(context: &UserContext, dir: &Path, depot: &Path, job: u32) -> Option<JobRelay> {
     let wish = context.config.slurm.fan_out;
     let nodes = JobNodes::from_variables().filter(|nodes| nodes.names.len() > 1)?;
     if !may_be_wanted(wish, nodes.names.len(), depot) {
         return None;
     }
-    try_begin(context, depot, job, (wish, nodes)).default_on_error("each node reads the depot then")
+    try_begin(context, (dir, depot), job, (wish, nodes)).default_on_error("each node reads the depot then")
 }
 
 fn try_begin(
     context: &UserContext,
-    path: &Path,
+    (dir, path): (&Path, &Path),
     job: u32,
     (wish, nodes): (FanOut, JobNodes),
 ) -> Result<Option<JobRelay>> {
@@ -86,7 +91,11 @@ fn try_begin(
     let (local, remote) = UnixStream::pair().context(|| "socket of the relay")?;
     let (waiting, alive) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe of the relay")?;
     match fork(CloneFlags::NONE).context(|| "relay")? {
-        Fork::Parent(_) => Ok(Some(JobRelay { local, alive, wish, nodes: count })),
+        Fork::Parent(child) => {
+            small_file::write(&dir.join(PROCESS), child.pid.to_string().as_bytes())
+                .ignore_error("it ends by itself, unless it is stopped");
+            Ok(Some(JobRelay { local, alive, wish, nodes: count }))
+        }
         Fork::Child => {
             close_all_except(&[remote.as_fd(), waiting.as_fd()]);
             let setup = || -> Result<RelaySetup> {
@@ -106,8 +115,22 @@ fn try_begin(
 fn stay(setup: RelaySetup, remote: UnixStream, waiting: &OwnedFd, job: u32) -> Result<()> {
     rustix::process::setsid().context(|| "session")?;
     detach_stdio();
-    skiff_sys::title::set(&format!("skiff: relay of job {job}"));
+    skiff_sys::title::set(&format!("{NAME} of job {job}"));
     skiff_relay::serve(setup, remote, waiting).context(|| "relay")
+}
+
+/// Ends the relay of a job's root that has this directory, for one that does not see that its time is over.
+pub fn end(dir: &Path) {
+    let noted = small_file::read_below(CWD, dir.join(PROCESS), 32)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
+    let Some(pid) = noted.and_then(|number| number.parse().ok()).and_then(positive_pid) else { return };
+    // Before it is looked at: what is found is of this process then, not of a later one of its number.
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    let comm = format!("/proc/{}/comm", pid.as_raw_nonzero());
+    if std::fs::read(comm).is_ok_and(|name| name.starts_with(NAME.as_bytes())) {
+        pidfd_send_signal(process, Signal::KILL).ignore_error("it has ended by itself");
+    }
 }
 
 impl JobRelay {

@@ -29,6 +29,12 @@ pub fn find(context: &UserContext, manifest: &SnapshotManifest) -> Option<Stored
     ids.iter().all(|id| client::has(context, *id)).then_some(StoredLayers { ids, missing: None })
 }
 
+/// How many bytes are not there.
+pub fn missing(context: &UserContext, manifest: &SnapshotManifest) -> u64 {
+    let layers = manifest.layers.iter().zip(ids(manifest));
+    layers.filter(|(_, id)| !client::has(context, *id)).map(|(layer, _)| layer.size).sum()
+}
+
 /// Brings the layers there that are not there yet.
 ///
 /// # Errors

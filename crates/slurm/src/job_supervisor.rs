@@ -59,7 +59,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-            let relay = fan_out::begin(context, Path::new(&snapshot.depot), job.id);
+            let relay = fan_out::begin(context, &runtime.dir, Path::new(&snapshot.depot), job.id);
             let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());
             if !deployed.not_mounted.is_empty() {
@@ -157,6 +157,7 @@ fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
             roots.push(path);
         }
     }
+    roots.iter().for_each(|root| fan_out::end(root));
     let (kept, others): (Vec<_>, Vec<_>) = roots.into_iter().partition(|path| commit::is_kept(path));
     let end_at = |path: &PathBuf| control::end_at(path).map(drop);
     let ended = others.iter().chain(&kept).map(end_at).fold(Ok(()), Result::and);
