@@ -23,12 +23,11 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork, pos
 use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
-use crate::deploy::node_name;
 use crate::snapshot_fault::ours;
 
 /// In a depot: from this the keys follow by which the nodes of a job know each other.
 const SECRET: &str = "relay.key";
-/// It is text of so many bytes.
+/// Bytes of that text.
 const SECRET_BYTES: usize = 64;
 /// In the directory of a job's root on a node: the number of the relay's process.
 const PROCESS: &str = "relay.pid";
@@ -69,11 +68,11 @@ pub fn make_secret(depot: &Path) -> Result<()> {
     Ok(dir.write(SECRET, SharedSecret::generate()?.to_hex().as_bytes(), 0o600)?)
 }
 
-/// Begins the relay of a job on this node, whose root has this directory; nothing where there is none to be, or it cannot be: then each node
+/// Begins the relay of a job on the node of this name, on which the job's root has this directory; nothing where there is none to be, or it cannot be: then each node
 /// reads the depot.
-pub fn begin(context: &UserContext, dir: &Path, depot: &Path, job: u32) -> Option<JobRelay> {
+pub fn begin(context: &UserContext, (dir, node): (&Path, &str), depot: &Path, job: u32) -> Option<JobRelay> {
     let wish = context.config.slurm.fan_out;
-    let nodes = JobNodes::from_variables().filter(|nodes| nodes.names.len() > 1)?;
+    let nodes = JobNodes::from_variables(node).filter(|nodes| nodes.names.len() > 1)?;
     if !may_be_wanted(wish, nodes.names.len(), depot) {
         return None;
     }
@@ -157,10 +156,10 @@ impl JobRelay {
 }
 
 impl JobNodes {
-    fn from_variables() -> Option<Self> {
+    fn from_variables(node: &str) -> Option<Self> {
         let list = |name: &str| slurm_hosts(&std::env::var(name).ok()?);
         let (job, step) = (list(names::JOB_NODES)?, list(names::STEP_NODES).unwrap_or_default());
-        let here = job.iter().position(|name| *name == node_name())?;
+        let here = job.iter().position(|name| *name == node)?;
         let begins: BTreeSet<&String> = step.iter().collect();
         let names = job.iter().map(|name| (name.clone(), begins.contains(name))).collect();
         Some(Self { names, here })

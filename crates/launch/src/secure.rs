@@ -134,7 +134,7 @@ impl SecureWriter {
         Ok(())
     }
 
-    /// Its socket.
+    /// The socket below.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         &self.socket

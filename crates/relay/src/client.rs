@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use skiff_snapshot::{Piece, PieceCounts, PieceReader};
+use skiff_snapshot::{DepotPiece, PieceCounts, PieceReader};
 
 use crate::link::{LinkReader, LinkWriter};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
@@ -28,8 +28,8 @@ struct State {
     reader: LinkReader,
     writer: LinkWriter,
     /// What will be read, and has not been asked for.
-    planned: VecDeque<Piece>,
-    asked: VecDeque<Piece>,
+    planned: VecDeque<DepotPiece>,
+    asked: VecDeque<DepotPiece>,
     open: usize,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Debug for RelayReader {
 }
 
 impl PieceReader for RelayReader {
-    fn begin(&self, pieces: &[Piece]) {
+    fn begin(&self, pieces: &[DepotPiece]) {
         if let Some(state) = lock(&self.state).as_mut() {
             state.planned = pieces.iter().copied().collect();
             // Answers to what was asked for before are passed over as they come.
@@ -64,7 +64,7 @@ impl PieceReader for RelayReader {
         }
     }
 
-    fn read(&self, piece: &Piece) -> Option<Vec<u8>> {
+    fn read(&self, piece: &DepotPiece) -> Option<Vec<u8>> {
         let mut slot = lock(&self.state);
         match slot.as_mut()?.read(piece) {
             Some((bytes, counted)) => {
@@ -91,7 +91,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    fn read(&mut self, piece: &Piece) -> Option<(Vec<u8>, PieceCounts)> {
+    fn read(&mut self, piece: &DepotPiece) -> Option<(Vec<u8>, PieceCounts)> {
         self.ask()?;
         if self.asked.pop_front()? != *piece {
             return None;

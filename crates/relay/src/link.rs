@@ -8,6 +8,11 @@ use skiff_ipc::Codec;
 use skiff_launch::secure::{SecureReader, SecureWriter};
 use skiff_sys::IgnoreError;
 
+/// What a connection to this node is for: several may be on one host, and a node that asked itself would wait for ever.
+pub(crate) fn word(node: usize) -> String {
+    format!("relay {node}")
+}
+
 /// The half that sends.
 pub(crate) enum LinkWriter {
     Node(SecureWriter),

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::{listener, secure};
-use skiff_snapshot::{Depot, Piece};
+use skiff_snapshot::{Depot, DepotPiece};
 use skiff_sys::IgnoreError;
 
-use crate::link::{LinkReader, LinkWriter};
-use crate::spool::{PieceOrigin, Spool, Waited};
-use crate::tree::Tree;
+use crate::link::{LinkReader, LinkWriter, word};
+use crate::spool::{PieceOrigin, Spool, WaitedPiece};
+use crate::tree::RelayTree;
 use crate::upstream::{Meeting, NodeAbove, Upstream};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
@@ -36,11 +36,6 @@ const TO_PROVE: Duration = Duration::from_secs(5);
 const MOST_ASKED: usize = 1024;
 /// Each thread's stack. What is large lies on the heap.
 const STACK: usize = 256 << 10;
-
-/// What a connection to this node is for: several may be on one host, and a node that asked itself would wait for ever.
-pub(crate) fn word(node: usize) -> String {
-    format!("relay {node}")
-}
 
 /// What a node needs to know of the others.
 pub struct RelaySetup {
@@ -64,12 +59,12 @@ pub struct RelaySetup {
 /// When no thread can be started.
 pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()> {
     let RelaySetup { nodes, here, secret, ports, depot, spool } = setup;
-    let is_kept = Tree::BOTH.map(|tree| tree.has_below(here, nodes.len()));
+    let is_kept = RelayTree::BOTH.map(|tree| tree.has_below(here, nodes.len()));
     let spool = Arc::new(Spool::new(is_kept, spool.map(File::from)));
     let listener = listen(&ports);
     let meeting = Arc::new(Meeting { secret, ports, begun: Instant::now() });
     let depot = Arc::new(depot);
-    for tree in Tree::BOTH {
+    for tree in RelayTree::BOTH {
         let above = tree.above(here, nodes.len()).into_iter().map(|node| {
             let (name, is_expected) = nodes[node].clone();
             NodeAbove { number: node, name, is_expected }
@@ -169,14 +164,14 @@ fn serve_one(mut reader: LinkReader, writer: LinkWriter, spool: &Arc<Spool>) -> 
 }
 
 /// Answers in the order of the questions.
-fn answer(asked: &Receiver<Piece>, mut writer: LinkWriter, spool: &Spool) {
+fn answer(asked: &Receiver<DepotPiece>, mut writer: LinkWriter, spool: &Spool) {
     for piece in asked {
         loop {
             let state = match spool.wait(&piece, SIGN_OF_LIFE) {
-                Waited::Here(bytes, PieceOrigin::Node) => PieceState::Relayed(bytes.to_vec()),
-                Waited::Here(bytes, PieceOrigin::Depot) => PieceState::Read(bytes.to_vec()),
-                Waited::NotYet => PieceState::NotYet,
-                Waited::Failed => PieceState::Failed,
+                WaitedPiece::Here(bytes, PieceOrigin::Node) => PieceState::Relayed(bytes.to_vec()),
+                WaitedPiece::Here(bytes, PieceOrigin::Depot) => PieceState::Read(bytes.to_vec()),
+                WaitedPiece::NotYet => PieceState::NotYet,
+                WaitedPiece::Failed => PieceState::Failed,
             };
             let is_last = state != PieceState::NotYet;
             if writer.send(&PieceAnswer { piece, state }).is_err() {

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use skiff_snapshot::{Piece, PieceFile};
+use skiff_snapshot::{DepotPiece, PieceFile};
 use skiff_sys::IgnoreError;
 
-use crate::tree::Tree;
+use crate::tree::RelayTree;
 
 /// So many bytes stay in memory.
 const IN_MEMORY: usize = 64 << 20;
@@ -25,7 +25,7 @@ pub(crate) enum PieceOrigin {
 }
 
 /// What there is of a piece after some waiting.
-pub(crate) enum Waited {
+pub(crate) enum WaitedPiece {
     Here(Arc<Vec<u8>>, PieceOrigin),
     NotYet,
     Failed,
@@ -41,11 +41,11 @@ pub(crate) struct Spool {
 }
 
 struct State {
-    slots: HashMap<Piece, Slot>,
+    slots: HashMap<DepotPiece, Slot>,
     /// By tree, what nobody has been asked for yet.
-    wanted: [VecDeque<Piece>; 2],
+    wanted: [VecDeque<DepotPiece>; 2],
     /// What is in memory, oldest first.
-    recent: VecDeque<(Piece, usize)>,
+    recent: VecDeque<(DepotPiece, usize)>,
     in_memory: usize,
     /// The end of what is kept in the file.
     end: u64,
@@ -76,11 +76,11 @@ impl Spool {
     }
 
     /// Somebody will wait for this piece.
-    pub(crate) fn want(&self, piece: Piece) {
+    pub(crate) fn want(&self, piece: DepotPiece) {
         self.want_in(&mut self.lock(), piece);
     }
 
-    fn want_in(&self, state: &mut State, piece: Piece) {
+    fn want_in(&self, state: &mut State, piece: DepotPiece) {
         state.used = Instant::now();
         if matches!(state.slots.get(&piece), None | Some(Slot::Failed)) {
             state.slots.insert(piece, Slot::Wanted);
@@ -90,14 +90,16 @@ impl Spool {
     }
 
     /// Waits for a piece, but no longer than this.
-    pub(crate) fn wait(&self, piece: &Piece, patience: Duration) -> Waited {
+    pub(crate) fn wait(&self, piece: &DepotPiece, patience: Duration) -> WaitedPiece {
         let until = Instant::now() + patience;
         let mut state = self.lock();
         loop {
             state.used = Instant::now();
             match state.slots.get(piece) {
-                Some(Slot::Memory { bytes, origin, .. }) => return Waited::Here(Arc::clone(bytes), *origin),
-                Some(Slot::Failed) => return Waited::Failed,
+                Some(Slot::Memory { bytes, origin, .. }) => {
+                    return WaitedPiece::Here(Arc::clone(bytes), *origin);
+                }
+                Some(Slot::Failed) => return WaitedPiece::Failed,
                 Some(Slot::Kept { at, length, origin }) => {
                     let (at, length, origin) = (*at, *length, *origin);
                     drop(state);
@@ -109,25 +111,25 @@ impl Spool {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || state.is_over {
-                return Waited::NotYet;
+                return WaitedPiece::NotYet;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn kept(&self, piece: &Piece, at: u64, length: usize, origin: PieceOrigin) -> Waited {
+    fn kept(&self, piece: &DepotPiece, at: u64, length: usize, origin: PieceOrigin) -> WaitedPiece {
         let mut bytes = vec![0; length];
         match self.file.as_ref().map(|file| file.read_exact_at(&mut bytes, at)) {
-            Some(Ok(())) => Waited::Here(Arc::new(bytes), origin),
+            Some(Ok(())) => WaitedPiece::Here(Arc::new(bytes), origin),
             _ => {
                 self.lock().slots.remove(piece);
-                Waited::NotYet
+                WaitedPiece::NotYet
             }
         }
     }
 
     /// The next piece of a tree that somebody is to be asked for; waits for one, unless it may not: then nothing if there is none now.
-    pub(crate) fn next_wanted(&self, tree: Tree, may_wait: bool) -> Option<Piece> {
+    pub(crate) fn next_wanted(&self, tree: RelayTree, may_wait: bool) -> Option<DepotPiece> {
         let mut state = self.lock();
         loop {
             match state.wanted[tree as usize].pop_front() {
@@ -138,14 +140,14 @@ impl Spool {
         }
     }
 
-    /// These have been asked for in vain: they are wanted again, before all others.
-    pub(crate) fn still_wanted(&self, tree: Tree, pieces: impl DoubleEndedIterator<Item = Piece>) {
+    /// Wants pieces again that were asked for in vain, before all others.
+    pub(crate) fn still_wanted(&self, tree: RelayTree, pieces: impl DoubleEndedIterator<Item = DepotPiece>) {
         let mut state = self.lock();
         pieces.rev().for_each(|piece| state.wanted[tree as usize].push_front(piece));
     }
 
     /// A piece has come.
-    pub(crate) fn put(&self, piece: Piece, bytes: Vec<u8>, origin: PieceOrigin) {
+    pub(crate) fn put(&self, piece: DepotPiece, bytes: Vec<u8>, origin: PieceOrigin) {
         let kept_at = self.keep(&piece, &bytes);
         let mut state = self.lock();
         let length = bytes.len();
@@ -164,7 +166,7 @@ impl Spool {
     }
 
     /// Where it is kept in the file, if others will ask for it and there is room.
-    fn keep(&self, piece: &Piece, bytes: &[u8]) -> Option<u64> {
+    fn keep(&self, piece: &DepotPiece, bytes: &[u8]) -> Option<u64> {
         let file = self.file.as_ref().filter(|_| self.is_kept[tree_of(piece) as usize])?;
         let at = {
             let mut state = self.lock();
@@ -176,7 +178,7 @@ impl Spool {
     }
 
     /// A piece cannot be had.
-    pub(crate) fn fail(&self, piece: Piece) {
+    pub(crate) fn fail(&self, piece: DepotPiece) {
         self.lock().slots.insert(piece, Slot::Failed);
         self.changed.notify_all();
     }
@@ -208,7 +210,7 @@ impl Spool {
 }
 
 impl State {
-    fn leave_memory(&mut self, piece: Piece, length: usize) {
+    fn leave_memory(&mut self, piece: DepotPiece, length: usize) {
         match self.slots.get(&piece) {
             Some(Slot::Memory { kept_at: Some(at), origin, .. }) => {
                 let (at, origin) = (*at, *origin);
@@ -223,10 +225,10 @@ impl State {
 }
 
 /// The tree that a piece goes down.
-pub(crate) fn tree_of(piece: &Piece) -> Tree {
+pub(crate) fn tree_of(piece: &DepotPiece) -> RelayTree {
     let digest = match &piece.file {
         PieceFile::List(layer) => layer.0,
         PieceFile::Pack(pack) => pack.0,
     };
-    Tree::BOTH[((piece.at / STRIPE + u64::from(digest[0])) % 2) as usize]
+    RelayTree::BOTH[((piece.at / STRIPE + u64::from(digest[0])) % 2) as usize]
 }

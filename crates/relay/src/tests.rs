@@ -10,10 +10,10 @@ use std::thread::{self, JoinHandle};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::secure;
-use skiff_snapshot::{Depot, PackId, Piece, PieceCounts, PieceFile, PieceReader};
+use skiff_snapshot::{Depot, DepotPiece, PackId, PieceCounts, PieceFile, PieceReader};
 use tempfile::TempDir;
 
-use crate::serve::word;
+use crate::link::word;
 use crate::{RelayReader, RelaySetup, serve};
 
 const PIECE: u32 = 300_000;
@@ -47,9 +47,9 @@ impl Job {
         Self { dir, bytes, secret: SharedSecret::generate().expect("random bytes"), ports }
     }
 
-    fn pieces(&self) -> Vec<Piece> {
+    fn pieces(&self) -> Vec<DepotPiece> {
         let starts = (0..self.bytes.len()).step_by(PIECE as usize);
-        starts.map(|at| Piece { file: PieceFile::Pack(pack()), at: at as u64, length: PIECE }).collect()
+        starts.map(|at| DepotPiece { file: PieceFile::Pack(pack()), at: at as u64, length: PIECE }).collect()
     }
 
     fn begin(&self, here: usize, nodes: usize, is_expected: impl Fn(usize) -> bool) -> Node {
@@ -186,7 +186,7 @@ fn strangers_are_not_served() {
 fn what_the_depot_lacks_is_not_had() {
     let job = Job::new(1_000_000, 2);
     let nodes = [job.begin(0, 2, |_| true), job.begin(1, 2, |_| true)];
-    let missing = Piece { file: PieceFile::Pack(PackId([8; 32])), at: 0, length: 10 };
+    let missing = DepotPiece { file: PieceFile::Pack(PackId([8; 32])), at: 0, length: 10 };
     for node in &nodes {
         node.reader.begin(&[missing]);
         assert_eq!(node.reader.read(&missing), None);

@@ -3,14 +3,14 @@
 
 /// One of the two trees. Half of the pieces go down each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tree {
+pub enum RelayTree {
     /// The first node is at the top.
     FromFirst,
     /// The last one is.
     FromLast,
 }
 
-impl Tree {
+impl RelayTree {
     /// Both.
     pub(crate) const BOTH: [Self; 2] = [Self::FromFirst, Self::FromLast];
 
@@ -37,7 +37,7 @@ impl Tree {
 /// Whether there are nodes that ask this one.
 #[must_use]
 pub fn has_receivers(node: usize, nodes: usize) -> bool {
-    Tree::BOTH.iter().any(|tree| tree.has_below(node, nodes))
+    RelayTree::BOTH.iter().any(|tree| tree.has_below(node, nodes))
 }
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn everybody_hangs_below_the_top_and_few_below_one() {
         for nodes in 1..200 {
-            for tree in Tree::BOTH {
+            for tree in RelayTree::BOTH {
                 let top = tree.turned(0, nodes);
                 let mut below = vec![0; nodes];
                 for node in 0..nodes {
@@ -62,7 +62,7 @@ mod tests {
                 assert_eq!(has_below, below.iter().map(|count| *count > 0).collect::<Vec<_>>());
                 assert!(below.iter().all(|count| *count <= 2));
             }
-            let sends_twice = |node: &usize| Tree::BOTH.iter().all(|tree| tree.has_below(*node, nodes));
+            let sends_twice = |node: &usize| RelayTree::BOTH.iter().all(|tree| tree.has_below(*node, nodes));
             assert_eq!((0..nodes).find(sends_twice).filter(|_| nodes > 2), None, "{nodes}");
         }
     }

@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::secure;
-use skiff_snapshot::{Depot, Piece, PieceFile};
+use skiff_snapshot::{Depot, DepotPiece, PieceFile};
 
-use crate::link::{LinkReader, LinkWriter};
-use crate::serve::word;
+use crate::link::{LinkReader, LinkWriter, word};
 use crate::spool::{PieceOrigin, Spool};
-use crate::tree::Tree;
+use crate::tree::RelayTree;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// Bytes that a node may be asked for before the first of them has come.
@@ -32,7 +31,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// A node above.
 pub(crate) struct NodeAbove {
-    /// Its number.
+    /// Which of the job's nodes it is.
     pub(crate) number: usize,
     pub(crate) name: String,
     /// Whether it begins at the same time.
@@ -47,7 +46,7 @@ pub(crate) struct Meeting {
 }
 
 pub(crate) struct Upstream<'a> {
-    pub(crate) tree: Tree,
+    pub(crate) tree: RelayTree,
     pub(crate) spool: &'a Spool,
     pub(crate) depot: &'a Depot,
     pub(crate) meeting: &'a Meeting,
@@ -58,7 +57,7 @@ pub(crate) struct Upstream<'a> {
 struct Link {
     reader: LinkReader,
     writer: LinkWriter,
-    asked: VecDeque<Piece>,
+    asked: VecDeque<DepotPiece>,
 }
 
 impl Upstream<'_> {
@@ -77,7 +76,7 @@ impl Upstream<'_> {
     }
 
     /// Asks for this piece and all others that are wanted meanwhile; gives the connection back when nothing is.
-    fn bring(&mut self, mut link: Link, first: Piece) -> Option<Link> {
+    fn bring(&mut self, mut link: Link, first: DepotPiece) -> Option<Link> {
         let mut next = Some(first);
         loop {
             if let Some(piece) = next.take() {
@@ -139,7 +138,7 @@ impl Upstream<'_> {
         node.is_expected && self.meeting.begun.elapsed() < TO_BEGIN
     }
 
-    fn read(&mut self, piece: Piece) {
+    fn read(&mut self, piece: DepotPiece) {
         if !self.files.contains_key(&piece.file)
             && let Ok(file) = self.depot.open_piece_file(&piece.file)
         {

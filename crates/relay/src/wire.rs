@@ -1,7 +1,7 @@
 //! A node asks the one above it for pieces of the depot's files, each of which is answered in its turn. A process on the same node asks in the same way.
 
 use skiff_ipc::{Codec, Framing, Protocol};
-use skiff_snapshot::{LARGEST_PIECE, LayerId, PackId, Piece, PieceFile};
+use skiff_snapshot::{DepotPiece, LARGEST_PIECE, LayerId, PackId, PieceFile};
 
 const LIST: u8 = 1;
 const PACK: u8 = 2;
@@ -10,13 +10,13 @@ const QUESTION: usize = 1 + 32 + 8 + 4;
 
 /// Asks for a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceRequest(pub Piece);
+pub struct PieceRequest(pub DepotPiece);
 
 /// The answer: how it stands, about which piece, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceAnswer {
     /// Which was asked for.
-    pub piece: Piece,
+    pub piece: DepotPiece,
     /// What there is of it.
     pub state: PieceState,
 }
@@ -24,13 +24,13 @@ pub struct PieceAnswer {
 /// What there is of a piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PieceState {
-    /// Its bytes, which have come from another node.
+    /// The bytes, as another node has sent them.
     Relayed(Vec<u8>),
-    /// Its bytes, which this node has read from the depot.
+    /// The bytes, as this node has read them from the depot.
     Read(Vec<u8>),
-    /// It is waited for: who asks goes on waiting.
+    /// Not the bytes yet: who asks goes on waiting.
     NotYet,
-    /// It cannot be had here.
+    /// Nothing: it cannot be had here.
     Failed,
 }
 
@@ -38,7 +38,7 @@ impl Codec for PieceRequest {
     const LONGEST: usize = QUESTION;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
-        let Piece { file, at, length } = self.0;
+        let DepotPiece { file, at, length } = self.0;
         let (kind, digest) = match file {
             PieceFile::List(LayerId(digest)) => (LIST, digest),
             PieceFile::Pack(PackId(digest)) => (PACK, digest),
@@ -56,7 +56,7 @@ impl Codec for PieceRequest {
             PACK => PieceFile::Pack(PackId(*digest)),
             _ => return None,
         };
-        let piece = Piece { file, at: u64::from_le_bytes(*at), length };
+        let piece = DepotPiece { file, at: u64::from_le_bytes(*at), length };
         (1..=LARGEST_PIECE).contains(&length).then_some(Self(piece))
     }
 }

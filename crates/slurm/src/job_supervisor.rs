@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::note_upper;
-use skiff_env::deploy::deploy;
+use skiff_env::deploy::{deploy, node_name};
 use skiff_env::fan_out::{self, JobRelay};
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
@@ -59,7 +59,8 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-            let relay = fan_out::begin(context, &runtime.dir, Path::new(&snapshot.depot), job.id);
+            let relay =
+                fan_out::begin(context, (&runtime.dir, &node_name()), Path::new(&snapshot.depot), job.id);
             let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());
             if !deployed.not_mounted.is_empty() {

@@ -23,6 +23,7 @@ mod layer;
 mod manifest;
 mod packs;
 mod piece;
+mod piece_files;
 mod plan;
 mod remove;
 mod snapshot;
@@ -47,7 +48,7 @@ pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
-pub use piece::{LARGEST_PIECE, Piece, PieceCounts, PieceFile, PieceReader};
+pub use piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
 pub use verify::{DepotCheck, DepotVerdict};
 

@@ -25,4 +25,5 @@ const LARGEST: usize = SIZES[2];
 /// A frame is compressed when its chunks have this many bytes together: more make zstd better, and reading one of them dearer.
 const FRAME: usize = 256 << 10;
 /// The most that one has: less than a frame, and one chunk more.
-pub(crate) const LARGEST_FRAME: usize = FRAME + LARGEST;
+const LARGEST_FRAME: usize = FRAME + LARGEST;
+const _: () = assert!(LARGEST_FRAME == crate::piece::LARGEST_PIECE as usize);

@@ -11,7 +11,7 @@ use super::LARGEST_FRAME;
 use super::list::{ChunkList, ChunkRef, PackFrame};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
-use crate::piece::{Piece, PieceFile, PieceReader};
+use crate::piece::{DepotPiece, PieceFile, PieceReader};
 
 /// Where packs are.
 pub(crate) trait PackSource {
@@ -89,7 +89,7 @@ impl<'a> ChunkReader<'a> {
     }
 
     /// Whether what lies in the depot of a frame has come from somebody else.
-    fn filled_by_reader(&mut self, piece: &Piece) -> bool {
+    fn filled_by_reader(&mut self, piece: &DepotPiece) -> bool {
         let bytes = self.reader.and_then(|reader| reader.read(piece));
         bytes.filter(|bytes| bytes.len() == piece.length as usize).is_some_and(|bytes| {
             self.stored[..bytes.len()].copy_from_slice(&bytes);
@@ -115,14 +115,14 @@ impl<'a> ChunkReader<'a> {
 }
 
 /// What is read of the depot for all chunks, in order.
-fn pieces(list: &ChunkList) -> Vec<Piece> {
+fn pieces(list: &ChunkList) -> Vec<DepotPiece> {
     let mut numbers: Vec<u32> = list.chunks.iter().map(|chunk| chunk.frame).collect();
     numbers.dedup();
     numbers.into_iter().map(|number| piece(list, list.frames[number as usize])).collect()
 }
 
-fn piece(list: &ChunkList, PackFrame { pack, at, stored, .. }: PackFrame) -> Piece {
-    Piece { file: PieceFile::Pack(list.packs[pack as usize]), at, length: stored }
+fn piece(list: &ChunkList, PackFrame { pack, at, stored, .. }: PackFrame) -> DepotPiece {
+    DepotPiece { file: PieceFile::Pack(list.packs[pack as usize]), at, length: stored }
 }
 
 impl Read for ChunkReader<'_> {
