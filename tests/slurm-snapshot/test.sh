@@ -5,7 +5,8 @@ ok as alice skiff env create dev
 depot=/home/alice/.local/share/skiff/depot
 cache=/var/cache/skiff/$(id -u alice)
 size() { du -s --apparent-size -B1 "$depot" | cut -f1; }
-layers() { on "$1" sh -c "ls -i $cache/layers"; }
+# (ls pads numbers to the width of the longest.)
+layers() { on "$1" sh -c "ls -i $cache/layers | sed 's/^ *//'"; }
 cd /home/alice
 
 # All that a file system knows.
