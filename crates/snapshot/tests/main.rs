@@ -10,5 +10,6 @@ mod diff;
 mod history;
 mod hostile;
 mod incremental;
+mod pieces;
 mod roundtrip;
 mod seeds;
