@@ -159,7 +159,7 @@ fn layers_here(
         return bring(context, is_mounted, &depot, (id, manifest), origins);
     };
     let missing = if is_mounted { layer_store::missing(context, manifest) } else { not_unpacked };
-    let depot = relay.read_for(depot, missing)?;
+    let depot = relay.read_for(depot, missing);
     bring(context, is_mounted, &depot, (id, manifest), origins).or_else(|e| {
         // Another node may have read what is damaged, and the depot not be.
         if depot.has_reader() {

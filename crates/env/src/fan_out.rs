@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
 use rustix::io::Errno;
@@ -11,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::manager::slurm_hosts;
-use skiff_relay::{RelayReader, RelaySetup, has_receivers};
+use skiff_relay::{RelayReader, RelaySetup};
 use skiff_sandbox::start::detach_stdio;
 use skiff_site::TrustedDir;
 use skiff_snapshot::Depot;
@@ -23,32 +24,50 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork, pos
 use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
+use crate::bounded::until;
 use crate::snapshot_fault::ours;
 
 /// In a depot: from this the keys follow by which the nodes of a job know each other.
 const SECRET: &str = "relay.key";
 /// Bytes of that text.
-const SECRET_BYTES: usize = 64;
+const SECRET_BYTES: u64 = 64;
 /// In the directory of a job's root on a node: the number of the relay's process.
 const PROCESS: &str = "relay.pid";
-/// How its name begins.
+/// The start of that process's name.
 const NAME: &str = "skiff: relay";
 /// So that nothing else that is derived from it is the same.
 const PURPOSE: &str = "skiff 2026-11-26 the secret of a job's relay";
 /// Each node reads the depot if all nodes but one would spare it no more than this, in bytes. It is what they read meanwhile by a fast network.
-const NOT_WORTH: u64 = 64 << 20;
+const MIN_SPARED: u64 = 64 << 20;
 /// With as many nodes parallel file systems are still faster than their network (docs/scale.md).
-const FEW_FOR_PARALLEL: usize = 128;
+const MOST_OF_PARALLEL: usize = 128;
 /// Lustre, GPFS, BeeGFS and CephFS, by statfs(2).
 const PARALLEL: [i64; 4] = [0x0BD0_0BD0, 0x4750_4653, 0x1983_0326, 0x00C3_6400];
+
+/// How long it may take to learn what the relay needs of the depot, whose file system may hang.
+const TO_LOOK: Duration = Duration::from_secs(5);
+/// How long nodes that begin at the same time may take until they listen.
+const TO_BEGIN: Duration = Duration::from_secs(3);
 
 /// The relay of a job on this node.
 pub struct JobRelay {
     local: UnixStream,
     /// Whoever holds it keeps the relay alive.
-    alive: OwnedFd,
-    wish: FanOut,
-    nodes: usize,
+    holder_end: OwnedFd,
+    fan_out: FanOut,
+    /// How many nodes begin at the same time.
+    begin_now: usize,
+}
+
+/// A job's root that is being made on a node.
+#[derive(Clone, Copy)]
+pub struct RelayPlace<'a> {
+    /// The job.
+    pub job: u32,
+    /// The directory of the root.
+    pub dir: &'a Path,
+    /// The user's depot.
+    pub depot: &'a Path,
 }
 
 /// The nodes of a job, and which of them this one is.
@@ -61,61 +80,74 @@ struct JobNodes {
 /// Makes what nodes know each other by, unless it is there: before a job is submitted.
 pub fn make_secret(depot: &Path) -> Result<()> {
     let Some(dir) = TrustedDir::find(depot, getuid().as_raw())? else { return Ok(()) };
-    if dir.stat(SECRET)?.is_some_and(|stat| stat.st_size == SECRET_BYTES as i64) {
+    if read_secret(&dir)?.is_some() {
         return Ok(());
     }
     // Two submissions at once: one's is the depot's then, and a job that has read the other's on some nodes has them read the depot.
     Ok(dir.write(SECRET, SharedSecret::generate()?.to_hex().as_bytes(), 0o600)?)
 }
 
-/// Begins the relay of a job on the node of this name, on which the job's root has this directory; nothing where there is none to be, or it cannot be: then each node
-/// reads the depot.
-pub fn begin(context: &UserContext, (dir, node): (&Path, &str), depot: &Path, job: u32) -> Option<JobRelay> {
-    let wish = context.config.slurm.fan_out;
-    let nodes = JobNodes::from_variables(node).filter(|nodes| nodes.names.len() > 1)?;
-    if !may_be_wanted(wish, nodes.names.len(), depot) {
-        return None;
-    }
-    try_begin(context, (dir, depot), job, (wish, nodes)).default_on_error("each node reads the depot then")
+/// Begins the relay of a job on this node; nothing where there is none to be, or it cannot be: then each node reads the depot.
+pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
+    let fan_out = context.config.slurm.fan_out;
+    let nodes =
+        JobNodes::from_variables(|name| std::env::var(name).ok()).filter(|nodes| nodes.names.len() > 1)?;
+    let secret = until(Instant::now() + TO_LOOK, || {
+        match may_be_wanted(fan_out, nodes.names.len(), || type_of(place.depot)) {
+            true => Ok(derive_secret(place.depot, place.job)?.map(|secret| secret.to_hex())),
+            false => Ok(None),
+        }
+    });
+    let secret = secret.ok()???.parse().ok()?;
+    try_begin(context, place, (fan_out, nodes), secret).default_on_error("each node reads the depot then")
 }
 
 fn try_begin(
     context: &UserContext,
-    (dir, path): (&Path, &Path),
-    job: u32,
-    (wish, nodes): (FanOut, JobNodes),
+    place: RelayPlace<'_>,
+    (fan_out, nodes): (FanOut, JobNodes),
+    secret: SharedSecret,
 ) -> Result<Option<JobRelay>> {
-    let Some(secret) = secret(path, job)? else { return Ok(None) };
-    let count = nodes.names.len();
+    let begin_now = nodes.names.iter().filter(|(_, begins)| *begins).count().max(1);
     let (local, remote) = UnixStream::pair().context(|| "socket of the relay")?;
-    let (waiting, alive) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe of the relay")?;
+    let (relay_end, holder_end) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe of the relay")?;
+    // One of an attempt before, which may have been stopped.
+    end(place.dir);
     match fork(CloneFlags::NONE).context(|| "relay")? {
         Fork::Parent(child) => {
-            small_file::write(&dir.join(PROCESS), child.pid.to_string().as_bytes())
-                .ignore_error("it ends by itself, unless it is stopped");
-            Ok(Some(JobRelay { local, alive, wish, nodes: count }))
+            small_file::write(&place.dir.join(PROCESS), child.pid.to_string().as_bytes())
+                .ignore_error("a relay without this file ends when the supervisor does");
+            Ok(Some(JobRelay { local, holder_end, fan_out, begin_now }))
         }
         Fork::Child => {
-            close_all_except(&[remote.as_fd(), waiting.as_fd()]);
-            let setup = || -> Result<RelaySetup> {
-                let JobNodes { names, here } = nodes;
-                let spool = if has_receivers(here, count) { unnamed_file(context) } else { None };
-                let ports = context.config.slurm.relay_ports.of_job(job);
-                let depot = Depot::open_existing(path).map_err(ours)?;
-                Ok(RelaySetup { nodes: names, here, secret, ports, depot, spool })
-            };
-            let served = setup().and_then(|setup| stay(setup, remote, &waiting, job));
+            close_all_except(&[remote.as_fd(), relay_end.as_fd()]);
+            let served = run_relay(context, place, (nodes, secret), (remote, &relay_end));
             exit_now(i32::from(served.is_err()))
         }
     }
 }
 
 /// The relay's process.
-fn stay(setup: RelaySetup, remote: UnixStream, waiting: &OwnedFd, job: u32) -> Result<()> {
+fn run_relay(
+    context: &UserContext,
+    RelayPlace { job, depot, .. }: RelayPlace<'_>,
+    (nodes, secret): (JobNodes, SharedSecret),
+    (remote, relay_end): (UnixStream, &OwnedFd),
+) -> Result<()> {
     rustix::process::setsid().context(|| "session")?;
     detach_stdio();
     skiff_sys::title::set(&format!("{NAME} of job {job}"));
-    skiff_relay::serve(setup, remote, waiting).context(|| "relay")
+    let JobNodes { names, here } = nodes;
+    let setup = RelaySetup {
+        nodes: names,
+        here,
+        secret,
+        ports: context.config.slurm.relay_ports.of_job(job),
+        depot: Depot::open_existing(depot).map_err(ours)?,
+        spool: open_unnamed_file(context),
+        to_begin: TO_BEGIN,
+    };
+    skiff_relay::serve(setup, remote, relay_end).context(|| "relay")
 }
 
 /// Ends the relay of a job's root that has this directory, for one that does not see that its time is over.
@@ -134,14 +166,18 @@ pub fn end(dir: &Path) {
 
 impl JobRelay {
     /// The depot as it is to be read, if so many bytes are missing here.
-    pub fn read_for(&self, depot: Depot, missing: u64) -> Result<Depot> {
-        let spared = missing.saturating_mul(self.nodes as u64 - 1);
-        if self.wish == FanOut::Auto && spared < NOT_WORTH {
-            return Ok(depot);
+    #[must_use]
+    pub fn read_for(&self, depot: Depot, missing: u64) -> Depot {
+        let spared = missing.saturating_mul(self.begin_now as u64 - 1);
+        let is_wanted = match self.fan_out {
+            FanOut::Relay => true,
+            FanOut::Auto => spared >= MIN_SPARED,
+            FanOut::Depot => false,
+        };
+        match self.local.try_clone().and_then(RelayReader::new) {
+            Ok(reader) if is_wanted => depot.read_by(Box::new(reader)),
+            _ => depot,
         }
-        let local = self.local.try_clone().context(|| "socket of the relay")?;
-        let reader = RelayReader::new(local).context(|| "socket of the relay")?;
-        Ok(depot.read_by(Box::new(reader)))
     }
 
     /// What a process needs that is to read by it.
@@ -150,49 +186,62 @@ impl JobRelay {
     }
 
     /// As long as this is open, and no longer, other nodes are served.
-    pub fn into_hold(self) -> OwnedFd {
-        self.alive
+    pub fn into_holder_end(self) -> OwnedFd {
+        self.holder_end
     }
 }
 
 impl JobNodes {
-    fn from_variables(node: &str) -> Option<Self> {
-        let list = |name: &str| slurm_hosts(&std::env::var(name).ok()?);
-        let (job, step) = (list(names::JOB_NODES)?, list(names::STEP_NODES).unwrap_or_default());
-        let here = job.iter().position(|name| *name == node)?;
+    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let list = |name: &str| slurm_hosts(&variable(name)?);
+        let job = list(names::JOB_NODES)?;
+        let step = list(names::STEP_NODES).unwrap_or_else(Vec::new);
+        // A batch script has no list, and runs on the first node.
+        let number = variable(names::STEP_NODE)?.parse::<usize>().ok()?;
+        let own = if step.is_empty() { &job } else { &step }.get(number)?.clone();
         let begins: BTreeSet<&String> = step.iter().collect();
+        let here = job.iter().position(|name| *name == own)?;
         let names = job.iter().map(|name| (name.clone(), begins.contains(name))).collect();
         Some(Self { names, here })
     }
 }
 
 /// Whether a relay may be wanted, whatever is missing.
-fn may_be_wanted(wish: FanOut, nodes: usize, depot: &Path) -> bool {
-    match wish {
+fn may_be_wanted(fan_out: FanOut, nodes: usize, file_system: impl FnOnce() -> Option<i64>) -> bool {
+    match fan_out {
         FanOut::Depot => false,
         FanOut::Relay => true,
         FanOut::Auto => {
-            let is_parallel = statfs(depot).is_ok_and(|found| PARALLEL.contains(&found.f_type));
-            nodes > if is_parallel { FEW_FOR_PARALLEL } else { 1 }
+            let is_parallel = file_system().is_some_and(|found| PARALLEL.contains(&found));
+            nodes > if is_parallel { MOST_OF_PARALLEL } else { 1 }
         }
     }
 }
 
+fn type_of(depot: &Path) -> Option<i64> {
+    statfs(depot).ok().map(|found| found.f_type)
+}
+
 /// What the nodes of a job know, and nobody else; nothing if the depot has nothing that it follows from.
-fn secret(depot: &Path, job: u32) -> Result<Option<SharedSecret>> {
+fn derive_secret(depot: &Path, job: u32) -> Result<Option<SharedSecret>> {
     let dir = TrustedDir::open(depot, getuid().as_raw())?.private()?;
-    let bytes = match small_file::read_below(dir.as_fd(), SECRET, SECRET_BYTES as u64) {
-        Ok(bytes) if bytes.len() == SECRET_BYTES => bytes,
-        Ok(_) => return Ok(None),
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => return Ok(None),
-        Err(e) => return Err(Error::new(format!("{}: {e}", dir.path_of(SECRET).display()))),
+    let derive = |secret: SharedSecret| {
+        blake3::derive_key(PURPOSE, &[secret.to_hex().as_bytes(), &job.to_le_bytes()].concat()).into()
     };
-    let derived = blake3::derive_key(PURPOSE, &[&bytes[..], &job.to_le_bytes()].concat());
-    Ok(Some(SharedSecret::from(derived)))
+    Ok(read_secret(&dir)?.map(derive))
+}
+
+fn read_secret(dir: &TrustedDir) -> Result<Option<SharedSecret>> {
+    match small_file::read_below(dir.as_fd(), SECRET, SECRET_BYTES) {
+        // One that a crash has left half written is none.
+        Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok())),
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => Ok(None),
+        Err(e) => Err(Error::new(format!("{}: {e}", dir.path_of(SECRET).display()))),
+    }
 }
 
 /// A file that goes with its last user, on the disk of the user's cache.
-fn unnamed_file(context: &UserContext) -> Option<OwnedFd> {
+fn open_unnamed_file(context: &UserContext) -> Option<OwnedFd> {
     let dir = Path::new(&context.config.slurm.cache).join(context.uid.to_string());
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     openat(CWD, &dir, flags, Mode::RUSR | Mode::WUSR).ok()
@@ -209,27 +258,52 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("skiff-relay.{}", std::process::id()));
         std::fs::create_dir(&dir).expect("a directory");
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).expect("one's own");
-        assert_eq!(secret(&dir, 1), Ok(None));
+        assert_eq!(derive_secret(&dir, 1), Ok(None));
         make_secret(&dir).expect("made");
-        let first = secret(&dir, 1).expect("read").expect("there");
+        let first = derive_secret(&dir, 1).expect("read").expect("there");
         make_secret(&dir).expect("it is there");
-        assert_eq!(secret(&dir, 1), Ok(Some(first.clone())));
-        assert_ne!(secret(&dir, 2), Ok(Some(first.clone())));
-        // A half of one is none, and is replaced.
-        std::fs::write(dir.join(SECRET), b"half").expect("written");
-        assert_eq!(secret(&dir, 1), Ok(None));
-        make_secret(&dir).expect("made");
-        assert_ne!(secret(&dir, 1), Ok(Some(first)));
+        assert_eq!(derive_secret(&dir, 1), Ok(Some(first.clone())));
+        assert_ne!(derive_secret(&dir, 2), Ok(Some(first.clone())));
+        // What is none is replaced: a half of one, or zeros where a server has crashed.
+        for wrong in [&b"half"[..], &[0; 64]] {
+            std::fs::write(dir.join(SECRET), wrong).expect("written");
+            assert_eq!(derive_secret(&dir, 1), Ok(None));
+            make_secret(&dir).expect("made");
+        }
+        assert_ne!(derive_secret(&dir, 1), Ok(Some(first)));
         let mode = std::fs::metadata(dir.join(SECRET)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         std::fs::remove_dir_all(dir).expect("gone");
     }
 
     #[test]
-    fn few_nodes_and_the_wish_of_none_need_no_relay() {
-        let here = std::env::temp_dir();
-        assert!(!may_be_wanted(FanOut::Depot, 1000, &here));
-        assert!(may_be_wanted(FanOut::Relay, 1, &here));
-        assert!(may_be_wanted(FanOut::Auto, 2, &here) && !may_be_wanted(FanOut::Auto, 1, &here));
+    fn few_nodes_and_parallel_file_systems_need_no_relay() {
+        let plain = || Some(0xEF53);
+        assert!(!may_be_wanted(FanOut::Depot, 1000, plain));
+        assert!(may_be_wanted(FanOut::Relay, 2, plain));
+        assert!(may_be_wanted(FanOut::Auto, 2, plain) && !may_be_wanted(FanOut::Auto, 1, plain));
+        let lustre = || Some(PARALLEL[0]);
+        assert!(!may_be_wanted(FanOut::Auto, 128, lustre) && may_be_wanted(FanOut::Auto, 129, lustre));
+    }
+
+    #[test]
+    fn a_node_knows_itself_by_its_number() {
+        let of = |step: Option<&str>, number: &str| {
+            JobNodes::from_variables(|name| match name {
+                names::JOB_NODES => Some("n[1-4]".into()),
+                names::STEP_NODES => step.map(str::to_owned),
+                names::STEP_NODE => Some(number.into()),
+                _ => None,
+            })
+        };
+        let step = of(Some("n[3-4]"), "1").expect("a node");
+        assert_eq!(step.here, 3);
+        assert_eq!(
+            step.names.iter().map(|(_, begins)| *begins).collect::<Vec<_>>(),
+            [false, false, true, true]
+        );
+        let batch = of(None, "0").expect("a node");
+        assert_eq!((batch.here, batch.names.iter().any(|(_, begins)| *begins)), (0, false));
+        assert!(of(Some("n9"), "0").is_none() && of(Some("n3"), "1").is_none() && of(None, "x").is_none());
     }
 }

@@ -10,6 +10,7 @@
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 use snow::StatelessTransportState;
 
@@ -17,6 +18,8 @@ use crate::handshake::{HELLO, SharedSecret, noise};
 
 /// Bytes of a record that are the message's: Noise's messages have 65,535 bytes at most.
 const RECORD: usize = 65_535 - noise::TAG - 1;
+/// Bytes of the first record, which is an empty message.
+const PROOF: usize = 2 + 1 + noise::TAG;
 /// So that no other use of a secret is taken for this one.
 const PURPOSE: &str = "skiff secure connection\n";
 
@@ -38,25 +41,26 @@ pub struct SecureReader {
     plain: Vec<u8>,
 }
 
-/// Who has connected proves to know the secret, and has the other side prove it. `word` tells what this connection is for.
+/// Who has connected proves to know the secret, and has the other side prove it, by `until`. `word` tells what this connection is for.
 ///
 /// # Errors
 /// The socket's, and [`ErrorKind::PermissionDenied`] if the other side does not know the secret.
 pub fn initiate(
     mut socket: TcpStream,
-    secret: &SharedSecret,
-    word: &str,
+    (secret, word): (&SharedSecret, &str),
+    until: Instant,
 ) -> Result<(SecureReader, SecureWriter)> {
     let mut state = noise::initiator(&purpose(word), Some(secret)).map_err(Error::other)?;
     let mut hello = [0; HELLO];
     state.write_message(&[], &mut hello).map_err(Error::other)?;
     socket.write_all(&hello)?;
     let mut answer = [0; HELLO];
-    socket.read_exact(&mut answer)?;
+    read_by(&mut socket, &mut answer, until)?;
     state.read_message(&answer, &mut []).map_err(|_| not_proven())?;
     let (reader, mut writer) = halves(socket, state.into_stateless_transport_mode().map_err(Error::other)?)?;
     // The other side believes nothing before this: a hello can have been recorded.
     writer.send(&[])?;
+    writer.socket.set_read_timeout(None)?;
     Ok((reader, writer))
 }
 
@@ -66,21 +70,44 @@ pub fn initiate(
 /// As [`initiate`]'s.
 pub fn respond(
     mut socket: TcpStream,
-    secret: &SharedSecret,
-    word: &str,
+    (secret, word): (&SharedSecret, &str),
+    until: Instant,
 ) -> Result<(SecureReader, SecureWriter)> {
     let mut state = noise::responder(&purpose(word), Some(secret)).map_err(Error::other)?;
     let mut hello = [0; HELLO];
-    socket.read_exact(&mut hello)?;
+    read_by(&mut socket, &mut hello, until)?;
     state.read_message(&hello, &mut []).map_err(|_| not_proven())?;
     let mut answer = [0; HELLO];
     state.write_message(&[], &mut answer).map_err(Error::other)?;
     socket.write_all(&answer)?;
+    let mut proof = [0; PROOF];
+    read_by(&mut socket, &mut proof, until)?;
     let (mut reader, writer) = halves(socket, state.into_stateless_transport_mode().map_err(Error::other)?)?;
-    match reader.receive(0)? {
-        Some(_) => Ok((reader, writer)),
-        None => Err(ErrorKind::UnexpectedEof.into()),
+    let (header, sealed) = proof.split_at(2);
+    reader.sealed = sealed.to_vec();
+    if header != ((PROOF - 2) as u16).to_be_bytes() || reader.open()? != [0] {
+        return Err(not_proven());
     }
+    writer.socket.set_read_timeout(None)?;
+    Ok((reader, writer))
+}
+
+/// Fills the buffer by `until`, whatever comes how slowly.
+fn read_by(socket: &mut TcpStream, mut into: &mut [u8], until: Instant) -> Result<()> {
+    while !into.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(into) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => into = &mut into[read..],
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn halves(socket: TcpStream, keys: StatelessTransportState) -> Result<(SecureReader, SecureWriter)> {
@@ -151,17 +178,13 @@ impl SecureReader {
         let mut message = vec![];
         loop {
             let mut header = [0; 2];
-            if self.socket.read(&mut header[..1])? == 0 {
+            if !read_first(&mut self.socket, &mut header[..1])? {
                 return if message.is_empty() { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
             }
             self.socket.read_exact(&mut header[1..])?;
             self.sealed.resize(usize::from(u16::from_be_bytes(header)), 0);
             self.socket.read_exact(&mut self.sealed)?;
-            self.plain.resize(self.sealed.len(), 0);
-            let opened = self.keys.read_message(self.next, &self.sealed, &mut self.plain);
-            let length = opened.map_err(|_| not_proven())?;
-            self.next += 1;
-            let (more, bytes) = self.plain[..length].split_first().ok_or(ErrorKind::InvalidData)?;
+            let (more, bytes) = self.open()?.split_first().ok_or(ErrorKind::InvalidData)?;
             if message.len() + bytes.len() > longest || (*more != 0 && bytes.is_empty()) {
                 return Err(ErrorKind::InvalidData.into());
             }
@@ -173,12 +196,39 @@ impl SecureReader {
     }
 }
 
+impl SecureReader {
+    /// What is in the record that has been read.
+    fn open(&mut self) -> Result<&[u8]> {
+        self.plain.resize(self.sealed.len(), 0);
+        let opened = self.keys.read_message(self.next, &self.sealed, &mut self.plain);
+        let length = opened.map_err(|_| not_proven())?;
+        self.next += 1;
+        Ok(&self.plain[..length])
+    }
+}
+
+/// The first byte of a message; false at the end. A process that was stopped and goes on is interrupted here.
+pub fn read_first(from: &mut impl Read, byte: &mut [u8]) -> Result<bool> {
+    loop {
+        match from.read(byte) {
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            read => return Ok(read? > 0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
     use std::thread;
 
+    use std::time::Duration;
+
     use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -190,8 +240,8 @@ mod tests {
         let (one, other) = pair();
         let secret = SharedSecret::generate().expect("random bytes");
         let same = secret.clone();
-        let other = thread::spawn(move || respond(other, &same, "w").expect("the same secret"));
-        let one = initiate(one, &secret, "w").expect("the same secret");
+        let other = thread::spawn(move || respond(other, (&same, "w"), soon()).expect("the same secret"));
+        let one = initiate(one, (&secret, "w"), soon()).expect("the same secret");
         (one, other.join().expect("no panic"))
     }
 
@@ -226,8 +276,8 @@ mod tests {
             let own = SharedSecret::generate().expect("random bytes");
             let theirs =
                 secret.map_or_else(|| SharedSecret::generate().expect("random bytes"), |()| own.clone());
-            let other = thread::spawn(move || respond(other, &own, "w").map(drop));
-            assert!(initiate(one, &theirs, word).is_err());
+            let other = thread::spawn(move || respond(other, (&own, "w"), soon()).map(drop));
+            assert!(initiate(one, (&theirs, word), soon()).is_err());
             assert_eq!(
                 other.join().expect("no panic").expect_err("a stranger").kind(),
                 ErrorKind::PermissionDenied
@@ -241,12 +291,12 @@ mod tests {
         let secret = SharedSecret::generate().expect("random bytes");
         let mut hello = [0; HELLO];
         let same = secret.clone();
-        let first = thread::spawn(move || initiate(one, &same, "w").map(drop));
+        let first = thread::spawn(move || initiate(one, (&same, "w"), soon()).map(drop));
         other.read_exact(&mut hello).expect("a hello");
         drop(other);
         assert!(first.join().expect("no panic").is_err());
         let (mut again, other) = pair();
-        let responder = thread::spawn(move || respond(other, &secret, "w").map(drop));
+        let responder = thread::spawn(move || respond(other, (&secret, "w"), soon()).map(drop));
         again.write_all(&hello).expect("sent");
         let mut answer = [0; HELLO];
         again.read_exact(&mut answer).expect("it answers a true hello");
@@ -276,12 +326,31 @@ mod tests {
             to.write_all(&message).expect("passed on");
             (from, to)
         });
-        let responder = thread::spawn(move || respond(to_other, &same, "w").expect("the same secret"));
-        let (_reader, mut writer) = initiate(one, &secret, "w").expect("the same secret");
+        let responder =
+            thread::spawn(move || respond(to_other, (&same, "w"), soon()).expect("the same secret"));
+        let (_reader, mut writer) = initiate(one, (&secret, "w"), soon()).expect("the same secret");
         writer.send(b"hello").expect("sent");
         let (mut reader, _writer) = responder.join().expect("no panic");
         let refused = reader.receive(100).expect_err("changed");
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
         drop(between.join().expect("no panic"));
+    }
+
+    #[test]
+    fn who_sends_byte_by_byte_gets_no_more_time() {
+        let (mut one, other) = pair();
+        let secret = SharedSecret::generate().expect("random bytes");
+        let until = Instant::now() + Duration::from_millis(300);
+        let responder =
+            thread::spawn(move || (respond(other, (&secret, "w"), until).map(drop), Instant::now()));
+        for _ in 0..HELLO - 1 {
+            if one.write_all(&[0]).is_err() {
+                break;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        let (refused, ended) = responder.join().expect("no panic");
+        assert!(refused.is_err());
+        assert!(ended < until + Duration::from_secs(2), "{:?}", ended - until);
     }
 }

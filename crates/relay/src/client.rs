@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skiff_snapshot::{DepotPiece, PieceCounts, PieceReader};
 
@@ -17,6 +17,9 @@ const AHEAD: usize = 24 << 20;
 const MOST_ASKED: usize = 500;
 /// A relay that says nothing for so long hangs.
 const SILENCE: Duration = Duration::from_secs(10);
+/// While this is waited, so many bytes must come at least: else the depot is read instead, whatever keeps the others.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEAST: u64 = 30 << 20;
 
 /// Reads pieces by the relay on this node.
 pub struct RelayReader {
@@ -31,6 +34,28 @@ struct State {
     planned: VecDeque<DepotPiece>,
     asked: VecDeque<DepotPiece>,
     open: usize,
+    pace: Pace,
+}
+
+/// How fast pieces come, while they are waited for.
+#[derive(Default)]
+struct Pace {
+    waited: Duration,
+    came: u64,
+}
+
+impl Pace {
+    /// Whether enough has come, with this that has been waited for so long.
+    fn is_enough(&mut self, waited: Duration, came: u64) -> bool {
+        self.waited += waited;
+        self.came += came;
+        if self.waited < PATIENCE {
+            return true;
+        }
+        let is_enough = self.came >= LEAST;
+        *self = Self::default();
+        is_enough
+    }
 }
 
 impl RelayReader {
@@ -43,7 +68,14 @@ impl RelayReader {
         relay.set_write_timeout(Some(SILENCE))?;
         let reader = LinkReader::Local(relay.try_clone()?);
         let (planned, asked) = (VecDeque::new(), VecDeque::new());
-        let state = State { reader, writer: LinkWriter::Local(relay), planned, asked, open: 0 };
+        let state = State {
+            reader,
+            writer: LinkWriter::Local(relay),
+            planned,
+            asked,
+            open: 0,
+            pace: Pace::default(),
+        };
         Ok(Self { state: Mutex::new(Some(state)), counts: Mutex::default() })
     }
 }
@@ -67,14 +99,15 @@ impl PieceReader for RelayReader {
     fn read(&self, piece: &DepotPiece) -> Option<Vec<u8>> {
         let mut slot = lock(&self.state);
         match slot.as_mut()?.read(piece) {
-            Some((bytes, counted)) => {
+            Some(None) => None,
+            Some(Some((bytes, counted))) => {
                 let mut counts = lock(&self.counts);
                 counts.relayed += counted.relayed;
                 counts.read += counted.read;
                 Some(bytes)
             }
             None => {
-                // Whatever is wrong with it: from here on this process reads the depot itself.
+                // It hangs, is gone, or slower than the depot could be: from here on this process reads that itself.
                 *slot = None;
                 None
             }
@@ -91,29 +124,31 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    fn read(&mut self, piece: &DepotPiece) -> Option<(Vec<u8>, PieceCounts)> {
+    /// A piece; `Some(None)` if the relay cannot have it, and nothing if that is of no use any more.
+    fn read(&mut self, piece: &DepotPiece) -> Option<Option<(Vec<u8>, PieceCounts)>> {
         self.ask()?;
         if self.asked.pop_front()? != *piece {
             return None;
         }
         self.open -= piece.length as usize;
         loop {
+            let began = Instant::now();
             let answer: PieceAnswer = self.reader.receive().ok()??;
+            let came = match &answer.state {
+                PieceState::Relayed(bytes) | PieceState::Read(bytes) => bytes.len() as u64,
+                PieceState::NotYet | PieceState::Failed => 0,
+            };
+            if !self.pace.is_enough(began.elapsed(), came) {
+                return None;
+            }
             if answer.piece != *piece {
                 continue;
             }
-            let count = |bytes: &Vec<u8>| bytes.len() as u64;
             return match answer.state {
                 PieceState::NotYet => continue,
-                PieceState::Failed => None,
-                PieceState::Relayed(bytes) => {
-                    let counted = PieceCounts { relayed: count(&bytes), read: 0 };
-                    Some((bytes, counted))
-                }
-                PieceState::Read(bytes) => {
-                    let counted = PieceCounts { relayed: 0, read: count(&bytes) };
-                    Some((bytes, counted))
-                }
+                PieceState::Failed => Some(None),
+                PieceState::Relayed(bytes) => Some(Some((bytes, PieceCounts { relayed: came, read: 0 }))),
+                PieceState::Read(bytes) => Some(Some((bytes, PieceCounts { relayed: 0, read: came }))),
             };
         }
     }

@@ -1,6 +1,6 @@
 //! A depot's files are read once for a job, and go from node to node.
 //!
-//! The nodes of a job are two trees (`tree`). Every node asks the one above it for pieces of the depot's files, and passes on what it has got
+//! The nodes of a job form two trees (`tree`). Every node asks the one above it for pieces of the depot's files, and passes on what it has got
 //! as soon as it is there; the two nodes at the tops read the depot. Nothing is sent that was not asked for: a node that has all, or comes
 //! later, disturbs nobody. Where the node above does not answer, the one above that is asked, and in the end the depot.
 //!
@@ -19,4 +19,3 @@ pub mod wire;
 
 pub use client::RelayReader;
 pub use serve::{RelaySetup, serve};
-pub use tree::has_receivers;

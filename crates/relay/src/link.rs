@@ -5,12 +5,12 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 use skiff_ipc::Codec;
-use skiff_launch::secure::{SecureReader, SecureWriter};
+use skiff_launch::secure::{SecureReader, SecureWriter, read_first};
 use skiff_sys::IgnoreError;
 
 /// What a connection to this node is for: several may be on one host, and a node that asked itself would wait for ever.
 pub(crate) fn word(node: usize) -> String {
-    format!("relay {node}")
+    format!("relay 1 {node}")
 }
 
 /// The half that sends.
@@ -60,7 +60,7 @@ impl LinkReader {
 
 fn receive_local(socket: &mut UnixStream, longest: usize) -> Result<Option<Vec<u8>>> {
     let mut header = [0; 4];
-    if socket.read(&mut header[..1])? == 0 {
+    if !read_first(socket, &mut header[..1])? {
         return Ok(None);
     }
     socket.read_exact(&mut header[1..])?;

@@ -1,15 +1,15 @@
 //! The process of a node: two threads bring what is wanted, and each who asks is served by two more.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{ErrorKind, Result};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread::Builder;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,16 +20,20 @@ use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
-use crate::tree::RelayTree;
-use crate::upstream::{Meeting, NodeAbove, Upstream};
+use crate::tree::{RelayTree, asked, may_be_asked};
+use crate::upstream::{Ancestor, PeerSettings, Upstream};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// How often who waits is told that there is still somebody.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// So long after the last question the pieces are kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// Of so many connections at most. A node is asked by four; more only come when others have failed.
+/// Most connections at a time. A node is asked by two; more only come when others have failed.
 const MOST_LINKS: usize = 64;
+/// Most that have not proven yet that they belong to the job: the oldest goes for a new one.
+const MOST_UNPROVEN: usize = 16;
+/// After a connection that could not be taken: descriptors may be free then.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How long whoever has connected may take to prove that they belong to the job.
 const TO_PROVE: Duration = Duration::from_secs(5);
 /// Questions of one side that wait for their answers.
@@ -51,6 +55,8 @@ pub struct RelaySetup {
     pub depot: Depot,
     /// A file without a name for what others will ask for.
     pub spool: Option<OwnedFd>,
+    /// How long nodes that begin at the same time may take until they listen.
+    pub to_begin: Duration,
 }
 
 /// Serves other nodes, and whoever asks by `local`, until the other end of `alive` is closed.
@@ -58,27 +64,28 @@ pub struct RelaySetup {
 /// # Errors
 /// When no thread can be started.
 pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()> {
-    let RelaySetup { nodes, here, secret, ports, depot, spool } = setup;
-    let is_kept = RelayTree::BOTH.map(|tree| tree.has_below(here, nodes.len()));
+    let RelaySetup { nodes, here, secret, ports, depot, spool, to_begin } = setup;
+    let begin_now: Vec<bool> = nodes.iter().map(|(_, begins)| *begins).collect();
+    let is_kept = RelayTree::BOTH.map(|tree| may_be_asked(tree, here, &begin_now));
     let spool = Arc::new(Spool::new(is_kept, spool.map(File::from)));
     let listener = listen(&ports);
-    let meeting = Arc::new(Meeting { secret, ports, begun: Instant::now() });
+    let peers = Arc::new(PeerSettings { secret, ports, begun: Instant::now(), to_begin });
     let depot = Arc::new(depot);
     for tree in RelayTree::BOTH {
-        let above = tree.above(here, nodes.len()).into_iter().map(|node| {
+        let above = asked(tree, here, &begin_now).into_iter().map(|node| {
             let (name, is_expected) = nodes[node].clone();
-            NodeAbove { number: node, name, is_expected }
+            Ancestor { number: node, name, addresses: None, is_expected }
         });
-        let above: VecDeque<NodeAbove> = above.collect();
-        let (spool, depot, meeting) = (Arc::clone(&spool), Arc::clone(&depot), Arc::clone(&meeting));
-        thread(move || {
+        let above: VecDeque<Ancestor> = above.collect();
+        let (spool, depot, peers) = (Arc::clone(&spool), Arc::clone(&depot), Arc::clone(&peers));
+        spawn_thread(move || {
             let files = HashMap::new();
-            Upstream { tree, spool: &spool, depot: &depot, meeting: &meeting, above, files }.run();
+            Upstream { tree, spool: &spool, depot: &depot, peers: &peers, above, files }.run();
         })?;
     }
     let reading = local.try_clone()?;
     serve_one(LinkReader::Local(reading), LinkWriter::Local(local), &spool)?;
-    wait(listener.as_ref(), alive, &spool, &meeting, &word(here));
+    wait(listener.as_ref(), alive, &spool, &peers, &word(here));
     spool.end();
     Ok(())
 }
@@ -88,42 +95,81 @@ fn wait(
     listener: Option<&TcpListener>,
     alive: &OwnedFd,
     spool: &Arc<Spool>,
-    meeting: &Arc<Meeting>,
+    peers: &Arc<PeerSettings>,
     word: &str,
 ) {
-    let links = Arc::new(AtomicUsize::new(0));
+    let visitors = Arc::new(Visitors::default());
     let tick = Timespec::try_from(IDLE).ok();
+    let mut looked = Instant::now();
     loop {
         let mut fds = vec![PollFd::new(alive, PollFlags::IN)];
         fds.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
-        let ready = poll(&mut fds, tick.as_ref());
+        poll(&mut fds, tick.as_ref()).ignore_error("interrupted or not: what is ready shows");
         if !fds[0].revents().is_empty() {
             return;
         }
-        if ready == Ok(0) {
+        if looked.elapsed() >= IDLE {
             spool.forget_if_idle(IDLE);
+            looked = Instant::now();
         }
-        let Some(Ok((socket, _))) =
-            fds.get(1).filter(|fd| !fd.revents().is_empty()).and(listener).map(TcpListener::accept)
-        else {
-            continue;
-        };
-        if links.fetch_add(1, Ordering::Relaxed) >= MOST_LINKS {
-            links.fetch_sub(1, Ordering::Relaxed);
-            continue;
+        let has_come = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        match listener.filter(|_| has_come).map(TcpListener::accept) {
+            Some(Ok((socket, _))) => take(socket, (spool, peers, word), &visitors),
+            Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => sleep(PAUSE),
+            _ => {}
         }
-        let (spool, meeting, count) = (Arc::clone(spool), Arc::clone(meeting), Arc::clone(&links));
-        let word = word.to_owned();
-        let begun = thread(move || {
-            if let Ok((reader, writer)) = prove(socket, &meeting.secret, &word) {
+    }
+}
+
+/// Who has connected.
+#[derive(Default)]
+struct Visitors {
+    links: AtomicUsize,
+    /// By number, in the order of their coming, those who have not proven anything yet.
+    unproven: Mutex<BTreeMap<u64, TcpStream>>,
+    count: AtomicU64,
+}
+
+impl Visitors {
+    fn unproven(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
+        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives somebody a number, and shows the oldest out who has not proven anything, if they are too many.
+    fn come(&self, socket: &TcpStream) -> Result<u64> {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let mut unproven = self.unproven();
+        unproven.insert(number, socket.try_clone()?);
+        if unproven.len() > MOST_UNPROVEN
+            && let Some((_, oldest)) = unproven.pop_first()
+        {
+            oldest.shutdown(Shutdown::Both).ignore_error("they have gone by themselves");
+        }
+        Ok(number)
+    }
+}
+
+fn take(
+    socket: TcpStream,
+    (spool, peers, word): (&Arc<Spool>, &Arc<PeerSettings>, &str),
+    visitors: &Arc<Visitors>,
+) {
+    let Ok(number) = visitors.come(&socket) else { return };
+    let (spool, peers, guests) = (Arc::clone(spool), Arc::clone(peers), Arc::clone(visitors));
+    let word = word.to_owned();
+    let begun = spawn_thread(move || {
+        let proven = prove(socket, &peers.secret, &word);
+        guests.unproven().remove(&number);
+        if let Ok((reader, writer)) = proven {
+            if guests.links.fetch_add(1, Ordering::Relaxed) < MOST_LINKS {
                 serve_one(LinkReader::Node(reader), LinkWriter::Node(writer), &spool)
                     .ignore_error("the other side asks another node then");
             }
-            count.fetch_sub(1, Ordering::Relaxed);
-        });
-        if begun.is_err() {
-            links.fetch_sub(1, Ordering::Relaxed);
+            guests.links.fetch_sub(1, Ordering::Relaxed);
         }
+    });
+    if begun.is_err() {
+        visitors.unproven().remove(&number);
     }
 }
 
@@ -133,11 +179,8 @@ fn prove(
     word: &str,
 ) -> Result<(secure::SecureReader, secure::SecureWriter)> {
     socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(TO_PROVE))?;
-    let halves = secure::respond(socket, secret, word)?;
-    let socket = halves.1.socket();
-    socket.set_read_timeout(None)?;
-    listener::keep_alive(&OwnedFd::from(socket.try_clone()?))?;
+    let halves = secure::respond(socket, (secret, word), Instant::now() + TO_PROVE)?;
+    listener::keep_alive(&OwnedFd::from(halves.1.socket().try_clone()?))?;
     Ok(halves)
 }
 
@@ -145,7 +188,7 @@ fn prove(
 fn serve_one(mut reader: LinkReader, writer: LinkWriter, spool: &Arc<Spool>) -> Result<()> {
     let (ask, asked) = sync_channel(MOST_ASKED);
     let wants = Arc::clone(spool);
-    thread(move || {
+    spawn_thread(move || {
         while let Ok(Some(PieceRequest(piece))) = reader.receive() {
             wants.want(piece);
             if ask.send(piece).is_err() {
@@ -155,7 +198,7 @@ fn serve_one(mut reader: LinkReader, writer: LinkWriter, spool: &Arc<Spool>) -> 
     })?;
     let spool = Arc::clone(spool);
     match writer {
-        LinkWriter::Local(_) => thread(move || answer(&asked, writer, &spool)),
+        LinkWriter::Local(_) => spawn_thread(move || answer(&asked, writer, &spool)),
         LinkWriter::Node(_) => {
             answer(&asked, writer, &spool);
             Ok(())
@@ -197,7 +240,7 @@ fn listen(ports: &[u16]) -> Option<TcpListener> {
     Some(listener)
 }
 
-fn thread(act: impl FnOnce() + Send + 'static) -> Result<()> {
+fn spawn_thread(act: impl FnOnce() + Send + 'static) -> Result<()> {
     Builder::new().stack_size(STACK).spawn(act).map(drop).map_err(|e| match e.kind() {
         ErrorKind::WouldBlock => std::io::Error::new(e.kind(), "no more threads"),
         _ => e,

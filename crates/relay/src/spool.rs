@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::fstatvfs;
 use skiff_snapshot::{DepotPiece, PieceFile};
 use skiff_sys::IgnoreError;
 
@@ -14,6 +15,8 @@ use crate::tree::RelayTree;
 
 /// So many bytes stay in memory.
 const IN_MEMORY: usize = 64 << 20;
+/// One part of so many of a disk stays free for what the pieces are fetched for.
+const ROOM: u64 = 10;
 /// Pieces of so many bytes of a file one behind the other go down the same tree: who reads the depot reads so much of it in order.
 const STRIPE: u64 = 4 << 20;
 
@@ -50,6 +53,8 @@ struct State {
     /// The end of what is kept in the file.
     end: u64,
     used: Instant,
+    /// How often everything has been forgotten: places in the file are of one such time.
+    epoch: u64,
     is_over: bool,
 }
 
@@ -70,6 +75,7 @@ impl Spool {
             in_memory: 0,
             end: 0,
             used: Instant::now(),
+            epoch: 0,
             is_over: false,
         };
         Self { state: Mutex::new(state), changed: Condvar::new(), is_kept, file }
@@ -101,9 +107,9 @@ impl Spool {
                 }
                 Some(Slot::Failed) => return WaitedPiece::Failed,
                 Some(Slot::Kept { at, length, origin }) => {
-                    let (at, length, origin) = (*at, *length, *origin);
+                    let (at, length, origin, epoch) = (*at, *length, *origin, state.epoch);
                     drop(state);
-                    return self.kept(piece, at, length, origin);
+                    return self.kept(piece, (at, length, epoch), origin);
                 }
                 Some(Slot::Wanted) => {}
                 // It has been dropped meanwhile.
@@ -117,15 +123,21 @@ impl Spool {
         }
     }
 
-    fn kept(&self, piece: &DepotPiece, at: u64, length: usize, origin: PieceOrigin) -> WaitedPiece {
+    fn kept(
+        &self,
+        piece: &DepotPiece,
+        (at, length, epoch): (u64, usize, u64),
+        origin: PieceOrigin,
+    ) -> WaitedPiece {
         let mut bytes = vec![0; length];
-        match self.file.as_ref().map(|file| file.read_exact_at(&mut bytes, at)) {
-            Some(Ok(())) => WaitedPiece::Here(Arc::new(bytes), origin),
-            _ => {
-                self.lock().slots.remove(piece);
-                WaitedPiece::NotYet
-            }
+        let read = self.file.as_ref().map(|file| file.read_exact_at(&mut bytes, at));
+        let mut state = self.lock();
+        match read {
+            Some(Ok(())) if state.epoch == epoch => return WaitedPiece::Here(Arc::new(bytes), origin),
+            _ if state.epoch == epoch => drop(state.slots.remove(piece)),
+            _ => {}
         }
+        WaitedPiece::NotYet
     }
 
     /// The next piece of a tree that somebody is to be asked for; waits for one, unless it may not: then nothing if there is none now.
@@ -148,8 +160,9 @@ impl Spool {
 
     /// A piece has come.
     pub(crate) fn put(&self, piece: DepotPiece, bytes: Vec<u8>, origin: PieceOrigin) {
-        let kept_at = self.keep(&piece, &bytes);
+        let kept = self.keep(&piece, &bytes);
         let mut state = self.lock();
+        let kept_at = kept.filter(|(_, epoch)| *epoch == state.epoch).map(|(at, _)| at);
         let length = bytes.len();
         let slot = Slot::Memory { bytes: Arc::new(bytes), origin, kept_at };
         if !matches!(state.slots.insert(piece, slot), Some(Slot::Memory { .. })) {
@@ -165,16 +178,20 @@ impl Spool {
         self.changed.notify_all();
     }
 
-    /// Where it is kept in the file, if others will ask for it and there is room.
-    fn keep(&self, piece: &DepotPiece, bytes: &[u8]) -> Option<u64> {
+    /// Where it is kept in the file, if others will ask for it and there is more than enough room.
+    fn keep(&self, piece: &DepotPiece, bytes: &[u8]) -> Option<(u64, u64)> {
         let file = self.file.as_ref().filter(|_| self.is_kept[tree_of(piece) as usize])?;
-        let at = {
+        let disk = fstatvfs(file).ok()?;
+        if disk.f_bavail < disk.f_blocks / ROOM {
+            return None;
+        }
+        let (at, epoch) = {
             let mut state = self.lock();
             let at = state.end;
             state.end += bytes.len() as u64;
-            at
+            (at, state.epoch)
         };
-        file.write_all_at(bytes, at).is_ok().then_some(at)
+        file.write_all_at(bytes, at).is_ok().then_some((at, epoch))
     }
 
     /// A piece cannot be had.
@@ -193,6 +210,7 @@ impl Spool {
             state.slots.clear();
             state.recent.clear();
             (state.in_memory, state.end) = (0, 0);
+            state.epoch += 1;
             let emptied = self.file.as_ref().map_or(Ok(()), |file| file.set_len(0));
             emptied.ignore_error("the room is free when this process ends");
         }

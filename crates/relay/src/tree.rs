@@ -34,10 +34,23 @@ impl RelayTree {
     }
 }
 
-/// Whether there are nodes that ask this one.
-#[must_use]
-pub fn has_receivers(node: usize, nodes: usize) -> bool {
-    RelayTree::BOTH.iter().any(|tree| tree.has_below(node, nodes))
+/// The nodes that a node asks, nearest first: those above it among the ones that begin at the same time, then those above it among all. In one
+/// tree a node asks only nodes before it, in the other only nodes behind it, so none ever waits for itself.
+pub(crate) fn asked(tree: RelayTree, node: usize, begin_now: &[bool]) -> Vec<usize> {
+    let now: Vec<usize> = (0..begin_now.len()).filter(|node| begin_now[*node]).collect();
+    let position = now.iter().position(|other| *other == node);
+    let near = position.map_or_else(Vec::new, |position| tree.above(position, now.len()));
+    let near: Vec<usize> = near.into_iter().map(|position| now[position]).collect();
+    let far = tree.above(node, begin_now.len()).into_iter().filter(|node| !begin_now[*node]);
+    near.into_iter().chain(far).collect()
+}
+
+/// Whether others may ask a node.
+pub(crate) fn may_be_asked(tree: RelayTree, node: usize, begin_now: &[bool]) -> bool {
+    let now: Vec<usize> = (0..begin_now.len()).filter(|node| begin_now[*node]).collect();
+    let position = now.iter().position(|other| *other == node);
+    position.is_some_and(|position| tree.has_below(position, now.len()))
+        || tree.has_below(node, begin_now.len())
 }
 
 #[cfg(test)]
@@ -65,5 +78,28 @@ mod tests {
             let sends_twice = |node: &usize| RelayTree::BOTH.iter().all(|tree| tree.has_below(*node, nodes));
             assert_eq!((0..nodes).find(sends_twice).filter(|_| nodes > 2), None, "{nodes}");
         }
+    }
+
+    #[test]
+    fn nodes_of_a_step_ask_each_other_first_and_never_in_a_circle() {
+        let mut begin_now = vec![false; 1000];
+        begin_now[500..600].fill(true);
+        for tree in RelayTree::BOTH {
+            let mut by_top = 0;
+            for node in 0..1000 {
+                let asked = asked(tree, node, &begin_now);
+                let is_before = |other: &usize| match tree {
+                    RelayTree::FromFirst => *other < node,
+                    RelayTree::FromLast => *other > node,
+                };
+                assert!(asked.iter().all(is_before), "{node}: {asked:?}");
+                if begin_now[node] && !asked.first().is_some_and(|first| begin_now[*first]) {
+                    by_top += 1;
+                }
+            }
+            assert_eq!(by_top, 1);
+        }
+        // Alone, as a batch script's node, it asks whoever is above it in the job.
+        assert_eq!(asked(RelayTree::FromFirst, 5, &[false; 8]), [2, 0]);
     }
 }

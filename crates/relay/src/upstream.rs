@@ -2,14 +2,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Result};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::thread::sleep;
+use std::sync::mpsc::channel;
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::secure;
 use skiff_snapshot::{Depot, DepotPiece, PieceFile};
+use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::spool::{PieceOrigin, Spool};
@@ -22,35 +24,43 @@ const WINDOW: usize = 8 << 20;
 const MOST_ASKED: usize = 500;
 /// A node that is silent for so long is given up: who waits itself says so more often.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How long a connection may take to be made.
-const TO_CONNECT: Duration = Duration::from_secs(1);
-/// How long nodes that begin at the same time as this one may take until they listen.
-const TO_BEGIN: Duration = Duration::from_secs(3);
-/// How often that is tried.
-const AGAIN: Duration = Duration::from_millis(20);
+/// How long it may take to reach a node, by all its addresses and ports.
+const TO_CONNECT: Duration = Duration::from_secs(2);
+/// How long whoever listens at one of them may take to prove that they belong to the job.
+const TO_ANSWER: Duration = Duration::from_millis(500);
+/// How often a node is tried that has not begun yet.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// So many open files of the depot at most.
+const MOST_FILES: usize = 32;
+/// When so many nodes do not answer at all, others will not either.
+const MOST_SILENT: u32 = 2;
 
 /// A node above.
-pub(crate) struct NodeAbove {
+pub(crate) struct Ancestor {
     /// Which of the job's nodes it is.
     pub(crate) number: usize,
     pub(crate) name: String,
+    /// Once they are known.
+    pub(crate) addresses: Option<Vec<IpAddr>>,
     /// Whether it begins at the same time.
     pub(crate) is_expected: bool,
 }
 
 /// How nodes find and know each other.
-pub(crate) struct Meeting {
+pub(crate) struct PeerSettings {
     pub(crate) secret: SharedSecret,
     pub(crate) ports: Vec<u16>,
     pub(crate) begun: Instant,
+    /// How long nodes that begin at the same time as this one may take until they listen.
+    pub(crate) to_begin: Duration,
 }
 
 pub(crate) struct Upstream<'a> {
     pub(crate) tree: RelayTree,
     pub(crate) spool: &'a Spool,
     pub(crate) depot: &'a Depot,
-    pub(crate) meeting: &'a Meeting,
-    pub(crate) above: VecDeque<NodeAbove>,
+    pub(crate) peers: &'a PeerSettings,
+    pub(crate) above: VecDeque<Ancestor>,
     pub(crate) files: HashMap<PieceFile, OwnedFd>,
 }
 
@@ -64,7 +74,7 @@ impl Upstream<'_> {
     /// Brings whatever is wanted, until nobody wants anything any more.
     pub(crate) fn run(mut self) {
         let mut link = None;
-        while let Some(piece) = self.spool.next_wanted(self.tree, true) {
+        while let Some(piece) = self.next_wanted() {
             link = match link.take().or_else(|| self.connect()) {
                 Some(open) => self.bring(open, piece),
                 None => {
@@ -73,6 +83,15 @@ impl Upstream<'_> {
                 }
             };
         }
+    }
+
+    /// The next piece; files of the depot are not held open while nobody wants any.
+    fn next_wanted(&mut self) -> Option<DepotPiece> {
+        let next = self.spool.next_wanted(self.tree, false);
+        next.or_else(|| {
+            self.files.clear();
+            self.spool.next_wanted(self.tree, true)
+        })
     }
 
     /// Asks for this piece and all others that are wanted meanwhile; gives the connection back when nothing is.
@@ -120,13 +139,15 @@ impl Upstream<'_> {
 
     /// A connection to the nearest node above that is there.
     fn connect(&mut self) -> Option<Link> {
-        while let Some(node) = self.above.front() {
-            match dial(node, self.meeting) {
+        let mut silent = 0;
+        while let Some(node) = self.above.front_mut() {
+            let may_yet_begin = node.is_expected && self.peers.begun.elapsed() < self.peers.to_begin;
+            match dial(node, self.peers) {
                 Ok(link) => return Some(link),
-                Err(e) if e.kind() == ErrorKind::ConnectionRefused && self.may_yet_begin(node) => {
-                    sleep(AGAIN)
-                }
-                Err(_) => {
+                Err(NoLink::Refused) if may_yet_begin => sleep(RETRY_PAUSE),
+                Err(NoLink::TimedOut) if silent + 1 >= MOST_SILENT => self.above.clear(),
+                Err(why) => {
+                    silent += u32::from(matches!(why, NoLink::TimedOut));
                     self.above.pop_front();
                 }
             }
@@ -134,11 +155,10 @@ impl Upstream<'_> {
         None
     }
 
-    fn may_yet_begin(&self, node: &NodeAbove) -> bool {
-        node.is_expected && self.meeting.begun.elapsed() < TO_BEGIN
-    }
-
     fn read(&mut self, piece: DepotPiece) {
+        if self.files.len() >= MOST_FILES {
+            self.files.clear();
+        }
         if !self.files.contains_key(&piece.file)
             && let Ok(file) = self.depot.open_piece_file(&piece.file)
         {
@@ -152,29 +172,72 @@ impl Upstream<'_> {
     }
 }
 
-/// A connection to a node, at whichever of the ports it listens. That none of them does is the answer only if all say so.
-fn dial(node: &NodeAbove, meeting: &Meeting) -> Result<Link> {
-    let mut refused = Err(ErrorKind::AddrNotAvailable.into());
-    for port in &meeting.ports {
-        for address in (node.name.as_str(), *port).to_socket_addrs()? {
-            match dial_at(address, &meeting.secret, node.number) {
+/// Why there is no connection to a node.
+enum NoLink {
+    /// At all of its ports nobody listens: it may not have begun.
+    Refused,
+    /// It does not answer at all.
+    TimedOut,
+    /// Whoever listens there does not know the secret, or something else is wrong.
+    Other,
+}
+
+/// A connection to a node, at whichever of the ports it listens.
+fn dial(node: &mut Ancestor, peers: &PeerSettings) -> std::result::Result<Link, NoLink> {
+    let until = Instant::now() + TO_CONNECT;
+    let addresses = node.addresses.get_or_insert_with(|| resolve(&node.name, until));
+    let (mut tried, mut refused, mut timed_out) = (0, 0, false);
+    for address in addresses.iter() {
+        for port in &peers.ports {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(NoLink::TimedOut);
+            }
+            tried += 1;
+            match dial_at(SocketAddr::new(*address, *port), peers, node.number, left) {
                 Ok(link) => return Ok(link),
-                // Somebody else listens there, or nobody.
-                Err(e) if e.kind() == ErrorKind::ConnectionRefused => refused = Err(e),
-                Err(e) if e.kind() == ErrorKind::TimedOut => return Err(e),
+                Err(e) if e.kind() == ErrorKind::ConnectionRefused => refused += 1,
+                // Its other ports do not answer either; another address may.
+                Err(e) if e.kind() == ErrorKind::TimedOut => {
+                    timed_out = true;
+                    break;
+                }
                 Err(_) => {}
             }
         }
     }
-    refused
+    Err(match tried {
+        0 => NoLink::Other,
+        _ if timed_out => NoLink::TimedOut,
+        _ if refused == tried => NoLink::Refused,
+        _ => NoLink::Other,
+    })
 }
 
-fn dial_at(address: SocketAddr, secret: &SharedSecret, node: usize) -> Result<Link> {
-    let socket = TcpStream::connect_timeout(&address, TO_CONNECT)?;
+/// The addresses of a name. The thread that asks is left behind if nobody answers it.
+fn resolve(name: &str, until: Instant) -> Vec<IpAddr> {
+    let (answer, answered) = channel();
+    let name = name.to_owned();
+    let asked = Builder::new().spawn(move || {
+        let found =
+            (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect());
+        answer.send(found).ignore_error("nobody waits for it any longer");
+    });
+    let left = until.saturating_duration_since(Instant::now());
+    let found = asked.ok().and_then(|_| answered.recv_timeout(left).ok());
+    let mut found: Vec<IpAddr> = found.and_then(Result::ok).unwrap_or_else(Vec::new);
+    found.dedup();
+    found
+}
+
+fn dial_at(address: SocketAddr, peers: &PeerSettings, node: usize, limit: Duration) -> Result<Link> {
+    let until = Instant::now() + limit.min(TO_ANSWER);
+    let socket = TcpStream::connect_timeout(&address, limit.min(TO_ANSWER))?;
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(TO_CONNECT))?;
     socket.set_write_timeout(Some(SILENCE))?;
-    let (reader, writer) = secure::initiate(socket, secret, &word(node))?;
+    // One who listens and says nothing is another's program: the next port may be the node's.
+    let (reader, writer) = secure::initiate(socket, (&peers.secret, &word(node)), until)
+        .map_err(|e| if e.kind() == ErrorKind::TimedOut { ErrorKind::WouldBlock.into() } else { e })?;
     writer.socket().set_read_timeout(Some(SILENCE))?;
     Ok(Link { reader: LinkReader::Node(reader), writer: LinkWriter::Node(writer), asked: VecDeque::new() })
 }

@@ -37,6 +37,8 @@ pub const JOB_UID: &str = "SLURM_JOB_UID";
 pub const JOB_GID: &str = "SLURM_JOB_GID";
 /// Slurm's variable with the nodes of a job.
 pub const JOB_NODES: &str = "SLURM_JOB_NODELIST";
+/// For the beginning of a step: which of its nodes this one is.
+pub const STEP_NODE: &str = "SKIFF_STEP_NODE";
 /// Slurm's variable with the nodes of a step.
 pub const STEP_NODES: &str = "SLURM_STEP_NODELIST";
 /// Slurm's variable with the directory that a job was submitted from.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::note_upper;
-use skiff_env::deploy::{deploy, node_name};
-use skiff_env::fan_out::{self, JobRelay};
+use skiff_env::deploy::deploy;
+use skiff_env::fan_out::{self, JobRelay, RelayPlace};
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
@@ -59,8 +59,8 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-            let relay =
-                fan_out::begin(context, (&runtime.dir, &node_name()), Path::new(&snapshot.depot), job.id);
+            let place = RelayPlace { job: job.id, dir: &runtime.dir, depot: Path::new(&snapshot.depot) };
+            let relay = fan_out::begin(context, place);
             let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());
             if !deployed.not_mounted.is_empty() {
@@ -73,7 +73,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
             let (paths, mut held): (Vec<_>, Vec<_>) =
                 layers.map(|(path, lease)| (path, OwnedFd::from(lease))).unzip();
             // Others may begin later; it ends with the job.
-            held.extend(relay.map(JobRelay::into_hold));
+            held.extend(relay.map(JobRelay::into_holder_end));
             let upper = match keep {
                 Some(_) => scratch::on_disk(&own)?,
                 None => scratch::not_kept(context, &own)?,

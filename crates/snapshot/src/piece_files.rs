@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use crate::chunk::{MAX_LIST, PackSource};
 use crate::depot::{Depot, LOOKS};
 use crate::digest::LayerId;
-use crate::error::Result;
-use crate::packs::list_name;
+use crate::error::{Error, Result};
+use crate::packs::{list_name, whole_name};
 use crate::piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
 
 impl Depot {
@@ -41,8 +41,16 @@ impl Depot {
         match file {
             PieceFile::Pack(pack) => self.open_pack(pack),
             PieceFile::List(layer) => {
-                let name = list_name(layer);
-                Ok(self.find(&self.layers, &[&name], LOOKS, || format!("layer {layer}"))?.1)
+                let [list, whole] = [list_name(layer), whole_name(layer)];
+                let missing = || format!("layer {layer}");
+                let (found, file) = self.find(&self.layers, &[&list, &whole], LOOKS, missing)?;
+                match found == list {
+                    true => Ok(file),
+                    // In one piece, as versions before wrote it, it has no list.
+                    false => {
+                        Err(Error::Missing { what: missing(), depot: self.path().display().to_string() })
+                    }
+                }
             }
         }
     }

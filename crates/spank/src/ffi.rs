@@ -13,6 +13,8 @@ pub enum SpankItem {
     JobGid = 1,
     JobId = 2,
     StepId = 3,
+    /// Of the step, not of the job, whatever spank.h calls it.
+    Node = 5,
     LocalTasks = 6,
 }
 const S_JOB_ARGV: c_int = 9;

@@ -64,6 +64,9 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
     if let Some(tasks) = spank.item(SpankItem::LocalTasks) {
         variables.push((names::STEP_TASKS, tasks.to_string().into()));
     }
+    if let Some(node) = spank.item(SpankItem::Node) {
+        variables.push((names::STEP_NODE, node.to_string().into()));
+    }
     if let Some(name) = option::step_environment() {
         variables.push((names::STEP_ENVIRONMENT, OsString::from_vec(name.into_bytes())));
     }

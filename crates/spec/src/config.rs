@@ -168,9 +168,9 @@ pub struct Slurm {
     pub cache_bytes: u64,
     /// In which form nodes keep them.
     pub layers: NodeLayers,
-    /// How they get to many nodes.
+    /// How snapshots reach a job's nodes.
     pub fan_out: FanOut,
-    /// Where a job's nodes look for each other, to pass them on.
+    /// Ports by which a job's relays find each other.
     pub relay_ports: PortRange,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,

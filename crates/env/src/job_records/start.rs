@@ -42,7 +42,7 @@ pub struct StartPart {
     pub from: StartOrigin,
     /// How many bytes that were; 0 of what was there already.
     pub bytes: u64,
-    /// Where the depot was read for all nodes together: how many bytes of its files this node has read.
+    /// Where the job's relays read the depot: how many bytes of its files this node needed and its own relay has read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub read: u64,
     /// How long it took, in milliseconds.
@@ -71,7 +71,7 @@ pub enum StartOrigin {
     Cache,
     /// The user's depot.
     Depot,
-    /// The depot, by other nodes of the job.
+    /// The depot, through the job's relays.
     Relay,
     /// This node's store of images, which has layers too.
     Store,

@@ -28,7 +28,7 @@ pub struct PortRange {
 
 /// Text that is no [`PortRange`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} are no ports: FIRST-LAST, from 1024 on, eight at least")]
+#[error("{0:?} is not a range of ports: FIRST-LAST, from 1024 on, eight at least")]
 pub struct PortRangeError(String);
 
 /// A job's nodes look for each other at so many ports.

@@ -82,7 +82,9 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
         for nodes in &args.nodes {
             let measured = rounds(setting, (&place, &peers), (scenario, *nodes), args.link.is_some())?;
             claims.extend(limits(scenario, *nodes, &measured));
-            claims.extend(args.link.map(|link| of_one_link(&place, scenario, *nodes, (&measured, link))));
+            let is_large = matches!(scenario, Scenario::Small | Scenario::Tree);
+            let link = args.link.filter(|_| is_large);
+            claims.extend(link.map(|link| of_one_link(&place, scenario, *nodes, (&measured, link))));
             let prefix = format!("{nodes} nodes, {}", scenario.title());
             for (way, samples) in measured.seconds {
                 bars.push(Bar::over_all(
