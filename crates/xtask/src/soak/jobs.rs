@@ -1,7 +1,6 @@
 //! The users' jobs: each kind that a user submits, with environments that change meanwhile.
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -70,6 +69,9 @@ pub fn until(end: Instant, user: &TestUser, slot: u64, mut random: Random, nodes
             _ if began.elapsed() > LIMIT => "did not end in time",
             _ => "failed",
         };
+        if how == "did not end in time" {
+            show_queue(user);
+        }
         let count = counts.entry(format!("{kind}: {how}")).or_default();
         *count += 1;
         if *count == 1
@@ -84,6 +86,15 @@ pub fn until(end: Instant, user: &TestUser, slot: u64, mut random: Random, nodes
         }
     }
     counts
+}
+
+/// What Slurm says of a user's jobs, of which one did not end.
+fn show_queue(user: &TestUser) {
+    let words = ["-h", "-u", &user.name, "-o", "%i %t %M %l %D %R"];
+    match people::output(Command::new("squeue").args(words), "squeue") {
+        Ok(said) => eprintln!("soak: {}: did not end in time; the queue has\n{}", user.name, said.trim_end()),
+        Err(error) => eprintln!("soak: {error:#}"),
+    }
 }
 
 /// A kind of job, and the script that submits it and waits for it.
@@ -156,13 +167,10 @@ fn resume(nodes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does so until `over`.
-pub fn keep_resumed(over: &AtomicBool, nodes: usize) {
-    while !over.load(Ordering::Relaxed) {
-        if let Err(error) = resume(nodes) {
-            eprintln!("soak: {error:#}");
-        }
-        std::thread::sleep(Duration::from_secs(5));
+/// The same while jobs run.
+pub fn keep_resumed(nodes: usize) {
+    if let Err(error) = resume(nodes) {
+        eprintln!("soak: {error:#}");
     }
 }
 
