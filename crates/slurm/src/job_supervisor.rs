@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
-use skiff_env::commit::note_upper;
+use skiff_env::commit::{note_upper, time_limit};
 use skiff_env::deploy::deploy;
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
@@ -21,6 +21,7 @@ use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
@@ -120,6 +121,26 @@ pub fn options(
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
 pub fn image(job: &SlurmJob) -> Result<Option<ImageName>> {
     Ok(ImageName::read(&job.supervisor_dir().join(IMAGE))?)
+}
+
+/// A job that is requeued comes back with its number, and on the same node Slurm may run no prolog. Where the epilog of the earlier run was
+/// killed, that one's root is there still: it ends, and the script begins without it.
+pub fn end_earlier_run(context: &UserContext, job: &SlurmJob) -> Result<()> {
+    let dir = job.supervisor_dir();
+    let shown = || dir.display().to_string();
+    if fs::symlink_metadata(&dir).is_err() {
+        return Ok(());
+    }
+    if commit::is_kept(&dir) {
+        control::end_at(&dir)?;
+        commit::wait_for(&dir, Instant::now() + time_limit(context))?;
+    }
+    control::stop_at(&dir)?;
+    if commit::is_kept(&dir) {
+        commit::note_if_lost(&dir)?;
+    }
+    // It goes with the job's directory.
+    fs::rename(&dir, job.user_dir().join(format!("earlier.{}", now()))).context(shown)
 }
 
 /// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with

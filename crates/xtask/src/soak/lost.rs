@@ -1,5 +1,6 @@
-//! Jobs that Slurm takes for running although none of their `slurmstepd`s is left. Slurm looks for those of a killed one after many minutes;
-//! until then the job has its processors. An administrator who sees that cancels them, and so does the soak.
+//! Jobs that Slurm takes for running although none of their `slurmstepd`s is left, and those that it holds since one was killed before the
+//! job began. It looks for a killed one after many minutes, and until then the job has its processors; the others wait for ever. An
+//! administrator who sees that cancels them, and so does the soak.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 use super::kill::processes;
 use crate::bench::people;
 
+/// What Slurm gives as the reason why a job waits whose launch has failed.
+const HELD: &str = "launch failed requeued held";
 /// Between two looks. A job that has no slurmstepd at two of them is lost: it has none for a moment before and after its steps.
 const LOOK: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(250);
@@ -42,16 +45,21 @@ pub fn cancel_until(over: &AtomicBool, mut beside: impl FnMut()) -> BTreeSet<u64
     lost
 }
 
-/// By their numbers, with what scancel knows them by: of an array's job that is another number.
+/// Those that have none, by their numbers, with what scancel knows them by: of an array's job that is another number.
 fn without_slurmstepd() -> anyhow::Result<BTreeMap<u64, String>> {
-    let said = people::output(Command::new("squeue").args(["-h", "-t", "R", "-o", "%A %i"]), "squeue")?;
+    let words = ["-h", "-t", "R,PD", "-o", "%A %i %t %r"];
+    let said = people::output(Command::new("squeue").args(words), "squeue")?;
     let alive: BTreeSet<u64> =
         processes().into_iter().filter_map(|(_, command, _)| job_of(&command)).collect();
-    let job = |line: &str| {
-        let (number, name) = line.trim().split_once(' ')?;
-        Some((number.parse().ok()?, name.to_owned()))
-    };
-    Ok(said.lines().filter_map(job).filter(|(job, _)| !alive.contains(job)).collect())
+    Ok(said.lines().filter_map(goes_on_for_ever).filter(|(job, _)| !alive.contains(job)).collect())
+}
+
+/// A line of squeue's: the job's number and name, if the job runs as it seems, or is held.
+fn goes_on_for_ever(line: &str) -> Option<(u64, String)> {
+    let mut words = line.trim().splitn(4, ' ');
+    let (number, name, state, reason) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let is_one = state == "R" || reason == HELD;
+    is_one.then_some((number.parse().ok()?, name.to_owned()))
 }
 
 /// The job of a slurmstepd, which has it in the place of its command line: `slurmstepd: [12.batch]`.
@@ -61,7 +69,19 @@ fn job_of(command: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::job_of;
+    use super::{goes_on_for_ever, job_of};
+
+    #[test]
+    fn a_job_that_seems_to_run_or_is_held() {
+        for (line, job) in [
+            ("112 109_2 R None", Some((112, "109_2"))),
+            ("7 7 PD launch failed requeued held", Some((7, "7"))),
+            ("7 7 PD Resources", None),
+            ("", None),
+        ] {
+            assert_eq!(goes_on_for_ever(line), job.map(|(number, name)| (number, name.to_owned())), "{line}");
+        }
+    }
 
     #[test]
     fn a_slurmstepd_says_whose_it_is() {

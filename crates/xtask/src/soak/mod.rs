@@ -52,20 +52,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ["--nodes", &nodes, "--slurm-conf", "KillWait=2", "--slurm-conf", "UnkillableStepTimeout=20"];
         return testbed::run_again_inside(&bed, &[]);
     }
-    // The machine's own is seen by all that runs on it: what others make there is no leak.
-    testbed::tmpfs("/tmp", c"mode=1777")?;
+    let _tmp = OwnTmp::mount()?;
     people::require(&["srun", "sbatch", "scancel", "squeue", "scontrol", "mksquashfs"])?;
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let seed = args.seed.unwrap_or(time.as_nanos() as u64);
     println!("soak: seed {seed}, {} minutes, {} nodes, users {}", args.minutes, args.nodes, USERS.join(", "));
     let users: Vec<TestUser> = USERS.iter().map(|name| TestUser::find(name)).collect::<Result<_, _>>()?;
     jobs::prepare(&users, args.nodes)?;
+    // It makes directories that stay.
+    jobs::sweep(&users, args.nodes)?;
     let before = settled(None)?;
     let (jobs, kills) = storm(args, &users, seed);
     jobs::end_all(args.nodes)?;
     // What a killed job has left may be the next one's to remove, as docs/containers.md says of a crash.
     jobs::one_more(&users, args.nodes)?;
     let after = settled(Some(&before))?;
+    jobs::age_unfinished()?;
     // docs/install.md: what a crash has left, and so a kill of root's own processes, is removed so.
     jobs::sweep(&users, args.nodes)?;
     let swept = settled(Some(&before))?;
@@ -75,12 +77,32 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     kills.iter().for_each(|(what, count)| println!("{what:44} {count:8}"));
     let leaks = census::compare(&before, &after, &swept);
     jobs::remove(&users)?;
+    let stuck: u64 =
+        jobs.iter().filter(|(what, _)| what.ends_with(jobs::STUCK)).map(|(_, count)| count).sum();
+    ensure!(stuck == 0, "{stuck} jobs did not end in time");
     ensure!(
         leaks == 0,
         "{leaks} kinds of things have leaked (hint: --seed {seed} for another run of the same)"
     );
     println!("\nnothing has leaked");
     Ok(())
+}
+
+/// A `/tmp` of the bed's login node. The machine's is seen by all that runs on it: what others make there is no leak.
+struct OwnTmp;
+
+impl OwnTmp {
+    fn mount() -> anyhow::Result<Self> {
+        testbed::tmpfs("/tmp", c"mode=1777").map(|()| Self)
+    }
+}
+
+impl Drop for OwnTmp {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::mount::unmount("/tmp", rustix::mount::UnmountFlags::DETACH) {
+            eprintln!("soak: /tmp: {error}");
+        }
+    }
 }
 
 type Counts = std::collections::BTreeMap<String, u64>;
@@ -111,7 +133,7 @@ fn storm(args: &Args, users: &[TestUser], seed: u64) -> (Counts, Counts) {
         }
         over.store(true, Ordering::Relaxed);
         match tended.join() {
-            Ok(lost) => drop(jobs.insert("cancelled, as Slurm missed the end".into(), lost.len() as u64)),
+            Ok(lost) => drop(jobs.insert("cancelled, as Slurm lost or holds them".into(), lost.len() as u64)),
             Err(_) => drop(jobs.insert("a thread of the soak has failed".into(), 1)),
         }
         (jobs, killer.join().unwrap_or_else(|_| Counts::new()))
