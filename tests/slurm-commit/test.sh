@@ -166,14 +166,14 @@ scontrol requeuehold "$job"
 eventually 20 sh -c "squeue -h -j $job -o %t | grep -q PD"
 has_changes "job-$job-n1"
 touch go
-scontrol release "$job"
-# Slurm would wait for two minutes.
+# Slurm would wait for two minutes. What it is told while the first run's end is still on its way, it forgets.
 run_again() {
+    scontrol release "$job" || true
     scontrol update job="$job" starttime=now || true
     scontrol show job "$job" | grep -q JobState=COMPLETED
 }
 eventually 30 run_again
-equal "$(grep -v ^skiff out)" $'one\none'
+equal "$(grep -x one out)" $'one\none'
 has_changes "job-$job-n1.2"
 for run in n1 n1.2; do
     ok as alice srun -n1 --environment="dev@job-$job-$run" cat /etc/marker

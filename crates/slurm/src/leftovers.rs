@@ -12,8 +12,8 @@ use skiff_spec::job::names::JOBS;
 use skiff_user::context::UserContext;
 
 use crate::job_dirs::{JobDirs, numbered};
+use crate::job_end::remove_job;
 use crate::job_locks::JobLocks;
-use crate::node::remove_job;
 use crate::queue::squeue;
 use crate::trash;
 

@@ -12,6 +12,7 @@ pub mod container_options;
 mod here;
 mod job;
 mod job_dirs;
+mod job_end;
 mod job_locks;
 pub mod job_supervisor;
 mod leftovers;

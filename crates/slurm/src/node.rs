@@ -1,32 +1,25 @@
 //! Prolog and epilog, as root on a node: a directory for the job that its user may write in, and nothing afterwards. Whatever
 //! touches what a user supplied is done by a process of that user.
 
-use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::Mode;
-use skiff_env::job_records::JobFigures;
 use skiff_output as output;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS, TEMPORARY};
+use skiff_spec::job::names::{self, JOB_SPEC_FILE};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::job::{FAILED, SlurmJob, USER, dir, number};
+use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
+use crate::job_end::remove_job;
 use crate::job_locks::JobLocks;
 use crate::leftovers::{jobs_with_steps, sweep_others};
-use crate::stop::stop_job;
-use crate::{metrics, tmp_quota, trash};
+use crate::trash;
 
-/// How long an epilog may remove what the job's user has left on the disk, be it millions of files.
-const OWN: Duration = Duration::from_secs(10);
-/// How long an epilog may then remove what is still on the disk of the jobs of all users.
+/// How long an epilog may, in the end, remove what is still on the disk of the jobs of all users.
 const OTHERS: Duration = Duration::from_millis(200);
-/// How long it may take to note in the depot what became of the job's changes, beside the time that keeping them may take.
-const NOTING: Duration = Duration::from_secs(20);
 
 /// Before a job's first step on this node: makes the directories that its user needs. The rest is their steps' work, who have their
 /// rights, are accounted to their job and can tell them what fails.
@@ -102,80 +95,6 @@ fn complain_of<T>(done: Result<T>) {
     if let Err(e) = done {
         output::complain(&e);
     }
-}
-
-/// How long it may take to keep what was changed on this node, and to note that.
-fn keeping(context: &UserContext) -> Duration {
-    skiff_env::commit::time_limit(context) + NOTING
-}
-
-/// Removes a job's directories; adds to `job_dirs` where they were, if that is elsewhere.
-pub fn remove_job(context: &UserContext, id: u32, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
-    let jobs = TrustedDir::find(Path::new(JOBS), 0)?;
-    let name = id.to_string();
-    let links = match &jobs {
-        Some(jobs) => add_linked(jobs, &name, job_dirs),
-        None => Ok(()),
-    };
-    let removed =
-        job_dirs.iter().map(|job_dirs| remove_user_dir(context, job_dirs, id)).fold(links, Result::and);
-    jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
-}
-
-/// What the links say was written by root; what the configuration says now may be another place.
-fn add_linked(jobs: &TrustedDir, name: &str, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
-    if jobs.stat(name)?.is_none() {
-        return Ok(());
-    }
-    let job = jobs.dir(name)?;
-    let user_dir = job.read_link(USER)?;
-    let tmp = job.read_link(TEMPORARY[0].0)?.and_then(|tmp| tmp.parent().map(Path::to_owned));
-    for dir in user_dir.iter().chain(&tmp).filter_map(|dir| dir.parent()) {
-        if job_dirs.iter().all(|known| known.path() != dir) {
-            job_dirs.extend(TrustedDir::find(dir, 0)?);
-        }
-    }
-    Ok(())
-}
-
-fn remove_user_dir(context: &UserContext, job_dirs: &TrustedDir, id: u32) -> Result<()> {
-    let name = id.to_string();
-    let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
-    // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let (figures, stopped) = stop_job(id, &user_dir, &owner, keeping(context));
-    count(context, &figures);
-    trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
-    tmp_quota::forget(user_dir.as_fd());
-    if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
-        let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
-        output::note(&format!(
-            "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
-        ));
-    }
-    stopped
-}
-
-/// Adds what the job has needed to the node's figures, where the site wants them.
-fn count(context: &UserContext, figures: &JobFigures) {
-    let dir = Path::new(&context.config.slurm.metrics);
-    if dir.as_os_str().is_empty() {
-        return;
-    }
-    if let Err(e) = metrics::add(dir, figures) {
-        // Figures are not what a node is drained for.
-        output::complain(&e);
-    }
-}
-
-fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
-    // The watcher of a step that has just ended removes its part by itself.
-    let mut removed = jobs.remove_tree(name);
-    for _ in 0..3 {
-        if removed.is_err() {
-            removed = jobs.remove_tree(name);
-        }
-    }
-    Ok(removed?)
 }
 
 /// The job's user and their group, as the job manager says.

@@ -45,7 +45,7 @@ pub fn cancel_until(over: &AtomicBool, mut beside: impl FnMut()) -> BTreeSet<u64
     lost
 }
 
-/// Those that have none, by their numbers, with what scancel knows them by: of an array's job that is another number.
+/// Jobs that have none, by their numbers, each with the name that scancel knows. Of an array's job that is another number.
 fn without_slurmstepd() -> anyhow::Result<BTreeMap<u64, String>> {
     let words = ["-h", "-t", "R,PD", "-o", "%A %i %t %r"];
     let said = people::output(Command::new("squeue").args(words), "squeue")?;
