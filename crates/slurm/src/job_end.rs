@@ -15,18 +15,45 @@ use crate::job::USER;
 use crate::stop::stop_job;
 use crate::{metrics, tmp_quota, trash};
 
-/// How long an epilog may remove what the job's user has left on the disk, be it millions of files.
-const OWN: Duration = Duration::from_secs(10);
 /// How long it may take to note in the depot what became of the job's changes, beside the time that keeping them may take.
 const NOTING: Duration = Duration::from_secs(20);
 
-/// How long it may take to keep what was changed on this node, and to note that.
-fn keeping(context: &UserContext) -> Duration {
-    skiff_env::commit::time_limit(context) + NOTING
+/// How long the end of a job may take.
+#[derive(Clone, Copy)]
+pub struct EndLimits {
+    /// To end its processes.
+    ending: Duration,
+    /// To keep what was changed on this node, and to note that.
+    keeping: Duration,
+    /// To remove what the job's user has left on the disk, be it millions of files.
+    removing: Duration,
+}
+
+impl EndLimits {
+    /// In the job's own epilog, or where nobody else's job waits.
+    pub fn own(context: &UserContext) -> Self {
+        Self {
+            ending: Duration::from_secs(60),
+            keeping: skiff_env::commit::time_limit(context) + NOTING,
+            removing: Duration::from_secs(10),
+        }
+    }
+
+    /// In the epilog of another job, whose user has nothing to do with this one's.
+    pub const IN_ANOTHERS: Self = Self {
+        ending: Duration::from_secs(10),
+        keeping: Duration::from_secs(30),
+        removing: Duration::from_millis(200),
+    };
 }
 
 /// Removes a job's directories; adds to `job_dirs` where they were, if that is elsewhere.
-pub fn remove_job(context: &UserContext, id: u32, job_dirs: &mut Vec<TrustedDir>) -> Result<()> {
+pub fn remove_job(
+    context: &UserContext,
+    id: u32,
+    job_dirs: &mut Vec<TrustedDir>,
+    limits: EndLimits,
+) -> Result<()> {
     let jobs = TrustedDir::find(Path::new(JOBS), 0)?;
     let name = id.to_string();
     let links = match &jobs {
@@ -34,7 +61,7 @@ pub fn remove_job(context: &UserContext, id: u32, job_dirs: &mut Vec<TrustedDir>
         None => Ok(()),
     };
     let removed =
-        job_dirs.iter().map(|job_dirs| remove_user_dir(context, job_dirs, id)).fold(links, Result::and);
+        job_dirs.iter().map(|dir| remove_user_dir(context, dir, id, limits)).fold(links, Result::and);
     jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
 }
 
@@ -54,16 +81,21 @@ fn add_linked(jobs: &TrustedDir, name: &str, job_dirs: &mut Vec<TrustedDir>) -> 
     Ok(())
 }
 
-fn remove_user_dir(context: &UserContext, job_dirs: &TrustedDir, id: u32) -> Result<()> {
+fn remove_user_dir(
+    context: &UserContext,
+    job_dirs: &TrustedDir,
+    id: u32,
+    EndLimits { ending, keeping, removing }: EndLimits,
+) -> Result<()> {
     let name = id.to_string();
     let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let (figures, stopped) = stop_job(id, &user_dir, &owner, keeping(context));
+    let (figures, stopped) = stop_job(id, &user_dir, &owner, (ending, keeping));
     count(context, &figures);
     trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
     tmp_quota::forget(user_dir.as_fd());
-    if !trash::empty_of(job_dirs, owner.st_uid, OWN)? {
-        let (seconds, uid) = (OWN.as_secs(), owner.st_uid);
+    if !trash::empty_of(job_dirs, owner.st_uid, removing)? {
+        let (seconds, uid) = (removing.as_secs_f64(), owner.st_uid);
         output::note(&format!(
             "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
         ));

@@ -90,7 +90,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let live = match start(NodeLayers::Mounted) {
         // Layers that another job's have taken the room of, or that the kernel does not mount after all.
         Err(why) if is_mounted.get() => {
-            not_mounted.replace(why.message);
+            not_mounted.replace(reason(why.message));
             start(NodeLayers::Unpacked)?
         }
         started => started?,
@@ -102,6 +102,15 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     }
     times.note(job);
     Ok(live)
+}
+
+/// Why layers were not mounted. The helper has just had the kernel load what it has.
+fn reason(message: String) -> String {
+    let has_erofs = |known: &str| known.lines().any(|line| line.split_whitespace().last() == Some("erofs"));
+    match fs::read_to_string("/proc/filesystems") {
+        Ok(known) if !has_erofs(&known) => format!("the kernel has no EROFS (modprobe erofs): {message}"),
+        _ => message,
+    }
 }
 
 /// What a job in an environment asks for: these layers, the place of its scripts, and its directories for temporary files.

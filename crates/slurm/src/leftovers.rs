@@ -12,7 +12,7 @@ use skiff_spec::job::names::JOBS;
 use skiff_user::context::UserContext;
 
 use crate::job_dirs::{JobDirs, numbered};
-use crate::job_end::remove_job;
+use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
 use crate::queue::squeue;
 use crate::trash;
@@ -21,7 +21,7 @@ use crate::trash;
 const MOST: usize = 4;
 /// How long Slurm's controller is waited for.
 const ANSWER: Duration = Duration::from_secs(10);
-/// An epilog that has taken so long leaves the rest to the next one: the plug-in ends it after 400 s, of which one job may need 320.
+/// An epilog that has taken so long leaves the rest to the next one: the node waits for it.
 const ENOUGH: Duration = Duration::from_secs(30);
 /// What squeue says of a job that the controller no longer knows.
 const FORGOTTEN: &str = "Invalid job id";
@@ -55,7 +55,8 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
         jobs.retain(|id, _| free.contains(id) && !alive.contains(id));
         if !dry_run {
             // What one user's job has left keeps nobody's from being removed.
-            let remove = |id: &u32| remove_job(context, *id, &mut job_dirs);
+            let limits = EndLimits::own(context);
+            let remove = |id: &u32| remove_job(context, *id, &mut job_dirs, limits);
             jobs.keys().map(remove).fold(Ok(()), Result::and)?;
         }
     }
@@ -93,7 +94,7 @@ pub fn sweep_others(
             continue;
         }
         let swept = match has_ended(id) {
-            Ok(true) => remove_job(context, id, job_dirs),
+            Ok(true) => remove_job(context, id, job_dirs, EndLimits::IN_ANOTHERS),
             other => other.map(drop),
         };
         locks.give_back(id).and(swept)?;

@@ -13,7 +13,7 @@ use skiff_user::context::UserContext;
 
 use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
-use crate::job_end::remove_job;
+use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
 use crate::leftovers::{jobs_with_steps, sweep_others};
 use crate::trash;
@@ -65,7 +65,7 @@ fn remove_earlier_run(context: &UserContext, id: u32) -> Result<()> {
     // slurmd runs a prolog once more for a job that goes on when it was killed itself.
     if is_here && !jobs_with_steps().contains(&id) {
         let (mut job_dirs, found) = JobDirs::find(context);
-        complain_of(remove_job(context, id, &mut job_dirs).and(found));
+        complain_of(remove_job(context, id, &mut job_dirs, EndLimits::own(context)).and(found));
     }
     Ok(())
 }
@@ -78,7 +78,7 @@ pub fn epilog() -> Result<()> {
     let locks = JobLocks::open();
     let taken = locks.as_ref().map_or(Ok(true), |locks| locks.try_take(id));
     let (mut job_dirs, found) = JobDirs::find(&context);
-    let removed = remove_job(&context, id, &mut job_dirs);
+    let removed = remove_job(&context, id, &mut job_dirs, EndLimits::own(&context));
     // What other users have left is not this job's failure.
     match &locks {
         Ok(locks) => complain_of(sweep_others(&context, (id, begun), locks, &mut job_dirs)),
