@@ -1,5 +1,6 @@
 # A node with an image store mounts a snapshot's layers and unpacks nothing: every kind of file, several users, eviction, damage, kills.
-# takes: 30
+# time: 300
+# takes: 45
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 trap 'drop_node_stores; rm -f /etc/skiff/conf.d/layers.toml /etc/skiff/helper.conf; images_cleanup' EXIT
