@@ -150,12 +150,6 @@ ok as alice srun -w n1 --environment=dev stat -c %s /opt/large
 equal "$out" 150000000
 has "$err" 'node n1: the snapshot is unpacked, as its layers cannot be mounted'
 lacks "$err" EROFS
-# Where the kernel knows no EROFS that is said.
-on n1 sh -c "rm -rf $cache/layers/*; grep -v erofs /proc/filesystems >/run/filesystems; mount --bind /run/filesystems /proc/filesystems"
-ok as alice srun -w n1 --environment=dev stat -c %s /opt/large
-equal "$out" 150000000
-has "$err" 'the kernel has no EROFS (modprobe erofs)'
-on n1 umount /proc/filesystems
 
 # What was used longest ago goes when there is too much; a job that runs on it has it to its end.
 mkdir -p /etc/skiff/conf.d

@@ -90,7 +90,9 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let live = match start(NodeLayers::Mounted) {
         // Layers that another job's have taken the room of, or that the kernel does not mount after all.
         Err(why) if is_mounted.get() => {
-            not_mounted.replace(reason(why.message));
+            // The helper has just had the kernel load what it has.
+            let known = fs::read_to_string("/proc/filesystems");
+            not_mounted.replace(reason(why.message, known.ok().as_deref()));
             start(NodeLayers::Unpacked)?
         }
         started => started?,
@@ -104,11 +106,11 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     Ok(live)
 }
 
-/// Why layers were not mounted. The helper has just had the kernel load what it has.
-fn reason(message: String) -> String {
+/// Why layers were not mounted, by the helper's message and the file systems that the kernel knows.
+fn reason(message: String, known: Option<&str>) -> String {
     let has_erofs = |known: &str| known.lines().any(|line| line.split_whitespace().last() == Some("erofs"));
-    match fs::read_to_string("/proc/filesystems") {
-        Ok(known) if !has_erofs(&known) => format!("the kernel has no EROFS (modprobe erofs): {message}"),
+    match known {
+        Some(known) if !has_erofs(known) => format!("the kernel has no EROFS (modprobe erofs): {message}"),
         _ => message,
     }
 }
@@ -189,4 +191,22 @@ fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
     let stopped =
         kept.iter().map(|path| commit::wait_for(path, end).and(stop(path)).and(commit::note_if_lost(path)));
     stopped.chain(others.iter().map(stop)).fold(ended, Result::and)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn a_kernel_without_erofs_is_the_reason() {
+        for (known, is_it) in [
+            (Some("nodev\tproc\n\text4\n\terofs\n"), false),
+            (Some("nodev\tproc\n\text4\n\tsquashfs\n"), true),
+            (None, false),
+        ] {
+            let said = reason("image: no such file".into(), known);
+            assert!(said.ends_with("image: no such file"), "{said}");
+            assert_eq!(said.contains("EROFS"), is_it, "{said}");
+        }
+    }
 }
