@@ -166,7 +166,9 @@ scontrol requeuehold "$job"
 eventually 20 sh -c "squeue -h -j $job -o %t | grep -q PD"
 has_changes "job-$job-n1"
 touch go
-# Slurm would wait for two minutes. What it is told while the first run's end is still on its way, it forgets.
+# Slurm would wait for two minutes. What it is told while the first run's end is still on its way, it forgets; and a job that it begins within
+# the second in which it has ended its earlier run it ends as well ("already killed").
+sleep 2
 run_again() {
     scontrol release "$job" || true
     scontrol update job="$job" starttime=now || true

@@ -148,7 +148,9 @@ eventually 10 sh -c "squeue -h -j $again -o %t | grep -q PD && ! squeue -h -o %t
 on n1 umount /usr/bin/skiff
 on n1 pgrep -u bob >/dev/null || fail 'there is nothing left of it to be removed'
 touch go.again
-# Slurm would wait for two minutes, forgets what it is told too early, and takes a node out of use for an epilog that fails.
+# Slurm would wait for two minutes, forgets what it is told too early, and takes a node out of use for an epilog that fails. A job that it begins
+# within the second in which it has ended its earlier run it ends as well ("already killed").
+sleep 2
 begun_again() {
     scontrol release "$again" || true
     scontrol update nodename=n1 state=resume 2>&- || true

@@ -1,6 +1,6 @@
 # A node with an image store mounts a snapshot's layers and unpacks nothing: every kind of file, several users, eviction, damage, kills.
 # time: 300
-# takes: 45
+# takes: 35
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 trap 'drop_node_stores; rm -f /etc/skiff/conf.d/layers.toml /etc/skiff/helper.conf; images_cleanup' EXIT
@@ -177,7 +177,7 @@ equal "${out%% *}" "$sum"
 printf '[slurm]\ncache_bytes = 1000\n' >/etc/skiff/conf.d/layers.toml
 drop
 for i in 1 2; do
-    ok as alice srun -w n1 --environment=dev stat -c %s /opt/large
+    ok as alice srun -Qw n1 --environment=dev stat -c %s /opt/large
     equal "$out" 150000000
     equal "$err" ''
 done
