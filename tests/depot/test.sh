@@ -1,5 +1,5 @@
 # The depot: what needs each snapshot, what goes from it and when, and that jobs keep theirs.
-# takes: 20
+# takes: 25
 . "$(dirname "$0")/../lib.sh"
 cd /home/alice
 # A history keeps snapshots as long as there is room; here it has the newest one only.
@@ -205,6 +205,33 @@ equal "$(kept "$pinned")" jobs
 scontrol release "$job"
 equal "$(ended "$job")" 'COMPLETED 0:0'
 equal "$(cat pinned.out)" then
+idle
+
+# A tag goes, and a collection comes, between two submissions' steps: they run with what they asked for, or nothing is submitted.
+ok as alice skiff env create raced
+for round in 0 1 2; do
+    inside alice raced "echo raced$round >/opt/word; head -c 300000 /dev/urandom >/opt/noise"
+    ok as alice skiff env snapshot -t v$round raced
+    inside alice raced 'echo later >/opt/word; rm /opt/noise'
+    taken alice raced >/dev/null
+    aged '3 days ago'
+    both=()
+    for one in 1 2; do
+        start alice sh -c "srun -Q -n1 --environment=raced@v$round cat /opt/word >race.$one 2>&1; echo \$? >>race.$one"
+        both+=($started)
+    done
+    sleep 0.0$((round * 4))
+    as alice skiff env tag --remove raced@v$round
+    as alice skiff depot gc --budget 0 --ignore-jobs >/dev/null
+    wait "${both[@]}"
+    for one in 1 2; do
+        case $(cat race.$one) in
+        raced$round$'\n'0 | *'nothing was submitted'*) ;;
+        *) fail "round $round: $(cat race.$one)" ;;
+        esac
+    done
+done
+ok as alice skiff depot verify
 idle
 
 # By `skiff sweep` as well.

@@ -1,6 +1,6 @@
 # bed: --nodes 2 --slurm-conf KillWait=2
 # time: 300
-# takes: 60
+# takes: 65
 # What jobs change in their environment becomes a snapshot where that is asked for, is listed where nodes differ, and changes nothing at home.
 . "$(dirname "$0")/../lib.sh"
 depot=/home/alice/.local/share/skiff/depot
@@ -155,6 +155,32 @@ eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 equal "$(on n1 ls /run/small | grep -v full; history '{{.ID}}'; ls $depot/snapshots)" "$(ls $depot/snapshots; echo "$before")"
 on n1 sh -c "umount $depot/snapshots /run/small; rmdir /run/small"
 ok as alice skiff depot verify
+
+# A job that is requeued: each of its runs begins with what it was submitted with, and has a snapshot of its own.
+rm -f up go out
+ok as alice sbatch --parsable --requeue -w n1 --environment=dev --environment-commit -o out --open-mode=append --wrap \
+    'cat /etc/marker; echo "run ${SLURM_RESTART_COUNT:-0}" >/etc/marker; touch up; [ -e go ] || sleep 1000'
+job=$out
+eventually 20 test -e up
+scontrol requeuehold "$job"
+eventually 20 sh -c "squeue -h -j $job -o %t | grep -q PD"
+has_changes "job-$job-n1"
+touch go
+# Slurm would wait for two minutes. What it is told while the first run's end is still on its way, it forgets; and a job that it begins within
+# the second in which it has ended its earlier run it ends as well ("already killed").
+sleep 2
+run_again() {
+    scontrol release "$job" || true
+    scontrol update job="$job" starttime=now || true
+    scontrol show job "$job" | grep -q JobState=COMPLETED
+}
+eventually 30 run_again
+equal "$(grep -x one out)" $'one\none'
+has_changes "job-$job-n1.2"
+for run in n1 n1.2; do
+    ok as alice srun -n1 --environment="dev@job-$job-$run" cat /etc/marker
+    equal "$out" "run $([ $run = n1 ] && echo 0 || echo 1)"
+done
 
 # What no history has yet is not collected.
 rm -f up

@@ -1,5 +1,5 @@
 # What can be missing or broken: the job says what and how to mend it, ends with 125, and never runs on the bare node.
-# takes: 22
+# takes: 28
 . "$(dirname "$0")/../lib.sh"
 ok as alice skiff env create dev
 inside alice dev 'echo x >/etc/marker; head -c 3000000 /dev/urandom >/opt/data'
@@ -125,6 +125,45 @@ equal "$(on n1 setpriv --reuid alice --regid alice --init-groups sh -c 'find /ru
 [ "$(on n1 stat -Lc %d "/run/skiff/jobs/$(cat job)/user")" != "$(on n1 stat -c %d /run)" ] || fail 'her part is in /run'
 scancel "$(cat job)"
 wait "$started" || true
+
+# An epilog that fails or is killed leaves all of its job. The next one on this node, whoever's it is, removes that, and nothing else; and a job
+# that is requeued meanwhile finds nothing of its earlier run.
+ok as bob skiff env create dev
+rm -f go go.again up allocated again.out kept
+start alice salloc -Q -n1 -w n1 --environment=dev sh -c 'srun -n1 sh -c "echo kept >/opt/kept; echo \$SLURM_JOB_ID >allocated"
+    while [ ! -e go ]; do sleep 0.1; done; srun -n1 cp /opt/kept kept'
+allocation=$started
+eventually 10 test -s allocated
+ok as alice sbatch --parsable -w n1 --requeue --environment=dev -o again.out --open-mode=append --wrap \
+    'cat /opt/again || echo fresh; echo earlier >/opt/again; touch up; [ -e go.again ] || sleep 1000'
+again=$out
+start bob srun -Q -n1 -w n1 --environment=dev sh -c 'echo $SLURM_JOB_ID >job; exec sleep 1000'
+eventually 10 test -s /home/bob/job -a -e up
+job=$(cat /home/bob/job)
+on n1 mount --bind /bin/false /usr/bin/skiff
+scontrol requeuehold "$again"
+scancel "$job"
+wait "$started" || true
+eventually 10 sh -c "squeue -h -j $again -o %t | grep -q PD && ! squeue -h -o %t | grep -q CG"
+on n1 umount /usr/bin/skiff
+on n1 pgrep -u bob >/dev/null || fail 'there is nothing left of it to be removed'
+touch go.again
+# Slurm would wait for two minutes, forgets what it is told too early, and takes a node out of use for an epilog that fails. A job that it begins
+# within the second in which it has ended its earlier run it ends as well ("already killed").
+sleep 2
+begun_again() {
+    scontrol release "$again" || true
+    scontrol update nodename=n1 state=resume 2>&- || true
+    scontrol update job="$again" starttime=now || true
+    scontrol show job "$again" | grep -q JobState=COMPLETED
+}
+eventually 30 begun_again
+equal "$(grep -xE 'fresh|earlier' again.out)" $'fresh\nfresh'
+eventually 10 on n1 sh -c "! pgrep -u bob; [ \"\$(echo /run/skiff/jobs/*)\" = /run/skiff/jobs/$(cat allocated) ]"
+touch go
+wait $allocation
+equal "$(cat kept)" kept
+idle
 
 # The snapshot is damaged, or gone.
 pack=$(find $depot/packs -type f -size +1M)

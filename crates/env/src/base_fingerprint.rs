@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
 use skiff_site::TrustedDir;
+use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_sys::kernel::host_name;
@@ -83,6 +84,28 @@ impl BaseFingerprint {
     /// Whether programs of the root recorded do not run on this one.
     pub fn is_another_architecture(&self, recorded: &BTreeMap<String, String>) -> bool {
         recorded.get(ARCHITECTURE) != Some(&self.architecture)
+    }
+
+    /// Why a job does not run on this root, given its `difference` from the one recorded: what helps; nothing if the job runs. One of another
+    /// architecture is no matter of packages: what was installed there does not run at all.
+    pub fn refusal(
+        &self,
+        recorded: &BTreeMap<String, String>,
+        difference: &str,
+        mismatch: Mismatch,
+    ) -> Option<&'static str> {
+        let is_foreign = recorded.contains_key(ARCHITECTURE) && self.is_another_architecture(recorded);
+        match mismatch {
+            _ if difference.is_empty() => None,
+            Mismatch::Ignore => None,
+            _ if is_foreign => Some(
+                "use nodes of the login node's architecture, as by --constraint; base.mismatch = \"ignore\" in the configuration lets such jobs run",
+            ),
+            Mismatch::Warn => None,
+            Mismatch::Refuse => Some(
+                "use nodes that have the login node's packages; base.mismatch = \"warn\" in the configuration lets such jobs run",
+            ),
+        }
     }
 
     /// In what this root differs from the one recorded, said so that the administrator can mend it; nothing if in nothing.
@@ -259,6 +282,34 @@ mod tests {
         let many: Vec<String> = (0..9).map(|n| format!("p{n} 1")).collect();
         let text = package_differences(&many.into_iter().collect(), &BTreeSet::new());
         assert!(text.ends_with("and 4 more"), "{text}");
+    }
+
+    #[test]
+    fn another_architecture_is_refused_unless_nothing_is_compared() {
+        let root = |architecture: &str, release: &str| BaseFingerprint {
+            release: release.into(),
+            architecture: architecture.into(),
+            packages: BTreeSet::new(),
+        };
+        let here = root("x86_64", "debian 12");
+        let [same, other, foreign] =
+            [("x86_64", "debian 12"), ("x86_64", "debian 13"), ("aarch64", "debian 12")]
+                .map(|(architecture, release)| root(architecture, release).described());
+        let unsaid = BTreeMap::from([("release".to_owned(), "debian 12".to_owned())]);
+        let cases = [
+            (&same, [false, false, false]),
+            (&other, [true, false, false]),
+            (&foreign, [true, true, false]),
+            (&unsaid, [true, false, false]),
+        ];
+        for (recorded, refused) in cases {
+            let difference = here.difference_from(recorded, || None).unwrap_or_default();
+            let is_refused = [Mismatch::Refuse, Mismatch::Warn, Mismatch::Ignore]
+                .map(|mismatch| here.refusal(recorded, &difference, mismatch).is_some());
+            assert_eq!(is_refused, refused, "{recorded:?}: {difference}");
+        }
+        let hint = here.refusal(&foreign, "architecture", Mismatch::Warn).unwrap();
+        assert!(hint.contains("architecture"), "{hint}");
     }
 
     #[test]

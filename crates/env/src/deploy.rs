@@ -222,13 +222,11 @@ fn difference(context: &UserContext, job: &Snapshot, manifest: &SnapshotManifest
     }
     let here = base_fingerprint::here(&cache_dir(context).join("packages"))?;
     let found = here.difference(&manifest.base, Path::new(&job.depot)).unwrap_or_default();
-    if found.is_empty() || context.config.base.mismatch == Mismatch::Warn {
+    let Some(hint) = here.refusal(&manifest.base, &found, context.config.base.mismatch) else {
         return Ok(found);
-    }
+    };
     let (name, node) = (&job.environment, node_name());
-    Err(Error::new(format!("environment {name}: the base of node {node} is another one: {found}")).hint(
-        "use nodes that have the login node's packages; base.mismatch = \"warn\" in the configuration lets such jobs run",
-    ))
+    Err(Error::new(format!("environment {name}: the base of node {node} is another one: {found}")).hint(hint))
 }
 
 /// Holds layers of a cache; nothing if one of them has been evicted.

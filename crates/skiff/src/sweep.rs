@@ -10,7 +10,7 @@ use skiff_output as output;
 use skiff_runtime::{environments, instances};
 use skiff_slurm as slurm;
 use skiff_spec::fault::Result;
-use skiff_store::copies;
+use skiff_store::{client, copies};
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
@@ -27,7 +27,7 @@ struct Found {
     kept_for: Option<String>,
 }
 
-/// Shows and removes what is left: root's job directories and networks, the user's own half-made or half-removed environments,
+/// Shows and removes what is left: root's job directories, networks and what is half made in the image store, the user's own half-made or half-removed environments,
 /// checkpoints and copies of images, snapshots that nothing needs, and instances that were killed.
 pub fn sweep(sweep: &SweepArgs) -> Result<()> {
     let context = UserContext::load()?;
@@ -61,6 +61,10 @@ pub fn sweep(sweep: &SweepArgs) -> Result<()> {
         true => env::depot::leftovers(&context)?,
         false => env::depot::delete_leftovers(&context)?,
     };
+    let images = match context.uid {
+        0 => client::sweep_trusted(&context, sweep.dry_run).map_err(skiff_store::ours)?,
+        _ => vec![],
+    };
     let found = |what: &'static str, paths: Vec<PathBuf>| {
         let found = move |p: PathBuf| Found {
             what,
@@ -79,6 +83,7 @@ pub fn sweep(sweep: &SweepArgs) -> Result<()> {
         .chain(found("checkpoint", checkpoints))
         .chain(found("copy of an image", copies))
         .chain(found("snapshot", snapshots))
+        .chain(found("image", images))
         .chain(found("job", jobs))
         .chain(networks)
         .collect();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
-use skiff_env::commit::note_upper;
+use skiff_env::commit::{note_upper, time_limit};
 use skiff_env::deploy::deploy;
 use skiff_env::fan_out::{self, JobRelay, RelayPlace};
 use skiff_env::job_records::{JobFigures, StartRecord};
@@ -23,6 +23,7 @@ use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
@@ -97,7 +98,9 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let live = match start(NodeLayers::Mounted) {
         // Layers that another job's have taken the room of, or that the kernel does not mount after all.
         Err(why) if is_mounted.get() => {
-            not_mounted.replace(why.message);
+            // The helper has just had the kernel load what it has.
+            let known = fs::read_to_string("/proc/filesystems");
+            not_mounted.replace(reason(why.message, known.ok().as_deref()));
             start(NodeLayers::Unpacked)?
         }
         started => started?,
@@ -109,6 +112,15 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     }
     times.note(job);
     Ok(live)
+}
+
+/// Why layers were not mounted, by the helper's message and the file systems that the kernel knows.
+fn reason(message: String, known: Option<&str>) -> String {
+    let has_erofs = |known: &str| known.lines().any(|line| line.split_whitespace().last() == Some("erofs"));
+    match known {
+        Some(known) if !has_erofs(known) => format!("the kernel has no EROFS (modprobe erofs): {message}"),
+        _ => message,
+    }
 }
 
 /// What a job in an environment asks for: these layers, the place of its scripts, and its directories for temporary files.
@@ -128,6 +140,26 @@ pub fn options(
 /// The image that a job's root is over; nothing for the host's. For a job whose root runs.
 pub fn image(job: &SlurmJob) -> Result<Option<ImageName>> {
     Ok(ImageName::read(&job.supervisor_dir().join(IMAGE))?)
+}
+
+/// A job that is requeued comes back with its number, and on the same node Slurm may run no prolog. Where the epilog of the earlier run was
+/// killed, that one's root is there still: it ends, and the script begins without it.
+pub fn end_earlier_run(context: &UserContext, job: &SlurmJob) -> Result<()> {
+    let dir = job.supervisor_dir();
+    let shown = || dir.display().to_string();
+    if fs::symlink_metadata(&dir).is_err() {
+        return Ok(());
+    }
+    if commit::is_kept(&dir) {
+        control::end_at(&dir)?;
+        commit::wait_for(&dir, Instant::now() + time_limit(context))?;
+    }
+    control::stop_at(&dir)?;
+    if commit::is_kept(&dir) {
+        commit::note_if_lost(&dir)?;
+    }
+    // It goes with the job's directory.
+    fs::rename(&dir, job.user_dir().join(format!("earlier.{}", now()))).context(shown)
 }
 
 /// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with
@@ -168,4 +200,22 @@ fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
     let stopped =
         kept.iter().map(|path| commit::wait_for(path, end).and(stop(path)).and(commit::note_if_lost(path)));
     stopped.chain(others.iter().map(stop)).fold(ended, Result::and)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn a_kernel_without_erofs_is_the_reason() {
+        for (known, is_it) in [
+            (Some("nodev\tproc\n\text4\n\terofs\n"), false),
+            (Some("nodev\tproc\n\text4\n\tsquashfs\n"), true),
+            (None, false),
+        ] {
+            let said = reason("image: no such file".into(), known);
+            assert!(said.ends_with("image: no such file"), "{said}");
+            assert_eq!(said.contains("EROFS"), is_it, "{said}");
+        }
+    }
 }

@@ -12,7 +12,10 @@ pub mod container_options;
 mod here;
 mod job;
 mod job_dirs;
+mod job_end;
+mod job_locks;
 pub mod job_supervisor;
+mod leftovers;
 mod metrics;
 mod node;
 mod queue;
@@ -32,7 +35,7 @@ use skiff_cli::SlurmCommand;
 use skiff_spec::fault::Result;
 
 pub use here::spool;
-pub use node::sweep_jobs;
+pub use leftovers::sweep_jobs;
 pub use queue::live_jobs;
 pub use task::{is_task, run_task};
 

@@ -40,6 +40,10 @@ pub fn begin() -> Result<()> {
         return Err(Error::from_bytes(&why));
     }
     let dir = step_dir(&job)?;
+    // The script is the first of a job's run.
+    if is_script(&dir) {
+        job_supervisor::end_earlier_run(&context, &job)?;
+    }
     fs::create_dir_all(&dir).context(|| dir.display().to_string()).map_err(|e| {
         e.hint(
             "the prolog makes the job's directory: check that this node's plugstack.conf names the plug-in",
@@ -92,9 +96,14 @@ fn prepare(
         // Without the number of tasks their ends say nothing.
         to_come: number(names::STEP_TASKS).ok(),
         tasks: vec![],
-        is_script: dir.file_name() == Some(OsStr::new(&format!("step.{}", names::BATCH))),
+        is_script: is_script(dir),
     };
     Ok((watcher, step::begin(root.init.as_fd())?))
+}
+
+/// Whether the step of this directory is the batch script.
+fn is_script(dir: &Path) -> bool {
+    dir.file_name() == Some(OsStr::new(&format!("step.{}", names::BATCH)))
 }
 
 fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {

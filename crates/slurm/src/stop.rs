@@ -21,16 +21,19 @@ use skiff_sys::process::CloneFlags;
 
 use crate::job_supervisor;
 
-/// How long it may take.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Most memory of the process, in bytes: names that the user has made count as root's.
 const MEMORY: u64 = 256 << 20;
 /// No reason for a failure is longer, in characters.
 const LONGEST: usize = 4 << 10;
 
-/// Ends, within a bounded time, all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. What was changed
-/// in it may take so long to be kept. Gives the job's figures beside what failed.
-pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, keeping: Duration) -> (JobFigures, Result<()>) {
+/// Ends all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. That may take as long as `ending` says, and
+/// to keep what was changed in it as long as `keeping`. Gives the job's figures beside what failed.
+pub fn stop_job(
+    job: u32,
+    user_dir: &OwnedFd,
+    owner: &Stat,
+    (ending, keeping): (Duration, Duration),
+) -> (JobFigures, Result<()>) {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
     let root = getpid();
@@ -43,7 +46,7 @@ pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, keeping: Duration) -
             as_user(root, user_dir.as_fd(), owner, keeping)
         },
     );
-    let limit = LIMIT + keeping;
+    let limit = ending + keeping;
     let (figures, why) = outcome(child.and_then(|child| child.end_by(Instant::now() + limit)), limit);
     (figures, why.map_or(Ok(()), |why| Err(failed(plain(&why)))))
 }

@@ -183,7 +183,7 @@ fn remove_shown_whiteouts(upper: BorrowedFd<'_>, base: BaseRoot<'_>) -> Result<(
 /// Writes the index of an upper that nobody uses, so that the next snapshot sends only what has changed since.
 fn write_index(upper: BorrowedFd<'_>, snapshot: SnapshotId, work: BorrowedFd<'_>) -> Result<()> {
     std::thread::sleep(PAUSE);
-    let clock = Clock::now();
+    let clock = Clock::of(work);
     let mut nodes = walk(upper)?;
     for node in &mut nodes {
         node.young = clock.is_young(&node.stamp);

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::digest::SnapshotId;
 use crate::error::Result;
-use crate::file::{read_to_end, write_atomically};
+use crate::file::{Temp, read_to_end, write_atomically};
 use crate::tree::{MAX_PATH, NodeType, Stamp, TreeNode, order};
 use skiff_sys::{SystemContext, SystemError};
 
@@ -39,7 +39,15 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    pub(crate) fn now() -> Clock {
+    /// As a new file in `dir` says, since its file system may be another host's, and that one's clock hours from this one's.
+    pub(crate) fn of(dir: BorrowedFd<'_>) -> Clock {
+        let made = Temp::create(dir)
+            .and_then(|(temp, file)| Ok(rustix::fs::fstat(&file).on("look at", temp.name())?));
+        // Where no file can be made no index can be written, which that will tell.
+        made.map_or_else(|_| Clock::now(), |made| Clock { now: Stamp::from(&made).ctime })
+    }
+
+    fn now() -> Clock {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         Clock { now: (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0)) }
     }
@@ -364,6 +372,21 @@ mod tests {
             altered[at] ^= 1;
             assert_eq!(SnapshotIndex::parse(&altered), None);
         }
+    }
+
+    #[test]
+    fn the_clock_is_that_of_the_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let stamp = |name: &str| {
+            std::fs::write(dir.path().join(name), "").unwrap();
+            Stamp::from(&rustix::fs::stat(dir.path().join(name)).unwrap())
+        };
+        let before = stamp("before");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let clock = Clock::of(std::fs::File::open(dir.path()).unwrap().as_fd());
+        assert!(!clock.is_young(&before));
+        assert!(clock.is_young(&stamp("after")));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

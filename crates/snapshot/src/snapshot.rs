@@ -148,7 +148,6 @@ struct Last {
 }
 
 fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Result<Pushed> {
-    let clock = Clock::now();
     let base = BaseRoot(input.base);
     let stored = if only_full { None } else { StoredIndex::load(input.state)? };
     if let Some(stored) = &stored
@@ -156,6 +155,7 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
     {
         return Ok(pushed);
     }
+    let clock = Clock::of(input.state);
     let mut nodes = walk(input.upper)?;
     let skipped = take_out_unshippable(&mut nodes, base)?;
     let last = stored.as_ref().map(|stored| find_last(depot, stored)).transpose()?.flatten();

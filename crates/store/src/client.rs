@@ -32,7 +32,7 @@ use crate::fetcher;
 use crate::file::parse;
 use crate::index::ImageName;
 use crate::protocol::{LayerRequest, RegistryLogin, StoreReply, StoreRequest};
-use crate::store::Quota;
+use crate::store::{Collected, Quota};
 use crate::writer;
 
 /// What Apptainer calls its images in registries.
@@ -253,10 +253,29 @@ pub fn has(context: &UserContext, id: ImageId) -> bool {
 
 /// Whether layers can be mounted here, as far as a user can see: there is a store, and its images are mounted as EROFS.
 pub fn takes_layers(context: &UserContext) -> bool {
+    trusted_store(context).is_some_and(|site| site.image_format != Some(ImageFormat::Squashfs))
+}
+
+/// What the site says of its trusted store, if there is one here.
+fn trusted_store(context: &UserContext) -> Option<Site> {
     let site = std::fs::read_to_string(site::FILE).ok().and_then(|text| Site::parse(&text).ok());
-    let Site { store, image_format, .. } = site.unwrap_or_default();
-    let is_there = Path::new(&store).symlink_metadata().is_ok();
-    context.helper.is_some() && is_there && image_format != Some(ImageFormat::Squashfs)
+    let site = site.unwrap_or_default();
+    let is_there = Path::new(&site.store).symlink_metadata().is_ok();
+    (context.helper.is_some() && is_there).then_some(site)
+}
+
+/// Removes from the trusted store, if there is one here, what killed writers have left and what nobody may use any more; gives its files.
+pub fn sweep_trusted(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> {
+    let Some(Site { store, .. }) = trusted_store(context) else { return Ok(vec![]) };
+    let reply = ask(context, StoreRequest::Collect { budget: None, dry_run }, &mut |_| ())?;
+    let StoreReply::Collected(Collected { images, files, .. }) = reply else {
+        return Err(Error::NoAnswer);
+    };
+    if !dry_run {
+        release(context)?;
+    }
+    let images = images.into_iter().map(|id| Path::new(&store).join(names::image(id)));
+    Ok(images.chain(files).collect())
 }
 
 /// Has an image of the trusted store mounted, which takes a millisecond, so that its first start finds it so. What cannot be is told by that

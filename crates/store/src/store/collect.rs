@@ -16,7 +16,7 @@ use skiff_sys::SystemError;
 use super::{Store, UserUsage};
 use crate::error::Result;
 
-/// What is being made has changed within this time; older remains are a crash's.
+/// What is being made without a lock has changed within this time; older remains are a crash's.
 const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How much room things take on the disk, in bytes.
@@ -89,8 +89,11 @@ impl Store {
         }
         let now = SystemTime::now();
         let old = |file: &StoredFile| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
-        for file in self.files("tmp")?.into_iter().filter(old) {
-            left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
+        for file in self.files("tmp")? {
+            let abandoned = self.lock_abandoned(&file.path)?;
+            if abandoned.is_some() || old(&file) {
+                left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
+            }
         }
         let Some(budget) = budget else { return Ok(done) };
         left = left.saturating_sub(self.take_excess(left, budget, dry_run, &mut done)?);

@@ -52,12 +52,13 @@ use skiff_sys::verity::{self, Measured};
 
 use crate::error::{Error, Result};
 use patience::Waiter;
-use skiff_sys::{SystemContext, SystemError};
+use skiff_sys::{IgnoreError, SystemContext, SystemError};
 
 pub use collect::{Collected, Usage};
 pub use metadata::{ImageLayer, ImageMetadata};
 pub use patience::Patience;
 pub use quota::{Quota, UserUsage};
+use unfinished::lock_name;
 pub use unfinished::{Begun, UnfinishedImage};
 
 /// The layout that this version reads and writes.
@@ -217,12 +218,10 @@ impl Store {
         waiting: &mut dyn FnMut(),
     ) -> Result<Begun<'_>> {
         let mark = unfinished::mark(uid, &made(id));
-        let name = format!("images/{id}.lock");
+        let name = lock_name(id);
         let mut waiter = None;
         loop {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let lock =
-                openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600)).on("open", self.shown(&name))?;
+            let lock = self.open_lock(&name)?;
             let is_held = match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => false,
                 Err(Errno::WOULDBLOCK) => true,
@@ -245,6 +244,7 @@ impl Store {
                 }
                 std::thread::sleep(LOOK);
             } else if self.is_named(&lock, &name) {
+                self.remove_abandoned().ignore_error("what stays is found the next time");
                 // With the lock held, what stands under that name is what a crash has left.
                 return UnfinishedImage::new(self, id, made(id), Some(lock)).map(Begun::New);
             }

@@ -1,15 +1,16 @@
 //! An image while it is made.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, fsync, openat, renameat};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fsync, openat, renameat};
+use rustix::io::Errno;
 use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::IgnoreError;
 
 use super::{ImageMetadata, Store, record_name};
 use crate::error::Result;
-use skiff_sys::SystemContext;
+use skiff_sys::{SystemContext, SystemError};
 
 /// What [`Store::begin`] found.
 pub enum Begun<'a> {
@@ -99,6 +100,65 @@ impl<'a> UnfinishedImage<'a> {
     }
 }
 
+/// The lock of an image of which a killed writer has left something: it keeps others from making the image while that is removed.
+pub(super) struct AbandonedLock<'a> {
+    store: &'a Store,
+    name: String,
+    _lock: OwnedFd,
+}
+
+impl Drop for AbandonedLock<'_> {
+    fn drop(&mut self) {
+        self.store.remove(&self.name).ignore_error("a lock that nobody holds keeps nobody out");
+    }
+}
+
+impl Store {
+    /// The lock of the image to whose making a file in `tmp` belongs, if nobody makes it: then a crash has left the file. Nothing of a file
+    /// that was made without a lock.
+    pub(super) fn lock_abandoned(&self, path: &Path) -> Result<Option<AbandonedLock<'_>>> {
+        let Some(id) = path.file_name().and_then(|name| image_of(name.to_str()?)) else { return Ok(None) };
+        let name = lock_name(id);
+        let lock = self.open_lock(&name)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if self.is_named(&lock, &name) => {
+                Ok(Some(AbandonedLock { store: self, name, _lock: lock }))
+            }
+            Ok(()) | Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(e) => Err(SystemError::new("lock", self.shown(&name), e).into()),
+        }
+    }
+
+    /// Removes what writers that were killed have left: it would take up room, and count for its users, until the next collection.
+    pub(super) fn remove_abandoned(&self) -> Result<()> {
+        for name in self.list("tmp")? {
+            if self.lock_abandoned(Path::new(&name))?.is_some() {
+                self.remove(&format!("tmp/{name}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn open_lock(&self, name: &str) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).on("open", self.shown(name))?)
+    }
+}
+
+/// The name of the lock that whoever makes an image holds.
+pub(super) fn lock_name(id: ImageId) -> String {
+    format!("images/{id}.lock")
+}
+
+/// The image to which a file in `tmp` belongs that is made under its lock: `ID`, `ID.json`, `for.UID.ID`.
+fn image_of(name: &str) -> Option<ImageId> {
+    let name = match name.strip_prefix("for.") {
+        Some(mark) => mark.split_once('.')?.1,
+        None => name,
+    };
+    name.strip_suffix(".json").unwrap_or(name).parse().ok()
+}
+
 /// What says for whom a file in `tmp` is made.
 pub(super) fn mark(uid: u32, name: &str) -> String {
     format!("tmp/for.{uid}.{}", name.trim_start_matches("tmp/"))
@@ -114,8 +174,29 @@ impl Drop for UnfinishedImage<'_> {
         }
         if self.lock.is_some() {
             self.store
-                .remove(&format!("images/{}.lock", self.id))
+                .remove(&lock_name(self.id))
                 .ignore_error("what stays is overwritten by the next one, or collected");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::image_of;
+
+    #[test]
+    fn files_that_are_made_under_a_lock() {
+        let id = "ab".repeat(32);
+        for (name, is_its) in [
+            (id.clone(), true),
+            (format!("{id}.json"), true),
+            (format!("for.1000.{id}"), true),
+            (format!("{id}.n1.0123456789abcdef.0"), false),
+            (format!("for.1000.{id}.n1.0123456789abcdef.0"), false),
+            (format!("for.{id}"), false),
+            ("spill".into(), false),
+        ] {
+            assert_eq!(image_of(&name).is_some(), is_its, "{name}");
         }
     }
 }

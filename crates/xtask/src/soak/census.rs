@@ -13,6 +13,9 @@ use super::kill::step_of;
 const GROWTH: i64 = 32 << 10;
 /// Descriptors that a daemon may have more for a moment: connections.
 const CONNECTIONS: i64 = 4;
+/// Images and layers that stay mounted on a node for whoever needs them next: the helper keeps no more of them.
+const KEPT_MOUNTED: i64 = 200;
+const IMAGES: &str = "/run/skiff/images/";
 /// The bed's users have these ids, and subordinate ones above; `nobody` is a daemon's.
 const FIRST_USER: u32 = 1000;
 const NOBODY: u32 = 65534;
@@ -80,7 +83,9 @@ impl Census {
     fn place(&mut self, place: &str, pid: u32) {
         let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_else(|_| String::new());
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(str::to_owned);
-        self.add(format!("{place}: mounts"), points.collect());
+        let (kept, others) = points.partition(|point| point.starts_with(IMAGES));
+        self.add(format!("{place}: mounts"), others);
+        self.add(format!("{place}: images kept mounted"), kept);
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         for (what, directory, deep) in [
             ("files in /run/skiff", "run/skiff", 6),
@@ -92,10 +97,9 @@ impl Census {
             let mut names = vec![];
             list(&root.join(directory), deep, &mut names);
             // The places of helpers, one file for each that a user may have at once: they stay.
-            names.retain(|name| !name.contains("/run/skiff/callers/"));
+            names.retain(|name| !name.contains("/run/skiff/callers/") && !name.contains(IMAGES));
             if directory == "tmp" {
                 list(&root.join("dev/shm"), 2, &mut names);
-                // The login node's are the machine's own, where others have files, too.
                 names.retain(|name| fs::symlink_metadata(name).is_ok_and(|file| is_users(file.uid())));
             }
             self.add(format!("{place}: {what}"), names);
@@ -129,7 +133,7 @@ impl Census {
 
     /// What is half made in the users' depots, and beside their environments.
     fn depots(&mut self) {
-        for user in super::USERS {
+        for user in crate::testbed::USERS {
             let mut names = vec![];
             list(Path::new(&format!("/home/{user}/.local/share/skiff")), 5, &mut names);
             names.retain(|name| is_unfinished(name));
@@ -184,6 +188,7 @@ fn is_leak(kind: &str, before: i64, after: i64) -> bool {
     let more = match kind {
         _ if kind.ends_with("memory, kB") => GROWTH,
         _ if kind.ends_with("descriptors") => CONNECTIONS,
+        _ if kind.ends_with("images kept mounted") => KEPT_MOUNTED - before,
         _ => 0,
     };
     after > before + more
@@ -244,6 +249,8 @@ mod tests {
             ("n1: mounts", 7, 8, true),
             ("n1: slurmd: descriptors", 9, 13, false),
             ("n1: slurmd: descriptors", 9, 14, true),
+            ("n1: images kept mounted", 2, 200, false),
+            ("n1: images kept mounted", 2, 201, true),
             ("n1: slurmd: memory, kB", 5000, 36_000, false),
             ("n1: slurmd: memory, kB", 5000, 40_000, true),
         ] {

@@ -1,7 +1,6 @@
 //! The users' jobs: each kind that a user submits, with environments that change meanwhile.
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -15,6 +14,8 @@ const ENVIRONMENT: &str = "soak";
 /// How long one submission may take, and then all to end.
 const LIMIT: Duration = Duration::from_secs(60);
 const LAST: Duration = Duration::from_secs(120);
+/// What is said of a submission that took longer.
+pub const STUCK: &str = "did not end in time";
 /// Two commands that a job runs, known by these words.
 const SHORT: &str = "sleep 0.271828";
 const LONG: &str = "sleep 3.14159";
@@ -67,9 +68,12 @@ pub fn until(end: Instant, user: &TestUser, slot: u64, mut random: Random, nodes
         *counts.entry(kind.into()).or_default() += 1;
         let how = match ended.as_ref().map(|output| output.status.code()) {
             Ok(Some(0)) => continue,
-            _ if began.elapsed() > LIMIT => "did not end in time",
+            _ if began.elapsed() > LIMIT => STUCK,
             _ => "failed",
         };
+        if how == STUCK {
+            show_queue(user);
+        }
         let count = counts.entry(format!("{kind}: {how}")).or_default();
         *count += 1;
         if *count == 1
@@ -84,6 +88,15 @@ pub fn until(end: Instant, user: &TestUser, slot: u64, mut random: Random, nodes
         }
     }
     counts
+}
+
+/// What Slurm says of a user's jobs, of which one did not end.
+fn show_queue(user: &TestUser) {
+    let words = ["-h", "-u", &user.name, "-o", "%i %t %M %l %D %R"];
+    match people::output(Command::new("squeue").args(words), "squeue") {
+        Ok(said) => eprintln!("soak: {}: did not end in time; the queue has\n{}", user.name, said.trim_end()),
+        Err(error) => eprintln!("soak: {error:#}"),
+    }
 }
 
 /// A kind of job, and the script that submits it and waits for it.
@@ -156,14 +169,19 @@ fn resume(nodes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does so until `over`.
-pub fn keep_resumed(over: &AtomicBool, nodes: usize) {
-    while !over.load(Ordering::Relaxed) {
-        if let Err(error) = resume(nodes) {
-            eprintln!("soak: {error:#}");
-        }
-        std::thread::sleep(Duration::from_secs(5));
+/// The same while jobs run.
+pub fn keep_resumed(nodes: usize) {
+    if let Err(error) = resume(nodes) {
+        eprintln!("soak: {error:#}");
     }
+}
+
+/// Lets ten minutes go by for what killed submitters were writing into depots: younger files may still be written, by a host that nobody here
+/// can ask.
+pub fn age_unfinished() -> anyhow::Result<()> {
+    let script =
+        "find /home/*/.local/share/skiff/depot -type f -name '.new*' -exec touch -d '11 minutes ago' {} +";
+    people::output(Command::new("sh").args(["-c", script]), script).map(drop)
 }
 
 /// What an administrator does for nodes that have crashed, and a user for what they have killed.

@@ -41,20 +41,27 @@ pub fn step_of(command: &str, name: &str) -> Option<&'static str> {
     }
 }
 
-/// All that may be killed now.
-fn victims() -> Vec<Victim> {
+/// PID, command line and name of all processes.
+pub fn processes() -> Vec<(i32, String, String)> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return vec![] };
-    let victim = |entry: std::fs::DirEntry| {
+    let process = |entry: std::fs::DirEntry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let command = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
         let name = std::fs::read_to_string(entry.path().join("comm")).ok()?;
-        Some(Victim { pid, step: step_of(&command, name.trim_end())? })
+        Some((pid, command, name.trim_end().to_owned()))
     };
-    processes.flatten().filter_map(victim).collect()
+    processes.flatten().filter_map(process).collect()
+}
+
+/// All that may be killed now.
+fn victims() -> Vec<Victim> {
+    let victim =
+        |(pid, command, name): (i32, String, String)| Some(Victim { pid, step: step_of(&command, &name)? });
+    processes().into_iter().filter_map(victim).collect()
 }
 
 /// Kills until `over`; how many of each step.
-pub fn until(over: &AtomicBool, mut random: Random, every: u64) -> Counts {
+pub fn until(over: &AtomicBool, mut random: Random, every: u64, tell: bool) -> Counts {
     let mut killed = Counts::new();
     while !over.load(Ordering::Relaxed) {
         if every == 0 {
@@ -62,7 +69,7 @@ pub fn until(over: &AtomicBool, mut random: Random, every: u64) -> Counts {
             continue;
         }
         std::thread::sleep(Duration::from_millis(random.below(2 * every)));
-        if let Some(step) = kill_one(&mut random) {
+        if let Some(step) = kill_one(&mut random, tell) {
             *killed.entry(step.into()).or_default() += 1;
         }
     }
@@ -70,7 +77,7 @@ pub fn until(over: &AtomicBool, mut random: Random, every: u64) -> Counts {
 }
 
 /// Each step is as likely as another, however many processes it has.
-fn kill_one(random: &mut Random) -> Option<&'static str> {
+fn kill_one(random: &mut Random, tell: bool) -> Option<&'static str> {
     let victims = victims();
     let mut steps: Vec<&'static str> = victims.iter().map(|victim| victim.step).collect();
     steps.sort_unstable();
@@ -88,6 +95,9 @@ fn kill_one(random: &mut Random) -> Option<&'static str> {
     let name = std::fs::read_to_string(format!("/proc/{}/comm", victim.pid)).ok()?;
     (step_of(&command, name.trim_end()) == Some(step)).then_some(())?;
     pidfd_send_signal(handle, Signal::KILL).ok()?;
+    if tell {
+        println!("killed {} {step}: {}", victim.pid, command.replace('\0', " "));
+    }
     Some(step)
 }
 

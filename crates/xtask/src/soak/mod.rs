@@ -6,6 +6,7 @@
 mod census;
 mod jobs;
 mod kill;
+mod lost;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,11 +15,9 @@ use anyhow::ensure;
 
 use crate::bench::people::{self, TestUser};
 use crate::random::Random;
-use crate::testbed;
+use crate::testbed::{self, USERS};
 use census::Census;
 
-/// The users of a test bed: it has no fourth.
-const USERS: [&str; 3] = ["alice", "bob", "mallory"];
 /// How many jobs each user has at a time.
 const AT_ONCE: u64 = 2;
 /// How long what is left may take to go when the last job has ended.
@@ -39,6 +38,9 @@ pub struct Args {
     /// Milliseconds between two kills, on average; 0: none
     #[arg(long, default_value_t = 1000)]
     kill_every: u64,
+    /// Print each kill
+    #[arg(long)]
+    tell_kills: bool,
 }
 
 /// Brings a test bed up unless this is one, and runs in it.
@@ -50,18 +52,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             ["--nodes", &nodes, "--slurm-conf", "KillWait=2", "--slurm-conf", "UnkillableStepTimeout=20"];
         return testbed::run_again_inside(&bed, &[]);
     }
+    let _tmp = OwnTmp::mount()?;
     people::require(&["srun", "sbatch", "scancel", "squeue", "scontrol", "mksquashfs"])?;
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     let seed = args.seed.unwrap_or(time.as_nanos() as u64);
     println!("soak: seed {seed}, {} minutes, {} nodes, users {}", args.minutes, args.nodes, USERS.join(", "));
     let users: Vec<TestUser> = USERS.iter().map(|name| TestUser::find(name)).collect::<Result<_, _>>()?;
     jobs::prepare(&users, args.nodes)?;
+    // It makes directories that stay.
+    jobs::sweep(&users, args.nodes)?;
     let before = settled(None)?;
     let (jobs, kills) = storm(args, &users, seed);
     jobs::end_all(args.nodes)?;
     // What a killed job has left may be the next one's to remove, as docs/containers.md says of a crash.
     jobs::one_more(&users, args.nodes)?;
     let after = settled(Some(&before))?;
+    jobs::age_unfinished()?;
     // docs/install.md: what a crash has left, and so a kill of root's own processes, is removed so.
     jobs::sweep(&users, args.nodes)?;
     let swept = settled(Some(&before))?;
@@ -71,6 +77,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     kills.iter().for_each(|(what, count)| println!("{what:44} {count:8}"));
     let leaks = census::compare(&before, &after, &swept);
     jobs::remove(&users)?;
+    let stuck: u64 =
+        jobs.iter().filter(|(what, _)| what.ends_with(jobs::STUCK)).map(|(_, count)| count).sum();
+    ensure!(stuck == 0, "{stuck} jobs did not end in time");
     ensure!(
         leaks == 0,
         "{leaks} kinds of things have leaked (hint: --seed {seed} for another run of the same)"
@@ -79,14 +88,31 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A `/tmp` of the bed's login node. The machine's is seen by all that runs on it: what others make there is no leak.
+struct OwnTmp;
+
+impl OwnTmp {
+    fn mount() -> anyhow::Result<Self> {
+        testbed::tmpfs("/tmp", c"mode=1777").map(|()| Self)
+    }
+}
+
+impl Drop for OwnTmp {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::mount::unmount("/tmp", rustix::mount::UnmountFlags::DETACH) {
+            eprintln!("soak: /tmp: {error}");
+        }
+    }
+}
+
 type Counts = std::collections::BTreeMap<String, u64>;
 
 /// Jobs of all users and kills, until the time is over.
 fn storm(args: &Args, users: &[TestUser], seed: u64) -> (Counts, Counts) {
     let (end, over) = (Instant::now() + Duration::from_secs(60 * args.minutes), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let killer = scope.spawn(|| kill::until(&over, Random::new(seed), args.kill_every));
-        let tended = scope.spawn(|| jobs::keep_resumed(&over, args.nodes));
+        let killer = scope.spawn(|| kill::until(&over, Random::new(seed), args.kill_every, args.tell_kills));
+        let tended = scope.spawn(|| lost::cancel_until(&over, || jobs::keep_resumed(args.nodes)));
         let submitters: Vec<_> = users
             .iter()
             .flat_map(|user| (0..AT_ONCE).map(move |slot| (user, slot)))
@@ -106,8 +132,9 @@ fn storm(args: &Args, users: &[TestUser], seed: u64) -> (Counts, Counts) {
             }
         }
         over.store(true, Ordering::Relaxed);
-        if tended.join().is_err() {
-            jobs.insert("a thread of the soak has failed".into(), 1);
+        match tended.join() {
+            Ok(lost) => drop(jobs.insert("cancelled, as Slurm lost or holds them".into(), lost.len() as u64)),
+            Err(_) => drop(jobs.insert("a thread of the soak has failed".into(), 1)),
         }
         (jobs, killer.join().unwrap_or_else(|_| Counts::new()))
     })

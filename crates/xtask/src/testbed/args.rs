@@ -34,7 +34,7 @@ pub struct BedOptions {
     /// How slurmd follows the processes of a job: linuxproc, cgroup or pgid
     #[arg(long, default_value = "linuxproc")]
     pub proctrack: String,
-    /// The ForceCommand that sshd sets for the members of group skiff (alice, bob, mallory)
+    /// The ForceCommand that sshd sets for the members of group skiff (all users of the bed)
     #[arg(long, value_name = "CMD")]
     pub ssh_force_command: Option<String>,
     /// Let the login node reach the outside through slirp4netns (apt, pip)

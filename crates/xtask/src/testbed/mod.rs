@@ -35,6 +35,9 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use clap::Subcommand;
 
+pub use bed::USERS;
+pub use mounts::tmpfs;
+
 /// The command line of `cargo xtask testbed`.
 #[derive(clap::Args)]
 pub struct Args {

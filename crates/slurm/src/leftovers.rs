@@ -1,0 +1,180 @@
+//! What jobs have left on a node whose epilog was killed, or never ran: found and removed by the epilogs of later jobs, and by `skiff sweep`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use skiff_env::deploy::until;
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::job::names::JOBS;
+use skiff_user::context::UserContext;
+
+use crate::job_dirs::{JobDirs, numbered};
+use crate::job_end::{EndLimits, remove_job};
+use crate::job_locks::JobLocks;
+use crate::queue::squeue;
+use crate::trash;
+
+/// An epilog asks of no more jobs whether they have ended.
+const MOST: usize = 4;
+/// How long Slurm's controller is waited for.
+const ANSWER: Duration = Duration::from_secs(10);
+/// An epilog that has taken so long leaves the rest to the next one: the node waits for it.
+const ENOUGH: Duration = Duration::from_secs(30);
+/// What squeue says of a job that the controller no longer knows.
+const FORGOTTEN: &str = "Invalid job id";
+
+/// The jobs that have directories on this node, with one of these. `job_dirs`: those of [`JobDirs::find`].
+fn jobs_here(job_dirs: &[TrustedDir]) -> Result<BTreeMap<u32, PathBuf>> {
+    let mut jobs = BTreeMap::new();
+    // Where a job has both, the directory in /run is the one to be shown.
+    for parent in job_dirs.iter().chain(&TrustedDir::find(Path::new(JOBS), 0)?) {
+        jobs.extend(numbered(parent)?.into_iter().map(|id| (id, parent.path_of(id.to_string()))));
+    }
+    Ok(jobs)
+}
+
+/// Removes what jobs that are no longer here have left; gives their directories.
+pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> {
+    // What one directory that is not to be trusted holds is left; the others are swept all the same.
+    let (mut job_dirs, found) = JobDirs::find(context);
+    let mut jobs = jobs_here(&job_dirs)?;
+    let left = job_dirs.iter().map(trash::left).collect::<Result<Vec<_>>>()?.concat();
+    if !jobs.is_empty() {
+        let locks = JobLocks::open()?;
+        let mut free = BTreeSet::new();
+        for id in jobs.keys() {
+            // What another process has is not left.
+            if locks.try_take(*id)? {
+                free.insert(*id);
+            }
+        }
+        let alive = living_jobs()?;
+        jobs.retain(|id, _| free.contains(id) && !alive.contains(id));
+        if !dry_run {
+            // What one user's job has left keeps nobody's from being removed.
+            let limits = EndLimits::own(context);
+            let remove = |id: &u32| remove_job(context, *id, &mut job_dirs, limits);
+            jobs.keys().map(remove).fold(Ok(()), Result::and)?;
+        }
+    }
+    if !dry_run {
+        job_dirs.iter().map(|dir| trash::empty(dir, None).map(drop)).fold(Ok(()), Result::and)?;
+    }
+    found?;
+    Ok(jobs.into_values().chain(left).collect())
+}
+
+/// In the epilog of job `own`, which began at `begun`: removes what others have left whose epilog was killed, or never ran. So nothing of them
+/// stays until an administrator sweeps.
+pub fn sweep_others(
+    context: &UserContext,
+    (own, begun): (u32, Instant),
+    locks: &JobLocks,
+    job_dirs: &mut Vec<TrustedDir>,
+) -> Result<()> {
+    let mut others = jobs_here(job_dirs)?;
+    others.remove(&own);
+    if others.is_empty() {
+        return Ok(());
+    }
+    let at_work = jobs_with_steps();
+    let mut suspects: Vec<u32> = others.into_keys().filter(|id| !at_work.contains(id)).collect();
+    // Allocations without a step are among them, and may stay for days: each epilog begins with another one.
+    let first = own as usize % suspects.len().max(1);
+    suspects.rotate_left(first);
+    for id in suspects.into_iter().take(MOST) {
+        if begun.elapsed() >= ENOUGH {
+            break;
+        }
+        // Before it is asked for: what begins it anew waits.
+        if !locks.try_take(id)? {
+            continue;
+        }
+        let swept = match has_ended(id) {
+            Ok(true) => remove_job(context, id, job_dirs, EndLimits::IN_ANOTHERS),
+            other => other.map(drop),
+        };
+        locks.give_back(id).and(swept)?;
+    }
+    Ok(())
+}
+
+/// The jobs of which a step runs on this node. Whoever takes such a name for themselves keeps only what their own job has left.
+pub fn jobs_with_steps() -> BTreeSet<u32> {
+    // Without a list all others are asked for.
+    let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
+    let job = |entry: fs::DirEntry| {
+        entry.file_name().to_str()?.parse::<u32>().ok()?;
+        let command = fs::read(entry.path().join("cmdline")).ok()?;
+        job_of_step(&String::from_utf8_lossy(&command))
+    };
+    processes.flatten().filter_map(job).collect()
+}
+
+/// The job of a slurmstepd, which writes it over its command line: `slurmstepd: [12.batch]`.
+fn job_of_step(command: &str) -> Option<u32> {
+    let job = command.strip_prefix("slurmstepd: [")?;
+    job.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Whether a job has ended, or will begin anew. Nobody knows where there is no squeue: then it has not.
+fn has_ended(id: u32) -> Result<bool> {
+    let ask = || squeue(&[&format!("--jobs={id}"), "--format=%A %t"]);
+    let unanswered = || Error::new(format!("squeue: no answer within {} s", ANSWER.as_secs()));
+    match until(Instant::now() + ANSWER, ask) {
+        // An array's number stands for all its jobs.
+        Ok(Some(Some(said))) => Ok(said.lines().filter_map(living).all(|living| living != id)),
+        Ok(Some(None)) => Ok(false),
+        Ok(None) => Err(unanswered()),
+        Err(e) if e.message.contains(FORGOTTEN) => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
+/// The jobs that may have something on a node, as Slurm says.
+fn living_jobs() -> Result<Vec<u32>> {
+    let hint =
+        "which jobs still run must be known before anything of one is removed: check that squeue works here";
+    let missing = || Error::new("squeue: it is not installed, or not in the PATH");
+    let said =
+        squeue(&["--format=%A %t"]).and_then(|said| said.ok_or_else(missing)).map_err(|e| e.hint(hint))?;
+    Ok(said.lines().filter_map(living).collect())
+}
+
+/// A line of squeue's: the job's number, if it is one that has begun and has not wholly ended.
+fn living(line: &str) -> Option<u32> {
+    let (id, state) = line.trim().split_once(' ')?;
+    let over = ["PD", "BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "RV", "TO"].contains(&state.trim());
+    if over { None } else { id.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{job_of_step, living};
+
+    #[test]
+    fn jobs_that_have_something_on_a_node() {
+        let cases =
+            [("7 R", Some(7)), ("8 CG", Some(8)), ("9 PD", None), ("10 CD", None), ("", None), ("x R", None)];
+        for (line, job) in cases {
+            assert_eq!(living(line), job, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn jobs_of_which_a_step_runs() {
+        for (command, job) in [
+            ("slurmstepd: [12.batch]\0", Some(12)),
+            ("slurmstepd: [7.0]\0\0\0", Some(7)),
+            ("slurmstepd: [8+1.0]", Some(8)),
+            ("/usr/sbin/slurmstepd\0spank\0epilog\0", None),
+            ("slurmstepd: [x", None),
+            ("", None),
+        ] {
+            assert_eq!(job_of_step(command), job, "{command:?}");
+        }
+    }
+}
