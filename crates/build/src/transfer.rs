@@ -24,8 +24,9 @@ use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
 
 use crate::archive;
-use crate::context::sink::{EntrySink, PackedStream, Summed};
+use crate::context::sink::{EntrySink, Naming, PackedStream, Summed};
 use crate::context::{ChosenSource, Found, SourceTree};
+use crate::dockerfile::DirectoryCopy;
 use crate::plan::{CopyAction, PlannedSource};
 
 /// More than this no list of accounts has, in bytes.
@@ -56,11 +57,21 @@ fn choose(
     }
 }
 
-fn is_one_file(chosen: &[ChosenSource<'_>]) -> bool {
-    match chosen {
-        [ChosenSource::Path(found)] => !found.is_directory,
-        [ChosenSource::Text { .. }] => true,
-        _ => false,
+/// What was chosen, as far as it decides what the destination is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    File,
+    Directory,
+    Several,
+}
+
+impl Shape {
+    fn of(chosen: &[ChosenSource<'_>]) -> Self {
+        match chosen {
+            [ChosenSource::Path(found)] if found.is_directory => Self::Directory,
+            [_] => Self::File,
+            _ => Self::Several,
+        }
     }
 }
 
@@ -68,11 +79,11 @@ fn emit(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], sink: &mut dyn EntryS
     for one in chosen {
         match one {
             ChosenSource::Path(found) => {
-                sink.source(&found.name, found.is_directory);
+                sink.source(&found.name, found.is_directory)?;
                 tree.emit(found, if found.is_directory { b"" } else { &found.name }, sink)?;
             }
             ChosenSource::Text { name, content } => {
-                sink.source(name.as_bytes(), false);
+                sink.source(name.as_bytes(), false)?;
                 emit_text(name, content, tree.mode, sink)?;
             }
         }
@@ -91,8 +102,7 @@ fn emit_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntryS
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     directory: PathBuf,
-    /// The name of the only file, if it is not its own.
-    name: Option<Vec<u8>>,
+    naming: Naming,
     owner: Option<(u32, u32)>,
 }
 
@@ -109,7 +119,7 @@ pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedF
             false => Err(changed()),
         };
     }
-    let place = place(action, false, target)?;
+    let place = place(action, Shape::Several, target)?;
     check_sum(tree, action)?;
     for archive in archives {
         unpack(archive, &place, Rights::AsPacked, target)?;
@@ -128,12 +138,12 @@ fn copy_chosen(
     action: &CopyAction,
     target: BorrowedFd<'_>,
 ) -> Result<String> {
-    let place = place(action, is_one_file(chosen), target)?;
+    let place = place(action, Shape::of(chosen), target)?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let unpacking = begin_unpacking(&read, &place, rights, target)?;
     drop(read);
-    let packed = pack(tree, chosen, place.name.as_deref(), File::from(write));
+    let packed = pack(tree, chosen, &place.naming, File::from(write));
     let unpacked = unpacking.end()?;
     both(packed, unpacked)
 }
@@ -169,12 +179,12 @@ pub fn from_root(
     })?
     .into_iter();
     let chosen = choose(&action.sources, |_| Ok(found.next().unwrap_or_default()))?;
-    let place = place(action, is_one_file(&chosen), target)?;
+    let place = place(action, Shape::of(&chosen), target)?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let packing = begin_inside(source, &[write.as_fd()], || -> Result<String> {
         let out = dup(&write).context(|| "pipe")?;
-        with_root(of, action.mode, |tree| pack(tree, &chosen, place.name.as_deref(), File::from(out)))
+        with_root(of, action.mode, |tree| pack(tree, &chosen, &place.naming, File::from(out)))
     })?;
     drop(write);
     let unpacking = begin_unpacking(&read, &place, rights, target)?;
@@ -202,8 +212,8 @@ fn both(packed: Result<String>, unpacked: skiff_copy::Result<NotCopied>) -> Resu
     }
 }
 
-fn pack(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], name: Option<&[u8]>, out: File) -> Result<String> {
-    let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), name.map(<[u8]>::to_vec));
+fn pack(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], naming: &Naming, out: File) -> Result<String> {
+    let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), naming.clone());
     emit(tree, chosen, &mut packed)?;
     packed.finish()
 }
@@ -229,17 +239,19 @@ fn unpack(archive: File, place: &Place, rights: Rights, target: BorrowedFd<'_>) 
     both(Ok(String::new()), unpacked).map(drop)
 }
 
-fn place(action: &CopyAction, is_one_file: bool, target: BorrowedFd<'_>) -> Result<Place> {
+fn place(action: &CopyAction, shape: Shape, target: BorrowedFd<'_>) -> Result<Place> {
     act_inside(target, || {
         let path = Path::new(&action.destination);
         let owner = action.chown.as_deref().map(owner).transpose()?;
-        let is_directory = action.is_directory || !is_one_file || path.is_dir();
-        let place = match (is_directory, path.parent(), path.file_name()) {
-            (false, Some(parent), Some(name)) => {
-                Place { directory: parent.into(), name: Some(name.as_bytes().to_vec()), owner }
+        let is_directory = action.is_directory || shape == Shape::Several || path.is_dir();
+        let (directory, naming) = match (shape, action.directories, path.parent(), path.file_name()) {
+            (Shape::File, _, Some(parent), Some(name)) if !is_directory => {
+                (parent, Naming::Only(name.as_bytes().to_vec()))
             }
-            _ => Place { directory: path.into(), name: None, owner },
+            (_, DirectoryCopy::LikeCp, ..) if is_directory => (path, Naming::WithDirectory),
+            _ => (path, Naming::Own),
         };
+        let place = Place { directory: directory.into(), naming, owner };
         make_directories(&place.directory, owner, action.mode)?;
         Ok(place)
     })

@@ -1,8 +1,11 @@
 //! Single instructions: their words, and what of them is refused.
 
+use serde::{Deserialize, Serialize};
+
 use super::DockerfileError;
 use super::command::{Command, Flag, duration, flags, list, list_or_words, pairs};
-use super::lines::{Heredoc, InstructionLine, heredoc_name};
+use super::lines::{Heredoc, InstructionLine, heredoc_name, heredoc_words};
+use super::mount::{self, MountInstruction, MountKind};
 use super::words::split_quoted;
 
 /// One instruction of a stage.
@@ -28,12 +31,16 @@ pub enum Instruction {
     Maintainer(String),
     /// An instruction for those who build on the image.
     Onbuild(String),
+    /// A directory, unless it is there.
+    MakeDirectory(String),
     /// A command run now.
     Run(RunInstruction),
     /// What runs commands that are not lists.
     Shell(Vec<String>),
     /// The signal that ends a container.
     StopSignal(String),
+    /// Parts of the configuration that the image below has and this one has not.
+    Unset(&'static [&'static str]),
     /// Who runs commands.
     User(String),
     /// Directories meant for data.
@@ -49,6 +56,30 @@ pub struct RunInstruction {
     pub command: Command,
     /// Whether it has no network.
     pub no_network: bool,
+    /// What it sees beside the files of its stage.
+    pub mounts: Vec<MountInstruction>,
+    /// Variables of its own, with their values.
+    pub env: Vec<(String, String)>,
+    /// Whether it only tries the files: what it changes is not kept.
+    pub is_test: bool,
+}
+
+impl RunInstruction {
+    /// A program that is a text: where commands find it.
+    pub const SCRIPT: &str = "/.skiff-build/script";
+
+    /// A command and nothing else.
+    #[must_use]
+    pub fn new(command: Command) -> Self {
+        Self { command, no_network: false, mounts: vec![], env: vec![], is_test: false }
+    }
+
+    /// The same with a program.
+    #[must_use]
+    pub fn with_script(mut self, text: String) -> Self {
+        self.mounts.push(MountInstruction { kind: MountKind::Script(text), target: Self::SCRIPT.into() });
+        self
+    }
 }
 
 /// COPY and ADD.
@@ -62,10 +93,23 @@ pub struct CopyInstruction {
     pub chown: Option<String>,
     /// Permission bits, as written.
     pub chmod: Option<String>,
+    /// What becomes of directories.
+    pub directories: DirectoryCopy,
     /// What is copied.
     pub sources: Vec<CopySource>,
     /// Where to, as written.
     pub destination: String,
+}
+
+/// What is copied of a directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DirectoryCopy {
+    /// What is in it.
+    #[default]
+    Contents,
+    /// As `cp -r` has it: itself, if the destination is there, else it becomes that.
+    LikeCp,
 }
 
 /// Something to copy.
@@ -203,7 +247,7 @@ impl Parser<'_> {
 
     fn run(&self) -> Result<RunInstruction, DockerfileError> {
         let (flags, rest) = flags(&self.line.rest, self.escape);
-        let mut no_network = false;
+        let (mut no_network, mut mounts) = (false, vec![]);
         for flag in flags {
             let name = flag.name.clone();
             match (&*name, self.value(flag.clone())) {
@@ -217,40 +261,34 @@ impl Parser<'_> {
                     }
                 },
                 ("security", Ok(value)) if value == "sandbox" => {}
-                ("mount", value) => return Err(self.mount(&value?)),
-                _ => return Err(self.no_such_flag(&flag, "only --network is supported")),
+                ("mount", value) => {
+                    mounts.push(mount::parse(&value?).map_err(|(why, hint)| self.bad(why).hint(hint))?)
+                }
+                _ => return Err(self.no_such_flag(&flag, "only --mount and --network are supported")),
             }
         }
         if rest.is_empty() {
             return Err(self.bad("no command"));
         }
-        Ok(RunInstruction { command: self.command(&rest)?, no_network })
-    }
-
-    fn mount(&self, value: &str) -> DockerfileError {
-        let kind = value.split(',').find_map(|part| part.strip_prefix("type=")).unwrap_or("bind");
-        self.bad(format!("--mount=type={kind}: not supported")).hint(match kind {
-            "cache" => "leave it out: each step is cached as a whole",
-            "bind" => "COPY brings the files; a later stage without them keeps the image small",
-            "secret" | "ssh" => "what must not be in the image can be mounted when it runs: skiff run -v",
-            _ => "leave it out",
-        })
+        let mut run = self.command(&rest);
+        run.mounts.extend(mounts);
+        Ok(RunInstruction { no_network, ..run })
     }
 
     /// The command with its here-documents. One that stands alone is the command; with other words around it the shell reads it.
-    fn command(&self, rest: &str) -> Result<Command, DockerfileError> {
-        let is_alone = matches!(&split_quoted(rest, self.escape)[..], [word] if heredoc_name(word, self.escape).is_some());
+    fn command(&self, rest: &str) -> RunInstruction {
+        let words = heredoc_words(split_quoted(rest, self.escape), self.escape);
+        let is_alone = matches!(&words[..], [word] if heredoc_name(word, self.escape).is_some());
         match &self.line.heredocs[..] {
-            [] => Ok(Command::parse(rest)),
-            [only] if is_alone => match only.content.starts_with("#!") {
-                true => Err(self
-                    .bad("a here-document that begins with #! is not supported")
-                    .hint(format!("name the program before it: RUN python3 <<{}", only.name))),
-                false => Ok(Command::Shell(only.content.clone())),
-            },
+            [] => RunInstruction::new(Command::parse(rest)),
+            [only] if is_alone && only.content.starts_with("#!") => {
+                let command = Command::Exec(vec![RunInstruction::SCRIPT.into()]);
+                RunInstruction::new(command).with_script(only.content.clone())
+            }
+            [only] if is_alone => RunInstruction::new(Command::Shell(only.content.clone())),
             all => {
                 let bodies: String = all.iter().map(|doc| format!("\n{}{}", doc.raw, doc.name)).collect();
-                Ok(Command::Shell(format!("{rest}{bodies}")))
+                RunInstruction::new(Command::Shell(format!("{rest}{bodies}")))
             }
         }
     }
@@ -280,7 +318,7 @@ impl Parser<'_> {
                 .bad("--from: variables are not replaced there")
                 .hint("FROM $IMAGE AS NAME makes a stage, and --from=NAME names it"));
         }
-        let mut words = list_or_words(&rest);
+        let mut words = heredoc_words(list_or_words(&rest), self.escape);
         let destination = words
             .pop()
             .filter(|_| !words.is_empty())
@@ -300,7 +338,8 @@ impl Parser<'_> {
                 .bad(format!("{destination}: several files need a directory"))
                 .hint(format!("{destination}/")));
         }
-        Ok(CopyInstruction { unpacks, from, chown, chmod, sources, destination })
+        let directories = DirectoryCopy::Contents;
+        Ok(CopyInstruction { unpacks, from, chown, chmod, directories, sources, destination })
     }
 
     fn healthcheck(&self) -> Result<Healthcheck, DockerfileError> {

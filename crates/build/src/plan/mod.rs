@@ -2,6 +2,7 @@
 //! is asked of [`PlanLookup`], so tests make it up, and `--dry-run` prints what is carried out.
 
 mod arguments;
+mod run;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -15,8 +16,9 @@ use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::image::ImageId;
 
-use crate::dockerfile::{Dockerfile, DockerfileError};
+use crate::dockerfile::{DirectoryCopy, Dockerfile, DockerfileError, StageFrom};
 use arguments::Arguments;
+pub use run::MOUNTED;
 use stage::StagePlanner;
 pub use stage::check_platform;
 
@@ -36,6 +38,12 @@ pub trait PlanLookup {
     /// # Errors
     /// There is none.
     fn image(&mut self, reference: &str) -> Result<BaseImage>;
+
+    /// An image of the user's list, or in a file or directory.
+    ///
+    /// # Errors
+    /// There is none.
+    fn local_image(&mut self, name: &str) -> Result<BaseImage>;
 
     /// The sum of files of the context.
     ///
@@ -66,6 +74,8 @@ pub struct BuildPlan {
     pub stages: Vec<PlannedStage>,
     /// What the user is told.
     pub notes: Vec<String>,
+    /// Whether the last layer tells variables for the configuration: see [`definition`](crate::definition).
+    pub has_variables: bool,
 }
 
 /// A stage.
@@ -101,7 +111,7 @@ pub enum StageBase {
 pub struct Key(pub String);
 
 /// Counts up whenever the same steps make other files, or are written otherwise: then no layer from before is taken.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 impl Key {
     /// The key of what is made of this.
@@ -150,6 +160,61 @@ pub struct RunAction {
     pub user: String,
     /// Whether it has no network.
     pub no_network: bool,
+    /// What it sees beside the files of its stage.
+    pub mounts: Vec<PlannedMount>,
+    /// Whether what it changes is not kept.
+    pub is_test: bool,
+}
+
+/// Something that a command sees beside the files of its stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedMount {
+    /// Where: an absolute path, or nowhere.
+    pub target: String,
+    /// What.
+    pub kind: PlannedMountKind,
+}
+
+/// What a mount shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlannedMountKind {
+    /// Files, from a layer that has nothing else.
+    Files {
+        /// The key of that layer.
+        key: Key,
+        /// How it is made.
+        copy: CopyAction,
+        /// Whether the command may change them; a copy then, which goes with the command.
+        is_writable: bool,
+    },
+    /// A directory that later builds find again.
+    Cache {
+        /// What it is called.
+        id: String,
+        /// Whether no other command has it at the same time.
+        is_exclusive: bool,
+        /// Permission bits of a new one.
+        mode: u16,
+        /// Whose a new one is.
+        owner: (u32, u32),
+    },
+    /// An empty file system in memory.
+    Memory {
+        /// At most so many bytes.
+        size: Option<u64>,
+    },
+    /// A file that the user gives.
+    Secret {
+        /// What `--secret` calls it.
+        id: String,
+        /// The variable that has it, too.
+        variable: Option<String>,
+        /// Whether the build fails without it.
+        is_required: bool,
+    },
+    /// A program with this text.
+    Script(String),
 }
 
 /// Files to copy.
@@ -159,6 +224,8 @@ pub struct CopyAction {
     pub unpacks: bool,
     /// Where they come from.
     pub from: CopyFrom,
+    /// What becomes of directories.
+    pub directories: DirectoryCopy,
     /// Which ones.
     pub sources: Vec<PlannedSource>,
     /// The sum of those of the context; nothing for others.
@@ -225,7 +292,7 @@ pub fn plan(
     if let Some(syntax) = &file.syntax {
         notes.push(format!("# syntax={syntax} is ignored: Skiff reads the file itself"));
     }
-    Ok(BuildPlan { stages, notes })
+    Ok(BuildPlan { stages, notes, has_variables: file.is_definition })
 }
 
 /// The stage of this name, or of this number, before another.
@@ -281,6 +348,44 @@ impl Planner<'_> {
         self.stages.push(stage);
         self.planned.insert(number, self.stages.len() - 1);
         Ok(self.stages.len() - 1)
+    }
+
+    /// What a stage begins with: its files, their key, the configuration and the arguments that it brings.
+    fn base(
+        &mut self,
+        number: usize,
+        from: StageFrom,
+    ) -> Result<(StageBase, Key, Value, BTreeMap<String, String>)> {
+        let ids = &self.options.ids;
+        let image = match from {
+            StageFrom::Scratch => {
+                return Ok((
+                    StageBase::Scratch,
+                    Key::of(&json!(["scratch", ids])),
+                    json!({}),
+                    BTreeMap::new(),
+                ));
+            }
+            StageFrom::Written(from) if from == "scratch" => return self.base(number, StageFrom::Scratch),
+            StageFrom::Written(from) if from.is_empty() => {
+                return Err(Fault::new("FROM: no image is named").hint(
+                    "give the argument a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before FROM",
+                ));
+            }
+            StageFrom::Written(from) => {
+                let earlier = find_stage(self.file, &from, number).filter(|_| from.parse::<usize>().is_err());
+                if let Some(earlier) = earlier {
+                    let at = self.stage(earlier)?;
+                    let PlannedStage { key, config, args, .. } = &self.stages[at];
+                    return Ok((StageBase::Stage(at), key.clone(), config.clone(), args.clone()));
+                }
+                self.surroundings.image(&from)?
+            }
+            StageFrom::Image(name) => self.surroundings.image(&name)?,
+            StageFrom::Local(name) => self.surroundings.local_image(&name)?,
+        };
+        let key = Key::of(&json!([image.id, ids]));
+        Ok((StageBase::Image(image.id), key, image.config, BTreeMap::new()))
     }
 
     /// A fault of a line.

@@ -20,6 +20,10 @@ impl PlanLookup for MadeUp {
         }
     }
 
+    fn local_image(&mut self, name: &str) -> Result<BaseImage> {
+        self.image(&format!("local:{name}"))
+    }
+
     fn sum(&mut self, sources: &[PlannedSource], _: Option<u16>) -> Result<String> {
         Ok(format!("{}{}", self.sum, sources.len()))
     }
@@ -212,7 +216,7 @@ fn keys_change_with_all_that_a_step_depends_on_and_nothing_else() {
 fn what_cannot_be_had_is_refused_with_its_line() {
     for (text, part) in [
         ("FROM missing", "Dockerfile:1: image missing"),
-        ("ARG V\nFROM $V", "Dockerfile:2: FROM $V: no image is named"),
+        ("ARG V\nFROM $V", "Dockerfile:2: FROM: no image is named"),
         ("FROM --platform=linux/s390x a", "Dockerfile:1: --platform=linux/s390x"),
         ("FROM a\nADD https://x/y /", "Dockerfile:2: ADD: https://x/y: files from other hosts"),
         ("FROM a\nCOPY --chmod=64a x /", "Dockerfile:2: COPY: --chmod=64a"),
