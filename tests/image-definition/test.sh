@@ -1,4 +1,4 @@
-# `skiff build` of Apptainer's definition files, and what RUN may see beside its files (`--mount`), with the helper (alice) and without (bob).
+# `skiff build` of Apptainer's definition files, what RUN may see beside its files (`--mount`), and files of other servers (ADD), with the helper (alice) and without (bob).
 # takes: 20
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
@@ -180,6 +180,32 @@ FROM $base
 RUN --mount=type=secret,id=nosuch,required true
 X
     has "$err" 'hint: skiff build --secret id=nosuch,src=FILE gives it'
+    # A file of another server, by its sum: fetched once, and not at all for what is cached.
+    install -d $images_tmp/www && echo fetched >$images_tmp/www/file.txt && tar -C $images_tmp/www -cf $images_tmp/www/one.tar file.txt
+    python3 -m http.server --bind 127.0.0.1 -d $images_tmp/www 5080 >$images_tmp/www.log 2>&1 3>&- &
+    server=$!
+    eventually 10 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 5080))'
+    sum() { sha256sum "$images_tmp/www/$1" | cut -d' ' -f1; }
+    as $user tee ctx/Dockerfile >/dev/null <<X
+FROM $base
+USER 0
+ADD --checksum=sha256:$(sum file.txt) http://127.0.0.1:5080/file.txt?x=/y /into/
+ADD --chmod=644 --checksum=sha256:$(sum one.tar) http://127.0.0.1:5080/one.tar /named
+RUN stat -c '%n %a %u' /into/file.txt /named >/seen
+X
+    ok as $user skiff build -t added ctx
+    ok as $user skiff run --root added cat /seen /into/file.txt
+    equal "$out" '/into/file.txt 600 0
+/named 644 0
+fetched' "$user: files of another server"
+    as $user sed -i "s/$(sum one.tar)/$(printf %064d 0)/" ctx/Dockerfile
+    fails 125 as $user skiff build -t bad ctx
+    has "$err" 'ctx/Dockerfile:4: ADD: http://127.0.0.1:5080/one.tar: the file has the digest sha256:'
+    kill $server && wait $server 2>/dev/null || true
+    as $user sed -i "s/$(printf %064d 0)/$(sum one.tar)/" ctx/Dockerfile
+    as $user sh -c 'echo "RUN true" >>ctx/Dockerfile'
+    ok as $user skiff build -t added ctx
+    has "$err" '/named (cached)'
     ok as $user skiff build -q --prune
     equal "$(find /home/$user/.local/share/skiff/build/mounts -mindepth 1)" '' "$user: mounts after --prune"
 done

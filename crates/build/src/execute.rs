@@ -267,7 +267,8 @@ impl Builder<'_> {
         let target = self.containers.bare(files, upper)?;
         let copied = match copy.from {
             CopyFrom::Context => {
-                transfer::from_context(self.inputs.tree(copy.mode), copy, target.init.pidfd.as_fd())
+                let (tree, downloads) = (self.inputs.tree(copy.mode), &self.inputs.downloads);
+                transfer::from_context(tree, downloads, copy, target.init.pidfd.as_fd())
             }
             CopyFrom::Stage(at) => self.copy_from(&self.files[at], copy, target.init.pidfd.as_fd()),
             CopyFrom::Image(id) => self.copy_from(

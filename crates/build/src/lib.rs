@@ -15,6 +15,7 @@ pub mod fuzz;
 mod mounts;
 pub mod plan;
 mod read;
+mod remote;
 mod transfer;
 mod variables;
 

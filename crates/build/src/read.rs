@@ -19,6 +19,7 @@ use crate::context::ignore::IgnoreRules;
 use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::{self, Dockerfile, LONGEST};
 use crate::plan::{BaseImage, PlanLookup, PlannedSource, fault_of};
+use crate::remote::Downloads;
 use crate::transfer;
 
 /// Names that a Dockerfile or a definition has in its context.
@@ -40,6 +41,8 @@ pub struct Inputs {
     pub shown: String,
     /// What commands may have that ask for it, by its name.
     pub secrets: BTreeMap<String, String>,
+    /// Files of other servers.
+    pub downloads: Downloads,
 }
 
 impl Inputs {
@@ -69,7 +72,8 @@ impl Inputs {
         };
         let dockerfile = dockerfile.map_err(|e| fault_of(&shown, &e))?;
         let secrets = secrets(&args.secrets)?;
-        Ok(Self { context, rules, name, dockerfile, shown, secrets })
+        let downloads = Downloads::default();
+        Ok(Self { context, rules, name, dockerfile, shown, secrets, downloads })
     }
 
     /// The files of the context.
@@ -278,6 +282,11 @@ impl PlanLookup for Outside<'_> {
             (false, false) => get::to_run(self.context, name, PullWhen::Never)?,
         };
         Ok(BaseImage { id: entry.id, config: entry.config })
+    }
+
+    fn remote(&mut self, address: &str) -> Result<String> {
+        // Nothing is fetched only to be shown: it may be another file by then.
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.downloads.digest(address) }
     }
 
     fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String> {

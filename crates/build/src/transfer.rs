@@ -6,7 +6,7 @@
 mod tests;
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind};
+use std::io::{BufWriter, ErrorKind, Read as _, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -28,7 +28,10 @@ use crate::context::sink::{EntrySink, Naming, PackedStream, Summed};
 use crate::context::{ChosenSource, Found, SourceTree};
 use crate::dockerfile::DirectoryCopy;
 use crate::plan::{CopyAction, PlannedSource};
+use crate::remote::Downloads;
 
+/// What is read and written at once.
+const PIECE: usize = 256 << 10;
 /// More than this no list of accounts has, in bytes.
 const LONGEST_ACCOUNTS: u64 = 16 << 20;
 
@@ -49,6 +52,8 @@ fn choose(
         match source {
             PlannedSource::Path(path) => chosen.extend(select(path)?.into_iter().map(ChosenSource::Path)),
             PlannedSource::Text { name, content } => chosen.push(ChosenSource::Text { name, content }),
+            // They come apart, and have no sum here.
+            PlannedSource::Remote { .. } => {}
         }
     }
     match chosen.is_empty() {
@@ -110,7 +115,20 @@ struct Place {
 ///
 /// # Errors
 /// They cannot be read or written, or are not those that were summed.
-pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
+pub fn from_context(
+    tree: SourceTree<'_>,
+    downloads: &Downloads,
+    action: &CopyAction,
+    target: BorrowedFd<'_>,
+) -> Result<()> {
+    for source in &action.sources {
+        if let PlannedSource::Remote { address, name, digest } = source {
+            from_server(&downloads.file(address, digest)?, name, action, target)?;
+        }
+    }
+    if action.sources.iter().all(PlannedSource::is_remote) {
+        return Ok(());
+    }
     let mut chosen = choose(&action.sources, |path| tree.select(path))?;
     let archives = if action.unpacks { archive::take(tree, &mut chosen)? } else { vec![] };
     if archives.is_empty() {
@@ -129,6 +147,34 @@ pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedF
     }
     // A plain archive is read where it is: it must be the one that was summed when it has been read, too.
     check_sum(tree, action)
+}
+
+/// Copies a file that was fetched. It is its owner's only, as in Docker, unless `--chmod` says something else.
+fn from_server(file: &File, name: &str, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
+    let place = place(action, Shape::File, target)?;
+    let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let unpacking = begin_unpacking(&read, &place, rights, target)?;
+    drop(read);
+    let packed = pack_one(file, name, action.mode, &place.naming, File::from(write));
+    both(packed, unpacking.end()?).map(drop)
+}
+
+fn pack_one(mut file: &File, name: &str, mode: Option<u16>, naming: &Naming, out: File) -> Result<String> {
+    let about = || name.to_owned();
+    let size = file.metadata().context(about)?.len();
+    let mut packed = PackedStream::new(BufWriter::with_capacity(PIECE, out), naming.clone());
+    let mtime = i64::try_from(now()).unwrap_or(0);
+    let entry = TarEntry::plain_file(name.as_bytes().to_vec(), size);
+    packed.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o600), ..entry })?;
+    file.rewind().context(about)?;
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match file.read(&mut buffer).context(about)? {
+            0 => return packed.finish(),
+            count => packed.data(&buffer[..count])?,
+        }
+    }
 }
 
 /// Copies files as they are; gives their sum.
@@ -172,7 +218,7 @@ pub fn from_root(
         with_root(of, action.mode, |tree| {
             let of_source = |source: &PlannedSource| match source {
                 PlannedSource::Path(path) => tree.select(path),
-                PlannedSource::Text { .. } => Ok(vec![]),
+                PlannedSource::Text { .. } | PlannedSource::Remote { .. } => Ok(vec![]),
             };
             action.sources.iter().map(of_source).collect::<Result<Vec<_>>>()
         })
@@ -213,7 +259,7 @@ fn both(packed: Result<String>, unpacked: skiff_copy::Result<NotCopied>) -> Resu
 }
 
 fn pack(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], naming: &Naming, out: File) -> Result<String> {
-    let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), naming.clone());
+    let mut packed = PackedStream::new(BufWriter::with_capacity(PIECE, out), naming.clone());
     emit(tree, chosen, &mut packed)?;
     packed.finish()
 }
@@ -315,7 +361,6 @@ fn owner(text: &str) -> Result<(u32, u32)> {
 }
 
 fn accounts(path: &str) -> Result<String> {
-    use std::io::Read;
     let mut bytes = vec![];
     match File::open(path) {
         Ok(file) => {

@@ -97,6 +97,7 @@ impl Translator<'_> {
             from: from.map(String::from),
             chown: None,
             chmod: None,
+            checksum: None,
             directories: DirectoryCopy::LikeCp,
             sources: vec![CopySource::Path(shown(&found))],
             destination: format!(

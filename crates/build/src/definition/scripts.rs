@@ -218,6 +218,7 @@ fn into_scripts(mode: &str, sources: Vec<CopySource>) -> CopyInstruction {
         from: None,
         chown: None,
         chmod: Some(mode.into()),
+        checksum: None,
         directories: DirectoryCopy::Contents,
         sources,
         destination: SCRIPTS.into(),

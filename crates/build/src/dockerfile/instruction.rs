@@ -93,6 +93,8 @@ pub struct CopyInstruction {
     pub chown: Option<String>,
     /// Permission bits, as written.
     pub chmod: Option<String>,
+    /// The sum that a file of another server must have, as written.
+    pub checksum: Option<String>,
     /// What becomes of directories.
     pub directories: DirectoryCopy,
     /// What is copied.
@@ -295,17 +297,18 @@ impl Parser<'_> {
 
     fn transfer(&self, unpacks: bool) -> Result<CopyInstruction, DockerfileError> {
         let (flags, rest) = flags(&self.line.rest, self.escape);
-        let (mut from, mut chown, mut chmod) = (None, None, None);
+        let (mut from, mut chown, mut chmod, mut checksum) = (None, None, None, None);
         for flag in flags {
             match &*flag.name {
                 "from" if !unpacks => from = Some(self.value(flag)?),
                 "chown" => chown = Some(self.value(flag)?),
                 "chmod" => chmod = Some(self.value(flag)?),
+                "checksum" if unpacks => checksum = Some(self.value(flag)?),
                 // Each step is a layer of its own already: that is what the flag is for.
                 "link" => {}
                 _ => {
                     let hint = if unpacks {
-                        "only --chown and --chmod are supported"
+                        "only --checksum, --chown and --chmod are supported"
                     } else {
                         "only --from, --chown, --chmod and --link are supported"
                     };
@@ -339,7 +342,7 @@ impl Parser<'_> {
                 .hint(format!("{destination}/")));
         }
         let directories = DirectoryCopy::Contents;
-        Ok(CopyInstruction { unpacks, from, chown, chmod, directories, sources, destination })
+        Ok(CopyInstruction { unpacks, from, chown, chmod, checksum, directories, sources, destination })
     }
 
     fn healthcheck(&self) -> Result<Healthcheck, DockerfileError> {

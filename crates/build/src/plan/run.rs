@@ -92,6 +92,7 @@ impl StagePlanner<'_, '_> {
             from: from.map(String::from),
             chown: None,
             chmod: None,
+            checksum: None,
             directories: DirectoryCopy::Contents,
             sources: vec![CopySource::Path(source.into())],
             destination: format!("/{MOUNTED}"),

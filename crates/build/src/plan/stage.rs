@@ -12,9 +12,9 @@ use super::{
     Action, CopyAction, CopyFrom, Key, PlannedSource, PlannedStage, PlannedStep, Planner, StageBase,
     find_stage,
 };
-use crate::dockerfile::words::{expand, expand_text};
+use crate::dockerfile::words::expand;
 use crate::dockerfile::{
-    Command, CopyInstruction, CopySource, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger,
+    Command, CopyInstruction, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger,
 };
 
 /// What runs lines of a command where SHELL names nothing else.
@@ -178,7 +178,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
     }
 
     /// The value of a variable: ENV counts for more than ARG, wherever both stand.
-    fn value(&self, name: &str) -> Option<String> {
+    pub(super) fn value(&self, name: &str) -> Option<String> {
         let of = |setting: &String| {
             setting.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
         };
@@ -236,11 +236,20 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let destination = self.word(&transfer.destination)?;
         let last = destination.rsplit('/').next().unwrap_or_default();
         let is_directory = matches!(last, "" | ".");
-        let sources =
-            transfer.sources.iter().map(|source| self.source(source)).collect::<Result<Vec<_>>>()?;
+        let sources = transfer
+            .sources
+            .iter()
+            .map(|source| self.source(source, transfer))
+            .collect::<Result<Vec<_>>>()?;
         if sources.len() > 1 && !is_directory {
             return Err(Fault::new(format!("{destination}: several files need a directory"))
                 .hint(format!("{destination}/")));
+        }
+        let is_nameless = |source: &PlannedSource| matches!(source, PlannedSource::Remote { name, .. } if name.is_empty() && is_directory);
+        if let Some(PlannedSource::Remote { address, .. }) = sources.iter().find(|source| is_nameless(source))
+        {
+            return Err(Fault::new(format!("{address}: the address has no name for the file"))
+                .hint(format!("name the file: {}NAME", destination)));
         }
         if from != CopyFrom::Context
             && sources.iter().any(|source| matches!(source, PlannedSource::Text { .. }))
@@ -248,7 +257,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             return Err(Fault::new("--from: a here-document comes from no stage"));
         }
         let sum = match from {
-            CopyFrom::Context => self.planner.surroundings.sum(&sources, mode)?,
+            CopyFrom::Context => self.sum(&sources, mode)?,
             CopyFrom::Stage(_) | CopyFrom::Image(_) => String::new(),
         };
         let destination = self.absolute(&destination);
@@ -279,30 +288,6 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let text = self.word(word)?;
         let mode = u16::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
         mode.ok_or_else(|| Fault::new(format!("--chmod={text}: not an octal number up to 07777")))
-    }
-
-    fn source(&self, source: &CopySource) -> Result<PlannedSource> {
-        match source {
-            CopySource::Path(word) => {
-                let path = self.word(word)?;
-                let is_far = ["http://", "https://", "git://", "git@", "ssh://"]
-                    .iter()
-                    .any(|begin| path.starts_with(begin));
-                match is_far {
-                    true => Err(Fault::new(format!("{path}: files from other hosts are not supported"))
-                        .hint("fetch it with a RUN, or put it into the context")),
-                    false => Ok(PlannedSource::Path(path)),
-                }
-            }
-            CopySource::Text(doc) => {
-                let content = match doc.is_expanded {
-                    true => expand_text(&doc.content, self.planner.file.escape, &|name| self.value(name))
-                        .map_err(|e| Fault::new(e.to_string()))?,
-                    false => doc.content.clone(),
-                };
-                Ok(PlannedSource::Text { name: doc.name.clone(), content })
-            }
-        }
     }
 }
 
