@@ -1,6 +1,7 @@
 //! Containers of a build: over the files of a stage so far, with a layer of their own for changes.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use skiff_output as output;
@@ -17,7 +18,6 @@ use skiff_spec::plan::{Accounts, Mount, Plan, Upper};
 use skiff_sys::signal::restore;
 use skiff_user::context::UserContext;
 
-use crate::mounts::ReadyMounts;
 use crate::plan::RunAction;
 
 /// Places of a plan where an image's own files are seen: what is written there belongs to the image.
@@ -37,6 +37,17 @@ impl StageFiles {
     pub fn push(&mut self, layer: PathBuf) {
         self.layers.insert(0, layer);
     }
+}
+
+/// What one command sees beside the files of its stage.
+#[derive(Default)]
+pub struct ReadyMounts {
+    /// The mounts.
+    pub mounts: Vec<Mount>,
+    /// Variables with secrets.
+    pub env: Vec<(String, String)>,
+    /// As long as they are held, others keep out or nobody removes what is mounted.
+    pub locks: Vec<OwnedFd>,
 }
 
 /// Makes containers.

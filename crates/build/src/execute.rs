@@ -1,5 +1,7 @@
 //! Carries a plan out: what the cache has is taken from there, the rest is done in containers.
 
+mod mounts;
+
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -139,10 +141,10 @@ impl From<Fault> for StepFault {
     }
 }
 
-pub struct Builder<'a> {
-    pub(crate) cache: &'a BuildCache<'a>,
-    pub(crate) inputs: &'a Inputs,
-    pub(crate) containers: Containers<'a>,
+struct Builder<'a> {
+    cache: &'a BuildCache<'a>,
+    inputs: &'a Inputs,
+    containers: Containers<'a>,
     work: Scratch,
     /// The files of the stages before.
     files: Vec<StageFiles>,
@@ -219,7 +221,7 @@ impl Builder<'_> {
     }
 
     /// A directory for a layer, in which nothing is.
-    pub(crate) fn new_upper(&self, name: &str) -> Result<Upper> {
+    fn new_upper(&self, name: &str) -> Result<Upper> {
         let old = self.work_path(name);
         if old.exists() {
             // Its files may belong to any of the user's ids.
@@ -263,7 +265,7 @@ impl Builder<'_> {
         }
     }
 
-    pub(crate) fn copy(&self, files: &StageFiles, upper: Upper, copy: &CopyAction) -> Result<()> {
+    fn copy(&self, files: &StageFiles, upper: Upper, copy: &CopyAction) -> Result<()> {
         let target = self.containers.bare(files, upper)?;
         let copied = match copy.from {
             CopyFrom::Context => {

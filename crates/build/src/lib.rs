@@ -12,7 +12,6 @@ pub mod definition;
 pub mod dockerfile;
 mod execute;
 pub mod fuzz;
-mod mounts;
 pub mod plan;
 mod read;
 mod remote;

@@ -7,7 +7,7 @@ use super::sections::Section;
 use crate::dockerfile::{CopyInstruction, CopySource, DirectoryCopy, DockerfileError, Instruction};
 
 impl Translator<'_> {
-    /// Those of stages come first, as in Apptainer.
+    /// What stages have is copied first, as in Apptainer.
     pub(super) fn files(&mut self) -> Result<(), DockerfileError> {
         for is_from_stage in [true, false] {
             for section in self.named("files") {

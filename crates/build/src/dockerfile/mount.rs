@@ -34,7 +34,7 @@ pub enum MountKind {
     },
     /// An empty file system in memory.
     Memory {
-        /// Its size, as written.
+        /// The size, as written.
         size: Option<String>,
     },
     /// A file that the user gives and that is not kept.

@@ -1,6 +1,15 @@
 //! What `#`, `%` and `/` behind a variable's name do with its value, by a shell's patterns: `*`, `?`, and backslashes before these.
 
-use super::words::WordError;
+/// Why nothing can be matched.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// A backslash that escapes nothing.
+    #[error("`{0}`: a backslash in a pattern stands before *, ?, }}, / or another one only")]
+    Escape(String),
+    /// Matching would take too long.
+    #[error("a value or pattern is too long for # % or /")]
+    TooLong,
+}
 
 /// Values that are longer, in characters, would take too long.
 const LONGEST_VALUE: usize = 1024;
@@ -19,13 +28,13 @@ enum Piece {
 }
 
 /// The value without what the pattern matches at its beginning: the shortest or the longest.
-pub fn without_prefix(value: &str, pattern: &str, is_longest: bool) -> Result<String, WordError> {
+pub fn without_prefix(value: &str, pattern: &str, is_longest: bool) -> Result<String, PatternError> {
     let (pieces, value) = read(pattern, value)?;
     Ok(value[ends(&pieces, &value, is_longest).unwrap_or(0)..].iter().collect())
 }
 
 /// The same for its end.
-pub fn without_suffix(value: &str, pattern: &str, is_longest: bool) -> Result<String, WordError> {
+pub fn without_suffix(value: &str, pattern: &str, is_longest: bool) -> Result<String, PatternError> {
     let (mut pieces, mut value) = read(pattern, value)?;
     pieces.reverse();
     value.reverse();
@@ -34,7 +43,7 @@ pub fn without_suffix(value: &str, pattern: &str, is_longest: bool) -> Result<St
 }
 
 /// The value with another text in the place of what the pattern matches: the first, or all.
-pub fn replaced(value: &str, pattern: &str, text: &str, is_all: bool) -> Result<String, WordError> {
+pub fn replaced(value: &str, pattern: &str, text: &str, is_all: bool) -> Result<String, PatternError> {
     let (pieces, value) = read(pattern, value)?;
     let (mut replaced, mut at, mut is_done) = (String::new(), 0, false);
     while at <= value.len() {
@@ -54,7 +63,7 @@ pub fn replaced(value: &str, pattern: &str, text: &str, is_all: bool) -> Result<
     Ok(replaced)
 }
 
-fn read(pattern: &str, value: &str) -> Result<(Vec<Piece>, Vec<char>), WordError> {
+fn read(pattern: &str, value: &str) -> Result<(Vec<Piece>, Vec<char>), PatternError> {
     let value: Vec<char> = value.chars().collect();
     let mut pieces = vec![];
     let mut chars = pattern.chars();
@@ -65,13 +74,13 @@ fn read(pattern: &str, value: &str) -> Result<(Vec<Piece>, Vec<char>), WordError
             // A brace or a slash would end the pattern otherwise.
             '\\' => match chars.next() {
                 Some(next @ ('*' | '?' | '\\' | '}' | '/')) => Piece::Char(next),
-                _ => return Err(WordError::Pattern(pattern.into())),
+                _ => return Err(PatternError::Escape(pattern.into())),
             },
             c => Piece::Char(c),
         });
     }
     match pieces.len() > LONGEST_PATTERN || value.len() > LONGEST_VALUE {
-        true => Err(WordError::TooLong),
+        true => Err(PatternError::TooLong),
         false => Ok((pieces, value)),
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::substitute::{replaced, without_prefix, without_suffix};
+use super::substitute::{PatternError, replaced, without_prefix, without_suffix};
 
 /// What a word cannot be read for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,12 +20,9 @@ pub enum WordError {
     /// A modifier of BuildKit's that is not known here.
     #[error("`{0}`: only the modifiers :- - :+ + :? ? # ## % %% / and // of a variable are known")]
     Modifier(String),
-    /// A pattern that is none.
-    #[error("`{0}`: a backslash in a pattern stands before *, ?, }}, / or another one only")]
-    Pattern(String),
-    /// A value or pattern that would take too long.
-    #[error("a value or pattern is too long for # % or /")]
-    TooLong,
+    /// Nothing can be taken from the value.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
     /// A variable that must have a value.
     #[error("variable {name}: {why}")]
     Missing {
@@ -211,17 +208,17 @@ impl<'a> Expander<'a> {
             None => (false, &*pattern),
         };
         let value = (self.value)(name).unwrap_or_default();
-        match sign {
+        Ok(match sign {
             '#' => without_prefix(&value, pattern, is_longest),
             _ => without_suffix(&value, pattern, is_longest),
-        }
+        }?)
     }
 
     /// `${NAME/PATTERN/TEXT}`; all matches count where the first slash is doubled.
     fn substituted(&mut self, name: &str) -> Result<String, WordError> {
         let is_all = self.chars.next_if_eq(&'/').is_some();
         let (pattern, text) = (self.pattern('/')?, self.pattern('}')?);
-        replaced(&(self.value)(name).unwrap_or_default(), &pattern, &text, is_all)
+        Ok(replaced(&(self.value)(name).unwrap_or_default(), &pattern, &text, is_all)?)
     }
 
     /// With a colon, a variable without characters counts as missing.

@@ -186,7 +186,7 @@ fn substitutions_are_buildkits() {
 #[test]
 fn nothing_takes_too_long() {
     let value = |_: &str| Some("a".repeat(10_000));
-    assert_eq!(expand("${A#*b}", '\\', &value), Err(WordError::TooLong));
+    assert_eq!(expand("${A#*b}", '\\', &value), Err(WordError::Pattern(PatternError::TooLong)));
     let value = |_: &str| Some("a".repeat(1000));
     let word = format!("${{A//{}b/x}}", "*a".repeat(60));
     assert_eq!(expand(&word, '\\', &value).map(|text| text.len()), Ok(1000));

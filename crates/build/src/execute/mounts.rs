@@ -1,7 +1,6 @@
 //! What RUN sees beside the files of its stage (`--mount`), made ready for one command.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -11,27 +10,16 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, File, Mount, Source, Upper};
 use skiff_user::context::UserContext;
 
-use crate::container::StageFiles;
-use crate::execute::Builder;
+use super::Builder;
+use crate::container::{ReadyMounts, StageFiles};
 use crate::plan::{CopyAction, Key, MOUNTED, PlannedMount, PlannedMountKind};
 
 /// Permission bits of a file system in memory.
 const MEMORY_MODE: u32 = 0o1777;
 
-/// What one command gets.
-#[derive(Default)]
-pub struct ReadyMounts {
-    /// The mounts.
-    pub mounts: Vec<Mount>,
-    /// Variables with secrets.
-    pub env: Vec<(String, String)>,
-    /// As long as they are held, others keep out or nobody removes what is mounted.
-    _locks: Vec<OwnedFd>,
-}
-
 impl Builder<'_> {
     /// Makes mounts ready, in their order.
-    pub fn ready(&self, planned: &[PlannedMount]) -> Result<ReadyMounts> {
+    pub(super) fn ready(&self, planned: &[PlannedMount]) -> Result<ReadyMounts> {
         let mut ready = ReadyMounts::default();
         for (number, mount) in planned.iter().enumerate() {
             let shown = |source, read_only| Mount {
@@ -47,7 +35,7 @@ impl Builder<'_> {
                 }
                 PlannedMountKind::Cache { id, is_exclusive, mode, owner } => {
                     let (dir, lock) = self.cache.kept_directory(&sha256_hex(id.as_bytes()), *is_exclusive)?;
-                    ready._locks.extend(lock);
+                    ready.locks.extend(lock);
                     let dir = made_directory(self.containers.context, dir, *mode, *owner)?;
                     ready.mounts.push(shown(Source::Bind(dir), false));
                 }
