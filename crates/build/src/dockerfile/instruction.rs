@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::DockerfileError;
-use super::command::{Command, Flag, duration, flags, list, list_or_words, pairs};
+use super::command::{Command, Flag, LISTS, duration, flags, is_mixed_list, list, list_or_words, pairs};
 use super::lines::{Heredoc, InstructionLine, heredoc_name, heredoc_words};
 use super::mount::{self, MountInstruction, MountKind};
 use super::words::split_quoted;
@@ -141,6 +141,9 @@ pub enum Healthcheck {
 
 const KNOWN: &str = "ADD, ARG, CMD, COPY, ENTRYPOINT, ENV, EXPOSE, FROM, HEALTHCHECK, LABEL, ONBUILD, RUN, SHELL, STOPSIGNAL, USER, VOLUME and WORKDIR are known";
 
+/// Times of HEALTHCHECK below this, in nanoseconds, are mistaken for other units.
+const SHORTEST: u64 = 1_000_000;
+
 /// Reads an instruction other than FROM.
 ///
 /// # Errors
@@ -153,6 +156,9 @@ pub fn parse(line: &InstructionLine, escape: char) -> Result<Instruction, Docker
             true => parser.bad("the instruction has no arguments"),
             false => parser.unknown(),
         });
+    }
+    if LISTS.contains(&&*line.word) && is_mixed_list(&flags(rest, escape).1) {
+        return Err(parser.bad("a list may have texts only").hint(r#"["program", "argument"]"#));
     }
     match &*line.word {
         "RUN" => parser.run().map(Instruction::Run),
@@ -326,6 +332,11 @@ impl Parser<'_> {
             .pop()
             .filter(|_| !words.is_empty())
             .ok_or_else(|| self.bad("write SOURCE ... DESTINATION"))?;
+        if heredoc_name(&destination, self.escape).is_some() {
+            return Err(self
+                .bad(format!("{destination}: a here-document is no destination"))
+                .hint("COPY <<NAME FILE"));
+        }
         let mut docs = self.line.heredocs.iter();
         let source = |word: String| match heredoc_name(&word, self.escape).and_then(|_| docs.next()) {
             Some(doc) => CopySource::Text(doc.clone()),
@@ -378,8 +389,8 @@ impl Parser<'_> {
             };
             let name = flag.name.clone();
             let value = self.value(flag)?;
-            let time = duration(&value).ok_or_else(|| {
-                self.bad(format!("--{name}={value}: not a time")).hint("30s, 1m30s, 500ms ...")
+            let time = duration(&value).filter(|time| *time == 0 || *time >= SHORTEST).ok_or_else(|| {
+                self.bad(format!("--{name}={value}: not a time of 1ms or more")).hint("30s, 1m30s, 500ms ...")
             })?;
             times.push((key, time));
         }

@@ -82,7 +82,6 @@ fn commands_are_lists_or_lines() {
         ("[]", exec(&[])),
         ("['a']", Command::Shell("['a']".into())),
         (r#"[ "$x" = y ] && z"#, Command::Shell(r#"[ "$x" = y ] && z"#.into())),
-        (r#"["a", 1]"#, Command::Shell(r#"["a", 1]"#.into())),
     ] {
         assert_eq!(steps(&format!("CMD {text}")), [Instruction::Cmd(want.clone())], "{text}");
         assert_eq!(steps(&format!("ENTRYPOINT {text}")), [Instruction::Entrypoint(want)], "{text}");
@@ -102,6 +101,8 @@ fn here_documents_are_buildkits() {
         ("RUN cat <<A <<B\n1\nA\n2\nB", vec![shell("cat <<A <<B\n1\nA\n2\nB")]),
         ("RUN sh -c \"cat <<EOF\"", vec![shell("sh -c \"cat <<EOF\"")]),
         ("RUN cat <<<x", vec![shell("cat <<<x")]),
+        ("RUN <<'E' | python\nprint(\"x\")\nE", vec![shell("<<'E' | python\nprint(\"x\")\nE")]),
+        ("RUN [ \"$a\" = b ]", vec![shell("[ \"$a\" = b ]")]),
     ] {
         assert_eq!(steps(text), want, "{text:?}");
     }
@@ -259,7 +260,17 @@ fn what_is_not_supported_is_refused_by_name_with_its_line() {
         ("FROM a\nHEALTHCHECK x", 2, "HEALTHCHECK CMD"),
         ("FROM a\nHEALTHCHECK --interval=x CMD y", 2, "not a time"),
         ("FROM a\nUSER --x y", 2, "--x"),
+        ("FROM a\nHEALTHCHECK --interval=50ns CMD y", 2, "not a time of 1ms or more"),
+        ("FROM a\nHEALTHCHECK", 2, "no arguments"),
         ("FROM a\nVOLUME []", 2, "no name"),
+        ("FROM a\nRUN [\"a\",42,\"b\"]", 2, "texts only"),
+        ("FROM a\nCMD [\"a\",{},\"b\"]", 2, "texts only"),
+        ("FROM a\nCOPY [\"a\",[\"c\"],\"b\"]", 2, "texts only"),
+        ("FROM a\nENTRYPOINT [\"a\",null]", 2, "texts only"),
+        ("FROM a\nRUN --network=none [true]", 2, "texts only"),
+        ("FROM a\nCOPY /foo <<EOF\nEOF", 2, "no destination"),
+        ("FROM a\nMAINTAINER --boo x", 2, "--boo"),
+        ("FROM a\nfoo bar", 2, "FOO: no such instruction"),
         ("FROM a\nRUN a\0b", 2, "zero"),
     ] {
         let error = parse(text).expect_err(text);
