@@ -31,6 +31,8 @@ const DIR: &str = "build";
 const ONCE: &str = "once.";
 /// A layer's files, in its directory.
 const UPPER: &str = "upper";
+/// What commands keep in a directory of their own, in its directory.
+const FILES: &str = "files";
 
 /// The user's cache, in use.
 pub struct BuildCache<'a> {
@@ -144,8 +146,10 @@ impl<'a> BuildCache<'a> {
     pub fn kept_directory(&self, name: &str, is_exclusive: bool) -> Result<(PathBuf, Option<OwnedFd>)> {
         let dir = self.mounts.make_dir(name, 0o700)?;
         touch(dir.path());
-        let operation = if is_exclusive { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
-        Ok((dir.path_of("files"), dir.lock("lock", operation)?))
+        // Whoever is to make it does so alone.
+        let is_alone = is_exclusive || dir.stat(FILES)?.is_none();
+        let operation = if is_alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        Ok((dir.path_of(FILES), dir.lock("lock", operation)?))
     }
 
     /// Removes what nobody has needed for long, unless another build is under way.
