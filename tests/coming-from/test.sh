@@ -19,7 +19,8 @@ node_stores
 push library/debian:12 "$root" --config '{"Cmd":["sh"],"Env":["PATH=/usr/bin:/bin"]}'
 printf '[[registry]]\nlocation = "docker.io"\n[[registry.mirror]]\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
 printf '[[registry]]\nprefix = "registry.site"\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
-as alice sh -c 'mkdir data bin; echo here >data/file; echo B=2 >variables'
+as alice sh -c 'mkdir data bin; echo here >data/file; echo B=2 >variables
+    printf "Bootstrap: docker\nFrom: debian:12\n%%runscript\n    cat /etc/issue\n" >solver.def'
 for name in docker podman apptainer singularity ch-run; do as alice ln -s /usr/bin/skiff bin/$name; done
 
 column() { # SECTION NUMBER: the lines of a column of the section's table

@@ -236,8 +236,9 @@ $line"
         has "$err" 'standard input:2: ' "$user: $line"
         has "$err" "$part" "$user: $line"
     done <<'X'
-RUN --mount=type=secret,id=x cat /run/secrets/x|--mount=type=secret
-ADD https://example.org/x /|files from other hosts
+RUN --mount=type=ssh git clone x|--mount=type=ssh
+COPY https://example.org/x /|files from other hosts
+ADD http://example.org/x /|by http anybody
 COPY nosuch /|context: nosuch: no such file
 COPY secret/key /|`.dockerignore` leaves it out
 COPY ../outside /|outside the context

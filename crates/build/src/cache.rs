@@ -31,6 +31,8 @@ const DIR: &str = "build";
 const ONCE: &str = "once.";
 /// A layer's files, in its directory.
 const UPPER: &str = "upper";
+/// What commands keep in a directory of their own, in its directory.
+const FILES: &str = "files";
 
 /// The user's cache, in use.
 pub struct BuildCache<'a> {
@@ -38,6 +40,8 @@ pub struct BuildCache<'a> {
     dir: TrustedDir,
     layers: TrustedDir,
     images: TrustedDir,
+    /// Directories of `RUN --mount=type=cache`.
+    mounts: TrustedDir,
     /// In front of the names of this build's layers: nothing, or what no other build has.
     prefix: String,
     /// A base without files.
@@ -55,12 +59,12 @@ impl<'a> BuildCache<'a> {
         let dir = dirs::make_ready(&dirs::own_dir(context, DIR)?)?;
         let lock = dir.lock("lock", FlockOperation::LockShared)?;
         let sub = |name: &str| -> Result<TrustedDir> { Ok(dir.make_dir(name, 0o700)?) };
-        let (layers, images) = (sub("layers")?, sub("images")?);
+        let (layers, images, mounts) = (sub("layers")?, sub("images")?, sub("mounts")?);
         // Root inside is the user, and all may look into a root.
         dir.make_dir("empty", 0o755)?;
         let empty = dir.path_of("empty");
         let prefix = if is_once { format!("{ONCE}{}.", random()?) } else { String::new() };
-        Ok(Self { context, dir, layers, images, prefix, empty, lock })
+        Ok(Self { context, dir, layers, images, mounts, prefix, empty, lock })
     }
 
     /// Where layers are made; it goes with this process, however that ends.
@@ -135,11 +139,24 @@ impl<'a> BuildCache<'a> {
         Ok(self.images.write(format!("{}.json", key.0), &text, 0o600)?)
     }
 
+    /// Where a directory that commands keep is or is to be made; and what keeps others out, if nobody else may have it meanwhile.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn kept_directory(&self, name: &str, is_exclusive: bool) -> Result<(PathBuf, Option<OwnedFd>)> {
+        let dir = self.mounts.make_dir(name, 0o700)?;
+        touch(dir.path());
+        // Whoever is to make it does so alone.
+        let is_alone = is_exclusive || dir.stat(FILES)?.is_none();
+        let operation = if is_alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
+        Ok((dir.path_of(FILES), dir.lock("lock", operation)?))
+    }
+
     /// Removes what nobody has needed for long, unless another build is under way.
     pub fn tidy(self) {
-        let Self { context, dir, layers, images, lock, .. } = self;
-        drop(lock);
-        let tidied = prune(context, &dir, &layers, &images, KEPT);
+        let (context, dir) = (self.context, self.dir);
+        drop(self.lock);
+        let tidied = prune(context, &dir, [&self.layers, &self.images, &self.mounts], KEPT);
         tidied.map(drop).ignore_error("what stays is removed another time");
     }
 }
@@ -171,9 +188,9 @@ fn own_hint(fault: Fault) -> Fault {
 /// # Errors
 /// A build is under way, or the system's.
 pub fn clear(context: &UserContext) -> Result<usize> {
-    let BuildCache { dir, layers, images, lock, .. } = BuildCache::open(context, false)?;
+    let BuildCache { dir, layers, images, mounts, lock, .. } = BuildCache::open(context, false)?;
     drop(lock);
-    prune(context, &dir, &layers, &images, Duration::ZERO)?.ok_or_else(|| {
+    prune(context, &dir, [&layers, &images, &mounts], Duration::ZERO)?.ok_or_else(|| {
         Fault::new(format!("{}: a build is under way", dir.path().display()))
             .hint("remove the cache when it has ended")
     })
@@ -183,8 +200,7 @@ pub fn clear(context: &UserContext) -> Result<usize> {
 fn prune(
     context: &UserContext,
     dir: &TrustedDir,
-    layers: &TrustedDir,
-    images: &TrustedDir,
+    [layers, images, mounts]: [&TrustedDir; 3],
     older: Duration,
 ) -> Result<Option<usize>> {
     let Some(_lock) = dir.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
@@ -195,6 +211,7 @@ fn prune(
     for image in old_in(images)? {
         images.remove_file(image)?;
     }
+    remove(context, mounts, &old_in(mounts)?)?;
     let old = old_in(layers)?;
     remove(context, layers, &old)?;
     Ok(Some(old.len()))

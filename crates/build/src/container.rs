@@ -1,6 +1,7 @@
 //! Containers of a build: over the files of a stage so far, with a layer of their own for changes.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use skiff_output as output;
@@ -13,7 +14,7 @@ use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
-use skiff_spec::plan::{Accounts, Plan, Upper};
+use skiff_spec::plan::{Accounts, Mount, Plan, Upper};
 use skiff_sys::signal::restore;
 use skiff_user::context::UserContext;
 
@@ -38,6 +39,17 @@ impl StageFiles {
     }
 }
 
+/// What one command sees beside the files of its stage.
+#[derive(Default)]
+pub struct ReadyMounts {
+    /// The mounts.
+    pub mounts: Vec<Mount>,
+    /// Variables with secrets.
+    pub env: Vec<(String, String)>,
+    /// As long as they are held, others keep out or nobody removes what is mounted.
+    pub locks: Vec<OwnedFd>,
+}
+
 /// Makes containers.
 pub struct Containers<'a> {
     /// Whose they are.
@@ -47,7 +59,7 @@ pub struct Containers<'a> {
 }
 
 impl Containers<'_> {
-    fn plan(&self, files: &StageFiles, upper: Upper, no_network: bool) -> Result<Plan> {
+    fn plan(&self, files: &StageFiles, upper: Upper, no_network: bool, own: &[Mount]) -> Result<Plan> {
         let asked = RootOptions {
             contain: true,
             no_home: true,
@@ -67,6 +79,7 @@ impl Containers<'_> {
             layers: files.layers.clone(),
             replaced: OF_IMAGE,
             shims: false,
+            own: own.to_vec(),
             ..PlanOptions::new("build", upper, asked)
         };
         plan::build(options, facts)
@@ -78,7 +91,7 @@ impl Containers<'_> {
 
     /// A container that shows these files and nothing else; what is written goes to `upper`.
     pub fn bare(&self, files: &StageFiles, upper: Upper) -> Result<RunningContainer> {
-        let plan = plan::bare(self.plan(files, upper, false)?);
+        let plan = plan::bare(self.plan(files, upper, false, &[])?);
         base::make_ready(self.context, &plan)?;
         start(&plan, self.options())
     }
@@ -89,17 +102,17 @@ impl Containers<'_> {
         &self,
         files: &StageFiles,
         [places, upper]: [Upper; 2],
-        action: &RunAction,
+        (action, ready): (&RunAction, &ReadyMounts),
     ) -> std::result::Result<CommandExit, Failed> {
-        let plan = self.plan(files, places.clone(), action.no_network)?;
+        let plan = self.plan(files, places.clone(), action.no_network, &ready.mounts)?;
         base::make_ready(self.context, &plan)?;
         start(&plan, self.options())?.end();
         let mut files = files.clone();
         if let Upper::Scratch(path) | Upper::Directory(path) = &places {
             files.push(path.join("upper"));
         }
-        let plan = self.plan(&files, upper, action.no_network)?;
-        let command = command(action);
+        let plan = self.plan(&files, upper, action.no_network, &ready.mounts)?;
+        let command = command(action, &ready.env);
         let session = Session::begin()?;
         let mask = session.mask();
         let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
@@ -114,7 +127,7 @@ impl Containers<'_> {
     }
 }
 
-fn command(action: &RunAction) -> CommandSpec {
+fn command(action: &RunAction, secrets: &[(String, String)]) -> CommandSpec {
     let mut command = CommandSpec {
         argv: action.words.iter().map(OsString::from).collect(),
         cwd: action.workdir.clone().into(),
@@ -123,7 +136,7 @@ fn command(action: &RunAction) -> CommandSpec {
         user: Some(action.user.clone()),
         ..CommandSpec::default()
     };
-    for (name, value) in action.uncounted.iter().chain(&action.env) {
+    for (name, value) in action.uncounted.iter().chain(&action.env).chain(secrets) {
         command.set(name, value);
     }
     command

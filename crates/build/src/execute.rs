@@ -1,8 +1,10 @@
 //! Carries a plan out: what the cache has is taken from there, the rest is done in containers.
 
+mod mounts;
+
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 use rustix::io::dup;
@@ -36,7 +38,7 @@ use crate::plan::{
     Action, BuildPlan, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, RunAction, StageBase,
 };
 use crate::read::Inputs;
-use crate::transfer;
+use crate::{transfer, variables};
 
 /// Names of layers in the making.
 const STEP: &str = "step";
@@ -78,7 +80,7 @@ pub fn carry_out(
             }
         }
     }
-    let image = builder.image(last, names)?;
+    let image = builder.image(last, names, plan.has_variables)?;
     output.turn_back()?;
     // A later build that took this image, but the layers of others for what changes, would go back in time.
     if !args.no_cache {
@@ -174,7 +176,9 @@ impl Builder<'_> {
                     self.step(&files, step, action).and_then(|upper| Ok(self.cache.keep(key, &upper)?))?
                 }
             };
-            files.push(layer);
+            if !matches!(action, Action::Run(RunAction { is_test: true, .. })) {
+                files.push(layer);
+            }
         }
         Ok(files)
     }
@@ -237,7 +241,8 @@ impl Builder<'_> {
         run: &RunAction,
     ) -> std::result::Result<(), StepFault> {
         let hint = "no image was made; what was done before is kept, and the next build goes on from there";
-        match self.containers.run(files, uppers, run) {
+        let ready = self.ready(&run.mounts)?;
+        match self.containers.run(files, uppers, (run, &ready)) {
             Ok(CommandExit::Code(0)) => Ok(()),
             Ok(CommandExit::Code(code)) => {
                 Err(StepFault::Command(Fault::new(format!("exit code {code}")).hint(hint), code))
@@ -264,7 +269,8 @@ impl Builder<'_> {
         let target = self.containers.bare(files, upper)?;
         let copied = match copy.from {
             CopyFrom::Context => {
-                transfer::from_context(self.inputs.tree(copy.mode), copy, target.init.pidfd.as_fd())
+                let (tree, downloads) = (self.inputs.tree(copy.mode), &self.inputs.downloads);
+                transfer::from_context(tree, downloads, copy, target.init.pidfd.as_fd())
             }
             CopyFrom::Stage(at) => self.copy_from(&self.files[at], copy, target.init.pidfd.as_fd()),
             CopyFrom::Image(id) => self.copy_from(
@@ -285,16 +291,20 @@ impl Builder<'_> {
     }
 
     /// Makes the image of a stage's files.
-    fn image(&self, stage: &PlannedStage, names: &[String]) -> Result<ImageName> {
+    fn image(&self, stage: &PlannedStage, names: &[String], has_variables: bool) -> Result<ImageName> {
         let Some(files) = self.files.last() else { return Err(Fault::new("build: no stage")) };
         let name = names.first().map_or("the new image", |name| name);
-        let config = with_times(&stage.config);
+        let mut config = with_times(&stage.config);
+        if let Some(layer) = files.layers.first().filter(|_| has_variables) {
+            self.take_variables(&mut config, layer)?;
+        }
         let container = self.containers.bare(files, self.new_upper(STEP)?)?;
         let (image, room, room_name) = temporary().map_err(ours)?;
         let written = open_root(container.init.pidfd.as_fd()).and_then(|all| {
             run_unseen(container.init.pidfd.as_fd(), &[image.as_fd(), room.as_fd(), all.as_fd()], || {
                 let room = (room.as_fd(), &*room_name);
-                root::of_root((all.as_fd(), name), &|_, _| false, image.as_fd(), room).map_err(ours)
+                let is_list = |path: &[u8], _: Option<&[u8]>| has_variables && variables::is_list(path);
+                root::of_root((all.as_fd(), name), &is_list, image.as_fd(), room).map_err(ours)
             })
         });
         container.end();
@@ -302,6 +312,19 @@ impl Builder<'_> {
         let source = ImageSource::written(image, name, &config).map_err(ours)?;
         let mut progress = PullProgress::new(None, self.args.quiet);
         import::import_made(self.containers.context, source, name.into(), &Platform::host(), &mut progress)
+    }
+}
+
+impl Builder<'_> {
+    fn take_variables(&self, config: &mut Value, layer: &Path) -> Result<()> {
+        let dynamic = variables::take(config, layer)?;
+        if !dynamic.is_empty() && !self.args.quiet {
+            let (names, file) = (dynamic.join(", "), &self.inputs.shown);
+            output::note(&format!(
+                "{file}: %environment: {names}: what depends on who runs the image only the runscript has"
+            ));
+        }
+        Ok(())
     }
 }
 

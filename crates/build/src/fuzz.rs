@@ -1,7 +1,11 @@
 //! The parsers of what somebody else may have written, for fuzzing: each takes any bytes, tells whether they were taken, and panics where what
 //! must hold of what was taken does not.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use crate::context::ignore::IgnoreRules;
+use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::words::expand;
 use crate::dockerfile::{Instruction, parse, parse_trigger};
 
@@ -23,6 +27,31 @@ pub fn dockerfile(bytes: &[u8]) -> bool {
                 assert!((1..=lines).contains(&step.line));
                 if let Instruction::Copy(transfer) = &step.instruction {
                     assert!(!transfer.sources.is_empty());
+                }
+            }
+            true
+        }
+        Err(error) => {
+            assert!((1..=lines).contains(&error.line), "{error}");
+            false
+        }
+    }
+}
+
+/// A definition of Apptainer's.
+pub fn definition(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let [here, context] = ["/home/a/work", "/home/a"].map(PathBuf::from);
+    let args = BTreeMap::from([("A".to_owned(), "x {{ B }}".to_owned())]);
+    let options = DefinitionOptions { args, here, context, no_test: false };
+    let lines = text.lines().count().max(1);
+    match definition::parse(&text, &options) {
+        Ok(file) => {
+            assert!(definition::is_definition(None, &text));
+            for step in file.stages.iter().flat_map(|stage| &stage.steps) {
+                assert!((1..=lines).contains(&step.line), "{step:?}");
+                if let Instruction::Copy(transfer) = &step.instruction {
+                    assert!(!transfer.sources.is_empty() && transfer.destination.starts_with('/'));
                 }
             }
             true
@@ -79,6 +108,13 @@ mod tests {
             "\"",
             "$",
             "${A:-",
+            "${A##",
+            "${A/",
+            "?",
+            "\\",
+            "<< ",
+            "--checksum=sha256:0",
+            "https://x/y",
             "}",
             "=",
             "A",
@@ -95,7 +131,53 @@ mod tests {
         vec(prop::sample::select(words.to_vec()), 0..60).prop_map(|words| words.concat())
     }
 
+    /// The same of definitions.
+    fn sections() -> impl Strategy<Value = String> {
+        let words = [
+            "Bootstrap: docker",
+            "Bootstrap: scratch\n",
+            "From: a",
+            "Stage: s",
+            "%post",
+            "%files",
+            "%files from s",
+            "%environment",
+            "%runscript",
+            "%arguments",
+            "%labels",
+            "%test",
+            "%",
+            "\n",
+            " ",
+            "\\",
+            "{{ A }}",
+            "{{ B }}",
+            "{{",
+            "}}",
+            "B={{ A }}",
+            "#",
+            "#!/bin/x",
+            "-c",
+            "x",
+            "/",
+            "..",
+            "\"",
+            "'",
+            "$",
+            ":",
+            "\u{0}",
+            "ß",
+        ];
+        vec(prop::sample::select(words.to_vec()), 0..60)
+            .prop_map(|words| format!("Bootstrap: docker\nFrom: a\n{}", words.concat()))
+    }
+
     proptest! {
+        #[test]
+        fn any_definition_is_read_or_refused(text in sections()) {
+            super::definition(text.as_bytes());
+        }
+
         #[test]
         fn any_text_is_read_or_refused(text in pieces()) {
             super::dockerfile(text.as_bytes());
@@ -106,6 +188,7 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..400)) {
             super::dockerfile(&bytes);
             super::ignore_rules(&bytes);
+            super::definition(&bytes);
         }
     }
 }

@@ -8,12 +8,15 @@ mod archive;
 mod cache;
 mod container;
 pub mod context;
+pub mod definition;
 pub mod dockerfile;
 mod execute;
 pub mod fuzz;
 pub mod plan;
 mod read;
+mod remote;
 mod transfer;
+mod variables;
 
 use serde::Serialize;
 use skiff_cli::BuildArgs;
@@ -55,9 +58,11 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     let inputs = read::Inputs::open(args)?;
     let names = names(args, &inputs)?;
     let cache = BuildCache::open(&context, args.no_cache)?;
+    let mut given = read::arguments(&args.build_args)?;
+    given.retain(|name, _| !inputs.dockerfile.used_args.contains(name));
     let options = BuildOptions {
         file: inputs.shown.clone(),
-        args: read::arguments(&args.build_args)?,
+        args: given,
         target: args.target.clone(),
         labels: read::labels(&args.labels)?,
         ids: format!("{:?} {}", context.route(), cache::ids(&context)?),

@@ -16,12 +16,14 @@ use skiff_user::context::UserContext;
 
 use crate::context::SourceTree;
 use crate::context::ignore::IgnoreRules;
+use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::{self, Dockerfile, LONGEST};
 use crate::plan::{BaseImage, PlanLookup, PlannedSource, fault_of};
+use crate::remote::Downloads;
 use crate::transfer;
 
-/// Names that a Dockerfile has in its context.
-const NAMES: [&str; 2] = ["Dockerfile", "Containerfile"];
+/// Names that a Dockerfile or a definition has in its context.
+const NAMES: [&str; 4] = ["Dockerfile", "Containerfile", "Apptainer", "Singularity"];
 /// The list of files that are left out.
 const IGNORED: &str = ".dockerignore";
 /// Standard input in the place of a file.
@@ -37,26 +39,41 @@ pub struct Inputs {
     pub dockerfile: Dockerfile,
     /// The Dockerfile, in messages.
     pub shown: String,
+    /// What commands may have that ask for it, by its name.
+    pub secrets: BTreeMap<String, String>,
+    /// Files of other servers.
+    pub downloads: Downloads,
 }
 
 impl Inputs {
     /// Opens and reads all.
     pub fn open(args: &BuildArgs) -> Result<Self> {
-        let path = args.context.as_deref().unwrap_or(Path::new("."));
+        let (directory, file) = named(args)?;
+        let path = directory.as_deref().unwrap_or(Path::new("."));
         let context = open_context(path)?;
-        let (text, shown) = match &args.file {
+        let (text, shown) = match &file {
             Some(file) if file.as_os_str() == INPUT => {
                 (read_all(std::io::stdin().lock(), "standard input")?, "standard input".into())
             }
             Some(file) => (read_file(CWD, file)?.ok_or_else(|| missing(file))?, file.display().to_string()),
             None => default_file(&context, path)?,
         };
-        let rules = rules(&context, args.file.as_deref())?;
-        let dockerfile = dockerfile::parse(&text).map_err(|e| fault_of(&shown, &e))?;
         // `.` has no name, but the directory that it leads to has.
         let real = path.canonicalize().context(|| path.display().to_string())?;
-        let name = real.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Self { context, rules, name, dockerfile, shown })
+        let mut name = real.file_name().map(|name| name.to_string_lossy().into_owned());
+        let (rules, dockerfile) = if definition::is_definition(Some(Path::new(&shown)), &text) {
+            // Called as what it is of: `solver.def`.
+            let of_file = file.as_deref().filter(|file| file.extension().is_some_and(|end| end == "def"));
+            let stem = of_file.and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
+            name = stem.or(name);
+            (IgnoreRules::default(), definition::parse(&text, &definition_options(args, real)?))
+        } else {
+            (rules(&context, file.as_deref())?, dockerfile::parse(&text))
+        };
+        let dockerfile = dockerfile.map_err(|e| fault_of(&shown, &e))?;
+        let secrets = secrets(&args.secrets)?;
+        let downloads = Downloads::default();
+        Ok(Self { context, rules, name, dockerfile, shown, secrets, downloads })
     }
 
     /// The files of the context.
@@ -69,6 +86,25 @@ impl Inputs {
             mode,
         }
     }
+}
+
+/// The context and the file. A definition may stand in the place of the context, which is the current directory then.
+fn named(args: &BuildArgs) -> Result<(Option<PathBuf>, Option<PathBuf>)> {
+    let (context, file) = (args.context.clone(), args.file.clone());
+    if let (Some(path), None) = (&context, &file)
+        && path.is_file()
+        && read_file(CWD, path)?.is_some_and(|text| definition::is_definition(Some(path), &text))
+    {
+        return Ok((None, context));
+    }
+    Ok((context, file))
+}
+
+/// Relative paths count from where the user is, as in Apptainer, as long as that is in the context.
+fn definition_options(args: &BuildArgs, context: PathBuf) -> Result<DefinitionOptions> {
+    let here = std::env::current_dir().context(|| "current directory")?;
+    let here = if here.starts_with(&context) { here } else { context.clone() };
+    Ok(DefinitionOptions { args: arguments(&args.build_args)?, here, context, no_test: args.no_test })
 }
 
 fn open_context(path: &Path) -> Result<OwnedFd> {
@@ -85,7 +121,7 @@ fn open_context(path: &Path) -> Result<OwnedFd> {
                 .hint("clone it, and name the directory"))
         }
         Err(Errno::NOTDIR) => Err(Fault::new(format!("build {shown}: the context is not a directory"))
-            .hint("-f FILE names a Dockerfile")),
+            .hint("-f FILE names a Dockerfile; a definition of Apptainer's begins with `Bootstrap:`")),
         opened => opened.context(|| format!("context {shown}")),
     }
 }
@@ -107,7 +143,8 @@ fn default_file(context: &OwnedFd, path: &Path) -> Result<(String, String)> {
             ));
         }
     }
-    Err(Fault::new(format!("build {}: no Dockerfile in it", path.display())).hint("-f FILE names one"))
+    Err(Fault::new(format!("build {}: no Dockerfile in it", path.display()))
+        .hint("-f FILE names one, or a definition of Apptainer's"))
 }
 
 /// The rules for a Dockerfile by its name, else those of the context.
@@ -165,6 +202,42 @@ pub fn arguments(texts: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
+/// `id=NAME[,src=FILE]`, or `id=NAME,env=VARIABLE`.
+fn secrets(texts: &[String]) -> Result<BTreeMap<String, String>> {
+    const HINT: &str = "--secret id=NAME,src=FILE, or --secret id=NAME,env=VARIABLE";
+    let mut found = BTreeMap::new();
+    for text in texts {
+        let (mut id, mut file, mut variable) = (None, None, None);
+        for part in text.split(',') {
+            match part.split_once('=') {
+                Some(("id", value)) => id = Some(value),
+                Some(("src" | "source", value)) => file = Some(value),
+                Some(("env", value)) => variable = Some(value),
+                Some(("type", "file" | "env")) => {}
+                _ => return Err(Fault::new(format!("--secret {text}: {part:?}: not known")).hint(HINT)),
+            }
+        }
+        let id = id.filter(|id| !id.is_empty());
+        let id = id.ok_or_else(|| Fault::new(format!("--secret {text}: no id")).hint(HINT))?;
+        let value = match (variable, file) {
+            (Some(variable), None) => {
+                own_variable(variable.as_ref()).and_then(|value| value.into_string().ok()).ok_or_else(
+                    || Fault::new(format!("--secret {text}: the variable {variable} is not set")).hint(HINT),
+                )?
+            }
+            (None, file) => {
+                let file = Path::new(file.unwrap_or(id));
+                read_file(CWD, file)?.ok_or_else(|| {
+                    Fault::new(format!("--secret {text}: {}: no such file", file.display())).hint(HINT)
+                })?
+            }
+            (Some(_), Some(_)) => return Err(Fault::new(format!("--secret {text}: two sources")).hint(HINT)),
+        };
+        found.insert(id.to_owned(), value);
+    }
+    Ok(found)
+}
+
 /// `NAME=VALUE`.
 pub fn labels(texts: &[String]) -> Result<Vec<(String, String)>> {
     let label = |text: &String| {
@@ -197,6 +270,23 @@ impl PlanLookup for Outside<'_> {
         // Commands are run in it.
         entry.exec()?;
         Ok(BaseImage { id: entry.id, config: entry.config })
+    }
+
+    fn local_image(&mut self, name: &str) -> Result<BaseImage> {
+        let is_file = Path::new(name).exists();
+        let path = std::path::absolute(name).context(|| name.to_owned())?.display().to_string();
+        let entry = match (is_file, self.is_for_show) {
+            (true, true) => skiff_store::find(self.context, &path)?,
+            (true, false) => get::to_run(self.context, &path, PullWhen::Missing)?,
+            (false, true) => skiff_store::find(self.context, name)?,
+            (false, false) => get::to_run(self.context, name, PullWhen::Never)?,
+        };
+        Ok(BaseImage { id: entry.id, config: entry.config })
+    }
+
+    fn remote(&mut self, address: &str) -> Result<String> {
+        // Nothing is fetched only to be shown: it may be another file by then.
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.downloads.digest(address) }
     }
 
     fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String> {

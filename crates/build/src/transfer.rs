@@ -6,7 +6,7 @@
 mod tests;
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind};
+use std::io::{BufWriter, ErrorKind, Read as _, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -24,10 +24,14 @@ use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
 
 use crate::archive;
-use crate::context::sink::{EntrySink, PackedStream, Summed};
+use crate::context::sink::{EntrySink, Naming, PackedStream, Summed};
 use crate::context::{ChosenSource, Found, SourceTree};
+use crate::dockerfile::DirectoryCopy;
 use crate::plan::{CopyAction, PlannedSource};
+use crate::remote::Downloads;
 
+/// What is read and written at once.
+const PIECE: usize = 256 << 10;
 /// More than this no list of accounts has, in bytes.
 const LONGEST_ACCOUNTS: u64 = 16 << 20;
 
@@ -48,6 +52,8 @@ fn choose(
         match source {
             PlannedSource::Path(path) => chosen.extend(select(path)?.into_iter().map(ChosenSource::Path)),
             PlannedSource::Text { name, content } => chosen.push(ChosenSource::Text { name, content }),
+            // They come apart, and have no sum here.
+            PlannedSource::Remote { .. } => {}
         }
     }
     match chosen.is_empty() {
@@ -56,11 +62,21 @@ fn choose(
     }
 }
 
-fn is_one_file(chosen: &[ChosenSource<'_>]) -> bool {
-    match chosen {
-        [ChosenSource::Path(found)] => !found.is_directory,
-        [ChosenSource::Text { .. }] => true,
-        _ => false,
+/// What was chosen, as far as it decides what the destination is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    File,
+    Directory,
+    Several,
+}
+
+impl Shape {
+    fn of(chosen: &[ChosenSource<'_>]) -> Self {
+        match chosen {
+            [ChosenSource::Path(found)] if found.is_directory => Self::Directory,
+            [_] => Self::File,
+            _ => Self::Several,
+        }
     }
 }
 
@@ -68,11 +84,11 @@ fn emit(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], sink: &mut dyn EntryS
     for one in chosen {
         match one {
             ChosenSource::Path(found) => {
-                sink.source(&found.name, found.is_directory);
+                sink.source(&found.name, found.is_directory)?;
                 tree.emit(found, if found.is_directory { b"" } else { &found.name }, sink)?;
             }
             ChosenSource::Text { name, content } => {
-                sink.source(name.as_bytes(), false);
+                sink.source(name.as_bytes(), false)?;
                 emit_text(name, content, tree.mode, sink)?;
             }
         }
@@ -91,8 +107,7 @@ fn emit_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntryS
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     directory: PathBuf,
-    /// The name of the only file, if it is not its own.
-    name: Option<Vec<u8>>,
+    naming: Naming,
     owner: Option<(u32, u32)>,
 }
 
@@ -100,7 +115,20 @@ struct Place {
 ///
 /// # Errors
 /// They cannot be read or written, or are not those that were summed.
-pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
+pub fn from_context(
+    tree: SourceTree<'_>,
+    downloads: &Downloads,
+    action: &CopyAction,
+    target: BorrowedFd<'_>,
+) -> Result<()> {
+    for source in &action.sources {
+        if let PlannedSource::Remote { address, name, digest } = source {
+            from_server(&downloads.file(address, digest)?, name, action, target)?;
+        }
+    }
+    if action.sources.iter().all(PlannedSource::is_remote) {
+        return Ok(());
+    }
     let mut chosen = choose(&action.sources, |path| tree.select(path))?;
     let archives = if action.unpacks { archive::take(tree, &mut chosen)? } else { vec![] };
     if archives.is_empty() {
@@ -109,7 +137,7 @@ pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedF
             false => Err(changed()),
         };
     }
-    let place = place(action, false, target)?;
+    let place = place(action, Shape::Several, target)?;
     check_sum(tree, action)?;
     for archive in archives {
         unpack(archive, &place, Rights::AsPacked, target)?;
@@ -121,6 +149,34 @@ pub fn from_context(tree: SourceTree<'_>, action: &CopyAction, target: BorrowedF
     check_sum(tree, action)
 }
 
+/// Copies a file that was fetched. It is its owner's only, as in Docker, unless `--chmod` says something else.
+fn from_server(file: &File, name: &str, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
+    let place = place(action, Shape::File, target)?;
+    let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+    let unpacking = begin_unpacking(&read, &place, rights, target)?;
+    drop(read);
+    let packed = pack_one(file, name, action.mode, &place.naming, File::from(write));
+    both(packed, unpacking.end()?).map(drop)
+}
+
+fn pack_one(mut file: &File, name: &str, mode: Option<u16>, naming: &Naming, out: File) -> Result<String> {
+    let about = || name.to_owned();
+    let size = file.metadata().context(about)?.len();
+    let mut packed = PackedStream::new(BufWriter::with_capacity(PIECE, out), naming.clone());
+    let mtime = i64::try_from(now()).unwrap_or(0);
+    let entry = TarEntry::plain_file(name.as_bytes().to_vec(), size);
+    packed.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o600), ..entry })?;
+    file.rewind().context(about)?;
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match file.read(&mut buffer).context(about)? {
+            0 => return packed.finish(),
+            count => packed.data(&buffer[..count])?,
+        }
+    }
+}
+
 /// Copies files as they are; gives their sum.
 fn copy_chosen(
     tree: SourceTree<'_>,
@@ -128,12 +184,12 @@ fn copy_chosen(
     action: &CopyAction,
     target: BorrowedFd<'_>,
 ) -> Result<String> {
-    let place = place(action, is_one_file(chosen), target)?;
+    let place = place(action, Shape::of(chosen), target)?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let unpacking = begin_unpacking(&read, &place, rights, target)?;
     drop(read);
-    let packed = pack(tree, chosen, place.name.as_deref(), File::from(write));
+    let packed = pack(tree, chosen, &place.naming, File::from(write));
     let unpacked = unpacking.end()?;
     both(packed, unpacked)
 }
@@ -162,19 +218,19 @@ pub fn from_root(
         with_root(of, action.mode, |tree| {
             let of_source = |source: &PlannedSource| match source {
                 PlannedSource::Path(path) => tree.select(path),
-                PlannedSource::Text { .. } => Ok(vec![]),
+                PlannedSource::Text { .. } | PlannedSource::Remote { .. } => Ok(vec![]),
             };
             action.sources.iter().map(of_source).collect::<Result<Vec<_>>>()
         })
     })?
     .into_iter();
     let chosen = choose(&action.sources, |_| Ok(found.next().unwrap_or_default()))?;
-    let place = place(action, is_one_file(&chosen), target)?;
+    let place = place(action, Shape::of(&chosen), target)?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let packing = begin_inside(source, &[write.as_fd()], || -> Result<String> {
         let out = dup(&write).context(|| "pipe")?;
-        with_root(of, action.mode, |tree| pack(tree, &chosen, place.name.as_deref(), File::from(out)))
+        with_root(of, action.mode, |tree| pack(tree, &chosen, &place.naming, File::from(out)))
     })?;
     drop(write);
     let unpacking = begin_unpacking(&read, &place, rights, target)?;
@@ -202,8 +258,8 @@ fn both(packed: Result<String>, unpacked: skiff_copy::Result<NotCopied>) -> Resu
     }
 }
 
-fn pack(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], name: Option<&[u8]>, out: File) -> Result<String> {
-    let mut packed = PackedStream::new(BufWriter::with_capacity(256 << 10, out), name.map(<[u8]>::to_vec));
+fn pack(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], naming: &Naming, out: File) -> Result<String> {
+    let mut packed = PackedStream::new(BufWriter::with_capacity(PIECE, out), naming.clone());
     emit(tree, chosen, &mut packed)?;
     packed.finish()
 }
@@ -229,17 +285,19 @@ fn unpack(archive: File, place: &Place, rights: Rights, target: BorrowedFd<'_>) 
     both(Ok(String::new()), unpacked).map(drop)
 }
 
-fn place(action: &CopyAction, is_one_file: bool, target: BorrowedFd<'_>) -> Result<Place> {
+fn place(action: &CopyAction, shape: Shape, target: BorrowedFd<'_>) -> Result<Place> {
     act_inside(target, || {
         let path = Path::new(&action.destination);
         let owner = action.chown.as_deref().map(owner).transpose()?;
-        let is_directory = action.is_directory || !is_one_file || path.is_dir();
-        let place = match (is_directory, path.parent(), path.file_name()) {
-            (false, Some(parent), Some(name)) => {
-                Place { directory: parent.into(), name: Some(name.as_bytes().to_vec()), owner }
+        let is_directory = action.is_directory || shape == Shape::Several || path.is_dir();
+        let (directory, naming) = match (shape, action.directories, path.parent(), path.file_name()) {
+            (Shape::File, _, Some(parent), Some(name)) if !is_directory => {
+                (parent, Naming::Only(name.as_bytes().to_vec()))
             }
-            _ => Place { directory: path.into(), name: None, owner },
+            (_, DirectoryCopy::LikeCp, ..) if is_directory => (path, Naming::WithDirectory),
+            _ => (path, Naming::Own),
         };
+        let place = Place { directory: directory.into(), naming, owner };
         make_directories(&place.directory, owner, action.mode)?;
         Ok(place)
     })
@@ -303,7 +361,6 @@ fn owner(text: &str) -> Result<(u32, u32)> {
 }
 
 fn accounts(path: &str) -> Result<String> {
-    use std::io::Read;
     let mut bytes = vec![];
     match File::open(path) {
         Ok(file) => {

@@ -6,20 +6,23 @@ use clap::Args;
 
 pub const BUILT: &str = "\
 A Dockerfile's steps are run as root inside, over the image that FROM names, which is pulled if it is missing. Each step's changes
-are kept by what it depends on, and are not made again as long as that stays. docs/build.md lists what is supported; all else is
-refused with its line.";
+are kept by what it depends on, and are not made again as long as that stays. Definition files of Apptainer's (FILE.def) are built
+the same way. docs/build.md lists what is supported; all else is refused with its line.";
 
 #[derive(Args)]
 pub struct BuildArgs {
     /// Image name: [SERVER/]NAME[:TAG] [default: the name of the context's directory]
     #[arg(short = 't', long = "tag", value_name = "NAME")]
     pub tags: Vec<String>,
-    /// Dockerfile, or - for standard input [default: Dockerfile or Containerfile in the context]
+    /// Dockerfile or definition file, or - for standard input [default: Dockerfile, Containerfile, Apptainer or Singularity in the context]
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Value of an argument (ARG); without =VALUE, that of your variable
+    /// Value of an argument (ARG, %arguments); without =VALUE, that of your variable
     #[arg(long = "build-arg", value_name = "NAME=VALUE")]
     pub build_args: Vec<String>,
+    /// Secret for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE
+    #[arg(long = "secret", value_name = "SECRET")]
+    pub secrets: Vec<String>,
     /// Label of the image
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
@@ -29,6 +32,9 @@ pub struct BuildArgs {
     /// Platform to build for, which must be this host's
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub platform: Option<String>,
+    /// Do not run %test of a definition file
+    #[arg(long = "notest")]
+    pub no_test: bool,
     /// Run all steps again, and put none of their results into the cache
     #[arg(long)]
     pub no_cache: bool,
@@ -44,7 +50,7 @@ pub struct BuildArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
-    /// Directory with the files that COPY and ADD bring
+    /// Directory with the files that are copied; or a definition file, for the files of this directory
     #[arg(required_unless_present = "prune")]
     pub context: Option<PathBuf>,
 }

@@ -227,6 +227,7 @@ const ALL: &[Examples] = &[
         &[
             ("What the Dockerfile of this directory says:", "skiff build -t solver:2 ."),
             ("With an argument:", "skiff build -t solver:2 --build-arg MPI=openmpi ."),
+            ("What a definition file of Apptainer's says:", "skiff build solver.def"),
             ("See what would be run:", "skiff build --dry-run ."),
         ],
     ),

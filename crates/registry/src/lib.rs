@@ -15,6 +15,7 @@ mod artifact;
 pub mod auth;
 mod challenge;
 mod chunks;
+mod download;
 mod error;
 mod failure;
 mod fetch;
@@ -47,6 +48,7 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::{Named, ShortName};
 use ureq::http::{Method, header};
 
+pub use download::download;
 pub use error::{Error, Result, Told};
 pub use failure::{Failure, RegistryError};
 pub use fetch::Fetch;

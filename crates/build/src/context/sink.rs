@@ -2,15 +2,22 @@
 
 use std::io::Write;
 
+use serde::{Deserialize, Serialize};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::clock::now;
 use skiff_tar::{EntryKind, TarEntry, Writer};
 
 /// Takes files in their order.
 pub trait EntrySink {
     /// Begins a source; its entries follow.
-    fn source(&mut self, _name: &[u8], _is_directory: bool) {}
+    ///
+    /// # Errors
+    /// Nobody takes it any more.
+    fn source(&mut self, _name: &[u8], _is_directory: bool) -> Result<()> {
+        Ok(())
+    }
 
     /// A file; if it is a regular one, its bytes follow.
     ///
@@ -49,11 +56,12 @@ impl Summed {
 }
 
 impl EntrySink for Summed {
-    fn source(&mut self, name: &[u8], is_directory: bool) {
+    fn source(&mut self, name: &[u8], is_directory: bool) -> Result<()> {
         // No path of an entry has this length: so it is never taken for one.
         self.0.update(&u64::MAX.to_le_bytes());
         self.part(name);
         self.0.update(&[u8::from(is_directory)]);
+        Ok(())
     }
 
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
@@ -83,17 +91,33 @@ impl EntrySink for Summed {
 pub struct PackedStream<W> {
     writer: Writer<W>,
     sum: Summed,
-    /// What the only file is called in the stream, if not by its own name.
-    name: Option<Vec<u8>>,
+    naming: Naming,
+    /// In front of the names of the source's files.
+    prefix: Vec<u8>,
 }
+
+/// What files are called where they go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Naming {
+    /// As they are; what is in a directory, without that.
+    #[default]
+    Own,
+    /// The only file has this name.
+    Only(Vec<u8>),
+    /// What is in a directory stays below its name.
+    WithDirectory,
+}
+
+/// Permission bits of a directory that is copied itself: those of the user's own say nothing to others.
+const DIRECTORY_MODE: u16 = 0o755;
 
 /// The stream, in messages.
 const STREAM: &str = "stream of files";
 
 impl<W: Write> PackedStream<W> {
-    /// A stream without files. The name is that of the only file to come, if it is to have another one.
-    pub fn new(out: W, name: Option<Vec<u8>>) -> Self {
-        Self { writer: Writer::new(out), sum: Summed::default(), name }
+    /// A stream without files.
+    pub fn new(out: W, naming: Naming) -> Self {
+        Self { writer: Writer::new(out), sum: Summed::default(), naming, prefix: vec![] }
     }
 
     /// Ends the stream; gives the sum of what is in it.
@@ -107,15 +131,33 @@ impl<W: Write> PackedStream<W> {
 }
 
 impl<W: Write> EntrySink for PackedStream<W> {
-    fn source(&mut self, name: &[u8], is_directory: bool) {
-        self.sum.source(name, is_directory);
+    fn source(&mut self, name: &[u8], is_directory: bool) -> Result<()> {
+        self.sum.source(name, is_directory)?;
+        self.prefix.clear();
+        // The root itself has no name.
+        if is_directory && self.naming == Naming::WithDirectory && !name.is_empty() {
+            self.prefix = [name, b"/"].concat();
+            let path = self.prefix.clone();
+            let mtime = i64::try_from(now()).unwrap_or(0);
+            let directory = TarEntry {
+                kind: EntryKind::Directory,
+                mode: DIRECTORY_MODE,
+                mtime,
+                ..TarEntry::plain_file(path, 0)
+            };
+            self.writer.entry(&directory).context(|| STREAM)?;
+        }
+        Ok(())
     }
 
     fn entry(&mut self, entry: &TarEntry) -> Result<()> {
         self.sum.entry(entry)?;
         // As other programs write a directory's name.
         let slash: &[u8] = if entry.kind == EntryKind::Directory { b"/" } else { b"" };
-        let path = [self.name.as_deref().unwrap_or(&entry.path), slash].concat();
+        let path = match &self.naming {
+            Naming::Only(name) => [name, slash].concat(),
+            Naming::Own | Naming::WithDirectory => [&self.prefix, &entry.path, slash].concat(),
+        };
         self.writer.entry(&TarEntry { path, ..entry.clone() }).context(|| STREAM)
     }
 

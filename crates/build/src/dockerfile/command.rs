@@ -37,6 +37,15 @@ pub fn list(text: &str) -> Option<Vec<String>> {
     serde_json::from_str(text).ok()
 }
 
+/// Instructions that may have a list in JSON.
+pub const LISTS: [&str; 7] = ["ADD", "CMD", "COPY", "ENTRYPOINT", "RUN", "SHELL", "VOLUME"];
+
+/// Whether a text is a list in JSON, but not of texts alone: no command is meant by that.
+#[must_use]
+pub fn is_mixed_list(text: &str) -> bool {
+    list(text).is_none() && serde_json::from_str::<Vec<serde_json::Value>>(text).is_ok()
+}
+
 /// A list in JSON, or words with whitespace between. Quotes have no effect on these.
 #[must_use]
 pub fn list_or_words(text: &str) -> Vec<String> {

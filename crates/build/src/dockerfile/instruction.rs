@@ -1,8 +1,11 @@
 //! Single instructions: their words, and what of them is refused.
 
+use serde::{Deserialize, Serialize};
+
 use super::DockerfileError;
-use super::command::{Command, Flag, duration, flags, list, list_or_words, pairs};
-use super::lines::{Heredoc, InstructionLine, heredoc_name};
+use super::command::{Command, Flag, LISTS, duration, flags, is_mixed_list, list, list_or_words, pairs};
+use super::lines::{Heredoc, InstructionLine, heredoc_name, heredoc_words};
+use super::mount::{self, MountInstruction, MountKind};
 use super::words::split_quoted;
 
 /// One instruction of a stage.
@@ -28,12 +31,16 @@ pub enum Instruction {
     Maintainer(String),
     /// An instruction for those who build on the image.
     Onbuild(String),
+    /// A directory, unless it is there.
+    MakeDirectory(String),
     /// A command run now.
     Run(RunInstruction),
     /// What runs commands that are not lists.
     Shell(Vec<String>),
     /// The signal that ends a container.
     StopSignal(String),
+    /// Parts of the configuration that the image below has and this one has not.
+    Unset(&'static [&'static str]),
     /// Who runs commands.
     User(String),
     /// Directories meant for data.
@@ -49,6 +56,30 @@ pub struct RunInstruction {
     pub command: Command,
     /// Whether it has no network.
     pub no_network: bool,
+    /// What it sees beside the files of its stage.
+    pub mounts: Vec<MountInstruction>,
+    /// Variables of its own, with their values.
+    pub env: Vec<(String, String)>,
+    /// Whether it only tries the files: what it changes is not kept.
+    pub is_test: bool,
+}
+
+impl RunInstruction {
+    /// A program that is a text: where commands find it.
+    pub const SCRIPT: &str = "/.skiff-build/script";
+
+    /// A command and nothing else.
+    #[must_use]
+    pub fn new(command: Command) -> Self {
+        Self { command, no_network: false, mounts: vec![], env: vec![], is_test: false }
+    }
+
+    /// The same with a program.
+    #[must_use]
+    pub fn with_script(mut self, text: String) -> Self {
+        self.mounts.push(MountInstruction { kind: MountKind::Script(text), target: Self::SCRIPT.into() });
+        self
+    }
 }
 
 /// COPY and ADD.
@@ -62,10 +93,25 @@ pub struct CopyInstruction {
     pub chown: Option<String>,
     /// Permission bits, as written.
     pub chmod: Option<String>,
+    /// The sum that a file of another server must have, as written.
+    pub checksum: Option<String>,
+    /// What becomes of directories.
+    pub directories: DirectoryCopy,
     /// What is copied.
     pub sources: Vec<CopySource>,
     /// Where to, as written.
     pub destination: String,
+}
+
+/// What is copied of a directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DirectoryCopy {
+    /// What is in it.
+    #[default]
+    Contents,
+    /// As `cp -r` has it: itself, if the destination is there, else it becomes that.
+    LikeCp,
 }
 
 /// Something to copy.
@@ -95,6 +141,9 @@ pub enum Healthcheck {
 
 const KNOWN: &str = "ADD, ARG, CMD, COPY, ENTRYPOINT, ENV, EXPOSE, FROM, HEALTHCHECK, LABEL, ONBUILD, RUN, SHELL, STOPSIGNAL, USER, VOLUME and WORKDIR are known";
 
+/// Times of HEALTHCHECK below this, in nanoseconds, are mistaken for other units.
+const SHORTEST: u64 = 1_000_000;
+
 /// Reads an instruction other than FROM.
 ///
 /// # Errors
@@ -107,6 +156,9 @@ pub fn parse(line: &InstructionLine, escape: char) -> Result<Instruction, Docker
             true => parser.bad("the instruction has no arguments"),
             false => parser.unknown(),
         });
+    }
+    if LISTS.contains(&&*line.word) && is_mixed_list(&flags(rest, escape).1) {
+        return Err(parser.bad("a list may have texts only").hint(r#"["program", "argument"]"#));
     }
     match &*line.word {
         "RUN" => parser.run().map(Instruction::Run),
@@ -203,7 +255,7 @@ impl Parser<'_> {
 
     fn run(&self) -> Result<RunInstruction, DockerfileError> {
         let (flags, rest) = flags(&self.line.rest, self.escape);
-        let mut no_network = false;
+        let (mut no_network, mut mounts) = (false, vec![]);
         for flag in flags {
             let name = flag.name.clone();
             match (&*name, self.value(flag.clone())) {
@@ -217,57 +269,52 @@ impl Parser<'_> {
                     }
                 },
                 ("security", Ok(value)) if value == "sandbox" => {}
-                ("mount", value) => return Err(self.mount(&value?)),
-                _ => return Err(self.no_such_flag(&flag, "only --network is supported")),
+                ("mount", value) => {
+                    mounts.push(mount::parse(&value?).map_err(|(why, hint)| self.bad(why).hint(hint))?)
+                }
+                _ => return Err(self.no_such_flag(&flag, "only --mount and --network are supported")),
             }
         }
         if rest.is_empty() {
             return Err(self.bad("no command"));
         }
-        Ok(RunInstruction { command: self.command(&rest)?, no_network })
-    }
-
-    fn mount(&self, value: &str) -> DockerfileError {
-        let kind = value.split(',').find_map(|part| part.strip_prefix("type=")).unwrap_or("bind");
-        self.bad(format!("--mount=type={kind}: not supported")).hint(match kind {
-            "cache" => "leave it out: each step is cached as a whole",
-            "bind" => "COPY brings the files; a later stage without them keeps the image small",
-            "secret" | "ssh" => "what must not be in the image can be mounted when it runs: skiff run -v",
-            _ => "leave it out",
-        })
+        let mut run = self.command(&rest);
+        run.mounts.extend(mounts);
+        Ok(RunInstruction { no_network, ..run })
     }
 
     /// The command with its here-documents. One that stands alone is the command; with other words around it the shell reads it.
-    fn command(&self, rest: &str) -> Result<Command, DockerfileError> {
-        let is_alone = matches!(&split_quoted(rest, self.escape)[..], [word] if heredoc_name(word, self.escape).is_some());
+    fn command(&self, rest: &str) -> RunInstruction {
+        let words = heredoc_words(split_quoted(rest, self.escape), self.escape);
+        let is_alone = matches!(&words[..], [word] if heredoc_name(word, self.escape).is_some());
         match &self.line.heredocs[..] {
-            [] => Ok(Command::parse(rest)),
-            [only] if is_alone => match only.content.starts_with("#!") {
-                true => Err(self
-                    .bad("a here-document that begins with #! is not supported")
-                    .hint(format!("name the program before it: RUN python3 <<{}", only.name))),
-                false => Ok(Command::Shell(only.content.clone())),
-            },
+            [] => RunInstruction::new(Command::parse(rest)),
+            [only] if is_alone && only.content.starts_with("#!") => {
+                let command = Command::Exec(vec![RunInstruction::SCRIPT.into()]);
+                RunInstruction::new(command).with_script(only.content.clone())
+            }
+            [only] if is_alone => RunInstruction::new(Command::Shell(only.content.clone())),
             all => {
                 let bodies: String = all.iter().map(|doc| format!("\n{}{}", doc.raw, doc.name)).collect();
-                Ok(Command::Shell(format!("{rest}{bodies}")))
+                RunInstruction::new(Command::Shell(format!("{rest}{bodies}")))
             }
         }
     }
 
     fn transfer(&self, unpacks: bool) -> Result<CopyInstruction, DockerfileError> {
         let (flags, rest) = flags(&self.line.rest, self.escape);
-        let (mut from, mut chown, mut chmod) = (None, None, None);
+        let (mut from, mut chown, mut chmod, mut checksum) = (None, None, None, None);
         for flag in flags {
             match &*flag.name {
                 "from" if !unpacks => from = Some(self.value(flag)?),
                 "chown" => chown = Some(self.value(flag)?),
                 "chmod" => chmod = Some(self.value(flag)?),
+                "checksum" if unpacks => checksum = Some(self.value(flag)?),
                 // Each step is a layer of its own already: that is what the flag is for.
                 "link" => {}
                 _ => {
                     let hint = if unpacks {
-                        "only --chown and --chmod are supported"
+                        "only --checksum, --chown and --chmod are supported"
                     } else {
                         "only --from, --chown, --chmod and --link are supported"
                     };
@@ -280,11 +327,16 @@ impl Parser<'_> {
                 .bad("--from: variables are not replaced there")
                 .hint("FROM $IMAGE AS NAME makes a stage, and --from=NAME names it"));
         }
-        let mut words = list_or_words(&rest);
+        let mut words = heredoc_words(list_or_words(&rest), self.escape);
         let destination = words
             .pop()
             .filter(|_| !words.is_empty())
             .ok_or_else(|| self.bad("write SOURCE ... DESTINATION"))?;
+        if heredoc_name(&destination, self.escape).is_some() {
+            return Err(self
+                .bad(format!("{destination}: a here-document is no destination"))
+                .hint("COPY <<NAME FILE"));
+        }
         let mut docs = self.line.heredocs.iter();
         let source = |word: String| match heredoc_name(&word, self.escape).and_then(|_| docs.next()) {
             Some(doc) => CopySource::Text(doc.clone()),
@@ -300,7 +352,8 @@ impl Parser<'_> {
                 .bad(format!("{destination}: several files need a directory"))
                 .hint(format!("{destination}/")));
         }
-        Ok(CopyInstruction { unpacks, from, chown, chmod, sources, destination })
+        let directories = DirectoryCopy::Contents;
+        Ok(CopyInstruction { unpacks, from, chown, chmod, checksum, directories, sources, destination })
     }
 
     fn healthcheck(&self) -> Result<Healthcheck, DockerfileError> {
@@ -336,8 +389,8 @@ impl Parser<'_> {
             };
             let name = flag.name.clone();
             let value = self.value(flag)?;
-            let time = duration(&value).ok_or_else(|| {
-                self.bad(format!("--{name}={value}: not a time")).hint("30s, 1m30s, 500ms ...")
+            let time = duration(&value).filter(|time| *time == 0 || *time >= SHORTEST).ok_or_else(|| {
+                self.bad(format!("--{name}={value}: not a time of 1ms or more")).hint("30s, 1m30s, 500ms ...")
             })?;
             times.push((key, time));
         }

@@ -157,7 +157,8 @@ impl Reader<'_> {
     }
 
     fn heredocs(&mut self, number: usize, rest: &str) -> Result<Vec<Heredoc>, DockerfileError> {
-        let begun = split_quoted(rest, self.escape).into_iter().filter_map(|word| begin(&word, self.escape));
+        let words = heredoc_words(split_quoted(rest, self.escape), self.escape);
+        let begun = words.iter().filter_map(|word| begin(word, self.escape));
         let mut found = vec![];
         for (name, is_expanded, strips_tabs) in begun.collect::<Vec<_>>() {
             let (mut content, mut raw, mut ended) = (String::new(), String::new(), false);
@@ -181,6 +182,29 @@ impl Reader<'_> {
     }
 }
 
+/// The words of an instruction, with what begins a here-document and its name as one word: `<< NAME`, as shells have it, too.
+#[must_use]
+pub fn heredoc_words(split: Vec<String>, escape: char) -> Vec<String> {
+    let mut words: Vec<String> = vec![];
+    for word in split {
+        match words.last_mut() {
+            Some(before) if is_operator(before) => {
+                // Behind a blank it belongs to the name.
+                before.extend(word.starts_with('-').then_some(escape));
+                before.push_str(&word);
+            }
+            _ => words.push(word),
+        }
+    }
+    words
+}
+
+/// Whether a word is `<<` or `<<-` alone, so that the name is the next one.
+fn is_operator(word: &str) -> bool {
+    let rest = word.trim_start_matches(|c: char| c.is_ascii_digit());
+    matches!(rest, "<<" | "<<-")
+}
+
 /// What a word `<<NAME` begins: its name, whether variables in it have their values, and whether it loses leading tabs.
 fn begin(word: &str, escape: char) -> Option<(String, bool, bool)> {
     let text = word.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix("<<")?;
@@ -188,9 +212,23 @@ fn begin(word: &str, escape: char) -> Option<(String, bool, bool)> {
     if text.contains('<') {
         return None;
     }
-    let name = expand(text, escape, &|_| None).ok().filter(|name| !name.is_empty())?;
-    let is_expanded = name == text;
-    Some((name, is_expanded, strips_tabs))
+    // A name is no variable.
+    let name = expand(text, escape, &|name| Some(format!("${name}"))).ok().filter(|name| !name.is_empty())?;
+    Some((name, !is_quoted(text, escape), strips_tabs))
+}
+
+fn is_quoted(text: &str, escape: char) -> bool {
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\'' | '"' => return true,
+            c if c == escape => {
+                chars.next();
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Whether a word begins a here-document; its name then.

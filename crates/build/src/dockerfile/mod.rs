@@ -6,14 +6,19 @@
 pub mod command;
 mod instruction;
 mod lines;
+mod mount;
+mod substitute;
 #[cfg(test)]
 mod tests;
 pub mod words;
 
+use std::collections::BTreeSet;
+
 pub use command::Command;
-pub use instruction::{CopyInstruction, CopySource, Healthcheck, Instruction, RunInstruction};
+pub use instruction::{CopyInstruction, CopySource, DirectoryCopy, Healthcheck, Instruction, RunInstruction};
 pub use lines::Heredoc;
 use lines::InstructionLine;
+pub use mount::{MountInstruction, MountKind};
 
 /// A Dockerfile is not longer, in bytes.
 pub const LONGEST: usize = 4 << 20;
@@ -57,13 +62,26 @@ pub struct InstructionStep {
     pub instruction: Instruction,
 }
 
+/// What a stage begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StageFrom {
+    /// What FROM says: an image, a stage before, or `scratch`.
+    Written(String),
+    /// An image of this name, to be pulled if need be.
+    Image(String),
+    /// An image of the user's list, or in a file or directory.
+    Local(String),
+    /// No files.
+    Scratch,
+}
+
 /// A stage, from its FROM to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     /// Number of FROM's line.
     pub line: usize,
-    /// What it begins with, as written: an image, a stage before, or `scratch`.
-    pub from: String,
+    /// What it begins with.
+    pub from: StageFrom,
     /// The platform, as written.
     pub platform: Option<String>,
     /// Name of the stage, in small letters.
@@ -83,6 +101,10 @@ pub struct Dockerfile {
     pub args: Vec<(usize, String, Option<String>)>,
     /// The stages; at least one.
     pub stages: Vec<Stage>,
+    /// Whether it is made of a definition of Apptainer's.
+    pub is_definition: bool,
+    /// Arguments that have their values already.
+    pub used_args: BTreeSet<String>,
 }
 
 /// Reads a Dockerfile.
@@ -101,7 +123,8 @@ pub fn parse(text: &str) -> Result<Dockerfile, DockerfileError> {
     if let Some(line) = lines.get(MOST_INSTRUCTIONS) {
         return Err(DockerfileError::new(line.number, format!("more than {MOST_INSTRUCTIONS} instructions")));
     }
-    let mut file = Dockerfile { escape, syntax, args: vec![], stages: vec![] };
+    let (stages, used_args) = (vec![], BTreeSet::new());
+    let mut file = Dockerfile { escape, syntax, args: vec![], stages, is_definition: false, used_args };
     for line in lines {
         if line.word == "FROM" {
             let stage = from(&line, escape)?;
@@ -190,7 +213,8 @@ fn from(line: &InstructionLine, escape: char) -> Result<Stage, DockerfileError> 
         return Err(bad(format!("{name:?} is not a name of a stage"))
             .hint("a name begins with a letter, and has letters, digits, `-`, `_` and `.`"));
     }
-    Ok(Stage { line: line.number, from: from.into(), platform, name, steps: vec![] })
+    let from = StageFrom::Written(from.into());
+    Ok(Stage { line: line.number, from, platform, name, steps: vec![] })
 }
 
 fn is_stage_name(name: &str) -> bool {

@@ -1,7 +1,12 @@
 //! Words of an instruction: quotes, escapes and variables, as BuildKit reads them.
 
+#[cfg(test)]
+mod tests;
+
 use std::iter::Peekable;
 use std::str::Chars;
+
+use super::substitute::{PatternError, replaced, without_prefix, without_suffix};
 
 /// What a word cannot be read for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,8 +18,11 @@ pub enum WordError {
     #[error("`{0}` is not a variable: write $NAME, ${{NAME}} or ${{NAME:-DEFAULT}}")]
     Substitution(String),
     /// A modifier of BuildKit's that is not known here.
-    #[error("`{0}`: only the modifiers :- - :+ + :? and ? of a variable are supported")]
+    #[error("`{0}`: only the modifiers :- - :+ + :? ? # ## % %% / and // of a variable are known")]
     Modifier(String),
+    /// Nothing can be taken from the value.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
     /// A variable that must have a value.
     #[error("variable {name}: {why}")]
     Missing {
@@ -36,8 +44,7 @@ const MOST_NESTED: usize = 32;
 /// # Errors
 /// A quote or brace is not closed, or a variable is missing that must have a value.
 pub fn expand(word: &str, escape: char, value: &dyn Fn(&str) -> Option<String>) -> Result<String, WordError> {
-    let mut expander = Expander { chars: word.chars().peekable(), escape, value, depth: 0, has_quotes: true };
-    expander.until(None)
+    Expander::new(word, escape, value, true).until(None)
 }
 
 /// A text with the values of its variables. Quotes in it are characters as others.
@@ -49,9 +56,7 @@ pub fn expand_text(
     escape: char,
     value: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, WordError> {
-    let mut expander =
-        Expander { chars: text.chars().peekable(), escape, value, depth: 0, has_quotes: false };
-    expander.until(None)
+    Expander::new(text, escape, value, false).until(None)
 }
 
 struct Expander<'a> {
@@ -60,9 +65,15 @@ struct Expander<'a> {
     value: &'a dyn Fn(&str) -> Option<String>,
     depth: usize,
     has_quotes: bool,
+    /// Whether escapes stay, for whoever reads a pattern.
+    keeps_escapes: bool,
 }
 
-impl Expander<'_> {
+impl<'a> Expander<'a> {
+    fn new(text: &'a str, escape: char, value: &'a dyn Fn(&str) -> Option<String>, has_quotes: bool) -> Self {
+        Self { chars: text.chars().peekable(), escape, value, depth: 0, has_quotes, keeps_escapes: false }
+    }
+
     /// Reads up to `end`, which is taken away, or to the end of the word.
     fn until(&mut self, end: Option<char>) -> Result<String, WordError> {
         let mut read = String::new();
@@ -73,7 +84,10 @@ impl Expander<'_> {
                 '"' if self.has_quotes => self.double_quoted(&mut read)?,
                 '$' => read.push_str(&self.variable()?),
                 // At the very end of a word it stands for nothing.
-                c if c == self.escape => read.extend(self.chars.next()),
+                c if c == self.escape => {
+                    read.extend(self.keeps_escapes.then_some(c));
+                    read.extend(self.chars.next());
+                }
                 c => read.push(c),
             }
         }
@@ -100,7 +114,10 @@ impl Expander<'_> {
                 Some('"') => return Ok(()),
                 Some('$') => read.push_str(&self.variable()?),
                 Some(c) if c == self.escape => match self.chars.next() {
-                    Some(next) if next == '"' || next == '$' || next == self.escape => read.push(next),
+                    Some(next) if next == '"' || next == '$' || next == self.escape => {
+                        read.extend(self.keeps_escapes.then_some(c));
+                        read.push(next);
+                    }
                     next => {
                         read.push(c);
                         read.extend(next);
@@ -151,25 +168,64 @@ impl Expander<'_> {
             Some('}') => return Ok((self.value)(&name).unwrap_or_default()),
             Some(':') => true,
             Some(c @ ('-' | '+' | '?')) => return self.modified(&name, c, false),
-            Some(c @ ('#' | '%' | '/')) => return Err(WordError::Modifier(format!("${{{name}{c}"))),
+            Some(c @ ('#' | '%')) => return self.trimmed(&name, c),
+            Some('/') => return self.substituted(&name),
             Some(c) => return Err(WordError::Substitution(format!("${{{name}{c}"))),
             None => return Err(WordError::Substitution(format!("${{{name}"))),
         };
         match self.chars.next() {
             Some(c @ ('-' | '+' | '?')) => self.modified(&name, c, is_colon),
+            Some(c @ ('#' | '%')) => self.trimmed(&name, c),
             Some(c) => Err(WordError::Modifier(format!("${{{name}:{c}"))),
             None => Err(WordError::Substitution(format!("${{{name}:"))),
         }
     }
 
-    /// With a colon, a variable without characters counts as missing.
-    fn modified(&mut self, name: &str, modifier: char, is_colon: bool) -> Result<String, WordError> {
+    /// A pattern up to `end`, or what goes in its place.
+    fn pattern(&mut self, end: char) -> Result<String, WordError> {
+        let kept = std::mem::replace(&mut self.keeps_escapes, true);
+        let pattern = self.nested(end);
+        self.keeps_escapes = kept;
+        pattern
+    }
+
+    /// What is in braces, up to `end`.
+    fn nested(&mut self, end: char) -> Result<String, WordError> {
         self.depth += 1;
         if self.depth > MOST_NESTED {
             return Err(WordError::Nested);
         }
-        let word = self.until(Some('}'))?;
+        let word = self.until(Some(end))?;
         self.depth -= 1;
+        Ok(word)
+    }
+
+    /// `${NAME#PATTERN}` and `${NAME%PATTERN}`; the longest match counts where the sign is doubled.
+    fn trimmed(&mut self, name: &str, sign: char) -> Result<String, WordError> {
+        let pattern = self.pattern('}')?;
+        let (is_longest, pattern) = match pattern.strip_prefix(sign) {
+            Some(pattern) => (true, pattern),
+            None => (false, &*pattern),
+        };
+        let value = (self.value)(name).unwrap_or_default();
+        Ok(match sign {
+            '#' => without_prefix(&value, pattern, is_longest),
+            _ => without_suffix(&value, pattern, is_longest),
+        }?)
+    }
+
+    /// `${NAME/PATTERN/TEXT}`; all matches count where the first slash is doubled.
+    fn substituted(&mut self, name: &str) -> Result<String, WordError> {
+        let is_all = self.chars.next_if_eq(&'/').is_some();
+        let (pattern, text) = (self.pattern('/')?, self.pattern('}')?);
+        Ok(replaced(&(self.value)(name).unwrap_or_default(), &pattern, &text, is_all)?)
+    }
+
+    /// With a colon, a variable without characters counts as missing.
+    fn modified(&mut self, name: &str, modifier: char, is_colon: bool) -> Result<String, WordError> {
+        let kept = std::mem::replace(&mut self.keeps_escapes, false);
+        let word = self.nested('}')?;
+        self.keeps_escapes = kept;
         let value = (self.value)(name).filter(|value| !is_colon || !value.is_empty());
         match (modifier, value) {
             ('+', value) => Ok(value.map(|_| word).unwrap_or_default()),
@@ -212,131 +268,4 @@ pub fn split_quoted(text: &str, escape: char) -> Vec<String> {
         words.push(word);
     }
     words
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn value(name: &str) -> Option<String> {
-        let known = [
-            ("PWD", "/home"),
-            ("NULL", ""),
-            ("1", "one"),
-            ("1x", "wrong"),
-            ("KOREAN", "한국어"),
-            ("abc", "bar"),
-        ];
-        known.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into())
-    }
-
-    /// The facts are those of BuildKit's own table of variables.
-    #[test]
-    fn words_are_buildkits() {
-        for (word, want) in [
-            ("hello", "hello"),
-            ("he'll'o", "hello"),
-            ("he'll''o'", "hello"),
-            (r"he\'llo", "he'llo"),
-            (r"he\\'llo'", r"he\llo"),
-            (r"abc\tdef", "abctdef"),
-            (r#""abc\tdef""#, r"abc\tdef"),
-            (r#""abc\\tdef""#, r"abc\tdef"),
-            (r"'abc\tdef'", r"abc\tdef"),
-            (r#""he\"llo""#, "he\"llo"),
-            (r#"'he\"llo'"#, r#"he\"llo"#),
-            ("'hello there'", "hello there"),
-            ("''", ""),
-            (r#""""#, ""),
-            ("he$PWD.", "he/home."),
-            (r"he\$PWD", "he$PWD"),
-            (r"he\\$PWD", r"he\/home"),
-            ("he$PWD$PWD", "he/home/home"),
-            (r#""he$PWD""#, "he/home"),
-            ("'he$PWD'", "he$PWD"),
-            (r#""he\$PWD""#, "he$PWD"),
-            ("he$hi", "he"),
-            ("he${hi}", "he"),
-            ("he${PWD}x", "he/homex"),
-            ("he${XXX:-000}xx", "he000xx"),
-            ("he${PWD:-000}xx", "he/homexx"),
-            ("he${XXX:-$PWD}xx", "he/homexx"),
-            ("he${XXX:-${PWD:-yyy}}xx", "he/homexx"),
-            ("he${XXX:-${YYY:-yyy}}xx", "heyyyxx"),
-            ("he${NULL:-def}xx", "hedefxx"),
-            ("he${NULL-def}xx", "hexx"),
-            ("he${XXX-def}xx", "hedefxx"),
-            ("he${XXX:+000}xx", "hexx"),
-            ("he${PWD:+000}xx", "he000xx"),
-            ("he${NULL:+000}xx", "hexx"),
-            ("he${NULL+000}xx", "he000xx"),
-            ("he${PWD:+${XXX:-alt}}xx", "healtxx"),
-            ("he${XXX:-'a b'}", "hea b"),
-            ("${PWD:?no}", "/home"),
-            ("${NULL?no}", ""),
-            ("$1x", "onex"),
-            ("$.x", "$.x"),
-            ("he$", "he$"),
-            ("he\\", "he"),
-            ("안녕$KOREAN", "안녕한국어"),
-            ("$abc,$def", "bar,"),
-            (r"\${foo}", "${foo}"),
-        ] {
-            assert_eq!(expand(word, '\\', &value).as_deref(), Ok(want), "{word}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_refused() {
-        for word in [
-            "'",
-            "he'llo",
-            "\"x",
-            "${",
-            "${}",
-            "${PWD",
-            "${PWD:",
-            "${PWD:}",
-            "${PWD:-x",
-            "${.x}",
-            "${PWD x}",
-            "${XXX:?}",
-            "${NULL:?no}",
-            "${PWD%/*}",
-            "${PWD#/}",
-            "${PWD/a/b}",
-        ] {
-            assert!(expand(word, '\\', &value).is_err(), "{word}");
-        }
-        assert_eq!(expand(&"${A:-".repeat(100_000), '\\', &value), Err(WordError::Nested));
-        let missing = expand("${XXX:?set it}", '\\', &value).expect_err("missing").to_string();
-        assert_eq!(missing, "variable XXX: set it");
-    }
-
-    #[test]
-    fn texts_keep_their_quotes() {
-        assert_eq!(
-            expand_text("it's \"$PWD\" \\$PWD\n", '\\', &value).as_deref(),
-            Ok("it's \"/home\" $PWD\n")
-        );
-    }
-
-    #[test]
-    fn another_escape_character() {
-        assert_eq!(expand(r"c:\dir`$x", '`', &value).as_deref(), Ok(r"c:\dir$x"));
-    }
-
-    #[test]
-    fn quotes_keep_whitespace_in_a_word() {
-        for (text, want) in [
-            ("a=1  b='x y'", vec!["a=1", "b='x y'"]),
-            (r"a=x\ y b", vec![r"a=x\ y", "b"]),
-            (r#"a="x \" y" b"#, vec![r#"a="x \" y""#, "b"]),
-            (r"a='\' b", vec![r"a='\'", "b"]),
-            ("", vec![]),
-            (" \t ", vec![]),
-        ] {
-            assert_eq!(split_quoted(text, '\\'), want, "{text}");
-        }
-    }
 }

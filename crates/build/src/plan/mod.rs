@@ -1,7 +1,10 @@
 //! From a Dockerfile to the steps of a build: what each does, and the key by which the cache knows it. Nothing is run; what has to be looked up
 //! is asked of [`PlanLookup`], so tests make it up, and `--dry-run` prints what is carried out.
 
+mod action;
 mod arguments;
+mod run;
+mod source;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -15,8 +18,10 @@ use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::image::ImageId;
 
-use crate::dockerfile::{Dockerfile, DockerfileError};
+use crate::dockerfile::{Dockerfile, DockerfileError, StageFrom};
+pub use action::{Action, CopyAction, CopyFrom, PlannedMount, PlannedMountKind, PlannedSource, RunAction};
 use arguments::Arguments;
+pub use run::MOUNTED;
 use stage::StagePlanner;
 pub use stage::check_platform;
 
@@ -36,6 +41,18 @@ pub trait PlanLookup {
     /// # Errors
     /// There is none.
     fn image(&mut self, reference: &str) -> Result<BaseImage>;
+
+    /// An image of the user's list, or in a file or directory.
+    ///
+    /// # Errors
+    /// There is none.
+    fn local_image(&mut self, name: &str) -> Result<BaseImage>;
+
+    /// The digest of a file of another server.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    fn remote(&mut self, address: &str) -> Result<String>;
 
     /// The sum of files of the context.
     ///
@@ -66,6 +83,8 @@ pub struct BuildPlan {
     pub stages: Vec<PlannedStage>,
     /// What the user is told.
     pub notes: Vec<String>,
+    /// Whether the last layer tells variables for the configuration: see [`definition`](crate::definition).
+    pub has_variables: bool,
 }
 
 /// A stage.
@@ -101,7 +120,7 @@ pub enum StageBase {
 pub struct Key(pub String);
 
 /// Counts up whenever the same steps make other files, or are written otherwise: then no layer from before is taken.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 impl Key {
     /// The key of what is made of this.
@@ -120,84 +139,6 @@ pub struct PlannedStep {
     pub text: String,
     /// What it does to files, if anything.
     pub action: Option<(Key, Action)>,
-}
-
-/// What a step does to files.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Action {
-    /// Runs a command.
-    Run(RunAction),
-    /// Copies files.
-    Copy(CopyAction),
-    /// Makes a directory, unless it is there.
-    MakeDirectory(String),
-}
-
-/// A command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RunAction {
-    /// The program and its arguments.
-    pub words: Vec<String>,
-    /// Variables.
-    pub env: Vec<(String, String)>,
-    /// Variables that the result does not depend on: proxies.
-    #[serde(skip)]
-    pub uncounted: Vec<(String, String)>,
-    /// Where it begins.
-    pub workdir: String,
-    /// Who runs it.
-    pub user: String,
-    /// Whether it has no network.
-    pub no_network: bool,
-}
-
-/// Files to copy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CopyAction {
-    /// Whether archives are unpacked.
-    pub unpacks: bool,
-    /// Where they come from.
-    pub from: CopyFrom,
-    /// Which ones.
-    pub sources: Vec<PlannedSource>,
-    /// The sum of those of the context; nothing for others.
-    pub sum: String,
-    /// Where to: an absolute path.
-    pub destination: String,
-    /// Whether that is a directory, whatever is there.
-    pub is_directory: bool,
-    /// `USER[:GROUP]`.
-    pub chown: Option<String>,
-    /// Permission bits.
-    pub mode: Option<u16>,
-}
-
-/// Where copied files come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CopyFrom {
-    /// The context.
-    Context,
-    /// A stage, by its place among the planned ones.
-    Stage(usize),
-    /// An image.
-    Image(ImageId),
-}
-
-/// Something to copy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PlannedSource {
-    /// Files at a path, which may have wildcards.
-    Path(String),
-    /// A file.
-    Text {
-        /// Name of the file.
-        name: String,
-        /// What is in it.
-        content: String,
-    },
 }
 
 /// Plans a build.
@@ -225,7 +166,7 @@ pub fn plan(
     if let Some(syntax) = &file.syntax {
         notes.push(format!("# syntax={syntax} is ignored: Skiff reads the file itself"));
     }
-    Ok(BuildPlan { stages, notes })
+    Ok(BuildPlan { stages, notes, has_variables: file.is_definition })
 }
 
 /// The stage of this name, or of this number, before another.
@@ -281,6 +222,44 @@ impl Planner<'_> {
         self.stages.push(stage);
         self.planned.insert(number, self.stages.len() - 1);
         Ok(self.stages.len() - 1)
+    }
+
+    /// What a stage begins with: its files, their key, the configuration and the arguments that it brings.
+    fn base(
+        &mut self,
+        number: usize,
+        from: StageFrom,
+    ) -> Result<(StageBase, Key, Value, BTreeMap<String, String>)> {
+        let ids = &self.options.ids;
+        let image = match from {
+            StageFrom::Scratch => {
+                return Ok((
+                    StageBase::Scratch,
+                    Key::of(&json!(["scratch", ids])),
+                    json!({}),
+                    BTreeMap::new(),
+                ));
+            }
+            StageFrom::Written(from) if from == "scratch" => return self.base(number, StageFrom::Scratch),
+            StageFrom::Written(from) if from.is_empty() => {
+                return Err(Fault::new("FROM: no image is named").hint(
+                    "give the argument a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before FROM",
+                ));
+            }
+            StageFrom::Written(from) => {
+                let earlier = find_stage(self.file, &from, number).filter(|_| from.parse::<usize>().is_err());
+                if let Some(earlier) = earlier {
+                    let at = self.stage(earlier)?;
+                    let PlannedStage { key, config, args, .. } = &self.stages[at];
+                    return Ok((StageBase::Stage(at), key.clone(), config.clone(), args.clone()));
+                }
+                self.surroundings.image(&from)?
+            }
+            StageFrom::Image(name) => self.surroundings.image(&name)?,
+            StageFrom::Local(name) => self.surroundings.local_image(&name)?,
+        };
+        let key = Key::of(&json!([image.id, ids]));
+        Ok((StageBase::Image(image.id), key, image.config, BTreeMap::new()))
     }
 
     /// A fault of a line.

@@ -9,30 +9,27 @@ use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Fault, Result};
 
 use super::{
-    Action, CopyAction, CopyFrom, Key, PlannedSource, PlannedStage, PlannedStep, Planner, RunAction,
-    StageBase, find_stage,
+    Action, CopyAction, CopyFrom, Key, PlannedSource, PlannedStage, PlannedStep, Planner, StageBase,
+    find_stage,
 };
-use crate::dockerfile::words::{expand, expand_text};
+use crate::dockerfile::words::expand;
 use crate::dockerfile::{
-    Command, CopyInstruction, CopySource, Healthcheck, Instruction, InstructionStep, RunInstruction,
-    parse_trigger,
+    Command, CopyInstruction, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger,
 };
 
 /// What runs lines of a command where SHELL names nothing else.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
-/// Where programs are where nothing says so, as Docker has it.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(super) struct StagePlanner<'p, 'a> {
-    planner: &'p mut Planner<'a>,
+    pub(super) planner: &'p mut Planner<'a>,
     number: usize,
     base: StageBase,
     key: Key,
     /// The whole configuration of the image below, and its part that is changed.
     whole: Value,
-    config: Instructions,
+    pub(super) config: Instructions,
     /// Arguments that have been named so far.
-    args: BTreeMap<String, String>,
+    pub(super) args: BTreeMap<String, String>,
     steps: Vec<PlannedStep>,
     /// Instructions that the image below has for this one.
     triggers: Vec<String>,
@@ -51,27 +48,11 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             let platform = read(planner, platform)?;
             check_platform(&platform).map_err(|fault| planner.at(line, fault))?;
         }
-        let from = read(planner, &stage.from)?;
-        if from.is_empty() {
-            return Err(planner.at(
-                line,
-                Fault::new(format!("FROM {}: no image is named", stage.from))
-                    .hint("give the argument a value: --build-arg NAME=VALUE, or ARG NAME=VALUE before FROM"),
-            ));
-        }
-        let earlier = find_stage(planner.file, &from, number).filter(|_| from.parse::<usize>().is_err());
-        let mut args = BTreeMap::new();
-        let (base, key, whole) = if let Some(earlier) = earlier {
-            let at = planner.stage(earlier)?;
-            let earlier = &planner.stages[at];
-            args.clone_from(&earlier.args);
-            (StageBase::Stage(at), earlier.key.clone(), earlier.config.clone())
-        } else if from == "scratch" {
-            (StageBase::Scratch, Key::of(&json!(["scratch", planner.options.ids])), json!({}))
-        } else {
-            let image = planner.surroundings.image(&from).map_err(|fault| planner.at(line, fault))?;
-            (StageBase::Image(image.id), Key::of(&json!([image.id, planner.options.ids])), image.config)
+        let from = match &stage.from {
+            StageFrom::Written(written) => StageFrom::Written(read(planner, written)?),
+            other => other.clone(),
         };
+        let (base, key, whole, args) = planner.base(number, from).map_err(|fault| planner.at(line, fault))?;
         let mut config = Instructions::new(&whole);
         let triggers = config.list("OnBuild");
         config.take("OnBuild");
@@ -103,9 +84,8 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         })?;
         let action = action.map(|action| {
             let mut parts = vec![json!(self.key), json!(action)];
-            // Where files come from that are not summed here.
-            if let Action::Copy(CopyAction { from: CopyFrom::Stage(at), .. }) = &action {
-                parts.push(json!(self.planner.stages[*at].key));
+            if let Action::Copy(copy) = &action {
+                parts.push(self.origin(copy));
             }
             self.key = Key::of(&json!(parts));
             (self.key.clone(), action)
@@ -114,16 +94,25 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         Ok(())
     }
 
+    /// What files depend on that are not summed here.
+    pub(super) fn origin(&self, copy: &CopyAction) -> Value {
+        match copy.from {
+            CopyFrom::Stage(at) => json!(self.planner.stages[at].key),
+            CopyFrom::Context | CopyFrom::Image(_) => Value::Null,
+        }
+    }
+
     /// What an instruction does to files, if anything.
     fn instruction(&mut self, instruction: &Instruction) -> Result<Option<Action>> {
         match instruction {
-            Instruction::Run(run) => Ok(Some(Action::Run(self.run(run)))),
+            Instruction::Run(run) => self.run(run).map(Action::Run).map(Some),
             Instruction::Copy(transfer) => self.copy(transfer).map(Action::Copy).map(Some),
             Instruction::Workdir(path) => {
                 let path = self.absolute(&self.word(path)?);
                 self.config.set("WorkingDir", path.clone());
                 Ok((path != "/").then_some(Action::MakeDirectory(path)))
             }
+            Instruction::MakeDirectory(path) => Ok(Some(Action::MakeDirectory(path.clone()))),
             Instruction::Arg(args) => {
                 args.iter().try_for_each(|(name, default)| self.arg(name, default.as_deref())).map(|()| None)
             }
@@ -172,7 +161,14 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
                 self.config.set("OnBuild", triggers);
             }
             Instruction::Maintainer(author) => self.whole["author"] = self.word(author)?.into(),
-            Instruction::Run(_) | Instruction::Copy(_) | Instruction::Workdir(_) | Instruction::Arg(_) => {}
+            Instruction::Unset(keys) => keys.iter().for_each(|key| {
+                self.config.take(key);
+            }),
+            Instruction::Run(_)
+            | Instruction::Copy(_)
+            | Instruction::MakeDirectory(_)
+            | Instruction::Workdir(_)
+            | Instruction::Arg(_) => {}
         }
         Ok(())
     }
@@ -182,14 +178,14 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
     }
 
     /// The value of a variable: ENV counts for more than ARG, wherever both stand.
-    fn value(&self, name: &str) -> Option<String> {
+    pub(super) fn value(&self, name: &str) -> Option<String> {
         let of = |setting: &String| {
             setting.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
         };
         self.config.list("Env").iter().rev().find_map(of).or_else(|| self.args.get(name).cloned())
     }
 
-    fn word(&self, word: &str) -> Result<String> {
+    pub(super) fn word(&self, word: &str) -> Result<String> {
         expand(word, self.planner.file.escape, &|name| self.value(name))
             .map_err(|e| Fault::new(e.to_string()))
     }
@@ -217,48 +213,20 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         Ok(())
     }
 
-    fn shell(&self) -> Vec<String> {
+    pub(super) fn shell(&self) -> Vec<String> {
         let shell = self.config.list("Shell");
         if shell.is_empty() { SHELL.map(String::from).into() } else { shell }
     }
 
-    fn workdir(&self) -> String {
+    pub(super) fn workdir(&self) -> String {
         absolute("/", self.config.text("WorkingDir"))
     }
 
-    fn absolute(&self, path: &str) -> String {
+    pub(super) fn absolute(&self, path: &str) -> String {
         absolute(&self.workdir(), path)
     }
 
-    fn run(&self, run: &RunInstruction) -> RunAction {
-        let mut env: Vec<(String, String)> = vec![];
-        for setting in self.config.list("Env") {
-            let (name, value) = setting.split_once('=').unwrap_or((&setting, ""));
-            env.push((name.into(), value.into()));
-        }
-        if !env.iter().any(|(name, _)| name == "PATH") {
-            env.push(("PATH".into(), PATH.into()));
-        }
-        let known = |env: &[(String, String)], name: &String| env.iter().any(|(known, _)| known == name);
-        for (name, value) in &self.args {
-            if !known(&env, name) {
-                env.push((name.clone(), value.clone()));
-            }
-        }
-        let uncounted =
-            self.planner.arguments.proxies().into_iter().filter(|(name, _)| !known(&env, name)).collect();
-        let user = self.config.text("User");
-        RunAction {
-            words: run.command.words(&self.shell()),
-            env,
-            uncounted,
-            workdir: self.workdir(),
-            user: if user.is_empty() { "0".into() } else { user.into() },
-            no_network: run.no_network,
-        }
-    }
-
-    fn copy(&mut self, transfer: &CopyInstruction) -> Result<CopyAction> {
+    pub(super) fn copy(&mut self, transfer: &CopyInstruction) -> Result<CopyAction> {
         let from = match &transfer.from {
             None => CopyFrom::Context,
             Some(name) => self.copy_from(name)?,
@@ -268,11 +236,20 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let destination = self.word(&transfer.destination)?;
         let last = destination.rsplit('/').next().unwrap_or_default();
         let is_directory = matches!(last, "" | ".");
-        let sources =
-            transfer.sources.iter().map(|source| self.source(source)).collect::<Result<Vec<_>>>()?;
+        let sources = transfer
+            .sources
+            .iter()
+            .map(|source| self.source(source, transfer))
+            .collect::<Result<Vec<_>>>()?;
         if sources.len() > 1 && !is_directory {
             return Err(Fault::new(format!("{destination}: several files need a directory"))
                 .hint(format!("{destination}/")));
+        }
+        let is_nameless = |source: &PlannedSource| matches!(source, PlannedSource::Remote { name, .. } if name.is_empty() && is_directory);
+        if let Some(PlannedSource::Remote { address, .. }) = sources.iter().find(|source| is_nameless(source))
+        {
+            return Err(Fault::new(format!("{address}: the address has no name for the file"))
+                .hint(format!("name the file: {}NAME", destination)));
         }
         if from != CopyFrom::Context
             && sources.iter().any(|source| matches!(source, PlannedSource::Text { .. }))
@@ -280,13 +257,14 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             return Err(Fault::new("--from: a here-document comes from no stage"));
         }
         let sum = match from {
-            CopyFrom::Context => self.planner.surroundings.sum(&sources, mode)?,
+            CopyFrom::Context => self.sum(&sources, mode)?,
             CopyFrom::Stage(_) | CopyFrom::Image(_) => String::new(),
         };
         let destination = self.absolute(&destination);
         Ok(CopyAction {
             unpacks: transfer.unpacks,
             from,
+            directories: transfer.directories,
             sources,
             sum,
             destination,
@@ -310,30 +288,6 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let text = self.word(word)?;
         let mode = u16::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
         mode.ok_or_else(|| Fault::new(format!("--chmod={text}: not an octal number up to 07777")))
-    }
-
-    fn source(&self, source: &CopySource) -> Result<PlannedSource> {
-        match source {
-            CopySource::Path(word) => {
-                let path = self.word(word)?;
-                let is_far = ["http://", "https://", "git://", "git@", "ssh://"]
-                    .iter()
-                    .any(|begin| path.starts_with(begin));
-                match is_far {
-                    true => Err(Fault::new(format!("{path}: files from other hosts are not supported"))
-                        .hint("fetch it with a RUN, or put it into the context")),
-                    false => Ok(PlannedSource::Path(path)),
-                }
-            }
-            CopySource::Text(doc) => {
-                let content = match doc.is_expanded {
-                    true => expand_text(&doc.content, self.planner.file.escape, &|name| self.value(name))
-                        .map_err(|e| Fault::new(e.to_string()))?,
-                    false => doc.content.clone(),
-                };
-                Ok(PlannedSource::Text { name: doc.name.clone(), content })
-            }
-        }
     }
 }
 

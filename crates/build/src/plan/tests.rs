@@ -20,6 +20,15 @@ impl PlanLookup for MadeUp {
         }
     }
 
+    fn local_image(&mut self, name: &str) -> Result<BaseImage> {
+        self.image(&format!("local:{name}"))
+    }
+
+    fn remote(&mut self, address: &str) -> Result<String> {
+        self.asked.push(address.into());
+        Ok(format!("sha256:{}", self.sum))
+    }
+
     fn sum(&mut self, sources: &[PlannedSource], _: Option<u16>) -> Result<String> {
         Ok(format!("{}{}", self.sum, sources.len()))
     }
@@ -212,9 +221,19 @@ fn keys_change_with_all_that_a_step_depends_on_and_nothing_else() {
 fn what_cannot_be_had_is_refused_with_its_line() {
     for (text, part) in [
         ("FROM missing", "Dockerfile:1: image missing"),
-        ("ARG V\nFROM $V", "Dockerfile:2: FROM $V: no image is named"),
+        ("ARG V\nFROM $V", "Dockerfile:2: FROM: no image is named"),
         ("FROM --platform=linux/s390x a", "Dockerfile:1: --platform=linux/s390x"),
-        ("FROM a\nADD https://x/y /", "Dockerfile:2: ADD: https://x/y: files from other hosts"),
+        ("FROM a\nCOPY https://x/y /", "Dockerfile:2: COPY: https://x/y: files from other hosts"),
+        ("FROM a\nADD http://x/y /", "Dockerfile:2: ADD: http://x/y: by http anybody"),
+        ("FROM a\nADD https://x/y.git /", "Dockerfile:2: ADD: https://x/y.git: repositories"),
+        ("FROM a\nADD git@x:y /", "Dockerfile:2: ADD: git@x:y: repositories"),
+        ("FROM a\nADD --checksum=sha256:1 https://x/y /", "Dockerfile:2: ADD: --checksum=sha256:1:"),
+        ("FROM a\nADD --checksum=sha256:1 y /", "Dockerfile:2: ADD: y: --checksum is for files"),
+        (
+            "FROM a\nADD --checksum=sha256:1 https://x/y https://x/z /",
+            "Dockerfile:2: ADD: https://x/y: --checksum is for one",
+        ),
+        ("FROM a\nADD https://x/ /d/", "Dockerfile:2: ADD: https://x/: the address has no name"),
         ("FROM a\nCOPY --chmod=64a x /", "Dockerfile:2: COPY: --chmod=64a"),
         ("FROM a\nCOPY --chmod=10000 x /", "Dockerfile:2: COPY: --chmod=10000"),
         ("FROM a\nCOPY --from=b x /\nFROM a AS b", "Dockerfile:2: COPY: --from=b: the stage is not before"),

@@ -45,7 +45,8 @@ fn what_is_packed_has_the_sum_of_the_plan_in_any_order_of_sources() {
     ] {
         with_tree(dir.path(), |tree| {
             let chosen = choose(&sources, |path| tree.select(path)).expect("chosen");
-            let packed = pack(tree, &chosen, None, tempfile::tempfile().expect("made")).expect("packed");
+            let packed =
+                pack(tree, &chosen, &Naming::Own, tempfile::tempfile().expect("made")).expect("packed");
             assert_eq!(packed, sum(tree, &sources).expect("summed"), "{sources:?}");
         });
     }

@@ -1,6 +1,7 @@
 //! The calls of Apptainer and Singularity. There as here one is oneself in a container, in one's home.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use skiff_spec::fault::{Fault, Result};
 
@@ -59,12 +60,14 @@ const PULL: [Rule; 5] = [
     (&["--name"], Becomes::Value("NAME")),
 ];
 
-const BUILD: [Rule; 4] = [
+const BUILD: [Rule; 6] = [
     (&["--force", "-F"], AS_EVER),
     (&["--disable-cache"], AS_EVER),
-    // No command of a definition is run.
+    // Commands of a definition are root's in any case.
     (&["--fakeroot", "-f"], AS_EVER),
     (&["--arch"], Becomes::Value("--arch")),
+    (&["--build-arg"], Becomes::Value("--build-arg")),
+    (&["--notest", "-T"], Becomes::Words(&["--notest"])),
 ];
 
 /// `A=1,B=2`.
@@ -95,7 +98,7 @@ pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
         command @ ("run" | "shell" | "instance" | "pull" | "inspect") if is_help => {
             one(own(&["help", command]))
         }
-        "build" if is_help => one(own(&["help", "export"])),
+        "build" if is_help => one(own(&["help", "build"])),
         "exec" => one(entered(program, "exec", rest, &["run", "--entrypoint="])?),
         "run" => one(entered(program, "run", rest, &["run"])?),
         "shell" => one(entered(program, "shell", rest, &["shell"])?),
@@ -174,29 +177,55 @@ fn pull(program: &str, words: &[OsString]) -> Result<Commands> {
     }
 }
 
-/// What there is in the place of Apptainer's definition files.
-const DEFINITIONS: &str =
-    "`skiff build` takes Dockerfiles; `%post` is its RUN, `%files` its COPY, `%environment` its ENV";
-
-/// `build FILE docker://IMAGE`.
+/// `build FILE docker://IMAGE`, or `build FILE DEFINITION`.
 fn build(program: &str, words: &[OsString]) -> Result<Commands> {
     let read = options(program, &[&BUILD], words)?;
+    let is_own = |option: &OsString, begin: &str| option.to_str().is_some_and(|text| text.starts_with(begin));
     match read.rest {
         [file, image] if image.to_str().is_some_and(|image| image.starts_with("docker://")) => {
-            into_file(program, read.options, image, file)
+            let options = read.options.into_iter().filter(|option| is_own(option, "--arch")).collect();
+            into_file(program, options, image, file)
         }
-        _ => Err(untranslated(program, "build from a definition", Some(DEFINITIONS))),
+        [_, image] if image.to_str().is_some_and(|image| image.contains("://")) => {
+            known(program, image).map(|_| ())?;
+            Err(untranslated(program, "build from another image", Some("skiff pull, and skiff export")))
+        }
+        [_, _] if read.options.iter().any(|option| is_own(option, "--arch")) => {
+            Err(untranslated(program, "build --arch", Some("a definition is built for this host only")))
+        }
+        [file, definition] => defined(program, read.options, definition, file),
+        _ => Err(untranslated(program, "build", Some("skiff build FILE.def"))),
     }
+}
+
+/// An image of a definition is called as its file is to be, without what that ends in.
+fn defined(
+    program: &str,
+    options: Vec<OsString>,
+    definition: &OsString,
+    file: &OsString,
+) -> Result<Commands> {
+    refuse_dash(program, definition)?;
+    is_written(program, file)?;
+    let stem = Path::new(file).file_stem().unwrap_or_default().to_ascii_lowercase();
+    let build = [own(&["build", "-t"]), vec![stem.clone()], options, vec![definition.clone()]].concat();
+    Ok(vec![build, [own(&["export"]), vec![stem, file.clone()]].concat()])
 }
 
 fn into_file(program: &str, options: Vec<OsString>, image: &OsString, file: &OsString) -> Result<Commands> {
     let image = known(program, image)?;
+    is_written(program, file)?;
+    let pull = [own(&["pull"]), options, vec![image.clone()]].concat();
+    Ok(vec![pull, [own(&["export"]), vec![image, file.clone()]].concat()])
+}
+
+/// Refuses files of forms that are only read here.
+fn is_written(program: &str, file: &OsString) -> Result<()> {
     refuse_dash(program, file)?;
     let text = file.to_string_lossy();
     if ![".sqsh", ".squashfs", ".erofs"].iter().any(|end| text.ends_with(end)) {
         let nearest = "name it FILE.sqsh, which Apptainer runs, too; or leave the file out: the image is kept by its name";
         return Err(Fault::new(format!("{program}: {text}: Skiff does not write SIF files")).hint(nearest));
     }
-    let pull = [own(&["pull"]), options, vec![image.clone()]].concat();
-    Ok(vec![pull, [own(&["export"]), vec![image, file.clone()]].concat()])
+    Ok(())
 }

@@ -91,10 +91,11 @@ const COMMIT: [Rule; 5] = [
     (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
 ];
 
-const BUILD: [Rule; 12] = [
+const BUILD: [Rule; 13] = [
     (&["--tag", "-t"], Becomes::Value("--tag")),
     (&["--file", "-f"], Becomes::Value("--file")),
     (&["--build-arg"], Becomes::Value("--build-arg")),
+    (&["--secret"], Becomes::Value("--secret")),
     (&["--label"], Becomes::Value("--label")),
     (&["--target"], Becomes::Value("--target")),
     (&["--platform"], Becomes::Value("--platform")),

@@ -1,0 +1,197 @@
+//! Apptainer's definition files as the stages that a Dockerfile would have, so that they are planned, carried out and cached alike.
+//!
+//! What sections mean is what Apptainer's documentation says, and where that leaves it open, what it does:
+//! <https://apptainer.org/docs/user/latest/definition_files.html>.
+
+mod files;
+mod scripts;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use crate::dockerfile::{
+    Dockerfile, DockerfileError, Instruction, InstructionStep, LONGEST, Stage, StageFrom,
+};
+use sections::{Section, StageText};
+
+pub use scripts::{AFTER, BEFORE, ENTRY, LABELS, SOMEBODY, VARIABLES, labels};
+
+/// What a definition is read with.
+#[derive(Debug, Clone, Default)]
+pub struct DefinitionOptions {
+    /// Values of arguments.
+    pub args: BTreeMap<String, String>,
+    /// Where relative paths of files count from.
+    pub here: PathBuf,
+    /// The directory that files may come from.
+    pub context: PathBuf,
+    /// Whether `%test` is not run.
+    pub no_test: bool,
+}
+
+/// Whether a file is a definition: by its name, or because its first line that says anything is a `Bootstrap`.
+#[must_use]
+pub fn is_definition(name: Option<&Path>, text: &str) -> bool {
+    let named = name.is_some_and(|name| {
+        let is_called = |known: &str| name.file_name().is_some_and(|name| name == known);
+        name.extension().is_some_and(|end| end == "def") || is_called("Apptainer") || is_called("Singularity")
+    });
+    let said = text.lines().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+    named || said.is_some_and(sections::is_bootstrap)
+}
+
+/// Reads a definition.
+///
+/// # Errors
+/// It cannot be read, or asks for what is not supported.
+pub fn parse(text: &str, options: &DefinitionOptions) -> Result<Dockerfile, DockerfileError> {
+    if text.len() > LONGEST {
+        return Err(DockerfileError::new(1, format!("the file is longer than {LONGEST} bytes")));
+    }
+    if let Some(at) = text.find('\0') {
+        let line = text[..at].matches('\n').count() + 1;
+        return Err(DockerfileError::new(line, "a byte of zero: this is not a text file"));
+    }
+    let mut used_args = BTreeSet::new();
+    let stages = sections::read(text, &options.args, &mut used_args)?;
+    if stages.is_empty() {
+        return Err(DockerfileError::new(1, "no Bootstrap: nothing to build")
+            .hint("a definition begins with `Bootstrap: docker` and `From: IMAGE`"));
+    }
+    let mut file = Dockerfile {
+        escape: '\\',
+        syntax: None,
+        args: vec![],
+        stages: vec![],
+        is_definition: true,
+        used_args,
+    };
+    for (at, stage) in stages.iter().enumerate() {
+        // Others are made anew for a change of their own only.
+        let text = (at + 1 == stages.len()).then_some(text);
+        let translated = Translator { stage, text, options, before: &file.stages, steps: vec![] }.stage()?;
+        file.stages.push(translated);
+    }
+    Ok(file)
+}
+
+/// Sections, and why some are refused.
+const KNOWN: [&str; 9] =
+    ["help", "files", "labels", "environment", "post", "runscript", "test", "startscript", "arguments"];
+
+fn check_section(section: &Section) -> Result<(), DockerfileError> {
+    let bad = |what: &str, hint: &str| {
+        Err(DockerfileError::new(section.line, format!("%{}: {what}", section.name)).hint(hint))
+    };
+    match &*section.name {
+        name if KNOWN.contains(&name) => Ok(()),
+        "setup" | "pre" => bad(
+            "not supported: it would run on the host",
+            "what it makes can be put into the context, and %files copies it",
+        ),
+        name if name.starts_with("app") => {
+            bad("not supported", "install the program in %post, and start it in %runscript")
+        }
+        _ => bad("no such section", &format!("%{} are known", KNOWN.join(", %"))),
+    }
+}
+
+/// Makes a stage of a Dockerfile of one of a definition.
+struct Translator<'a> {
+    stage: &'a StageText,
+    /// The whole definition, which the last stage keeps.
+    text: Option<&'a str>,
+    options: &'a DefinitionOptions,
+    before: &'a [Stage],
+    steps: Vec<InstructionStep>,
+}
+
+impl<'a> Translator<'a> {
+    fn stage(mut self) -> Result<Stage, DockerfileError> {
+        self.stage.sections.iter().try_for_each(check_section)?;
+        let (from, keeps_scripts) = self.from()?;
+        // A number is that of a stage, whatever another one is called.
+        let name = self.stage.header.get("stage").map(|(_, name)| name.to_lowercase());
+        let name = name.filter(|name| name.parse::<usize>().is_err());
+        // Programs are run by whoever runs the image, and begin where that one is.
+        let first = self.stage.line;
+        self.push(first, "Bootstrap".into(), Instruction::Unset(&["User", "WorkingDir"]));
+        self.files()?;
+        self.scripts(keeps_scripts)?;
+        let Self { stage, steps, .. } = self;
+        Ok(Stage { line: stage.line, from, platform: None, name, steps })
+    }
+
+    fn push(&mut self, line: usize, text: String, instruction: Instruction) {
+        self.steps.push(InstructionStep { line, text, instruction });
+    }
+
+    fn named(&self, name: &'a str) -> impl Iterator<Item = &'a Section> + use<'a> {
+        self.stage.sections.iter().filter(move |section| section.name == name)
+    }
+
+    fn header(&self, key: &str) -> &str {
+        self.stage.header.get(key).map_or("", |(_, value)| value)
+    }
+
+    /// What the stage begins with; and whether that may have scripts of Apptainer's itself.
+    fn from(&self) -> Result<(StageFrom, bool), DockerfileError> {
+        let line = |key: &str| self.stage.header.get(key).map_or(self.stage.line, |(line, _)| *line);
+        let bad = |key: &str, what: String, hint: &str| Err(DockerfileError::new(line(key), what).hint(hint));
+        if let Some(key) = self.stage.header.keys().find(|key| key.starts_with("fingerprint")) {
+            return bad(
+                key,
+                "Fingerprints: signatures are not checked".into(),
+                "leave it out, or check it yourself",
+            );
+        }
+        if let Some(key) = self.stage.header.keys().find(|key| !HEADERS.contains(&&***key)) {
+            return bad(key, format!("{key}: not known in a header"), "Bootstrap, From and Stage are");
+        }
+        let bootstrap = self.header("bootstrap").to_ascii_lowercase();
+        let from = self.header("from");
+        if from.is_empty() && bootstrap != "scratch" {
+            return bad(
+                "bootstrap",
+                format!("Bootstrap: {bootstrap}: no From"),
+                "From: IMAGE says what it begins with",
+            );
+        }
+        let image = |text: String| Ok((StageFrom::Image(text), false));
+        match &*bootstrap {
+            "docker" => image(self.in_registry(from)),
+            "oras" => Ok((StageFrom::Image(format!("oras://{from}")), true)),
+            "scratch" => Ok((StageFrom::Scratch, false)),
+            "localimage" => Ok((StageFrom::Local(from.into()), true)),
+            "docker-archive" | "oci-archive" | "oci" => Ok((StageFrom::Local(from.into()), false)),
+            other => bad("bootstrap", format!("Bootstrap: {other}: not supported"), hint_for(other)),
+        }
+    }
+
+    /// The name with the server and the part of it that older definitions say apart.
+    fn in_registry(&self, from: &str) -> String {
+        let parts = [self.header("registry"), self.header("namespace"), from.trim_start_matches("docker://")];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.join("/")
+    }
+}
+
+/// Keys of a header that change nothing here are taken, too.
+const HEADERS: [&str; 6] = ["bootstrap", "from", "stage", "registry", "namespace", "includecmd"];
+
+fn hint_for(bootstrap: &str) -> &'static str {
+    match bootstrap {
+        "docker-daemon" => "docker save -o FILE IMAGE, and then: Bootstrap: docker-archive, From: FILE",
+        "library" | "shub" => "begin with an image of a registry: Bootstrap: docker",
+        "debootstrap" => {
+            "mmdebstrap SUITE FILE.tar, and then: Bootstrap: localimage, From: FILE.tar; or begin with an image of a registry: Bootstrap: docker"
+        }
+        "yum" | "dnf" | "zypper" | "arch" | "busybox" => {
+            "begin with an image of that distribution: Bootstrap: docker"
+        }
+        _ => "docker, oras, localimage, docker-archive, oci-archive, oci and scratch are",
+    }
+}

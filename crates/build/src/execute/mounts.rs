@@ -1,0 +1,111 @@
+//! What RUN sees beside the files of its stage (`--mount`), made ready for one command.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use skiff_oci::hash::sha256_hex;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::plan::{Base, File, Mount, Source, Upper};
+use skiff_user::context::UserContext;
+
+use super::Builder;
+use crate::container::{ReadyMounts, StageFiles};
+use crate::plan::{CopyAction, Key, MOUNTED, PlannedMount, PlannedMountKind};
+
+/// Permission bits of a file system in memory.
+const MEMORY_MODE: u32 = 0o1777;
+
+impl Builder<'_> {
+    /// Makes mounts ready, in their order.
+    pub(super) fn ready(&self, planned: &[PlannedMount]) -> Result<ReadyMounts> {
+        let mut ready = ReadyMounts::default();
+        for (number, mount) in planned.iter().enumerate() {
+            let shown = |source, read_only| Mount {
+                source,
+                target: mount.target.clone().into(),
+                read_only,
+                optional: false,
+            };
+            match &mount.kind {
+                PlannedMountKind::Files { key, copy, is_writable } => {
+                    let layer = self.mounted_files(number, (!is_writable).then_some(key), copy)?;
+                    ready.mounts.push(shown(Source::Bind(layer.join(MOUNTED)), !is_writable));
+                }
+                PlannedMountKind::Cache { id, is_exclusive, mode, owner } => {
+                    let (dir, lock) = self.cache.kept_directory(&sha256_hex(id.as_bytes()), *is_exclusive)?;
+                    ready.locks.extend(lock);
+                    let dir = made_directory(self.containers.context, dir, *mode, *owner)?;
+                    ready.mounts.push(shown(Source::Bind(dir), false));
+                }
+                PlannedMountKind::Memory { size } => {
+                    ready.mounts.push(shown(Source::Memory { mode: MEMORY_MODE, size: *size }, false));
+                }
+                PlannedMountKind::Secret { id, variable, is_required } => {
+                    let Some(secret) = secret(&self.inputs.secrets, id, *is_required)? else { continue };
+                    ready.env.extend(variable.iter().map(|name| (name.clone(), secret.clone())));
+                    if !mount.target.is_empty() {
+                        ready.mounts.push(shown(Source::Text(secret), true));
+                    }
+                }
+                PlannedMountKind::Script(text) => ready.mounts.push(script(&mount.target, text)),
+            }
+        }
+        Ok(ready)
+    }
+
+    /// The layer that has the files of a mount: by its key one of the cache, else one that goes with the build.
+    fn mounted_files(&self, number: usize, key: Option<&Key>, copy: &CopyAction) -> Result<PathBuf> {
+        if let Some(layer) = key.and_then(|key| self.cache.layer(key)) {
+            return Ok(layer);
+        }
+        let upper = self.new_upper(&format!("mount.{number}"))?;
+        self.copy(&StageFiles { image: None, layers: vec![] }, upper.clone(), copy)?;
+        match (key, &upper) {
+            (Some(key), _) => self.cache.keep(key, &upper),
+            (None, Upper::Scratch(path) | Upper::Directory(path)) => Ok(path.join("upper")),
+            (None, _) => Err(Fault::new("--mount: its files are in memory")),
+        }
+    }
+}
+
+/// A program, in a directory of its own.
+fn script(target: &str, text: &str) -> Mount {
+    let target = Path::new(target);
+    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let file = File { name, mode: 0o755, text: text.into() };
+    Mount {
+        source: Source::Files(vec![file]),
+        target: target.parent().unwrap_or(target).into(),
+        read_only: true,
+        optional: false,
+    }
+}
+
+fn secret(secrets: &BTreeMap<String, String>, id: &str, is_required: bool) -> Result<Option<String>> {
+    match secrets.get(id) {
+        None if is_required => Err(Fault::new(format!("--mount=type=secret: {id} is missing"))
+            .hint(format!("skiff build --secret id={id},src=FILE gives it"))),
+        found => Ok(found.cloned()),
+    }
+}
+
+/// The directory as it is, or a new one with these rights.
+fn made_directory(context: &UserContext, dir: PathBuf, mode: u16, owner: (u32, u32)) -> Result<PathBuf> {
+    if dir.is_dir() {
+        return Ok(dir);
+    }
+    as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+        let about = || dir.display().to_string();
+        // It gets its name when it is as it is to be.
+        let new = dir.with_extension("new");
+        if !new.is_dir() {
+            std::fs::create_dir(&new).context(about)?;
+        }
+        chown(&new, Some(owner.0), Some(owner.1)).context(about)?;
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode.into())).context(about)?;
+        std::fs::rename(&new, &dir).context(about)
+    })?;
+    Ok(dir)
+}

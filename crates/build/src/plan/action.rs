@@ -1,0 +1,159 @@
+//! What steps do to files.
+
+use serde::Serialize;
+use skiff_spec::image::ImageId;
+
+use super::Key;
+use crate::dockerfile::DirectoryCopy;
+
+/// What a step does to files.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Action {
+    /// Runs a command.
+    Run(RunAction),
+    /// Copies files.
+    Copy(CopyAction),
+    /// Makes a directory, unless it is there.
+    MakeDirectory(String),
+}
+
+/// A command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunAction {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// Variables.
+    pub env: Vec<(String, String)>,
+    /// Variables that the result does not depend on: proxies.
+    #[serde(skip)]
+    pub uncounted: Vec<(String, String)>,
+    /// Where it begins.
+    pub workdir: String,
+    /// Who runs it.
+    pub user: String,
+    /// Whether it has no network.
+    pub no_network: bool,
+    /// What it sees beside the files of its stage.
+    pub mounts: Vec<PlannedMount>,
+    /// Whether what it changes is not kept.
+    pub is_test: bool,
+}
+
+/// Something that a command sees beside the files of its stage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlannedMount {
+    /// Where: an absolute path, or nowhere.
+    pub target: String,
+    /// What.
+    pub kind: PlannedMountKind,
+}
+
+/// What a mount shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlannedMountKind {
+    /// Files, from a layer that has nothing else.
+    Files {
+        /// The key of that layer.
+        key: Key,
+        /// How it is made.
+        copy: CopyAction,
+        /// Whether the command may change them; a copy then, which goes with the command.
+        is_writable: bool,
+    },
+    /// A directory that later builds find again.
+    Cache {
+        /// What it is called.
+        id: String,
+        /// Whether no other command has it at the same time.
+        is_exclusive: bool,
+        /// Permission bits of a new one.
+        mode: u16,
+        /// Whose a new one is.
+        owner: (u32, u32),
+    },
+    /// An empty file system in memory.
+    Memory {
+        /// At most so many bytes.
+        size: Option<u64>,
+    },
+    /// A file that the user gives.
+    Secret {
+        /// What `--secret` calls it.
+        id: String,
+        /// The variable that has it, too.
+        variable: Option<String>,
+        /// Whether the build fails without it.
+        is_required: bool,
+    },
+    /// A program with this text.
+    Script(String),
+}
+
+/// Files to copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CopyAction {
+    /// Whether archives are unpacked.
+    pub unpacks: bool,
+    /// Where they come from.
+    pub from: CopyFrom,
+    /// What becomes of directories.
+    pub directories: DirectoryCopy,
+    /// Which ones.
+    pub sources: Vec<PlannedSource>,
+    /// The sum of those of the context; nothing for others.
+    pub sum: String,
+    /// Where to: an absolute path.
+    pub destination: String,
+    /// Whether that is a directory, whatever is there.
+    pub is_directory: bool,
+    /// `USER[:GROUP]`.
+    pub chown: Option<String>,
+    /// Permission bits.
+    pub mode: Option<u16>,
+}
+
+/// Where copied files come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyFrom {
+    /// The context.
+    Context,
+    /// A stage, by its place among the planned ones.
+    Stage(usize),
+    /// An image.
+    Image(ImageId),
+}
+
+/// Something to copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlannedSource {
+    /// Files at a path, which may have wildcards.
+    Path(String),
+    /// A file.
+    Text {
+        /// Name of the file.
+        name: String,
+        /// What is in it.
+        content: String,
+    },
+    /// A file of another server.
+    Remote {
+        /// Where it is.
+        address: String,
+        /// Name of the file.
+        name: String,
+        /// The file's digest.
+        digest: String,
+    },
+}
+
+impl PlannedSource {
+    /// Whether another server has it.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote { .. })
+    }
+}
