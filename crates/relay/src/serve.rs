@@ -21,7 +21,7 @@ use skiff_sys::IgnoreError;
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
 use crate::tree::{RelayTree, asked, may_be_asked};
-use crate::upstream::{Ancestor, PeerSettings, Upstream};
+use crate::upstream::{PeerSettings, RelayAncestor, Upstream};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// How often who waits is told that there is still somebody.
@@ -74,9 +74,9 @@ pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()
     for tree in RelayTree::BOTH {
         let above = asked(tree, here, &begin_now).into_iter().map(|node| {
             let (name, is_expected) = nodes[node].clone();
-            Ancestor { number: node, name, addresses: None, is_expected }
+            RelayAncestor { number: node, name, addresses: None, is_expected }
         });
-        let above: VecDeque<Ancestor> = above.collect();
+        let above: VecDeque<RelayAncestor> = above.collect();
         let (spool, depot, peers) = (Arc::clone(&spool), Arc::clone(&depot), Arc::clone(&peers));
         spawn_thread(move || {
             let files = HashMap::new();

@@ -36,7 +36,7 @@ const MOST_FILES: usize = 32;
 const MOST_SILENT: u32 = 2;
 
 /// A node above.
-pub(crate) struct Ancestor {
+pub(crate) struct RelayAncestor {
     /// Which of the job's nodes it is.
     pub(crate) number: usize,
     pub(crate) name: String,
@@ -60,7 +60,7 @@ pub(crate) struct Upstream<'a> {
     pub(crate) spool: &'a Spool,
     pub(crate) depot: &'a Depot,
     pub(crate) peers: &'a PeerSettings,
-    pub(crate) above: VecDeque<Ancestor>,
+    pub(crate) above: VecDeque<RelayAncestor>,
     pub(crate) files: HashMap<PieceFile, OwnedFd>,
 }
 
@@ -176,14 +176,14 @@ impl Upstream<'_> {
 enum NoLink {
     /// At all of its ports nobody listens: it may not have begun.
     Refused,
-    /// It does not answer at all.
+    /// Nobody answers at all.
     TimedOut,
     /// Whoever listens there does not know the secret, or something else is wrong.
     Other,
 }
 
 /// A connection to a node, at whichever of the ports it listens.
-fn dial(node: &mut Ancestor, peers: &PeerSettings) -> std::result::Result<Link, NoLink> {
+fn dial(node: &mut RelayAncestor, peers: &PeerSettings) -> std::result::Result<Link, NoLink> {
     let until = Instant::now() + TO_CONNECT;
     let addresses = node.addresses.get_or_insert_with(|| resolve(&node.name, until));
     let (mut tried, mut refused, mut timed_out) = (0, 0, false);
