@@ -219,13 +219,15 @@ fn resolve(name: &str, until: Instant) -> Vec<IpAddr> {
     let (answer, answered) = channel();
     let name = name.to_owned();
     let asked = Builder::new().spawn(move || {
-        let found =
-            (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|address| address.ip()).collect());
-        answer.send(found).ignore_error("nobody waits for it any longer");
+        let ips =
+            |found: std::vec::IntoIter<SocketAddr>| found.map(|address| address.ip()).collect::<Vec<_>>();
+        answer
+            .send((name.as_str(), 0).to_socket_addrs().map(ips))
+            .ignore_error("nobody waits for it any longer");
     });
     let left = until.saturating_duration_since(Instant::now());
     let found = asked.ok().and_then(|_| answered.recv_timeout(left).ok());
-    let mut found: Vec<IpAddr> = found.and_then(Result::ok).unwrap_or_else(Vec::new);
+    let Some(Ok(mut found)) = found else { return vec![] };
     found.dedup();
     found
 }
