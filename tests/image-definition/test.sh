@@ -121,6 +121,17 @@ X
     ok as $user skiff build -q --notest work/bad.def
     fails 125 as $user skiff build -t bad -f - work <<<$'Bootstrap: docker\nFrom: x\n%setup\ntouch x'
     has "$err" 'standard input:3: %setup: not supported'
+    # Whoever has written the file reads nothing of the user's that is not in the context.
+    as $user sh -c 'mkdir -p work/inner private/bin; echo key >private/key; tar -C private -cf archive.tar .'
+    fails 125 as $user skiff build work/inner -f - <<<$'Bootstrap: localimage\nFrom: ../private'
+    has "$err" 'is outside of'
+    fails 125 as $user skiff build work/inner -f - <<<$'FROM docker-archive:archive.tar\n'
+    has "$err" 'a file of this host'
+    fails 125 as $user skiff build work/inner -f - <<<$'FROM scratch\nCOPY --from=dir:../private key /\n'
+    has "$err" 'a file of this host'
+
+    # One command may have a cache twice.
+    ok as $user skiff build -q -t twice -f - work <<<"FROM $base"$'\nUSER 0\nRUN --mount=type=cache,id=a,target=/a --mount=type=cache,id=a,target=/b touch /a/x && ls /b/x\n'
 
     # What RUN sees beside its files is not in the image; a cache stays for the next build.
     as $user sh -c 'mkdir -p ctx/src; cd ctx; echo source >src/file; echo left-out >src/secret; echo src/secret >.dockerignore; printf hush >../token'

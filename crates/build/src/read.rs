@@ -12,6 +12,7 @@ use skiff_cli::BuildArgs;
 use skiff_plan::get::{self, PullWhen};
 use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_store::file::ImageFile;
 use skiff_user::context::UserContext;
 
 use crate::context::SourceTree;
@@ -32,6 +33,8 @@ const INPUT: &str = "-";
 /// What a user gives.
 pub struct Inputs {
     context: OwnedFd,
+    /// Where that is.
+    place: PathBuf,
     rules: IgnoreRules,
     /// The name of the context's directory.
     pub name: Option<String>,
@@ -66,14 +69,14 @@ impl Inputs {
             let of_file = file.as_deref().filter(|file| file.extension().is_some_and(|end| end == "def"));
             let stem = of_file.and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
             name = stem.or(name);
-            (IgnoreRules::default(), definition::parse(&text, &definition_options(args, real)?))
+            (IgnoreRules::default(), definition::parse(&text, &definition_options(args, real.clone())?))
         } else {
             (rules(&context, file.as_deref())?, dockerfile::parse(&text))
         };
         let dockerfile = dockerfile.map_err(|e| fault_of(&shown, &e))?;
         let secrets = secrets(&args.secrets)?;
         let downloads = Downloads::default();
-        Ok(Self { context, rules, name, dockerfile, shown, secrets, downloads })
+        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, downloads })
     }
 
     /// The files of the context.
@@ -263,6 +266,11 @@ pub struct Outside<'a> {
 impl PlanLookup for Outside<'_> {
     fn image(&mut self, reference: &str) -> Result<BaseImage> {
         let name = with_tag(reference);
+        // Whose Dockerfile it is may be somebody who may not read the user's files.
+        if ImageFile::of(&name).is_some() {
+            return Err(Fault::new(format!("image {reference}: a file of this host, not an image's name"))
+                .hint(format!("import it, and name the image: skiff import {reference}")));
+        }
         let entry = match self.is_for_show {
             true => skiff_store::find(self.context, &name)?,
             false => get::to_run(self.context, &name, PullWhen::Missing)?,
@@ -273,13 +281,27 @@ impl PlanLookup for Outside<'_> {
     }
 
     fn local_image(&mut self, name: &str) -> Result<BaseImage> {
-        let is_file = Path::new(name).exists();
-        let path = std::path::absolute(name).context(|| name.to_owned())?.display().to_string();
-        let entry = match (is_file, self.is_for_show) {
-            (true, true) => skiff_store::find(self.context, &path)?,
-            (true, false) => get::to_run(self.context, &path, PullWhen::Missing)?,
-            (false, true) => skiff_store::find(self.context, name)?,
-            (false, false) => get::to_run(self.context, name, PullWhen::Never)?,
+        // An image of the user's list counts first.
+        if ImageFile::of(name).is_none()
+            && let Some(entry) = skiff_store::known(self.context, name)?
+        {
+            let entry = if self.is_for_show { entry } else { get::again(self.context, entry)? };
+            return Ok(BaseImage { id: entry.id, config: entry.config });
+        }
+        let Ok(path) = Path::new(name).canonicalize() else {
+            let entry = get::to_run(self.context, name, PullWhen::Never)?;
+            return Ok(BaseImage { id: entry.id, config: entry.config });
+        };
+        if !path.starts_with(&self.inputs.place) {
+            let (path, place) = (path.display(), self.inputs.place.display());
+            return Err(Fault::new(format!("From: {path} is outside of {place}")).hint(
+                "import it, and name the image; or name a directory that has it as the context: skiff build -f FILE.def DIR",
+            ));
+        }
+        let path = path.display().to_string();
+        let entry = match self.is_for_show {
+            true => skiff_store::find(self.context, &path)?,
+            false => get::to_run(self.context, &path, PullWhen::Missing)?,
         };
         Ok(BaseImage { id: entry.id, config: entry.config })
     }

@@ -36,7 +36,7 @@ impl Downloads {
             return Ok((file.try_clone().context(|| address.to_owned())?, *digest));
         }
         let (to, ..) = temporary().map_err(ours)?;
-        let digest = download(ClientSettings::default(), address, wanted, &to).map_err(|failure| {
+        let digest = download(anonymous(), address, wanted, &to).map_err(|failure| {
             Fault::new(format!("{address}: {failure}"))
                 .hint("see whether curl gets it; or put the file into the context")
         })?;
@@ -44,6 +44,11 @@ impl Downloads {
         self.0.borrow_mut().insert(address.into(), kept);
         Ok((to, digest))
     }
+}
+
+/// As who is nobody in particular: certificates for registries are the user's, not a Dockerfile's.
+fn anonymous() -> ClientSettings {
+    ClientSettings { certs_d: vec![], ..ClientSettings::default() }
 }
 
 /// A sum as `--checksum` has it.

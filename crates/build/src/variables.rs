@@ -29,7 +29,14 @@ pub fn is_list(path: &[u8]) -> bool {
 /// # Errors
 /// A list cannot be read.
 pub fn take(config: &mut Value, layer: &Path) -> Result<Vec<String>> {
-    let (Some(before), Some(after)) = (list(layer, BEFORE)?, list(layer, AFTER)?) else { return Ok(vec![]) };
+    let (before, after) = match (list(layer, BEFORE)?, list(layer, AFTER)?) {
+        (Some(before), Some(after)) => (before, after),
+        (Some(_), None) => {
+            return Err(Fault::new("%environment: it ends the shell before its end")
+                .hint("what it sets is only known at its end: it may hold neither exit nor exec"));
+        }
+        (None, _) => return Ok(vec![]),
+    };
     let mut instructions = Instructions::new(config);
     let dynamic = set(&mut instructions, &variables(&before), &variables(&after));
     if !dynamic.is_empty() && instructions.list("Entrypoint") == ENTRY[3..] {

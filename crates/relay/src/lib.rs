@@ -4,7 +4,7 @@
 //! as soon as it is there; the two nodes at the tops read the depot. Nothing is sent that was not asked for: a node that has all, or comes
 //! later, disturbs nobody. Where the node above does not answer, the one above that is asked, and in the end the depot.
 //!
-//! On each node this is a process ([`serve`]) beside the one that fetches, which asks it by a socket ([`RelayReader`]). Connections between
+//! On each node this is a process ([`serve()`]) beside the one that fetches, which asks it by a socket ([`RelayReader`]). Connections between
 //! nodes are encrypted by keys that follow from a secret of the job's ([`skiff_launch::secure`]). What comes is checked where it is used.
 
 mod client;

@@ -27,6 +27,8 @@ pub struct EndLimits {
     keeping: Duration,
     /// To remove what the job's user has left on the disk, be it millions of files.
     removing: Duration,
+    /// Whether directories stay of what does not end.
+    leaves_running: bool,
 }
 
 impl EndLimits {
@@ -36,15 +38,27 @@ impl EndLimits {
             ending: Duration::from_secs(60),
             keeping: skiff_env::commit::time_limit(context) + NOTING,
             removing: Duration::from_secs(10),
+            leaves_running: false,
         }
     }
 
-    /// In the epilog of another job, whose user has nothing to do with this one's.
-    pub const IN_ANOTHERS: Self = Self {
+    /// In the prolog of the same job, requeued, which the plug-in ends after a minute.
+    pub const IN_PROLOG: Self = Self {
         ending: Duration::from_secs(10),
-        keeping: Duration::from_secs(30),
+        keeping: Duration::from_secs(15),
         removing: Duration::from_millis(200),
+        leaves_running: false,
     };
+
+    /// In the epilog of another job, for which another user waits. What does not end is left to be found again.
+    pub fn in_anothers(context: &UserContext) -> Self {
+        Self {
+            ending: Duration::from_secs(10),
+            removing: Duration::from_millis(200),
+            leaves_running: true,
+            ..Self::own(context)
+        }
+    }
 }
 
 /// Removes a job's directories; adds to `job_dirs` where they were, if that is elsewhere.
@@ -62,6 +76,9 @@ pub fn remove_job(
     };
     let removed =
         job_dirs.iter().map(|dir| remove_user_dir(context, dir, id, limits)).fold(links, Result::and);
+    if limits.leaves_running && removed.is_err() {
+        return removed;
+    }
     jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
 }
 
@@ -85,12 +102,15 @@ fn remove_user_dir(
     context: &UserContext,
     job_dirs: &TrustedDir,
     id: u32,
-    EndLimits { ending, keeping, removing }: EndLimits,
+    EndLimits { ending, keeping, removing, leaves_running }: EndLimits,
 ) -> Result<()> {
     let name = id.to_string();
     let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
     // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
     let (figures, stopped) = stop_job(id, &user_dir, &owner, (ending, keeping));
+    if leaves_running && stopped.is_err() {
+        return stopped;
+    }
     count(context, &figures);
     trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
     tmp_quota::forget(user_dir.as_fd());

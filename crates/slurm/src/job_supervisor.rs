@@ -159,7 +159,7 @@ pub fn end_earlier_run(context: &UserContext, job: &SlurmJob) -> Result<()> {
         commit::note_if_lost(&dir)?;
     }
     // It goes with the job's directory.
-    fs::rename(&dir, job.user_dir().join(format!("earlier.{}", now()))).context(shown)
+    fs::rename(&dir, job.user_dir().join(format!("earlier.{}.{}", now(), std::process::id()))).context(shown)
 }
 
 /// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with

@@ -1,16 +1,20 @@
-//! What jobs have left on a node whose epilog was killed, or never ran: found and removed by the epilogs of later jobs, and by `skiff sweep`.
+//! What jobs have left on a node whose epilog was killed, or never ran: found and removed by the epilogs of later jobs with an environment, and
+//! by `skiff sweep`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use skiff_env::deploy::until;
+use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::JOBS;
 use skiff_user::context::UserContext;
 
+use crate::job::{ENDED, dir};
 use crate::job_dirs::{JobDirs, numbered};
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
@@ -53,11 +57,18 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
         }
         let alive = living_jobs()?;
         jobs.retain(|id, _| free.contains(id) && !alive.contains(id));
+        // A step may bring an environment into a job that lives, and waits for its lock then.
+        free.iter().filter(|id| !jobs.contains_key(id)).try_for_each(|id| locks.give_back(*id))?;
         if !dry_run {
             // What one user's job has left keeps nobody's from being removed.
             let limits = EndLimits::own(context);
-            let remove = |id: &u32| remove_job(context, *id, &mut job_dirs, limits);
-            jobs.keys().map(remove).fold(Ok(()), Result::and)?;
+            let mut remove = |id: &u32| match has_ended(*id) {
+                // It may have begun anew meanwhile.
+                Ok(true) => remove_job(context, *id, &mut job_dirs, limits).and(locks.give_back(*id)),
+                other => other.map(drop).and(locks.give_back(*id)),
+            };
+            let removed: Vec<Result<()>> = jobs.keys().map(&mut remove).collect();
+            removed.into_iter().collect::<Result<()>>()?;
         }
     }
     if !dry_run {
@@ -67,24 +78,27 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
     Ok(jobs.into_values().chain(left).collect())
 }
 
-/// In the epilog of job `own`, which began at `begun`: removes what others have left whose epilog was killed, or never ran. So nothing of them
-/// stays until an administrator sweeps.
+/// In the epilog of job `own`, which began at `begun`: removes what others have left whose epilog had begun and was killed. Of one that never ran
+/// nothing says that its job is over, but Slurm's controller, which `skiff sweep` asks.
 pub fn sweep_others(
     context: &UserContext,
     (own, begun): (u32, Instant),
     locks: &JobLocks,
     job_dirs: &mut Vec<TrustedDir>,
 ) -> Result<()> {
-    let mut others = jobs_here(job_dirs)?;
-    others.remove(&own);
-    if others.is_empty() {
+    let mut suspects = vec![];
+    for id in jobs_here(job_dirs)?.into_keys().filter(|id| *id != own) {
+        if TrustedDir::find(&dir(id), 0)?
+            .is_some_and(|here| here.stat(ENDED).is_ok_and(|noted| noted.is_some()))
+        {
+            suspects.push(id);
+        }
+    }
+    if suspects.is_empty() {
         return Ok(());
     }
     let at_work = jobs_with_steps();
-    let mut suspects: Vec<u32> = others.into_keys().filter(|id| !at_work.contains(id)).collect();
-    // Allocations without a step are among them, and may stay for days: each epilog begins with another one.
-    let first = own as usize % suspects.len().max(1);
-    suspects.rotate_left(first);
+    suspects.retain(|id| !at_work.contains(id));
     for id in suspects.into_iter().take(MOST) {
         if begun.elapsed() >= ENOUGH {
             break;
@@ -94,20 +108,25 @@ pub fn sweep_others(
             continue;
         }
         let swept = match has_ended(id) {
-            Ok(true) => remove_job(context, id, job_dirs, EndLimits::IN_ANOTHERS),
+            Ok(true) => remove_job(context, id, job_dirs, EndLimits::in_anothers(context)),
             other => other.map(drop),
         };
-        locks.give_back(id).and(swept)?;
+        // What one job has left keeps nobody's from being removed.
+        if let Err(e) = locks.give_back(id).and(swept) {
+            output::complain(&e);
+        }
     }
     Ok(())
 }
 
-/// The jobs of which a step runs on this node. Whoever takes such a name for themselves keeps only what their own job has left.
+/// The jobs of which a step runs on this node, by root's processes.
 pub fn jobs_with_steps() -> BTreeSet<u32> {
     // Without a list all others are asked for.
     let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
     let job = |entry: fs::DirEntry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
+        // Anybody can call a process so; and to read the words of a user's may take for ever.
+        entry.metadata().ok().filter(|process| process.uid() == 0)?;
         let command = fs::read(entry.path().join("cmdline")).ok()?;
         job_of_step(&String::from_utf8_lossy(&command))
     };
@@ -120,13 +139,20 @@ fn job_of_step(command: &str) -> Option<u32> {
     job.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether a job has ended, or will begin anew. Nobody knows where there is no squeue: then it has not.
+/// Whether a job has ended. One that waits to begin anew has not: it may begin at any moment, and what it finds is its own then. Nobody knows
+/// where there is no squeue.
 fn has_ended(id: u32) -> Result<bool> {
-    let ask = || squeue(&[&format!("--jobs={id}"), "--format=%A %t"]);
+    // (An array's number stands for all its jobs.)
+    let lives = |said: String| {
+        let mut jobs = said.lines().filter_map(|line| line.trim().split_once(' '));
+        jobs.any(|(job, state)| {
+            job == id.to_string() && (state.trim() == "PD" || living(&format!("{job} {state}")).is_some())
+        })
+    };
+    let ask = || Ok(squeue(&[&format!("--jobs={id}"), "--format=%A %t"])?.map(lives));
     let unanswered = || Error::new(format!("squeue: no answer within {} s", ANSWER.as_secs()));
     match until(Instant::now() + ANSWER, ask) {
-        // An array's number stands for all its jobs.
-        Ok(Some(Some(said))) => Ok(said.lines().filter_map(living).all(|living| living != id)),
+        Ok(Some(Some(lives))) => Ok(!lives),
         Ok(Some(None)) => Ok(false),
         Ok(None) => Err(unanswered()),
         Err(e) if e.message.contains(FORGOTTEN) => Ok(true),

@@ -11,7 +11,7 @@ use skiff_spec::job::names::{self, JOB_SPEC_FILE};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::job::{FAILED, SlurmJob, dir, number};
+use crate::job::{ENDED, FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
@@ -59,15 +59,27 @@ fn prepare(job: &SlurmJob) -> Result<()> {
     Ok(())
 }
 
-/// A job that is requeued comes back with its number. What it changed before is not to be found if the epilog of that run was killed.
+/// A job that is requeued comes back with its number. The new run must not see the changes of the one before, even where the epilog of that was
+/// killed. (slurmd runs a prolog once more for a job that goes on, when it was killed itself: what a job has then stays.)
 fn remove_earlier_run(context: &UserContext, id: u32) -> Result<()> {
-    let is_here = TrustedDir::find(&dir(id), 0)?.is_some();
-    // slurmd runs a prolog once more for a job that goes on when it was killed itself.
-    if is_here && !jobs_with_steps().contains(&id) {
+    let Some(here) = TrustedDir::find(&dir(id), 0)? else { return Ok(()) };
+    if here.stat(ENDED)?.is_some() && !jobs_with_steps().contains(&id) {
         let (mut job_dirs, found) = JobDirs::find(context);
-        complain_of(remove_job(context, id, &mut job_dirs, EndLimits::own(context)).and(found));
+        complain_of(remove_job(context, id, &mut job_dirs, EndLimits::IN_PROLOG).and(found));
     }
-    Ok(())
+    // One that could not be removed belongs to this run from here on.
+    match TrustedDir::find(&dir(id), 0)? {
+        Some(here) if here.stat(ENDED)?.is_some() => Ok(here.remove_file(ENDED)?),
+        _ => Ok(()),
+    }
+}
+
+/// Says that the run of a job is over on this node, before anything of it is removed.
+fn note_end(id: u32) -> Result<()> {
+    match TrustedDir::find(&dir(id), 0)? {
+        Some(here) => Ok(here.write(ENDED, b"", 0o600)?),
+        None => Ok(()),
+    }
 }
 
 /// After a job's last step on this node: ends what is left of it and removes its directory.
@@ -77,6 +89,7 @@ pub fn epilog() -> Result<()> {
     let context = UserContext::load()?;
     let locks = JobLocks::open();
     let taken = locks.as_ref().map_or(Ok(true), |locks| locks.try_take(id));
+    complain_of(note_end(id));
     let (mut job_dirs, found) = JobDirs::find(&context);
     let removed = remove_job(&context, id, &mut job_dirs, EndLimits::own(&context));
     // What other users have left is not this job's failure.

@@ -27,6 +27,8 @@ pub fn squeue(words: &[&str]) -> Result<Option<String>> {
     // Times in seconds since 1970.
     command
         .env("SLURM_TIME_FORMAT", "%s")
+        // The cluster that this node belongs to.
+        .env_remove("SLURM_CLUSTERS")
         .args(["--noheader", "--all", "--array", "--states=all"])
         .args(words);
     let out = match command.stdin(Stdio::null()).output() {

@@ -228,7 +228,10 @@ impl Job {
 fn run_for_job(what: &'static str, spec: Option<OsString>, job: &Job, args: &PluginArgs, limit: Duration) {
     let mut variables = job.variables();
     variables.extend(spec.map(|value| (names::PROLOG_JOB, value)));
-    variables.extend(own_variable("SLURMD_NODENAME").map(|value| ("SLURMD_NODENAME", value)));
+    // Without the latter, squeue would ask another cluster's controller where slurmd was told its configuration.
+    for name in ["SLURMD_NODENAME", "SLURM_CONF"] {
+        variables.extend(own_variable(name).map(|value| (name, value)));
+    }
     let outcome =
         SkiffCommand::on_node(&args.skiff, &["slurm", what], variables, limit).and_then(SkiffCommand::run);
     report(what, job, outcome, error);

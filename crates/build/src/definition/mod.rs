@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::dockerfile::{
-    Dockerfile, DockerfileError, Instruction, InstructionStep, LONGEST, Stage, StageFrom,
+    Dockerfile, DockerfileError, Instruction, InstructionStep, LONGEST, MOST_INSTRUCTIONS, Stage, StageFrom,
 };
 use sections::{Section, StageText};
 
@@ -74,6 +74,9 @@ pub fn parse(text: &str, options: &DefinitionOptions) -> Result<Dockerfile, Dock
         let text = (at + 1 == stages.len()).then_some(text);
         let translated = Translator { stage, text, options, before: &file.stages, steps: vec![] }.stage()?;
         file.stages.push(translated);
+        if file.stages.iter().map(|stage| stage.steps.len()).sum::<usize>() > MOST_INSTRUCTIONS {
+            return Err(DockerfileError::new(stage.line, format!("more than {MOST_INSTRUCTIONS} steps")));
+        }
     }
     Ok(file)
 }

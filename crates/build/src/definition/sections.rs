@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::dockerfile::DockerfileError;
+use crate::dockerfile::{DockerfileError, LONGEST};
 
 /// A stage, from its `Bootstrap` to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +88,10 @@ fn argument(line: &str) -> Option<(String, String)> {
     (!name.is_empty()).then(|| (name.into(), value.trim().into()))
 }
 
+/// So many placeholders at most, with names of so many characters.
+const MOST_PLACEHOLDERS: usize = 10_000;
+const LONGEST_NAME: usize = 256;
+
 /// Puts values in the place of `{{ NAME }}`.
 struct Filler<'a> {
     line: usize,
@@ -98,7 +102,9 @@ struct Filler<'a> {
 
 impl Filler<'_> {
     fn fill(&mut self) -> Result<String, DockerfileError> {
-        let (mut filled, mut done, mut from) = (String::new(), 0, 0);
+        let (mut filled, mut done, mut from, mut count) = (String::new(), 0, 0, 0);
+        let line = self.line;
+        let too_much = |what: String| Err(DockerfileError::new(line, what));
         while let Some(begin) = self.text[from..].find("{{").map(|at| from + at) {
             let Some((name, len)) = placeholder(&self.text[begin..]) else {
                 from = begin + 1;
@@ -106,6 +112,10 @@ impl Filler<'_> {
             };
             let end = begin + len;
             from = end;
+            count += 1;
+            if count > MOST_PLACEHOLDERS {
+                return too_much(format!("more than {MOST_PLACEHOLDERS} placeholders"));
+            }
             if is_remark(&self.text[done..begin]) {
                 continue;
             }
@@ -117,6 +127,11 @@ impl Filler<'_> {
             self.used.insert(name.into());
             filled.push_str(&self.text[done..begin]);
             filled.push_str(&self.nested(value));
+            if filled.len() > LONGEST {
+                return too_much(format!(
+                    "with the values of its placeholders it is longer than {LONGEST} bytes"
+                ));
+            }
             done = end;
         }
         filled.push_str(&self.text[done..]);
@@ -146,7 +161,9 @@ impl Filler<'_> {
 /// The name between braces, and how long it is with these.
 fn placeholder(text: &str) -> Option<(&str, usize)> {
     let inner = text.strip_prefix("{{")?;
-    let (name, _) = inner.split_once("}}")?;
+    // No name is longer: a file full of braces is not searched to its end for each.
+    let near = inner.char_indices().nth(LONGEST_NAME).map_or(inner, |(at, _)| &inner[..at]);
+    let (name, _) = near.split_once("}}")?;
     let len = name.len() + 4;
     let name = name.trim();
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');

@@ -23,7 +23,7 @@ pub use mount::{MountInstruction, MountKind};
 /// A Dockerfile is not longer, in bytes.
 pub const LONGEST: usize = 4 << 20;
 /// A Dockerfile has not more instructions.
-const MOST_INSTRUCTIONS: usize = 10_000;
+pub(crate) const MOST_INSTRUCTIONS: usize = 10_000;
 
 /// Why a Dockerfile cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

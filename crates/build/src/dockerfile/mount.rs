@@ -209,6 +209,12 @@ impl MountOptions<'_> {
                 "the file belongs to root: run the command as root",
             ));
         }
+        if self.mode(0o444)? & 0o044 == 0 {
+            return Err((
+                "--mount=type=secret: not supported with a mode that keeps others from reading".into(),
+                "everybody inside can read the file: leave out mode=, or say mode=0444",
+            ));
+        }
         let target = self.target();
         let named = target.as_deref().and_then(|target| target.rsplit('/').next());
         let id = self.last("id").or(named).filter(|id| !id.is_empty() && !id.contains('/'));

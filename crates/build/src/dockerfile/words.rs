@@ -31,6 +31,9 @@ pub enum WordError {
         /// What the Dockerfile says.
         why: String,
     },
+    /// Variables that double one another.
+    #[error("longer than {LONGEST_WORD} bytes with the values of its variables")]
+    Long,
     /// Braces within braces, too many.
     #[error("variables are nested more than {MOST_NESTED} deep")]
     Nested,
@@ -59,6 +62,9 @@ pub fn expand_text(
     Expander::new(text, escape, value, false).until(None)
 }
 
+/// No word or text is longer with its values.
+const LONGEST_WORD: usize = super::LONGEST;
+
 struct Expander<'a> {
     chars: Peekable<Chars<'a>>,
     escape: char,
@@ -78,6 +84,9 @@ impl<'a> Expander<'a> {
     fn until(&mut self, end: Option<char>) -> Result<String, WordError> {
         let mut read = String::new();
         while let Some(c) = self.chars.next() {
+            if read.len() > LONGEST_WORD {
+                return Err(WordError::Long);
+            }
             match c {
                 _ if Some(c) == end => return Ok(read),
                 '\'' if self.has_quotes => self.single_quoted(&mut read)?,

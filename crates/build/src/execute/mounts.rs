@@ -21,6 +21,7 @@ impl Builder<'_> {
     /// Makes mounts ready, in their order.
     pub(super) fn ready(&self, planned: &[PlannedMount]) -> Result<ReadyMounts> {
         let mut ready = ReadyMounts::default();
+        let caches = self.lock_caches(planned, &mut ready)?;
         for (number, mount) in planned.iter().enumerate() {
             let shown = |source, read_only| Mount {
                 source,
@@ -33,9 +34,8 @@ impl Builder<'_> {
                     let layer = self.mounted_files(number, (!is_writable).then_some(key), copy)?;
                     ready.mounts.push(shown(Source::Bind(layer.join(MOUNTED)), !is_writable));
                 }
-                PlannedMountKind::Cache { id, is_exclusive, mode, owner } => {
-                    let (dir, lock) = self.cache.kept_directory(&sha256_hex(id.as_bytes()), *is_exclusive)?;
-                    ready.locks.extend(lock);
+                PlannedMountKind::Cache { id, mode, owner, .. } => {
+                    let dir = caches.get(id).cloned().unwrap_or_else(PathBuf::new);
                     let dir = made_directory(self.containers.context, dir, *mode, *owner)?;
                     ready.mounts.push(shown(Source::Bind(dir), false));
                 }
@@ -53,6 +53,28 @@ impl Builder<'_> {
             }
         }
         Ok(ready)
+    }
+
+    /// Locks the caches that a command has, each once and all builds in the same order: so none waits for itself, nor two for each other. Gives
+    /// their directories.
+    fn lock_caches(
+        &self,
+        planned: &[PlannedMount],
+        ready: &mut ReadyMounts,
+    ) -> Result<BTreeMap<String, PathBuf>> {
+        let mut wanted = BTreeMap::<String, (&String, bool)>::new();
+        for mount in planned {
+            if let PlannedMountKind::Cache { id, is_exclusive, .. } = &mount.kind {
+                wanted.entry(sha256_hex(id.as_bytes())).or_insert((id, false)).1 |= is_exclusive;
+            }
+        }
+        let mut directories = BTreeMap::new();
+        for (name, (id, is_exclusive)) in wanted {
+            let (dir, lock) = self.cache.kept_directory(&name, is_exclusive)?;
+            ready.locks.extend(lock);
+            directories.insert(id.clone(), dir);
+        }
+        Ok(directories)
     }
 
     /// The layer that has the files of a mount: by its key one of the cache, else one that goes with the build.
