@@ -123,11 +123,11 @@ X
     has "$err" 'standard input:3: %setup: not supported'
     # Whoever has written the file reads nothing of the user's that is not in the context.
     as $user sh -c 'mkdir -p work/inner private/bin; echo key >private/key; tar -C private -cf archive.tar .'
-    fails 125 as $user skiff build work/inner -f - <<<$'Bootstrap: localimage\nFrom: ../private'
+    fails 125 as $user skiff build work/inner -f - <<<$'Bootstrap: localimage\nFrom: ./private'
     has "$err" 'is outside of'
     fails 125 as $user skiff build work/inner -f - <<<$'FROM docker-archive:archive.tar\n'
     has "$err" 'a file of this host'
-    fails 125 as $user skiff build work/inner -f - <<<$'FROM scratch\nCOPY --from=dir:../private key /\n'
+    fails 125 as $user skiff build work/inner -f - <<<$'FROM scratch\nCOPY --from=dir:private key /\n'
     has "$err" 'a file of this host'
 
     # One command may have a cache twice.

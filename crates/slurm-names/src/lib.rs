@@ -60,6 +60,8 @@ pub const HOST_VIEW: &str = "/run/skiff/host";
 pub const JOBS: &str = "/run/skiff/jobs";
 /// In a job's directory: the job spec, if the job was submitted with an environment; root's.
 pub const JOB_SPEC_FILE: &str = "descriptor";
+/// In a job's directory: that its epilog has begun. Where that is killed or fails, others know by this that a run of the job is over; root's.
+pub const JOB_ENDED: &str = "ended";
 /// The directories of a job for temporary files, unless these are memory: the names of root's links to them in the job's directory (and of
 /// themselves, where they lie), and where the job sees them.
 pub const TEMPORARY: [(&str, &str); 2] = [("tmp", "/tmp"), ("vartmp", "/var/tmp")];

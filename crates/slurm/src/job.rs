@@ -12,8 +12,6 @@ use skiff_sys::IgnoreError;
 pub const USER: &str = "user";
 /// The end of a name of a root's directory whose changes become a snapshot.
 pub const KEPT: &str = ".kept";
-/// In a job's directory: that its epilog has begun. Where that is killed, others know by this that the run of the job is over.
-pub const ENDED: &str = "ended";
 /// In a job's directory: why the prolog failed, for the job's steps to tell.
 pub const FAILED: &str = "failed";
 

@@ -11,10 +11,10 @@ use skiff_env::deploy::until;
 use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::names::JOBS;
+use skiff_spec::job::names::{JOB_ENDED, JOBS};
 use skiff_user::context::UserContext;
 
-use crate::job::{ENDED, dir};
+use crate::job::dir;
 use crate::job_dirs::{JobDirs, numbered};
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
@@ -89,7 +89,7 @@ pub fn sweep_others(
     let mut suspects = vec![];
     for id in jobs_here(job_dirs)?.into_keys().filter(|id| *id != own) {
         if TrustedDir::find(&dir(id), 0)?
-            .is_some_and(|here| here.stat(ENDED).is_ok_and(|noted| noted.is_some()))
+            .is_some_and(|here| here.stat(JOB_ENDED).is_ok_and(|noted| noted.is_some()))
         {
             suspects.push(id);
         }

@@ -7,11 +7,11 @@ use rustix::fs::Mode;
 use skiff_output as output;
 use skiff_site::{TrustedDir, account};
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::names::{self, JOB_SPEC_FILE};
+use skiff_spec::job::names::{self, JOB_ENDED, JOB_SPEC_FILE};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::job::{ENDED, FAILED, SlurmJob, dir, number};
+use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
@@ -63,22 +63,14 @@ fn prepare(job: &SlurmJob) -> Result<()> {
 /// killed. (slurmd runs a prolog once more for a job that goes on, when it was killed itself: what a job has then stays.)
 fn remove_earlier_run(context: &UserContext, id: u32) -> Result<()> {
     let Some(here) = TrustedDir::find(&dir(id), 0)? else { return Ok(()) };
-    if here.stat(ENDED)?.is_some() && !jobs_with_steps().contains(&id) {
+    if here.stat(JOB_ENDED)?.is_some() && !jobs_with_steps().contains(&id) {
         let (mut job_dirs, found) = JobDirs::find(context);
         complain_of(remove_job(context, id, &mut job_dirs, EndLimits::IN_PROLOG).and(found));
     }
     // One that could not be removed belongs to this run from here on.
     match TrustedDir::find(&dir(id), 0)? {
-        Some(here) if here.stat(ENDED)?.is_some() => Ok(here.remove_file(ENDED)?),
+        Some(here) if here.stat(JOB_ENDED)?.is_some() => Ok(here.remove_file(JOB_ENDED)?),
         _ => Ok(()),
-    }
-}
-
-/// Says that the run of a job is over on this node, before anything of it is removed.
-fn note_end(id: u32) -> Result<()> {
-    match TrustedDir::find(&dir(id), 0)? {
-        Some(here) => Ok(here.write(ENDED, b"", 0o600)?),
-        None => Ok(()),
     }
 }
 
@@ -89,7 +81,6 @@ pub fn epilog() -> Result<()> {
     let context = UserContext::load()?;
     let locks = JobLocks::open();
     let taken = locks.as_ref().map_or(Ok(true), |locks| locks.try_take(id));
-    complain_of(note_end(id));
     let (mut job_dirs, found) = JobDirs::find(&context);
     let removed = remove_job(&context, id, &mut job_dirs, EndLimits::own(&context));
     // What other users have left is not this job's failure.

@@ -44,7 +44,11 @@ pub fn prolog(spank: &Spank, args: &PluginArgs) {
 pub fn epilog(spank: &Spank, args: &PluginArgs) {
     let Some(job) = Job::of(spank) else { return };
     let spec = own_variable(names::PROLOG_JOB);
-    if spec.is_some() || directory(&job.id.to_string().into()).is_some() {
+    let directory = directory(&job.id.to_string().into());
+    if spec.is_some() || directory.is_some() {
+        if let Some(Err(e)) = directory.map(|dir| std::fs::write(dir.join(names::JOB_ENDED), "")) {
+            error(&format!("job {}: that it is over cannot be noted: {e}", job.id));
+        }
         run_for_job("epilog", spec, &job, args, EPILOG_LIMIT);
     }
 }
