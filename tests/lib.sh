@@ -199,7 +199,7 @@ idle() { # no job is left in the queue, no process, job directory or mount of on
     while [ $SECONDS -lt $end ]; do
         left=$(squeue -h)
         for node in $SKIFF_TESTBED_NODES; do
-            left+=$(on "$node" sh -c 'ls -d /run/skiff/jobs/* /var/cache/skiff/jobs/* 2>&-; pgrep -u alice,bob,mallory,carol -la; grep -E " /run/skiff/jobs| - overlay " /proc/self/mountinfo' || true)
+            left+=$(on "$node" sh -c 'ls -d /run/skiff/jobs/* /var/cache/skiff/jobs/* 2>&-; pgrep -u alice,bob,mallory,erin -la; grep -E " /run/skiff/jobs| - overlay " /proc/self/mountinfo' || true)
         done
         [ -n "$left" ] || return 0
         sleep 0.05

@@ -12,8 +12,8 @@ use super::args::BedOptions;
 pub const PARENT: &str = "/var/tmp";
 /// What every bed's directory is called, followed by a dot and something random.
 pub const PREFIX: &str = "skiff-testbed.";
-/// The ordinary users of the bed; in tests mallory is the one who wishes the others ill, and carol is there for the soak.
-pub const USERS: [&str; 4] = ["alice", "bob", "mallory", "carol"];
+/// The ordinary users of the bed; in tests mallory is the one who wishes the others ill, and erin is there for the soak.
+pub const USERS: [&str; 4] = ["alice", "bob", "mallory", "erin"];
 /// The login node's host name.
 pub const LOGIN: &str = "ctl";
 
