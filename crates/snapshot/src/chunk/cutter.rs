@@ -58,7 +58,8 @@ impl Cutter {
         let (_, end) = FastCDC::new(window, least, average, largest).cut(0, window.len());
         let bytes = &window[..end];
         let next = self.at + end as u64;
-        if (self.at..next).contains(&self.mark) {
+        // One that ends there, too: the byte behind a chunk says that it ends.
+        if self.marked.is_none() && (self.at..=next).contains(&self.mark) {
             let before = bytes[..(self.mark - self.at) as usize].to_vec();
             self.marked = Some(Marked { at: self.at, count: self.count, bytes: before });
         }
@@ -124,41 +125,51 @@ mod tests {
         assert!((1..2 * LARGEST).contains(&new), "{new} bytes");
     }
 
+    /// Streams of pieces, each with so many wrong bytes before it, on which it goes back, if it does.
+    fn check(lengths: Vec<(usize, bool, usize)>) {
+        let (mut cutter, mut found, mut all) = (Cutter::default(), vec![], vec![]);
+        for (number, (length, back, wrong)) in lengths.into_iter().enumerate() {
+            cutter.mark(all.len() as u64);
+            let mut append = |cutter: &mut Cutter, bytes: &[u8]| {
+                let Ok(()) = cutter.append(bytes, |chunk| {
+                    found.push(chunk.to_vec());
+                    Ok::<_, Infallible>(())
+                });
+            };
+            if back {
+                append(&mut cutter, &noise(99, wrong));
+                let left = cutter.rewind();
+                found.truncate(left);
+            }
+            let piece = noise(number as u64, length);
+            let mut append = |cutter: &mut Cutter, bytes: &[u8]| {
+                let Ok(()) = cutter.append(bytes, |chunk| {
+                    found.push(chunk.to_vec());
+                    Ok::<_, Infallible>(())
+                });
+            };
+            append(&mut cutter, &piece);
+            all.extend(piece);
+        }
+        let Ok(()) = cutter.finish(|chunk| {
+            found.push(chunk.to_vec());
+            Ok::<_, Infallible>(())
+        });
+        assert_eq!(found.concat(), all);
+        assert!(found == chunks(&[&all]));
+    }
+
+    #[test]
+    fn the_byte_behind_a_chunk_counts_for_its_end() {
+        check(vec![(0, false, 0), (122_902, false, 0), (1, true, 91_574)]);
+    }
+
     proptest! {
         #[test]
         fn pieces_and_ways_back_change_no_cut(
             lengths in prop::collection::vec((0..300_000_usize, any::<bool>(), 0..300_000_usize), 1..8)
         ) {
-            let (mut cutter, mut found, mut all) = (Cutter::default(), vec![], vec![]);
-            for (number, (length, back, wrong)) in lengths.into_iter().enumerate() {
-                cutter.mark(all.len() as u64);
-                let mut append = |cutter: &mut Cutter, bytes: &[u8]| {
-                    let Ok(()) = cutter.append(bytes, |chunk| {
-                        found.push(chunk.to_vec());
-                        Ok::<_, Infallible>(())
-                    });
-                };
-                if back {
-                    append(&mut cutter, &noise(99, wrong));
-                    let left = cutter.rewind();
-                    found.truncate(left);
-                }
-                let piece = noise(number as u64, length);
-                let mut append = |cutter: &mut Cutter, bytes: &[u8]| {
-                    let Ok(()) = cutter.append(bytes, |chunk| {
-                        found.push(chunk.to_vec());
-                        Ok::<_, Infallible>(())
-                    });
-                };
-                append(&mut cutter, &piece);
-                all.extend(piece);
-            }
-            let Ok(()) = cutter.finish(|chunk| {
-                found.push(chunk.to_vec());
-                Ok::<_, Infallible>(())
-            });
-            prop_assert_eq!(found.concat(), all.clone());
-            prop_assert_eq!(found, chunks(&[&all]));
+            check(lengths);
         }
     }
 }
