@@ -157,7 +157,7 @@ impl Depot {
     /// Makes a snapshot and its layers young; false if it is not whole.
     pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &SnapshotManifest) -> Result<bool> {
         for layer in &manifest.layers {
-            if !self.use_layer(layer)? || !self.is_whole(layer)? {
+            if !self.use_layer(layer)? || !self.use_packs(layer)? {
                 return Ok(false);
             }
         }

@@ -207,7 +207,7 @@ impl Depot {
         let Written { list, pack } = written;
         let layer = LayerRef { digest, size: list.length() };
         if self.use_layer(&layer)?
-            && self.is_whole(&layer)?
+            && self.use_packs(&layer)?
             && let Some(found) = self.chunk_list(&digest)?
         {
             return Ok(Added { layer, packs: found.packs, bytes: 0 });
@@ -245,14 +245,23 @@ impl Depot {
         Ok(whole.is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
     }
 
-    /// Whether a layer has all that it relies on.
-    pub(crate) fn is_whole(&self, layer: &LayerRef) -> Result<bool> {
-        match self.stored_list(&layer.digest)? {
-            Some(Ok(list)) => self.has_all(list.pack_lengths(), &mut HashMap::new()),
-            Some(Err(_)) => Ok(false),
+    /// Makes young all that a layer relies on; false if something is missing. Its list alone would not keep it: while one collector has set that aside,
+    /// another finds nothing that names the packs.
+    pub(crate) fn use_packs(&self, layer: &LayerRef) -> Result<bool> {
+        let (list, packs) = match (self.stored_list(&layer.digest)?, &self.packs) {
+            (Some(Ok(list)), Some(packs)) => (list, packs),
+            (Some(Ok(list)), None) => return Ok(list.packs.is_empty()),
+            (Some(Err(_)), _) => return Ok(false),
             // In one piece.
-            None => Ok(true),
+            (None, _) => return Ok(true),
+        };
+        for (pack, least) in list.pack_lengths() {
+            let touched = self.touch(packs, PACKS, &pack_name(&pack))?;
+            if touched.is_none_or(|stat| stat.st_size.cast_unsigned() < least) {
+                return Ok(false);
+            }
         }
+        Ok(true)
     }
 }
 

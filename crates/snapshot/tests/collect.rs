@@ -312,7 +312,6 @@ fn race(
 }
 
 #[test]
-#[ignore = "finds a race on a quiet machine, at every second run: a pack that a submission has just relied on is gone"]
 fn a_snapshot_that_was_old_is_there_when_its_submission_has_ended() {
     let submitters: Vec<_> = (0..4).map(|number| Submitter::new(&format!("env{number}"))).collect();
     for (number, one) in submitters.iter().enumerate() {
