@@ -54,7 +54,7 @@ fn anonymous() -> ClientSettings {
 /// A sum as `--checksum` has it.
 ///
 /// # Errors
-/// It is none.
+/// The text is no such sum.
 pub fn checksum(text: &str) -> Result<Digest> {
     Digest::from_str(text).map_err(|e| {
         Fault::new(format!("--checksum={text}: {e}")).hint("--checksum=sha256:...: sha256sum FILE says it")

@@ -45,7 +45,7 @@ const STACK: usize = 256 << 10;
 pub struct RelaySetup {
     /// The job's nodes, in the same order on each; and which of them begin at the same time as this one.
     pub nodes: Vec<(String, bool)>,
-    /// Which of them this one is.
+    /// The place of this node among them.
     pub here: usize,
     /// What all of them know, and nobody else.
     pub secret: SharedSecret,

@@ -46,7 +46,7 @@ pub fn is_definition(name: Option<&Path>, text: &str) -> bool {
 /// Reads a definition.
 ///
 /// # Errors
-/// It cannot be read, or asks for what is not supported.
+/// The definition cannot be read, or asks for what is not supported.
 pub fn parse(text: &str, options: &DefinitionOptions) -> Result<Dockerfile, DockerfileError> {
     if text.len() > LONGEST {
         return Err(DockerfileError::new(1, format!("the file is longer than {LONGEST} bytes")));

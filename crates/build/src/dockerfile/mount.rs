@@ -58,7 +58,7 @@ const TYPES: &str = "bind, cache, tmpfs and secret are supported";
 /// Reads what is behind `--mount=`.
 ///
 /// # Errors
-/// It contradicts itself, or asks for what is not supported.
+/// The options contradict each other, or ask for what is not supported.
 pub fn parse(text: &str) -> Result<MountInstruction, MountFault> {
     let options = options(text)?;
     let kind = options.last("type").unwrap_or("bind").to_ascii_lowercase();
