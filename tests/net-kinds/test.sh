@@ -20,11 +20,13 @@ at() { # NODE USER NETWORK CMD...
     login "$user"
     on "$node" timeout --foreground -k 2 25 "${login[@]}" skiff run --net "$net" -- "$@"
 }
+# It stays until the client has closed: the kernel keeps a closed connection, and with it the client's address, for up to 108 s if nobody
+# is there any more to acknowledge that.
 server='
 import socket, sys
 s = socket.socket(); s.bind(("", 7000)); s.listen()
 open(sys.argv[1], "w").write(socket.gethostbyname(socket.gethostname()))
-c, peer = s.accept(); c.sendall(peer[0].encode()); c.close()'
+c, peer = s.accept(); c.sendall(peer[0].encode()); c.shutdown(socket.SHUT_WR); c.recv(1)'
 serve() { # NETWORK: alice's server on n1, in the background; its address is $server_at, which no test can know: others may still be going
     rm -f /home/alice/ready
     login alice
