@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skiff_plan::get;
+use skiff_plan::get::{self, ImageOrigin};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, PieceCounts, SnapshotId, SnapshotManifest};
 use skiff_spec::config::{Mismatch, NodeLayers};
@@ -123,13 +123,11 @@ fn fetch(
     })?;
     let manifest = depot.manifest(&id).map_err(ours)?;
     let about_node = |e: Error| e.about(&format!("node {}", node_name()));
-    let begun = Instant::now();
     let image = base_fingerprint::image_of(&manifest.base)?
-        .map(|(id, name)| get::on_node_from(context, Path::new(&job.depot), id, name).map_err(about_node))
+        .map(|(id, name)| get_image(context, Path::new(&job.depot), (id, name), relay).map_err(about_node))
         .transpose()?;
-    let mut parts: Vec<StartPart> =
-        image.iter().map(|(entry, origin)| StartPart::image(entry, *origin, begun)).collect();
-    let image = image.map(|(entry, _)| entry);
+    let (image, part) = image.unzip();
+    let mut parts: Vec<StartPart> = part.into_iter().collect();
     // An image is the same everywhere.
     let difference = if image.is_some() { String::new() } else { difference(context, job, &manifest)? };
     let begun = Instant::now();
@@ -137,6 +135,21 @@ fn fetch(
     let layers = layers_here(context, (form, relay), depot, (&id, &manifest), &mut origins)?;
     parts.push(origins.to_part(begun));
     Ok(Fetched { difference, layers, image, parts })
+}
+
+/// An image, from where it is, or by the job's relays; and what that took.
+pub fn get_image(
+    context: &UserContext,
+    depot: &Path,
+    (id, reference): (ImageId, &str),
+    relay: Option<&JobRelay>,
+) -> Result<(ImageName, StartPart)> {
+    let begun = Instant::now();
+    let mirror = relay.and_then(JobRelay::mirror);
+    let (entry, origin) = get::on_node_from(context, depot, (id, reference), mirror.as_ref())?;
+    let part = StartPart::image(&entry, origin, begun);
+    let came = relay.filter(|_| origin == ImageOrigin::Registry).map(JobRelay::image_counts);
+    Ok((entry, part.by_relay(came.unwrap_or_default())))
 }
 
 /// The layers in the form that this node can have them in.

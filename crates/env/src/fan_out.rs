@@ -1,4 +1,6 @@
-//! How a snapshot gets to many nodes: by each of them from the depot, or from node to node.
+//! How a snapshot or an image gets to many nodes: by each of them from where it is, or from node to node.
+
+mod registry;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,13 +14,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::manager::slurm_hosts;
-use skiff_relay::{RelayReader, RelaySetup};
+use skiff_relay::{Mirror, MirrorAddress, RelayReader, RelaySetup};
 use skiff_sandbox::start::detach_stdio;
 use skiff_site::TrustedDir;
-use skiff_snapshot::Depot;
+use skiff_snapshot::{Depot, PieceCounts};
 use skiff_spec::config::FanOut;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
+use skiff_store::client::PullMirror;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork, positive_pid};
 use skiff_sys::small_file;
@@ -54,7 +57,11 @@ pub struct JobRelay {
     local: UnixStream,
     /// Whoever holds it keeps the relay alive.
     holder_end: OwnedFd,
+    /// Where an image is asked for.
+    mirror: Option<MirrorAddress>,
     fan_out: FanOut,
+    /// Whether the depot may be better read by it than by each node.
+    is_for_depot: bool,
     /// How many nodes begin at the same time.
     begin_now: usize,
 }
@@ -68,6 +75,17 @@ pub struct RelayPlace<'a> {
     pub dir: &'a Path,
     /// The user's depot.
     pub depot: &'a Path,
+    /// What image is below it.
+    pub image: RelayImage<'a>,
+}
+
+/// What says which image a job's root is over.
+#[derive(Clone, Copy)]
+pub enum RelayImage<'a> {
+    /// The job itself, by a name.
+    Named(&'a str),
+    /// The manifest of a snapshot, if it is over one.
+    OfSnapshot(&'a str),
 }
 
 /// The nodes of a job, and which of them this one is.
@@ -79,7 +97,8 @@ struct JobNodes {
 
 /// Makes what nodes know each other by, unless it is there: before a job is submitted.
 pub fn make_secret(depot: &Path) -> Result<()> {
-    let Some(dir) = TrustedDir::find(depot, getuid().as_raw())? else { return Ok(()) };
+    Depot::open(depot).map_err(ours)?;
+    let dir = TrustedDir::open(depot, getuid().as_raw())?.private()?;
     if read_secret(&dir)?.is_some() {
         return Ok(());
     }
@@ -92,36 +111,43 @@ pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
     let fan_out = context.config.slurm.fan_out;
     let nodes =
         JobNodes::from_variables(|name| std::env::var(name).ok()).filter(|nodes| nodes.names.len() > 1)?;
-    let secret = until(Instant::now() + TO_LOOK, || {
-        match may_be_wanted(fan_out, nodes.names.len(), || type_of(place.depot)) {
-            true => Ok(derive_secret(place.depot, place.job)?.map(|secret| secret.to_hex())),
-            false => Ok(None),
-        }
+    if fan_out == FanOut::Depot {
+        return None;
+    }
+    let looked_up = until(Instant::now() + TO_LOOK, || {
+        let is_for_depot = may_be_wanted(fan_out, nodes.names.len(), || type_of(place.depot));
+        Ok((is_for_depot, derive_secret(place.depot, place.job)?.map(|secret| secret.to_hex())))
     });
-    let secret = secret.ok()???.parse().ok()?;
-    try_begin(context, place, (fan_out, nodes), secret).default_on_error("each node reads the depot then")
+    let (is_for_depot, secret) = looked_up.ok()??;
+    let known = (is_for_depot, secret?.parse().ok()?);
+    try_begin(context, place, (fan_out, nodes), known).default_on_error("each node asks for itself then")
 }
 
 fn try_begin(
     context: &UserContext,
     place: RelayPlace<'_>,
     (fan_out, nodes): (FanOut, JobNodes),
-    secret: SharedSecret,
+    (is_for_depot, secret): (bool, SharedSecret),
 ) -> Result<Option<JobRelay>> {
     let begin_now = nodes.names.iter().filter(|(_, begins)| *begins).count().max(1);
     let (local, remote) = UnixStream::pair().context(|| "socket of the relay")?;
     let (relay_end, holder_end) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe of the relay")?;
+    let mirror = Mirror::open().map(Some).default_on_error("each node asks the registry then");
     // One of an attempt before, which may have been stopped.
     end(place.dir);
     match fork(CloneFlags::NONE).context(|| "relay")? {
         Fork::Parent(child) => {
             small_file::write(&place.dir.join(PROCESS), child.pid.to_string().as_bytes())
                 .ignore_error("a relay without this file ends when the supervisor does");
-            Ok(Some(JobRelay { local, holder_end, fan_out, begin_now }))
+            let mirror = mirror.map(|mirror| mirror.address().clone());
+            Ok(Some(JobRelay { local, holder_end, mirror, fan_out, is_for_depot, begin_now }))
         }
         Fork::Child => {
-            close_all_except(&[remote.as_fd(), relay_end.as_fd()]);
-            let served = run_relay(context, place, (nodes, secret), (remote, &relay_end));
+            let kept = [remote.as_fd(), relay_end.as_fd()];
+            close_all_except(
+                &kept.into_iter().chain(mirror.iter().map(Mirror::descriptor)).collect::<Vec<_>>(),
+            );
+            let served = run_relay(context, place, (nodes, secret), (remote, &relay_end, mirror));
             exit_now(i32::from(served.is_err()))
         }
     }
@@ -130,9 +156,9 @@ fn try_begin(
 /// The relay's process.
 fn run_relay(
     context: &UserContext,
-    RelayPlace { job, depot, .. }: RelayPlace<'_>,
+    RelayPlace { job, depot, image, .. }: RelayPlace<'_>,
     (nodes, secret): (JobNodes, SharedSecret),
-    (remote, relay_end): (UnixStream, &OwnedFd),
+    (remote, relay_end, mirror): (UnixStream, &OwnedFd, Option<Mirror>),
 ) -> Result<()> {
     rustix::process::setsid().context(|| "session")?;
     detach_stdio();
@@ -146,6 +172,7 @@ fn run_relay(
         depot: Depot::open_existing(depot).map_err(ours)?,
         spool: open_unnamed_file(context),
         to_begin: TO_BEGIN,
+        image: mirror.map(|mirror| (mirror, registry::readers(context, depot, image))),
     };
     skiff_relay::serve(setup, remote, relay_end).context(|| "relay")
 }
@@ -171,13 +198,24 @@ impl JobRelay {
         let spared = missing.saturating_mul(self.begin_now as u64 - 1);
         let is_wanted = match self.fan_out {
             FanOut::Relay => true,
-            FanOut::Auto => spared >= MIN_SPARED,
+            FanOut::Auto => self.is_for_depot && spared >= MIN_SPARED,
             FanOut::Depot => false,
         };
         match self.local.try_clone().and_then(RelayReader::new) {
             Ok(reader) if is_wanted => depot.read_by(Box::new(reader)),
             _ => depot,
         }
+    }
+
+    /// Where to ask for an image before its registry.
+    pub fn mirror(&self) -> Option<PullMirror> {
+        let (server, repository) = self.mirror.as_ref()?.location();
+        Some(PullMirror { server, repository })
+    }
+
+    /// What has come of an image.
+    pub fn image_counts(&self) -> PieceCounts {
+        self.mirror.as_ref().and_then(MirrorAddress::counts).unwrap_or_default()
     }
 
     /// What a process needs that is to read by it.

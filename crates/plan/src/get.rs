@@ -17,6 +17,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::job::JobImage;
 use skiff_spec::name::EnvName;
 use skiff_store::ImageMetadata;
+use skiff_store::client::PullMirror;
 use skiff_store::copies::{self, ImageCopy};
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{FileStamp, ImageFile, parse};
@@ -191,7 +192,8 @@ fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
         return copy.ok_or_else(|| not_here(entry.id, &entry.reference));
     }
     output::note(&format!("image {}: pulling it, as this host does not have it", entry.reference));
-    fetch_exactly(context, entry.id, &entry.reference, &mut PullProgress::new(None, false))?;
+    let progress = &mut PullProgress::new(None, false);
+    fetch_exactly(context, (entry.id, &entry.reference), None, progress)?;
     Ok(entry)
 }
 
@@ -229,7 +231,7 @@ fn in_store(context: &UserContext, id: ImageId, reference: &str) -> Result<Optio
 /// The image of this id as this node's store has it, which gets it if need be: from its file, a copy in the depot, or a registry. Its name
 /// stays what it is to the user.
 pub fn on_node(context: &UserContext, depot: &Path, id: ImageId, reference: &str) -> Result<ImageName> {
-    on_node_from(context, depot, id, reference).map(|(entry, _)| entry)
+    on_node_from(context, depot, (id, reference), None).map(|(entry, _)| entry)
 }
 
 /// Where an image came from.
@@ -245,12 +247,12 @@ pub enum ImageOrigin {
     Registry,
 }
 
-/// The same, and where it came from.
+/// The same, and where it came from. A registry's image is looked for at the mirror first.
 pub fn on_node_from(
     context: &UserContext,
     depot: &Path,
-    id: ImageId,
-    reference: &str,
+    (id, reference): (ImageId, &str),
+    mirror: Option<&PullMirror>,
 ) -> Result<(ImageName, ImageOrigin)> {
     if let Some(entry) = in_store(context, id, reference)? {
         return Ok((entry, ImageOrigin::Store));
@@ -264,7 +266,8 @@ pub fn on_node_from(
             Err(not_here(id, reference))
         }
         None => {
-            let entry = fetch_exactly(context, id, reference, &mut PullProgress::new(None, true))?;
+            let progress = &mut PullProgress::new(None, true);
+            let entry = fetch_exactly(context, (id, reference), mirror, progress)?;
             Ok((entry, ImageOrigin::Registry))
         }
     }
@@ -273,8 +276,8 @@ pub fn on_node_from(
 /// By digest: images of the same name may be others by now.
 fn fetch_exactly(
     context: &UserContext,
-    id: ImageId,
-    reference: &str,
+    (id, reference): (ImageId, &str),
+    mirror: Option<&PullMirror>,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
     let missing = || not_here(id, reference);
@@ -282,7 +285,12 @@ fn fetch_exactly(
     let digest = Digest::Sha256(id.0);
     let exact = Named::new(named.server(), named.repository(), None, Some(digest));
     let exact = exact.map_err(|_| missing())?.to_string();
-    let entry = fetch(context, &exact, &Platform::host(), progress, client::PATIENT)?;
+    let ask = client::pull(context, &exact, &Platform::host().to_string(), client::PATIENT)?;
+    let ask = match mirror {
+        Some(mirror) => client::with_mirror(ask, mirror)?,
+        None => ask,
+    };
+    let entry = fetch(context, &exact, ask, progress)?;
     if entry.id != id {
         return Err(missing());
     }
@@ -313,7 +321,10 @@ fn pull_within(
             let source = client::artifact(&reference, &platform.to_string(), context, patience)?;
             import::read(context, source, (reference, FileStamp::default()), platform, progress)?
         }
-        _ => fetch(context, image, platform, progress, patience)?,
+        _ => {
+            let ask = client::pull(context, image, &platform.to_string(), patience)?;
+            fetch(context, image, ask, progress)?
+        }
     };
     naming::note(context, &entry)?;
     Ok(entry)
@@ -322,11 +333,9 @@ fn pull_within(
 fn fetch(
     context: &UserContext,
     image: &str,
-    platform: &Platform,
+    mut ask: StoreRequest,
     progress: &mut PullProgress,
-    patience: Duration,
 ) -> Result<ImageName> {
-    let mut ask = client::pull(context, image, &platform.to_string(), patience)?;
     // A store of their own they fill themselves, by their own policy.
     let vouched = context.helper.as_ref().map_or(Ok(None), |_| fetcher::vouched(&mut ask))?;
     let said = client::ask(context, ask, &mut |word| match word {

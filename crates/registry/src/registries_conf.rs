@@ -178,6 +178,24 @@ impl RegistriesConf {
             .collect()
     }
 
+    /// One more text, by which an image is looked for at this mirror before all other places.
+    ///
+    /// # Errors
+    /// As of [`Self::endpoints`].
+    pub fn text_with_mirror(&self, image: &Named, mirror: &Endpoint) -> Result<String> {
+        let mut endpoints = self.endpoints(image)?;
+        let place = |Endpoint { server, repository, insecure }: &Endpoint| {
+            format!("location = \"{server}/{repository}\"\ninsecure = {insecure}\n")
+        };
+        let itself = endpoints.pop().map(|itself| place(&itself)).unwrap_or_default();
+        let mut text = format!("[[registry]]\nprefix = \"{}\"\n{itself}", image.name());
+        for mirror in std::iter::once(mirror).chain(&endpoints) {
+            text.push_str("[[registry.mirror]]\n");
+            text.push_str(&place(mirror));
+        }
+        Ok(text)
+    }
+
     /// The entry with the longest prefix of `name`, and that prefix as it stands in the name.
     fn registry_of<'n>(&self, name: &'n str) -> Option<(&'n str, &Registry)> {
         let matching = self.registries.values().filter_map(|registry| {

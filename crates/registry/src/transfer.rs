@@ -7,14 +7,14 @@ use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 use skiff_sys::IgnoreError;
 use ureq::Body;
-use ureq::http::{Method, Response, StatusCode, Uri, header};
+use ureq::http::{Response, StatusCode, Uri, header};
 
 use super::failure::Failure;
 use super::growing::Growing;
-use super::http::{Http, HttpRequest, authority, header_text, io_failure, is_good, status_failure};
+use super::http::{Http, authority, header_text, io_failure};
 use super::ingest::Ingest;
+use super::location::{BlobLocation, Redirect};
 use super::memory::{Memory, PIECE, Piece, Reserved};
-use super::repository::{Repository, Wish};
 use crate::error::{Error, Result};
 
 /// A blob that is being fetched.
@@ -23,8 +23,7 @@ pub(super) struct Transfer {
     ingest: Ingest,
     growing: Arc<Growing>,
     hashed: Mutex<Hashed>,
-    /// Where the registry redirected to, which will do for the other ranges too.
-    location: Mutex<Option<Uri>>,
+    redirect: Redirect,
 }
 
 struct Hashed {
@@ -32,35 +31,6 @@ struct Hashed {
     bytes: u64,
     /// What is read again to be hashed goes through here.
     buffer: Vec<u8>,
-}
-
-/// Who has the blob.
-pub(super) enum BlobLocation {
-    /// A registry.
-    Repository(Arc<Repository>),
-    /// A server that the manifest names for a layer that registries may not distribute.
-    Url(Uri),
-}
-
-impl BlobLocation {
-    pub(super) fn server(&self) -> &str {
-        match self {
-            BlobLocation::Repository(repository) => &repository.server,
-            BlobLocation::Url(uri) => authority(uri),
-        }
-    }
-
-    /// What is noted of it beside the blob.
-    pub(super) fn noted(&self, settings: &super::ClientSettings) -> Option<super::Origin> {
-        match self {
-            BlobLocation::Repository(repository) => repository.origin(settings),
-            BlobLocation::Url(_) => None,
-        }
-    }
-
-    fn insecure(&self) -> bool {
-        matches!(self, BlobLocation::Repository(repository) if repository.insecure())
-    }
 }
 
 /// How an attempt ended that was no success.
@@ -89,7 +59,7 @@ impl Transfer {
     pub(super) fn new(digest: Digest, ingest: Ingest, growing: Arc<Growing>) -> Transfer {
         growing.opened(ingest.data(), ingest.chunks(), ingest.filled());
         let hashed = Hashed::new(&digest);
-        Transfer { digest, ingest, growing, hashed: Mutex::new(hashed), location: Mutex::default() }
+        Transfer { digest, ingest, growing, hashed: Mutex::new(hashed), redirect: Redirect::default() }
     }
 
     /// The chunks that are still to be fetched, in the order to ask for them.
@@ -150,7 +120,7 @@ impl Transfer {
             return Ok(());
         }
         let size = self.ingest.chunks().size();
-        let (response, from) = self.ask(http, origin, Some((begin, end - 1)))?;
+        let (response, from) = self.redirect.ask(http, (&self.digest, origin), Some((begin, end - 1)))?;
         if response.status() == StatusCode::OK && (begin, end) != (0, size) {
             return Err(Trouble::NoRanges);
         }
@@ -184,7 +154,7 @@ impl Transfer {
     /// Fetches the blob as a whole; what is there already is not written again, since it may have been read.
     pub(super) fn whole(&self, http: &Http, origin: &BlobLocation, piece: &mut [u8]) -> Result<(), Trouble> {
         let chunks = self.ingest.chunks();
-        let (response, from) = self.ask(http, origin, None)?;
+        let (response, from) = self.redirect.ask(http, (&self.digest, origin), None)?;
         self.check_range(&response, 0, chunks.size())?;
         let mut body = response.into_body().into_reader();
         for chunk in 0..chunks.count() {
@@ -236,41 +206,7 @@ impl Transfer {
     }
 
     pub(super) fn forget_location(&self) {
-        *self.location.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    fn ask(
-        &self,
-        http: &Http,
-        origin: &BlobLocation,
-        range: Option<(u64, u64)>,
-    ) -> Result<(Response<Body>, Uri), Failure> {
-        let known = self.location.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(location) = known {
-            let (response, from) =
-                http.send(&HttpRequest { range, ..HttpRequest::get(location) }, origin.insecure())?;
-            if is_good(response.status()) {
-                return Ok((response, from));
-            }
-            // Such addresses expire: the registry knows a new one.
-            self.forget_location();
-        }
-        match origin {
-            BlobLocation::Repository(repository) => {
-                let path = format!("blobs/{}", self.digest);
-                let wish = Wish { method: &Method::GET, path: &path, accept: None, range };
-                let (response, from) = repository.ask(http, wish)?;
-                if !repository.is_here(&from) {
-                    *self.location.lock().unwrap_or_else(PoisonError::into_inner) = Some(from.clone());
-                }
-                Ok((response, from))
-            }
-            BlobLocation::Url(uri) => {
-                let (response, from) =
-                    http.send(&HttpRequest { range, ..HttpRequest::get(uri.clone()) }, false)?;
-                if is_good(response.status()) { Ok((response, from)) } else { Err(status_failure(response)) }
-            }
-        }
+        self.redirect.forget();
     }
 
     /// The answer must be about the bytes asked for, of a blob of the size that the manifest says.
@@ -407,7 +343,7 @@ fn ended_early(
 }
 
 /// `bytes FIRST-LAST/TOTAL` (RFC 9110, 14.4).
-fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+pub(super) fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
     let (first, last) = (first.parse().ok()?, last.parse::<u64>().ok().filter(|last| *last < u64::MAX)?);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use skiff_snapshot::{DepotPiece, PieceCounts, PieceReader};
 
 use crate::link::{LinkReader, LinkWriter};
+use crate::piece::RelayPiece;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// Bytes that are asked for before they are read.
@@ -31,8 +32,8 @@ struct State {
     reader: LinkReader,
     writer: LinkWriter,
     /// What will be read, and has not been asked for.
-    planned: VecDeque<DepotPiece>,
-    asked: VecDeque<DepotPiece>,
+    planned: VecDeque<RelayPiece>,
+    asked: VecDeque<RelayPiece>,
     open: usize,
     pace: Pace,
 }
@@ -89,7 +90,7 @@ impl fmt::Debug for RelayReader {
 impl PieceReader for RelayReader {
     fn begin(&self, pieces: &[DepotPiece]) {
         if let Some(state) = lock(&self.state).as_mut() {
-            state.planned = pieces.iter().copied().collect();
+            state.planned = pieces.iter().copied().map(RelayPiece::from).collect();
             // Answers to what was asked for before are passed over as they come.
             state.asked.clear();
             state.open = 0;
@@ -98,7 +99,7 @@ impl PieceReader for RelayReader {
 
     fn read(&self, piece: &DepotPiece) -> Option<Vec<u8>> {
         let mut slot = lock(&self.state);
-        match slot.as_mut()?.read(piece) {
+        match slot.as_mut()?.read(&(*piece).into()) {
             Some(None) => None,
             Some(Some((bytes, counted))) => {
                 let mut counts = lock(&self.counts);
@@ -125,7 +126,7 @@ fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl State {
     /// A piece; `Some(None)` if the relay cannot have it, and nothing if that is of no use any more.
-    fn read(&mut self, piece: &DepotPiece) -> Option<Option<(Vec<u8>, PieceCounts)>> {
+    fn read(&mut self, piece: &RelayPiece) -> Option<Option<(Vec<u8>, PieceCounts)>> {
         self.ask()?;
         if self.asked.pop_front()? != *piece {
             return None;

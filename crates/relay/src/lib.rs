@@ -1,21 +1,27 @@
-//! A depot's files are read once for a job, and go from node to node.
+//! A depot's files, and an image's in a registry, are read once for a job, and go from node to node.
 //!
-//! The nodes of a job form two trees (`tree`). Every node asks the one above it for pieces of the depot's files, and passes on what it has got
-//! as soon as it is there; the two nodes at the tops read the depot. Nothing is sent that was not asked for: a node that has all, or comes
-//! later, disturbs nobody. Where the node above does not answer, the one above that is asked, and in the end the depot.
+//! The nodes of a job form two trees (`tree`). Every node asks the one above it for pieces of these files, and passes on what it has got
+//! as soon as it is there; the two nodes at the tops read the depot, or ask the registry. Nothing is sent that was not asked for: a node that has all, or comes
+//! later, disturbs nobody. Where the node above does not answer, the one above that is asked, and in the end where the files are for good.
 //!
-//! On each node this is a process ([`serve()`]) beside the one that fetches, which asks it by a socket ([`RelayReader`]). Connections between
+//! On each node this is a process ([`serve()`]) beside the one that fetches, which asks it by a socket ([`RelayReader`]), or as a registry ([`Mirror`]). Connections between
 //! nodes are encrypted by keys that follow from a secret of the job's ([`skiff_launch::secure`]). What comes is checked where it is used.
 
 mod client;
 mod link;
+mod mirror;
+mod piece;
+mod request;
 mod serve;
 mod spool;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod tree;
 mod upstream;
 pub mod wire;
 
 pub use client::RelayReader;
+pub use mirror::{Mirror, MirrorAddress};
+pub use piece::{REGISTRY_PIECE, RegistryReader, RelayFile, RelayPiece};
 pub use serve::{RelaySetup, serve};

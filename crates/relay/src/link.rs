@@ -10,7 +10,7 @@ use skiff_sys::IgnoreError;
 
 /// What a connection to this node is for: several may be on one host, and a node that asked itself would wait for ever.
 pub(crate) fn word(node: usize) -> String {
-    format!("relay 1 {node}")
+    format!("relay 2 {node}")
 }
 
 /// The half that sends.

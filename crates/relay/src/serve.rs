@@ -9,17 +9,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::{listener, secure};
-use skiff_snapshot::{Depot, DepotPiece};
+use skiff_snapshot::Depot;
 use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
+use crate::mirror::{Mirror, serve_mirror};
+use crate::piece::{RegistryReader, RelayPiece};
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
+use crate::thread::spawn_thread;
 use crate::tree::{RelayTree, asked, may_be_asked};
 use crate::upstream::{PeerSettings, RelayAncestor, Upstream};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
@@ -38,8 +41,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const TO_PROVE: Duration = Duration::from_secs(5);
 /// Questions of one side that wait for their answers.
 const MOST_ASKED: usize = 1024;
-/// Each thread's stack. What is large lies on the heap.
-const STACK: usize = 256 << 10;
 
 /// What a node needs to know of the others.
 pub struct RelaySetup {
@@ -57,6 +58,8 @@ pub struct RelaySetup {
     pub spool: Option<OwnedFd>,
     /// How long nodes that begin at the same time may take until they listen.
     pub to_begin: Duration,
+    /// Where the job's image is to be had on this node, and who asks its registry: one for each tree.
+    pub image: Option<(Mirror, [Box<dyn RegistryReader>; 2])>,
 }
 
 /// Serves other nodes, and whoever asks by `local`, until the other end of `alive` is closed.
@@ -64,14 +67,16 @@ pub struct RelaySetup {
 /// # Errors
 /// When no thread can be started.
 pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()> {
-    let RelaySetup { nodes, here, secret, ports, depot, spool, to_begin } = setup;
+    let RelaySetup { nodes, here, secret, ports, depot, spool, to_begin, image } = setup;
     let begin_now: Vec<bool> = nodes.iter().map(|(_, begins)| *begins).collect();
     let is_kept = RelayTree::BOTH.map(|tree| may_be_asked(tree, here, &begin_now));
     let spool = Arc::new(Spool::new(is_kept, spool.map(File::from)));
     let listener = listen(&ports);
     let peers = Arc::new(PeerSettings { secret, ports, begun: Instant::now(), to_begin });
     let depot = Arc::new(depot);
-    for tree in RelayTree::BOTH {
+    let (mirror, registries) =
+        image.map_or((None, [None, None]), |(mirror, readers)| (Some(mirror), readers.map(Some)));
+    for (tree, registry) in RelayTree::BOTH.into_iter().zip(registries) {
         let above = asked(tree, here, &begin_now).into_iter().map(|node| {
             let (name, is_expected) = nodes[node].clone();
             RelayAncestor { number: node, name, addresses: None, is_expected }
@@ -80,8 +85,12 @@ pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()
         let (spool, depot, peers) = (Arc::clone(&spool), Arc::clone(&depot), Arc::clone(&peers));
         spawn_thread(move || {
             let files = HashMap::new();
-            Upstream { tree, spool: &spool, depot: &depot, peers: &peers, above, files }.run();
+            Upstream { tree, spool: &spool, depot: &depot, peers: &peers, above, files, registry }.run();
         })?;
+    }
+    if let Some(mirror) = mirror {
+        let spool = Arc::clone(&spool);
+        spawn_thread(move || serve_mirror(&mirror, &spool))?;
     }
     let reading = local.try_clone()?;
     serve_one(LinkReader::Local(reading), LinkWriter::Local(local), &spool)?;
@@ -207,12 +216,12 @@ fn serve_one(mut reader: LinkReader, writer: LinkWriter, spool: &Arc<Spool>) -> 
 }
 
 /// Answers in the order of the questions.
-fn answer(asked: &Receiver<DepotPiece>, mut writer: LinkWriter, spool: &Spool) {
+fn answer(asked: &Receiver<RelayPiece>, mut writer: LinkWriter, spool: &Spool) {
     for piece in asked {
         loop {
             let state = match spool.wait(&piece, SIGN_OF_LIFE) {
                 WaitedPiece::Here(bytes, PieceOrigin::Node) => PieceState::Relayed(bytes.to_vec()),
-                WaitedPiece::Here(bytes, PieceOrigin::Depot) => PieceState::Read(bytes.to_vec()),
+                WaitedPiece::Here(bytes, PieceOrigin::Source) => PieceState::Read(bytes.to_vec()),
                 WaitedPiece::NotYet => PieceState::NotYet,
                 WaitedPiece::Failed => PieceState::Failed,
             };
@@ -238,11 +247,4 @@ fn listen(ports: &[u16]) -> Option<TcpListener> {
     let listener = ports.iter().find_map(bind)?;
     listener.set_nonblocking(true).ok()?;
     Some(listener)
-}
-
-fn spawn_thread(act: impl FnOnce() + Send + 'static) -> Result<()> {
-    Builder::new().stack_size(STACK).spawn(act).map(drop).map_err(|e| match e.kind() {
-        ErrorKind::WouldBlock => std::io::Error::new(e.kind(), "no more threads"),
-        _ => e,
-    })
 }

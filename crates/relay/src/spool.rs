@@ -8,23 +8,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::fstatvfs;
-use skiff_snapshot::{DepotPiece, PieceFile};
 use skiff_sys::IgnoreError;
 
+use crate::piece::{RelayPiece, STRIPE};
 use crate::tree::RelayTree;
 
 /// So many bytes stay in memory.
 const IN_MEMORY: usize = 64 << 20;
 /// One part of so many of a disk stays free for what the pieces are fetched for.
 const ROOM: u64 = 10;
-/// Pieces of so many bytes of a file one behind the other go down the same tree: who reads the depot reads so much of it in order.
-const STRIPE: u64 = 4 << 20;
 
 /// Where a piece has come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PieceOrigin {
     Node,
-    Depot,
+    /// The depot or the registry.
+    Source,
 }
 
 /// What there is of a piece after some waiting.
@@ -44,11 +43,11 @@ pub(crate) struct Spool {
 }
 
 struct State {
-    slots: HashMap<DepotPiece, Slot>,
+    slots: HashMap<RelayPiece, Slot>,
     /// By tree, what nobody has been asked for yet.
-    wanted: [VecDeque<DepotPiece>; 2],
+    wanted: [VecDeque<RelayPiece>; 2],
     /// What is in memory, oldest first.
-    recent: VecDeque<(DepotPiece, usize)>,
+    recent: VecDeque<(RelayPiece, usize)>,
     in_memory: usize,
     /// The end of what is kept in the file.
     end: u64,
@@ -82,11 +81,11 @@ impl Spool {
     }
 
     /// Somebody will wait for this piece.
-    pub(crate) fn want(&self, piece: DepotPiece) {
+    pub(crate) fn want(&self, piece: RelayPiece) {
         self.want_in(&mut self.lock(), piece);
     }
 
-    fn want_in(&self, state: &mut State, piece: DepotPiece) {
+    fn want_in(&self, state: &mut State, piece: RelayPiece) {
         state.used = Instant::now();
         if matches!(state.slots.get(&piece), None | Some(Slot::Failed)) {
             state.slots.insert(piece, Slot::Wanted);
@@ -96,7 +95,7 @@ impl Spool {
     }
 
     /// Waits for a piece, but no longer than this.
-    pub(crate) fn wait(&self, piece: &DepotPiece, patience: Duration) -> WaitedPiece {
+    pub(crate) fn wait(&self, piece: &RelayPiece, patience: Duration) -> WaitedPiece {
         let until = Instant::now() + patience;
         let mut state = self.lock();
         loop {
@@ -125,7 +124,7 @@ impl Spool {
 
     fn kept(
         &self,
-        piece: &DepotPiece,
+        piece: &RelayPiece,
         (at, length, epoch): (u64, usize, u64),
         origin: PieceOrigin,
     ) -> WaitedPiece {
@@ -140,26 +139,40 @@ impl Spool {
         WaitedPiece::NotYet
     }
 
-    /// The next piece of a tree that somebody is to be asked for; waits for one, unless it may not: then nothing if there is none now.
-    pub(crate) fn next_wanted(&self, tree: RelayTree, may_wait: bool) -> Option<DepotPiece> {
+    /// The next piece of a tree that somebody is to be asked for, if there is one now.
+    pub(crate) fn next_wanted(&self, tree: RelayTree) -> Option<RelayPiece> {
+        self.lock().wanted[tree as usize].pop_front()
+    }
+
+    /// Waits for such a piece for so long, or until the end.
+    pub(crate) fn wait_for_wanted(&self, tree: RelayTree, patience: Option<Duration>) -> Option<RelayPiece> {
+        let began = Instant::now();
         let mut state = self.lock();
         loop {
-            match state.wanted[tree as usize].pop_front() {
-                Some(piece) => return Some(piece),
-                None if !may_wait || state.is_over => return None,
-                None => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            if let Some(piece) = state.wanted[tree as usize].pop_front() {
+                return Some(piece);
             }
+            let left = patience.map(|patience| patience.saturating_sub(began.elapsed()));
+            if state.is_over || left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            state = match left {
+                Some(left) => {
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 
     /// Wants pieces again that were asked for in vain, before all others.
-    pub(crate) fn still_wanted(&self, tree: RelayTree, pieces: impl DoubleEndedIterator<Item = DepotPiece>) {
+    pub(crate) fn still_wanted(&self, tree: RelayTree, pieces: impl DoubleEndedIterator<Item = RelayPiece>) {
         let mut state = self.lock();
         pieces.rev().for_each(|piece| state.wanted[tree as usize].push_front(piece));
     }
 
     /// A piece has come.
-    pub(crate) fn put(&self, piece: DepotPiece, bytes: Vec<u8>, origin: PieceOrigin) {
+    pub(crate) fn put(&self, piece: RelayPiece, bytes: Vec<u8>, origin: PieceOrigin) {
         let kept = self.keep(&piece, &bytes);
         let mut state = self.lock();
         let kept_at = kept.filter(|(_, epoch)| *epoch == state.epoch).map(|(at, _)| at);
@@ -179,7 +192,7 @@ impl Spool {
     }
 
     /// Where it is kept in the file, if others will ask for it and there is more than enough room.
-    fn keep(&self, piece: &DepotPiece, bytes: &[u8]) -> Option<(u64, u64)> {
+    fn keep(&self, piece: &RelayPiece, bytes: &[u8]) -> Option<(u64, u64)> {
         let file = self.file.as_ref().filter(|_| self.is_kept[tree_of(piece) as usize])?;
         let disk = fstatvfs(file).ok()?;
         if disk.f_bavail < disk.f_blocks / ROOM {
@@ -195,7 +208,7 @@ impl Spool {
     }
 
     /// A piece cannot be had.
-    pub(crate) fn fail(&self, piece: DepotPiece) {
+    pub(crate) fn fail(&self, piece: RelayPiece) {
         self.lock().slots.insert(piece, Slot::Failed);
         self.changed.notify_all();
     }
@@ -228,7 +241,7 @@ impl Spool {
 }
 
 impl State {
-    fn leave_memory(&mut self, piece: DepotPiece, length: usize) {
+    fn leave_memory(&mut self, piece: RelayPiece, length: usize) {
         match self.slots.get(&piece) {
             Some(Slot::Memory { kept_at: Some(at), origin, .. }) => {
                 let (at, origin) = (*at, *origin);
@@ -243,10 +256,6 @@ impl State {
 }
 
 /// The tree that a piece goes down.
-pub(crate) fn tree_of(piece: &DepotPiece) -> RelayTree {
-    let digest = match &piece.file {
-        PieceFile::List(layer) => layer.0,
-        PieceFile::Pack(pack) => pack.0,
-    };
-    RelayTree::BOTH[((piece.at / STRIPE + u64::from(digest[0])) % 2) as usize]
+pub(crate) fn tree_of(piece: &RelayPiece) -> RelayTree {
+    RelayTree::BOTH[((piece.at / STRIPE + u64::from(piece.file.digest()[0])) % 2) as usize]
 }

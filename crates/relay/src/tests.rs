@@ -4,6 +4,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use skiff_snapshot::{Depot, DepotPiece, PackId, PieceCounts, PieceFile, PieceRea
 use tempfile::TempDir;
 
 use crate::link::word;
-use crate::{RelayReader, RelaySetup, serve};
+use crate::{Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPiece, RelayReader, RelaySetup, serve};
 
 const PIECE: u32 = 300_000;
 
@@ -54,6 +56,16 @@ impl Job {
     }
 
     fn begin(&self, here: usize, nodes: usize, is_expected: impl Fn(usize) -> bool) -> Node {
+        self.begin_with(here, nodes, is_expected, None)
+    }
+
+    fn begin_with(
+        &self,
+        here: usize,
+        nodes: usize,
+        is_expected: impl Fn(usize) -> bool,
+        image: Option<(Mirror, [Box<dyn RegistryReader>; 2])>,
+    ) -> Node {
         let (own, local) = UnixStream::pair().expect("sockets");
         let (waiting, alive) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
         let setup = RelaySetup {
@@ -64,6 +76,7 @@ impl Job {
             depot: Depot::open_existing(self.dir.path()).expect("the depot"),
             spool: Some(tempfile::tempfile().expect("a file").into()),
             to_begin: Duration::from_secs(60),
+            image,
         };
         let reader = RelayReader::new(own).expect("a reader");
         let served = thread::spawn(move || serve(setup, local, &waiting).expect("served"));
@@ -199,5 +212,99 @@ fn what_the_depot_lacks_is_not_had() {
         // The others can be had all the same.
         node.reader.begin(&job.pieces());
         assert!(node.reader.read(&job.pieces()[0]).is_some());
+    }
+}
+
+/// A registry with one blob, which counts what is read of it.
+#[derive(Clone)]
+struct Registry {
+    blob: Arc<Vec<u8>>,
+    read: Arc<AtomicU64>,
+}
+
+const BLOB: [u8; 32] = [9; 32];
+
+impl RegistryReader for Registry {
+    fn read(&mut self, piece: &RelayPiece) -> Option<Vec<u8>> {
+        let from = (piece.at as usize).min(self.blob.len());
+        let to = (from + piece.length as usize).min(self.blob.len());
+        let bytes = self.blob[from..to].to_vec();
+        (piece.file == RelayFile::Blob(BLOB)).then(|| {
+            self.read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            bytes
+        })
+    }
+
+    fn pause(&mut self) {}
+}
+
+impl Registry {
+    fn new(length: u32) -> Self {
+        let blob: Vec<u8> = (0..length).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+        Self { blob: Arc::new(blob), read: Arc::default() }
+    }
+
+    fn mirror(&self) -> ((Mirror, [Box<dyn RegistryReader>; 2]), MirrorAddress) {
+        let mirror = Mirror::open().expect("a port");
+        let address = mirror.address().clone();
+        ((mirror, [Box::new(self.clone()), Box::new(self.clone())]), address)
+    }
+}
+
+/// One request; the status, and what came with it.
+fn ask(at: &MirrorAddress, below: &str, range: Option<(usize, usize)>) -> (String, Vec<u8>) {
+    let (server, path) = at.location();
+    let mut socket = TcpStream::connect(server).expect("it listens");
+    let range = range.map(|(first, last)| format!("Range: bytes={first}-{last}\r\n")).unwrap_or_default();
+    write!(socket, "GET /v2/{path}/{below} HTTP/1.1\r\nHost: here\r\n{range}\r\n").expect("sent");
+    socket.shutdown(std::net::Shutdown::Write).expect("no more requests");
+    let mut answer = vec![];
+    socket.read_to_end(&mut answer).expect("an answer");
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+    let status = String::from_utf8_lossy(&answer[9..12]).into_owned();
+    (status, answer.split_off(end))
+}
+
+#[test]
+fn a_registry_is_asked_once_by_all_together() {
+    let hex = "09".repeat(32);
+    let registry = Registry::new(9_000_001);
+    let length = registry.blob.len();
+    let job = Job::new(1_000, 4);
+    let (images, mirrors): (Vec<_>, Vec<_>) = (0..4).map(|_| registry.mirror()).unzip();
+    let begin = |(here, image)| job.begin_with(here, 4, |_| true, Some(image));
+    let nodes: Vec<_> = images.into_iter().enumerate().map(begin).collect();
+    thread::scope(|scope| {
+        for mirror in &mirrors {
+            // As a pull does: both ends, and what lies between in ranges that begin anywhere.
+            for (first, last) in [
+                (0, 65_535),
+                (length - 70_000, length - 1),
+                (65_536, 4_500_000),
+                (4_500_001, length - 70_001),
+            ] {
+                let (hex, blob) = (&hex, &registry.blob);
+                scope.spawn(move || {
+                    let (status, bytes) = ask(mirror, &format!("blobs/sha256:{hex}"), Some((first, last)));
+                    assert_eq!(status, "206");
+                    assert!(bytes == blob[first..=last], "{first}-{last}");
+                });
+            }
+        }
+    });
+    assert_eq!(registry.read.load(Ordering::Relaxed), length as u64);
+    let counts: Vec<PieceCounts> =
+        mirrors.iter().map(|mirror| mirror.counts().expect("it answers")).collect();
+    assert!(counts.iter().all(|count| count.relayed + count.read == length as u64), "{counts:?}");
+    assert_eq!(from_depot(&counts), length as u64, "{counts:?}");
+    // What ends before is not made up, and what is not there is denied, as is a stranger who does not know the path.
+    let past_the_end = ask(&mirrors[2], &format!("blobs/sha256:{hex}"), Some((length - 10, length + 10)));
+    assert_eq!(past_the_end.1.len(), 10);
+    assert_eq!(ask(&mirrors[1], &format!("blobs/sha256:{hex}"), Some((length, length + 1))).0, "404");
+    assert_eq!(ask(&mirrors[1], &format!("blobs/sha256:{}", "08".repeat(32)), Some((0, 9))).0, "404");
+    assert_eq!(ask(&mirrors[1], &format!("manifests/sha256:{hex}"), None).0, "404");
+    for node in nodes {
+        drop(node.alive);
+        node.served.join().expect("it ends");
     }
 }

@@ -1,4 +1,4 @@
-//! Where the pieces of one tree come from: the nodes above, nearest first, and in the end the depot.
+//! Where the pieces of one tree come from: the nodes above, nearest first, and in the end the depot or the registry.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Result};
@@ -14,6 +14,7 @@ use skiff_snapshot::{Depot, DepotPiece, PieceFile};
 use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
+use crate::piece::{RegistryReader, RelayFile, RelayPiece};
 use crate::spool::{PieceOrigin, Spool};
 use crate::tree::RelayTree;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
@@ -30,6 +31,8 @@ const TO_CONNECT: Duration = Duration::from_secs(2);
 const TO_ANSWER: Duration = Duration::from_millis(500);
 /// How often a node is tried that has not begun yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// For so long after the last piece files and answers are kept open. What a registry has sent of an answer and nobody has read is sent once more.
+const KEPT_OPEN: Duration = Duration::from_secs(3);
 /// So many open files of the depot at most.
 const MOST_FILES: usize = 32;
 /// When so many nodes do not answer at all, others will not either.
@@ -62,12 +65,14 @@ pub(crate) struct Upstream<'a> {
     pub(crate) peers: &'a PeerSettings,
     pub(crate) above: VecDeque<RelayAncestor>,
     pub(crate) files: HashMap<PieceFile, OwnedFd>,
+    /// Asks the registry, if the job has an image from one.
+    pub(crate) registry: Option<Box<dyn RegistryReader>>,
 }
 
 struct Link {
     reader: LinkReader,
     writer: LinkWriter,
-    asked: VecDeque<DepotPiece>,
+    asked: VecDeque<RelayPiece>,
 }
 
 impl Upstream<'_> {
@@ -85,17 +90,18 @@ impl Upstream<'_> {
         }
     }
 
-    /// The next piece; files of the depot are not held open while nobody wants any.
-    fn next_wanted(&mut self) -> Option<DepotPiece> {
-        let next = self.spool.next_wanted(self.tree, false);
-        next.or_else(|| {
+    /// The next piece. What is open of the depot or the registry stays so only while pieces are wanted.
+    fn next_wanted(&mut self) -> Option<RelayPiece> {
+        let soon = self.spool.wait_for_wanted(self.tree, Some(KEPT_OPEN));
+        soon.or_else(|| {
             self.files.clear();
-            self.spool.next_wanted(self.tree, true)
+            self.registry.iter_mut().for_each(|registry| registry.pause());
+            self.spool.wait_for_wanted(self.tree, None)
         })
     }
 
     /// Asks for this piece and all others that are wanted meanwhile; gives the connection back when nothing is.
-    fn bring(&mut self, mut link: Link, first: DepotPiece) -> Option<Link> {
+    fn bring(&mut self, mut link: Link, first: RelayPiece) -> Option<Link> {
         let mut next = Some(first);
         loop {
             if let Some(piece) = next.take() {
@@ -106,7 +112,7 @@ impl Upstream<'_> {
             }
             let open: usize = link.asked.iter().map(|piece| piece.length as usize).sum();
             if open < WINDOW && link.asked.len() < MOST_ASKED {
-                next = self.spool.next_wanted(self.tree, false);
+                next = self.spool.next_wanted(self.tree);
             }
             match (&next, link.asked.front().copied()) {
                 (Some(_), _) => {}
@@ -155,7 +161,21 @@ impl Upstream<'_> {
         None
     }
 
-    fn read(&mut self, piece: DepotPiece) {
+    fn read(&mut self, piece: RelayPiece) {
+        let read = match piece.file {
+            RelayFile::Depot(file) => {
+                self.read_depot(&DepotPiece { file, at: piece.at, length: piece.length })
+            }
+            _ => self.registry.as_mut().and_then(|registry| registry.read(&piece)),
+        };
+        match read {
+            Some(bytes) => self.spool.put(piece, bytes, PieceOrigin::Source),
+            // Who wanted it reads it itself, and says what is wrong.
+            None => self.spool.fail(piece),
+        }
+    }
+
+    fn read_depot(&mut self, piece: &DepotPiece) -> Option<Vec<u8>> {
         if self.files.len() >= MOST_FILES {
             self.files.clear();
         }
@@ -164,11 +184,7 @@ impl Upstream<'_> {
         {
             self.files.insert(piece.file, file);
         }
-        match self.files.get(&piece.file).map(|file| piece.read_from(file)) {
-            Some(Ok(bytes)) => self.spool.put(piece, bytes, PieceOrigin::Depot),
-            // Who wanted it reads the depot itself, and says what is wrong.
-            _ => self.spool.fail(piece),
-        }
+        piece.read_from(self.files.get(&piece.file)?).ok()
     }
 }
 

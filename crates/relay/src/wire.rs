@@ -1,22 +1,26 @@
-//! A node asks the one above it for pieces of the depot's files, each of which is answered in its turn. A process on the same node asks in the same way.
+//! A node asks the one above it for pieces, each of which is answered in its turn. A process on the same node asks in the same way.
 
 use skiff_ipc::{Codec, Framing, Protocol};
-use skiff_snapshot::{DepotPiece, LARGEST_PIECE, LayerId, PackId, PieceFile};
+use skiff_snapshot::{LARGEST_PIECE, LayerId, PackId, PieceFile};
+
+use crate::piece::{RelayFile, RelayPiece};
 
 const LIST: u8 = 1;
 const PACK: u8 = 2;
+const MANIFEST: u8 = 3;
+const BLOB: u8 = 4;
 /// Bytes of a question: which file, its digest, where, how many bytes (little-endian).
 const QUESTION: usize = 1 + 32 + 8 + 4;
 
 /// Asks for a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceRequest(pub DepotPiece);
+pub struct PieceRequest(pub RelayPiece);
 
 /// The answer: how it stands, about which piece, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PieceAnswer {
     /// Which was asked for.
-    pub piece: DepotPiece,
+    pub piece: RelayPiece,
     /// What there is of it.
     pub state: PieceState,
 }
@@ -26,7 +30,7 @@ pub struct PieceAnswer {
 pub enum PieceState {
     /// The bytes, as another node has sent them.
     Relayed(Vec<u8>),
-    /// The bytes, as this node has read them from the depot.
+    /// The bytes, as this node has read them from where they are for good.
     Read(Vec<u8>),
     /// Not the bytes yet: who asks goes on waiting.
     NotYet,
@@ -38,10 +42,12 @@ impl Codec for PieceRequest {
     const LONGEST: usize = QUESTION;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
-        let DepotPiece { file, at, length } = self.0;
+        let RelayPiece { file, at, length } = self.0;
         let (kind, digest) = match file {
-            PieceFile::List(LayerId(digest)) => (LIST, digest),
-            PieceFile::Pack(PackId(digest)) => (PACK, digest),
+            RelayFile::Depot(PieceFile::List(LayerId(digest))) => (LIST, digest),
+            RelayFile::Depot(PieceFile::Pack(PackId(digest))) => (PACK, digest),
+            RelayFile::Manifest(digest) => (MANIFEST, digest),
+            RelayFile::Blob(digest) => (BLOB, digest),
         };
         Some([&[kind][..], &digest, &at.to_le_bytes(), &length.to_le_bytes()].concat())
     }
@@ -52,11 +58,13 @@ impl Codec for PieceRequest {
         let (at, rest) = rest.split_first_chunk::<8>()?;
         let length = u32::from_le_bytes(rest.try_into().ok()?);
         let file = match *kind {
-            LIST => PieceFile::List(LayerId(*digest)),
-            PACK => PieceFile::Pack(PackId(*digest)),
+            LIST => RelayFile::Depot(PieceFile::List(LayerId(*digest))),
+            PACK => RelayFile::Depot(PieceFile::Pack(PackId(*digest))),
+            MANIFEST => RelayFile::Manifest(*digest),
+            BLOB => RelayFile::Blob(*digest),
             _ => return None,
         };
-        let piece = DepotPiece { file, at: u64::from_le_bytes(*at), length };
+        let piece = RelayPiece { file, at: u64::from_le_bytes(*at), length };
         (1..=LARGEST_PIECE).contains(&length).then_some(Self(piece))
     }
 }

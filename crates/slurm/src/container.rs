@@ -4,16 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use skiff_env::deploy::{node_name, time_limit, until};
+use skiff_env::deploy::{get_image, node_name, time_limit, until};
+use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::ImageOrigin;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, base, get, in_image};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, base, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::JobContainer;
+use skiff_spec::job::{JobContainer, JobImage};
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
@@ -45,9 +46,8 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
     let times = StartTimes::default();
     let live = supervisor::session_at(context, &runtime, lifetime, || {
-        let begun = Instant::now();
-        let (entry, origin) = image(context, container, &runtime.dir)?;
-        let part = StartPart::image(&entry, origin, begun);
+        let relay = relay(context, job, container, &runtime.dir);
+        let (entry, part) = image(context, container, &runtime.dir, relay.as_ref())?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let exec = entry.exec()?;
         let mut facts = base::facts(context, entry.id, exec.volumes)?;
@@ -55,10 +55,18 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
             working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
         let options = options(container, upper, vec![spool(context)], temporary(job.id));
         times.prepared(vec![part]);
-        Ok((plan::build(options, facts)?, vec![]))
+        // Others may begin later; it ends with the container.
+        Ok((plan::build(options, facts)?, relay.map(JobRelay::into_holder_end).into_iter().collect()))
     })?;
     times.note(job);
     Ok(live)
+}
+
+/// The relay by which a job's nodes have its image from each other, where its registry is asked for it.
+fn relay(context: &UserContext, job: &SlurmJob, container: &JobContainer, dir: &Path) -> Option<JobRelay> {
+    let JobImage { reference, .. } = container.image.as_ref()?;
+    let (depot, image) = (Path::new(&container.depot), RelayImage::Named(reference));
+    fan_out::begin(context, RelayPlace { job: job.id, dir, depot, image })
 }
 
 /// What `--container-...` ask for, the place of the job's scripts, and its directories for temporary files.
@@ -72,11 +80,18 @@ pub fn options(
     PlanOptions { services, temporary, ..PlanOptions::new(name, upper, asked) }
 }
 
-/// The image that it is over: the one that it was made over, if it is there already.
-fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<(ImageName, ImageOrigin)> {
+/// The image that it is over: the one that it was made over, if it is there already; and what that took.
+fn image(
+    context: &UserContext,
+    container: &JobContainer,
+    dir: &Path,
+    relay: Option<&JobRelay>,
+) -> Result<(ImageName, StartPart)> {
+    let begun = Instant::now();
     let record = dir.join(IMAGE);
     if let Some(entry) = ImageName::read(&record)? {
-        return Ok((entry, ImageOrigin::Store));
+        let part = StartPart::image(&entry, ImageOrigin::Store, begun);
+        return Ok((entry, part));
     }
     let node = node_name();
     let Some(wanted) = &container.image else {
@@ -88,9 +103,9 @@ fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<
     };
     let (end, limit) = time_limit(context);
     let depot = Path::new(&container.depot);
-    let got = until(end, || get::on_node_from(context, depot, wanted.id, &wanted.reference))
+    let got = until(end, || get_image(context, depot, (wanted.id, &wanted.reference), relay))
         .map_err(|e| e.about(&format!("node {node}")))?;
-    let (entry, origin) = got.ok_or_else(|| {
+    let (entry, part) = got.ok_or_else(|| {
         Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))
             .hint("what has come is kept: try again; `slurm.fetch_seconds` in the configuration allows more time, up to 570")
     })?;
@@ -98,7 +113,7 @@ fn image(context: &UserContext, container: &JobContainer, dir: &Path) -> Result<
     let new = record.with_extension("new");
     entry.write(&new)?;
     fs::rename(&new, &record).context(|| record.display().to_string())?;
-    Ok((entry, origin))
+    Ok((entry, part))
 }
 
 /// Has a task run as its container's image and options say.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use skiff_cli::HostArgs;
 use skiff_env::commit::{note_upper, time_limit};
 use skiff_env::deploy::deploy;
-use skiff_env::fan_out::{self, JobRelay, RelayPlace};
+use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::{self as plan, Facts, PlanOptions, base};
 use skiff_runtime::control::{self, Live};
@@ -60,7 +60,8 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-            let place = RelayPlace { job: job.id, dir: &runtime.dir, depot: Path::new(&snapshot.depot) };
+            let (depot, image) = (Path::new(&snapshot.depot), RelayImage::OfSnapshot(&snapshot.snapshot));
+            let place = RelayPlace { job: job.id, dir: &runtime.dir, depot, image };
             let relay = fan_out::begin(context, place);
             let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());

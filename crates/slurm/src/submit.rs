@@ -118,8 +118,12 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
         }
         RequestedRoot::Same(own) => *own,
     };
-    if let JobSpec::Snapshot(snapshot) = &spec {
-        fan_out::make_secret(Path::new(&snapshot.depot)).ignore_error("without it each node reads the depot");
+    let depot = match &spec {
+        JobSpec::Snapshot(snapshot) => Some(&snapshot.depot),
+        JobSpec::Container(container) => container.image.as_ref().map(|_| &container.depot),
+    };
+    if let Some(depot) = depot {
+        fan_out::make_secret(Path::new(depot)).ignore_error("without it each node asks for itself");
     }
     print(with_commit(spec, commit)?)
 }

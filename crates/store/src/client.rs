@@ -16,8 +16,8 @@ use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_registry::auth::{Credential, Credentials};
 use skiff_registry::policy::Policies;
-use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Certificates, ClientSettings, asked_for};
+use skiff_registry::registries_conf::{Endpoint, RegistriesConf};
+use skiff_registry::{Certificates, ClientSettings, ImageParts, asked_for};
 use skiff_sandbox::helper::Helper;
 use skiff_spec::fault::Context as _;
 use skiff_spec::image::{ImageId, store as names};
@@ -353,6 +353,34 @@ pub fn pull(
         certificates,
         name_service_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
     })
+}
+
+/// A repository that is asked for an image before all other places.
+#[derive(Clone, Debug)]
+pub struct PullMirror {
+    /// Host and port.
+    pub server: String,
+    /// The path there.
+    pub repository: String,
+}
+
+/// Adds a mirror to a pull.
+pub fn with_mirror(mut ask: StoreRequest, mirror: &PullMirror) -> Result<StoreRequest> {
+    let StoreRequest::Pull { reference, registries, .. } = &mut ask else { return Ok(ask) };
+    let ImageReference::Registry(image) = parse(reference)? else { return Ok(ask) };
+    let mut conf = RegistriesConf::default();
+    registries.iter().try_for_each(|(file, text)| conf.add(file, text))?;
+    let PullMirror { server, repository } = mirror.clone();
+    let text = conf.text_with_mirror(&image, &Endpoint { server, repository, insecure: true })?;
+    registries.push(("mirror".into(), text));
+    Ok(ask)
+}
+
+/// What an image in a registry is made of, for who passes it on to other nodes; its registry is asked by this process.
+pub fn parts(context: &UserContext, reference: &str) -> Result<ImageParts> {
+    let ask = pull(context, reference, &Platform::host().to_string(), PATIENT)?;
+    let (client, image, _) = fetcher::process::asked(&ask)?;
+    Ok(client.parts(image)?)
 }
 
 /// The image file that a registry keeps as an artifact, fetched by this process with the user's own rights.

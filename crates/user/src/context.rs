@@ -20,6 +20,7 @@ const VARIABLES: [(&str, &str); 3] =
     [("SKIFF_HELPER", "helper"), ("SKIFF_STATE", "state"), ("SKIFF_DEPOT", "depot")];
 
 /// The user and the site.
+#[derive(Clone)]
 pub struct UserContext {
     /// The merged configuration.
     pub config: Config,

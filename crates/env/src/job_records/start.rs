@@ -71,7 +71,7 @@ pub enum StartOrigin {
     Cache,
     /// The user's depot.
     Depot,
-    /// The depot, through the job's relays.
+    /// The depot, or an image's registry, through the job's relays.
     Relay,
     /// This node's store of images, which has layers too.
     Store,
@@ -123,6 +123,15 @@ impl StartPart {
     pub fn image(entry: &ImageName, origin: ImageOrigin, begun: Instant) -> Self {
         let bytes = if origin == ImageOrigin::Store { 0 } else { entry.size };
         Self { part: StartPartKind::Image, from: origin.into(), bytes, read: 0, ms: since(begun) }
+    }
+
+    /// The same, if so much of it has come by the job's relays.
+    #[must_use]
+    pub fn by_relay(self, came: PieceCounts) -> Self {
+        if came == PieceCounts::default() {
+            return self;
+        }
+        Self { from: StartOrigin::Relay, read: came.read, ..self }
     }
 
     /// The layers of a snapshot that were asked for since `begun`; `here`: where they are on this node; `missing`: the bytes of those that were

@@ -112,3 +112,23 @@ fn what_is_wrong_names_the_file() {
     let Ok(ImageReference::Short(short)) = "x".parse() else { panic!("short") };
     assert!(bad.candidates(&short).is_err());
 }
+
+#[test]
+fn a_mirror_of_ones_own_comes_before_all_other_places() {
+    let pinned = format!("@sha256:{}", "0".repeat(64));
+    let mirror = Endpoint { server: "127.0.0.1:4000".into(), repository: "relay/ab".into(), insecure: true };
+    for image in
+        ["debian", "old.example/a/x", "box.lab.example/y/z", "localhost:5000/t", "elsewhere.example/t"]
+    {
+        let image = format!("{image}{pinned}");
+        let mut known = conf(SITE);
+        let before = places(&known, &image);
+        let text = known.text_with_mirror(&image.parse().expect("a name"), &mirror).expect("allowed");
+        known.add("mirror", &text).expect("sound");
+        let mut expected = vec!["127.0.0.1:4000/relay/ab insecure".to_owned()];
+        expected.extend(before);
+        assert_eq!(places(&known, &image), expected, "{image}");
+    }
+    let secret = "docker.io/secret/x".parse().expect("a name");
+    assert!(matches!(conf(SITE).text_with_mirror(&secret, &mirror), Err(Error::Blocked { .. })));
+}

@@ -1,0 +1,72 @@
+//! What goes from node to node: pieces of a depot's files, and of what a registry has.
+
+use skiff_snapshot::{DepotPiece, PieceFile};
+
+/// What is read of a registry begins at a multiple of so many bytes, and has no more: nodes have a piece in common only if they cut alike.
+pub const REGISTRY_PIECE: u32 = 256 << 10;
+
+/// Pieces of so many bytes of a file one behind the other go down the same tree: who reads its source reads so much of it in order.
+pub const STRIPE: u64 = 4 << 20;
+
+/// A file that nodes pass on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RelayFile {
+    /// One of the depot's.
+    Depot(PieceFile),
+    /// A manifest or an index of manifests in a registry, by its SHA-256.
+    Manifest([u8; 32]),
+    /// A blob in a registry, by its SHA-256.
+    Blob([u8; 32]),
+}
+
+/// Some bytes of such a file; fewer if it ends before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RelayPiece {
+    /// The file.
+    pub file: RelayFile,
+    /// Where in the file it begins.
+    pub at: u64,
+    /// How many bytes it has at most; no more than [`skiff_snapshot::LARGEST_PIECE`].
+    pub length: u32,
+}
+
+/// Who asks the registry in place of the other nodes. Whatever comes is checked by who uses it: manifests and blobs have digests.
+pub trait RegistryReader: Send {
+    /// The bytes of a piece of a manifest or a blob; nothing where it is not to be had.
+    fn read(&mut self, piece: &RelayPiece) -> Option<Vec<u8>>;
+
+    /// Nothing more is wanted for a while.
+    fn pause(&mut self);
+}
+
+impl From<DepotPiece> for RelayPiece {
+    fn from(DepotPiece { file, at, length }: DepotPiece) -> Self {
+        Self { file: RelayFile::Depot(file), at, length }
+    }
+}
+
+impl RelayPiece {
+    /// The piece of what a registry has in which the byte at `at` is.
+    #[must_use]
+    pub fn of_registry(file: RelayFile, at: u64) -> Self {
+        let length = REGISTRY_PIECE;
+        Self { file, at: at - at % u64::from(length), length }
+    }
+
+    /// The end of its stripe.
+    #[must_use]
+    pub fn end_of_stripe(&self) -> u64 {
+        (self.at / STRIPE + 1) * STRIPE
+    }
+}
+
+impl RelayFile {
+    /// What it is called by.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        match self {
+            Self::Depot(PieceFile::List(layer)) => &layer.0,
+            Self::Depot(PieceFile::Pack(pack)) => &pack.0,
+            Self::Manifest(digest) | Self::Blob(digest) => digest,
+        }
+    }
+}
