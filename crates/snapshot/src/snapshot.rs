@@ -25,8 +25,8 @@ use crate::unchanged::is_unchanged;
 use crate::walk::walk;
 use skiff_sys::{SystemContext, SystemError, lock};
 
-/// The longest chain of layers.
-const MAX_CHAIN: usize = 8;
+/// The longest chain of layers. Each is one more mount on the nodes.
+const MAX_CHAIN: usize = 16;
 /// Chains below this size are not worth making anew for their dead weight.
 const SLACK: u64 = 1 << 20;
 /// From so much on that is new, chunks of all layers in the depot are looked at, not only those of the snapshot before: it takes longer to
@@ -39,19 +39,21 @@ const LOCK: &str = "snapshot.lock";
 /// For how long another snapshot of the environment is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// When a new layer replaces layers of the snapshot before. It replaces a layer that is less than `step` times as large as all layers above
-/// that one. Less than `small` bytes count as that many.
+/// When a new layer replaces layers of the snapshot before. It replaces a layer that has less than so many percent of
+/// the bytes of all layers above that one. Less than `small` bytes count as that many.
+///
+/// What a new layer has of those that it replaces, nodes get once more. So a large one is replaced only when about as much has come since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MergePolicy {
-    /// How many times.
-    pub step: u64,
+    /// Percent.
+    pub percent: u64,
     /// Bytes.
     pub small: u64,
 }
 
 impl Default for MergePolicy {
     fn default() -> Self {
-        Self { step: 4, small: 64 << 10 }
+        Self { percent: 125, small: 64 << 10 }
     }
 }
 
@@ -226,11 +228,11 @@ fn merged(depot: &Depot, policy: MergePolicy, layers: &[LayerRef], added: u64) -
 }
 
 fn replaced(policy: MergePolicy, layers: &[LayerRef], added: u64) -> usize {
-    let MergePolicy { step, small } = policy;
+    let MergePolicy { percent, small } = policy;
     let mut above = added;
     let is_small = |layer: &&LayerRef| {
-        let is_small = layer.size < step.saturating_mul(above.max(small));
-        above += layer.size;
+        let is_small = u128::from(layer.size) * 100 < u128::from(percent) * u128::from(above.max(small));
+        above = above.saturating_add(layer.size);
         is_small
     };
     let small = layers.iter().rev().take_while(is_small).count();
@@ -407,12 +409,16 @@ mod tests {
             (&[][..], 100, 0),
             (&[million], 100, 0),
             (&[million, 100], 100, 1),
-            (&[200_000, 100], 100, 2),
+            (&[70_000, 100], 100, 2),
             (&[100 * million, 10 * million, million], 100, 0),
             (&[100 * million, 10 * million, million], million, 1),
-            (&[100 * million, 7 * million, million], million, 2),
-            (&[100 * million, 10 * million, million], 50 * million, 3),
-            (&[u64::MAX / 8, 1 << 50, 1 << 46, 1 << 42, 1 << 38, 1 << 34, 1 << 30, 1 << 26], 1, 1),
+            (&[100 * million, 2 * million, million], million, 2),
+            (&[100 * million, 10 * million, million], 50 * million, 2),
+            (&[100 * million, 10 * million, million], 80 * million, 3),
+            // A file that is replaced by one of about its size again and again.
+            (&[30 * million, 5 * million], 5 * million, 1),
+            (&[u64::MAX; 15], 1, 0),
+            (&[u64::MAX; 16], 1, 1),
         ] {
             assert_eq!(
                 replaced(MergePolicy::default(), &layers(sizes), added),

@@ -143,7 +143,7 @@ fn chains_stay_short() {
         let pushed = world.push();
         fulls += u32::from(pushed.how == How::Full);
         let layers = world.depot.manifest(&pushed.id).unwrap().layers.len();
-        assert!(layers <= 8, "{layers}");
+        assert!(layers <= 16, "{layers}");
     }
     assert_eq!(fulls, 1);
 }
@@ -164,9 +164,9 @@ fn a_layer_takes_the_place_of_small_ones() {
         assert_same_tree(&world, &pushed);
         lengths.push(world.depot.manifest(&pushed.id).unwrap().layers.len());
     }
-    assert!(lengths.iter().all(|length| *length <= 4), "{lengths:?}");
-    // Once what has come since is a quarter of the first layer.
-    assert_eq!(fulls, 2);
+    assert!(lengths.iter().all(|length| *length <= 6), "{lengths:?}");
+    // What has come since is less than the first layer.
+    assert_eq!(fulls, 1);
 }
 
 /// What is in the layers, as no overlay is needed for it.
@@ -296,8 +296,8 @@ enum Meddle {
 
 /// Often the one or the other layer is replaced, sometimes none, sometimes all.
 fn policies() -> impl Strategy<Value = MergePolicy> {
-    let steps = prop::sample::select(vec![0, 1, 2, 5, 1 << 30]);
-    steps.prop_map(|step| MergePolicy { step, small: 0 })
+    let percents = prop::sample::select(vec![0, 80, 125, 400, u64::MAX]);
+    percents.prop_map(|percent| MergePolicy { percent, small: 0 })
 }
 
 fn meddles() -> impl Strategy<Value = Meddle> {

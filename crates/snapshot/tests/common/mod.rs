@@ -200,7 +200,7 @@ pub struct World {
 }
 
 /// Each change stays a layer of its own.
-pub const NO_MERGE: MergePolicy = MergePolicy { step: 0, small: 0 };
+pub const NO_MERGE: MergePolicy = MergePolicy { percent: 0, small: 0 };
 
 impl World {
     pub fn new() -> World {
