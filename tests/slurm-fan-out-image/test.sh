@@ -41,6 +41,11 @@ start_registry
 make_store
 node_stores
 push tools/env:1 "$images_tmp/root" "$images_tmp/data"
+mkdir -p "$images_tmp/other/opt"
+head -c 9000000 /dev/urandom >"$images_tmp/other/opt/large"
+other=$pushed
+push tools/other:1 "$images_tmp/root" "$images_tmp/other"
+pushed=$other
 size=$(curl -sSf -H 'Accept: application/vnd.oci.image.manifest.v1+json' "http://$registry/v2/tools/env/manifests/$pushed" |
     python3 -c 'import json, sys; print(sum(layer["size"] for layer in json.load(sys.stdin)["layers"]))')
 want=$(sha256sum <"$images_tmp/data/opt/large")
@@ -75,6 +80,15 @@ equal "$(sort -u <<<"$out")" "$want"
 sent_once
 origins "$(cat id)"
 equal "$from" "['relay']"
+
+# Two images in one job: nobody asks a registry for what only the other one has.
+forget
+ok as alice sbatch --parsable -N4 -o batch --wrap "srun -QN2 -w n1,n2 --container-image=$image sh -c '$run' & srun -QN2 -w n3,n4 --container-image=$registry/tools/other:1 sha256sum /opt/large & wait"
+eventually 60 sh -c '[ -z "$(squeue -h)" ]'
+equal "$(grep -cF "${want%% *}" batch)" 2
+equal "$(grep -cF "$(sha256sum <"$images_tmp/other/opt/large" | cut -d' ' -f1)" batch)" 2
+sent_once
+equal "$(grep -c 'blobs/.*HTTP/1.1" 404' "$registry_log" || true)" 0 'blobs that a registry was asked for in vain'
 
 # Killed or stopped relays hold up nobody for long: then the others ask the registry.
 for how in KILL STOP; do

@@ -14,7 +14,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::manager::slurm_hosts;
-use skiff_relay::{Mirror, MirrorAddress, RelayReader, RelaySetup};
+use skiff_relay::{Mirror, MirrorAddress, RelayPatience, RelayReader, RelaySetup};
 use skiff_sandbox::start::detach_stdio;
 use skiff_site::TrustedDir;
 use skiff_snapshot::{Depot, PieceCounts};
@@ -49,8 +49,6 @@ const PARALLEL: [i64; 4] = [0x0BD0_0BD0, 0x4750_4653, 0x1983_0326, 0x00C3_6400];
 
 /// How long it may take to learn what the relay needs of the depot, whose file system may hang.
 const TO_LOOK: Duration = Duration::from_secs(5);
-/// How long nodes that begin at the same time may take until they listen.
-const TO_BEGIN: Duration = Duration::from_secs(3);
 
 /// The relay of a job on this node.
 pub struct JobRelay {
@@ -106,7 +104,8 @@ pub fn make_secret(depot: &Path) -> Result<()> {
     Ok(dir.write(SECRET, SharedSecret::generate()?.to_hex().as_bytes(), 0o600)?)
 }
 
-/// Begins the relay of a job on this node; nothing where there is none to be, or it cannot be: then each node reads the depot.
+/// Begins the relay of a job's root on this node; nothing where there is none to be, or it cannot be: then each node reads the depot, or asks
+/// the registry.
 pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
     let fan_out = context.config.slurm.fan_out;
     let nodes =
@@ -116,9 +115,13 @@ pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
     }
     let looked_up = until(Instant::now() + TO_LOOK, || {
         let is_for_depot = may_be_wanted(fan_out, nodes.names.len(), || type_of(place.depot));
-        Ok((is_for_depot, derive_secret(place.depot, place.job)?.map(|secret| secret.to_hex())))
+        Ok((is_for_depot, derive_secret(&place)?.map(|secret| secret.to_hex())))
     });
     let (is_for_depot, secret) = looked_up.ok()??;
+    // Of a snapshot it is not known here whether it is over an image.
+    if !is_for_depot && matches!(place.image, RelayImage::OfSnapshot(_)) {
+        return None;
+    }
     let known = (is_for_depot, secret?.parse().ok()?);
     try_begin(context, place, (fan_out, nodes), known).default_on_error("each node asks for itself then")
 }
@@ -171,7 +174,7 @@ fn run_relay(
         ports: context.config.slurm.relay_ports.of_job(job),
         depot: Depot::open_existing(depot).map_err(ours)?,
         spool: open_unnamed_file(context),
-        to_begin: TO_BEGIN,
+        patience: RelayPatience::default(),
         image: mirror.map(|mirror| (mirror, registry::readers(context, depot, image))),
     };
     skiff_relay::serve(setup, remote, relay_end).context(|| "relay")
@@ -207,9 +210,10 @@ impl JobRelay {
         }
     }
 
-    /// Where to ask for an image before its registry.
+    /// Where to ask for an image before its registry, if there is somebody who answers.
     pub fn mirror(&self) -> Option<PullMirror> {
-        let (server, repository) = self.mirror.as_ref()?.location();
+        let answering = self.mirror.as_ref().filter(|mirror| mirror.counts().is_some());
+        let (server, repository) = answering?.location();
         Some(PullMirror { server, repository })
     }
 
@@ -260,11 +264,19 @@ fn type_of(depot: &Path) -> Option<i64> {
     statfs(depot).ok().map(|found| found.f_type)
 }
 
-/// What the nodes of a job know, and nobody else; nothing if the depot has nothing that it follows from.
-fn derive_secret(depot: &Path, job: u32) -> Result<Option<SharedSecret>> {
-    let dir = TrustedDir::open(depot, getuid().as_raw())?.private()?;
+/// What the relays of a job's root know, and nobody else; nothing if the depot has nothing that it follows from. Those of its other roots have other
+/// images, and would ask their registries for this one's in vain.
+fn derive_secret(place: &RelayPlace<'_>) -> Result<Option<SharedSecret>> {
+    let dir = TrustedDir::open(place.depot, getuid().as_raw())?.private()?;
+    let root = match place.image {
+        RelayImage::Named(reference) => ["image", reference],
+        RelayImage::OfSnapshot(snapshot) => ["snapshot", snapshot],
+    };
     let derive = |secret: SharedSecret| {
-        blake3::derive_key(PURPOSE, &[secret.to_hex().as_bytes(), &job.to_le_bytes()].concat()).into()
+        let secret = secret.to_hex();
+        let parts =
+            [secret.as_bytes(), &place.job.to_le_bytes(), root[0].as_bytes(), b" ", root[1].as_bytes()];
+        blake3::derive_key(PURPOSE, &parts.concat()).into()
     };
     Ok(read_secret(&dir)?.map(derive))
 }
@@ -296,19 +308,24 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("skiff-relay.{}", std::process::id()));
         std::fs::create_dir(&dir).expect("a directory");
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).expect("one's own");
-        assert_eq!(derive_secret(&dir, 1), Ok(None));
+        let secret = |job, image| {
+            derive_secret(&RelayPlace { job, dir: &dir, depot: &dir, image: RelayImage::Named(image) })
+        };
+        assert_eq!(secret(1, "a"), Ok(None));
         make_secret(&dir).expect("made");
-        let first = derive_secret(&dir, 1).expect("read").expect("there");
+        let first = secret(1, "a").expect("read").expect("there");
         make_secret(&dir).expect("it is there");
-        assert_eq!(derive_secret(&dir, 1), Ok(Some(first.clone())));
-        assert_ne!(derive_secret(&dir, 2), Ok(Some(first.clone())));
+        assert_eq!(secret(1, "a"), Ok(Some(first.clone())));
+        for other in [secret(2, "a"), secret(1, "b")] {
+            assert_ne!(other, Ok(Some(first.clone())));
+        }
         // What is none is replaced: a half of one, or zeros where a server has crashed.
         for wrong in [&b"half"[..], &[0; 64]] {
             std::fs::write(dir.join(SECRET), wrong).expect("written");
-            assert_eq!(derive_secret(&dir, 1), Ok(None));
+            assert_eq!(secret(1, "a"), Ok(None));
             make_secret(&dir).expect("made");
         }
-        assert_ne!(derive_secret(&dir, 1), Ok(Some(first)));
+        assert_ne!(secret(1, "a"), Ok(Some(first)));
         let mode = std::fs::metadata(dir.join(SECRET)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         std::fs::remove_dir_all(dir).expect("gone");

@@ -22,7 +22,7 @@ use super::memory::PIECE;
 use super::memory::{Memory, Reserved};
 use super::retry;
 use super::transfer::{Transfer, Trouble};
-use super::{ClientSettings, Repositories};
+use super::{ClientSettings, MIRROR_TRIES, Repositories};
 use crate::error::{Error, Result};
 use queue::{Job, Open, Phase, Queue, Ranges, Task, Turn};
 
@@ -318,7 +318,11 @@ impl Shared {
         let job = &mut queue.jobs[index];
         job.failures += 1;
         let now = Instant::now();
-        if let Some(pause) = retry::pause(&failure, job.failures, self.http.settings().tries) {
+        let is_mirror =
+            self.source.repositories.get(job.origin).is_some_and(|repository| repository.is_mirror);
+        let tries = self.http.settings().tries;
+        let tries = if is_mirror { tries.min(MIRROR_TRIES) } else { tries };
+        if let Some(pause) = retry::pause(&failure, job.failures, tries) {
             job.growing.retrying(failure.to_string());
             job.not_before = Some(now + pause);
             if matches!(failure, Failure::Status { status: 429 | 503, retry_after: Some(_), .. }) {
@@ -391,7 +395,10 @@ impl Shared {
         if job.restarts > RESTARTS {
             let restarts = job.restarts;
             drop(queue);
-            let server = self.source.repositories.first().map_or("", |repository| &repository.server);
+            let repositories = &self.source.repositories;
+            let itself =
+                repositories.iter().find(|repository| !repository.is_mirror).or(repositories.first());
+            let server = itself.map_or("", |repository| &repository.server);
             let object = format!("the blob {}", transfer.digest());
             return self.give_up(index, RegistryError::new(server, object, restarts, failure).into());
         }

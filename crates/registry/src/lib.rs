@@ -427,21 +427,23 @@ impl Client {
         unreachable!("an image has at least the repository that its name says")
     }
 
-    /// Asks the repositories of an image in turn.
+    /// Asks the repositories of an image in turn. If all fail, the error is that of the one that the name says.
     fn ask_source<T>(
         &self,
         source: &Repositories,
         object: &str,
         ask: impl Fn(&Repository) -> Result<T, Failure>,
     ) -> Result<T> {
-        let mut first_error = None;
+        let mut error = None;
         for repository in source.repositories.iter() {
             match self.insist(repository, object, self.http.settings().tries, || ask(repository)) {
                 Ok(answer) => return Ok(answer),
-                Err(e) => first_error = first_error.or(Some(e)),
+                // That a mirror lacks something says nothing of what it stands in for.
+                Err(e) if error.is_none() || !repository.is_mirror => error = Some(e),
+                Err(_) => {}
             }
         }
-        Err(first_error.unwrap_or_else(|| unreachable!("a source has repositories")))
+        Err(error.unwrap_or_else(|| unreachable!("a source has repositories")))
     }
 
     /// Tries again and again, with pauses, what may succeed later.

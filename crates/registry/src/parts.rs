@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::Duration;
 
 use skiff_oci::digest::Digest;
 use skiff_oci::reference::Named;
 use ureq::http::{StatusCode, header};
 
-use super::failure::Failure;
+use super::failure::{Failure, RegistryError};
 use super::http::header_text;
 use super::location::{BlobLocation, Redirect};
 use super::repository::Repository;
@@ -16,8 +18,8 @@ use super::transfer::content_range;
 use super::{Client, Repositories};
 use crate::error::Result;
 
-/// How often in a row a range is asked for. Others wait for it, and may ask the registry themselves.
-const TRIES: u32 = 2;
+/// Before a request is made once more. Others wait for it, and may ask the registry themselves.
+const PAUSE: Duration = Duration::from_millis(200);
 /// An image has fewer blobs.
 const MOST_BLOBS: usize = 256;
 
@@ -26,7 +28,8 @@ pub struct ImageParts {
     client: Client,
     image: Named,
     source: Repositories,
-    redirects: HashMap<Digest, Redirect>,
+    /// By blob, and the number of the repository that has redirected.
+    redirects: Mutex<HashMap<(Digest, usize), Arc<Redirect>>>,
 }
 
 /// Bytes of a blob as they come.
@@ -53,7 +56,7 @@ impl Client {
             client: self,
             image,
             source: Repositories { repositories },
-            redirects: HashMap::new(),
+            redirects: Mutex::default(),
         })
     }
 }
@@ -65,7 +68,7 @@ impl ImageParts {
     /// No registry has it, or none answers.
     pub fn manifest(&self, digest: &Digest) -> Result<Vec<u8>> {
         let object = format!("the manifest {digest} of {}", self.image);
-        self.client.ask_source(&self.source, &object, |repository| {
+        self.ask(&object, |_, repository| {
             self.client.receive(repository, &digest.to_string(), Some(digest)).map(|(bytes, ..)| bytes)
         })
     }
@@ -74,36 +77,51 @@ impl ImageParts {
     ///
     /// # Errors
     /// No registry has it or gives ranges of it, or none answers.
-    pub fn blob(&mut self, digest: &Digest, begin: u64, end: u64) -> Result<BlobRange> {
-        if self.redirects.len() > MOST_BLOBS {
-            self.redirects.clear();
-        }
-        let redirect = self.redirects.entry(*digest).or_default();
-        let http = &self.client.http;
-        let mut first_error = None;
-        for repository in self.source.repositories.iter() {
+    pub fn blob(&self, digest: &Digest, begin: u64, end: u64) -> Result<BlobRange> {
+        let range = Some((begin, end.saturating_sub(1)));
+        self.ask(&format!("the blob {digest}"), |number, repository| {
             let location = BlobLocation::Repository(Arc::clone(repository));
-            let asked = self.client.insist(repository, &format!("the blob {digest}"), TRIES, || {
-                let (response, _) = redirect.ask(http, (digest, &location), Some((begin, end - 1)))?;
-                let text = header_text(response.headers(), header::CONTENT_RANGE).unwrap_or_default();
-                match content_range(text) {
-                    Some((first, ..)) if first == begin => {}
-                    // A server without ranges sends all.
-                    _ if begin == 0 && response.status() == StatusCode::OK => {}
-                    _ => {
-                        return Err(Failure::Nonsense(format!(
-                            "asked for bytes from {begin} on, got {text:?}"
-                        )));
-                    }
-                }
-                Ok(BlobRange(Box::new(response.into_body().into_reader().take(end - begin))))
-            });
-            match asked {
-                Ok(range) => return Ok(range),
-                Err(e) => first_error = first_error.or(Some(e)),
+            let redirect = self.redirect(digest, number);
+            let (response, _) = redirect.ask(&self.client.http, (digest, &location), range)?;
+            let text = header_text(response.headers(), header::CONTENT_RANGE).unwrap_or_default();
+            match content_range(text) {
+                Some((first, ..)) if first == begin => {}
+                // A server without ranges sends all.
+                _ if begin == 0 && response.status() == StatusCode::OK => {}
+                _ => return Err(Failure::Nonsense(format!("asked for bytes from {begin} on, got {text:?}"))),
             }
-            redirect.forget();
+            Ok(BlobRange(Box::new(response.into_body().into_reader().take(end - begin))))
+        })
+    }
+
+    fn redirect(&self, digest: &Digest, repository: usize) -> Arc<Redirect> {
+        let mut redirects = self.redirects.lock().unwrap_or_else(PoisonError::into_inner);
+        if redirects.len() > MOST_BLOBS {
+            redirects.clear();
         }
-        Err(first_error.unwrap_or_else(|| unreachable!("a source has repositories")))
+        Arc::clone(redirects.entry((*digest, repository)).or_default())
+    }
+
+    /// Asks one repository after the other. A request that may succeed later is made once more, unless the server has said when: nobody is to
+    /// wait so long here.
+    fn ask<T>(&self, object: &str, ask: impl Fn(usize, &Arc<Repository>) -> Result<T, Failure>) -> Result<T> {
+        let mut last = None;
+        for (number, repository) in self.source.repositories.iter().enumerate() {
+            let is_worth_it = |failure: &Failure| {
+                failure.is_transient() && !matches!(failure, Failure::Status { retry_after: Some(_), .. })
+            };
+            let again = |failure| match is_worth_it(&failure) {
+                true => {
+                    sleep(PAUSE);
+                    ask(number, repository)
+                }
+                false => Err(failure),
+            };
+            match ask(number, repository).or_else(again) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => last = Some(RegistryError::new(&repository.server, object, 1, failure)),
+            }
+        }
+        Err(last.unwrap_or_else(|| unreachable!("a source has repositories")).into())
     }
 }

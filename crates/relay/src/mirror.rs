@@ -1,12 +1,12 @@
 //! The relay as a registry of this node's: who pulls the job's image here asks it as any mirror, over loopback.
 //!
-//! Of the distribution protocol it has what such a client needs: manifests and blobs by digest, and ranges of blobs. What it cannot have it
-//! denies. Then the client asks the next place, in the end the registry itself.
+//! Of the distribution protocol it has what such a client needs: manifests and blobs by digest, and ranges of blobs. It answers 404 for
+//! anything else, and for what it cannot have. Then the client asks the next place, in the end the registry itself.
 
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,33 +17,34 @@ use skiff_snapshot::PieceCounts;
 use skiff_sys::IgnoreError;
 
 use crate::piece::{RelayFile, RelayPiece};
-use crate::request::{COUNTS, LONGEST_HEAD, Question, parse, receive_head};
+use crate::request::{COUNTS, LONGEST_HEAD, MirrorRequest, parse, read_until, receive_head};
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
 use crate::thread::spawn_thread;
+use crate::visitors::{Visitor, Visitors};
 
 /// So many bytes of a range are wanted before the first of them has been sent.
-const AHEAD: u64 = 2 << 20;
-/// If nothing at all has come for so long, the registry is asked directly from then on.
-const SILENCE: Duration = Duration::from_secs(20);
-/// How often is looked whether a piece has come.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long a client may say nothing, or take nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the question takes at most what has come.
-const TO_ANSWER: Duration = Duration::from_secs(2);
-/// Most connections at a time. A pull has eight, and everybody on this node can connect.
-const MOST_CLIENTS: usize = 64;
+const READ_AHEAD: u64 = 2 << 20;
+/// If less than so much comes in so long while somebody waits, the registry is asked directly from then on. A registry that fetches from another one
+/// first may say nothing for long.
+const SILENCE: Duration = Duration::from_secs(40);
+const LEAST: u64 = 1 << 20;
+/// Interval between looks whether a piece has come.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a client may take nothing.
+const TO_TAKE: Duration = Duration::from_secs(60);
+/// Longest wait for the answer to a question for counts.
+const TO_COUNT: Duration = Duration::from_secs(2);
 /// After a connection that could not be taken: descriptors may be free then.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a mirror listens.
+/// A mirror that listens.
 pub struct Mirror {
     listener: TcpListener,
     address: MirrorAddress,
 }
 
 /// Where a mirror is to be had.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MirrorAddress {
     socket: SocketAddr,
     /// Stands before what is asked for. Other users of this node do not know it.
@@ -63,7 +64,7 @@ impl Mirror {
         Ok(Self { listener, address })
     }
 
-    /// Where it is.
+    /// The address at which it listens.
     #[must_use]
     pub fn address(&self) -> &MirrorAddress {
         &self.address
@@ -83,16 +84,23 @@ impl MirrorAddress {
         (self.socket.to_string(), self.path.clone())
     }
 
-    /// What has come by it so far; nothing if it does not answer.
+    /// What has come by it so far; nothing if it does not answer soon.
     #[must_use]
     pub fn counts(&self) -> Option<PieceCounts> {
-        let mut socket = TcpStream::connect_timeout(&self.socket, TO_ANSWER).ok()?;
-        socket.set_read_timeout(Some(TO_ANSWER)).ok()?;
+        let deadline = Instant::now() + TO_COUNT;
+        let mut socket = TcpStream::connect_timeout(&self.socket, TO_COUNT).ok()?;
+        socket.set_write_timeout(Some(TO_COUNT)).ok()?;
         socket.write_all(format!("GET /v2/{}/{COUNTS} HTTP/1.1\r\n\r\n", self.path).as_bytes()).ok()?;
-        // It hangs up then.
+        // The server closes the connection then.
         socket.shutdown(Shutdown::Write).ok()?;
-        let mut answer = String::new();
-        socket.take(LONGEST_HEAD as u64).read_to_string(&mut answer).ok()?;
+        let (mut answer, mut buffer) = (vec![], [0; 256]);
+        while answer.len() < LONGEST_HEAD {
+            match read_until(&mut socket, &mut buffer, deadline).ok()? {
+                0 => break,
+                count => answer.extend_from_slice(&buffer[..count]),
+            }
+        }
+        let answer = String::from_utf8(answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
         let (relayed, read) = body.split_once(' ').filter(|_| head.starts_with("HTTP/1.1 200 "))?;
         Some(PieceCounts { relayed: relayed.parse().ok()?, read: read.parse().ok()? })
@@ -101,75 +109,98 @@ impl MirrorAddress {
 
 /// Serves who pulls on this node, as long as this process lives.
 pub(crate) fn serve_mirror(mirror: &Mirror, spool: &Arc<Spool>) {
-    let desk = Arc::new(Desk {
+    let state = Arc::new(MirrorState {
         spool: Arc::clone(spool),
         path: mirror.address.path.clone(),
         counts: Mutex::default(),
-        last_came: Mutex::new(Instant::now()),
-        has_given_up: AtomicBool::new(false),
+        pace: Mutex::new(Pace { since: Instant::now(), came: 0, waiting: 0 }),
+        is_disabled: AtomicBool::new(false),
     });
-    let clients = Arc::new(AtomicUsize::new(0));
+    let visitors = Arc::new(Visitors::default());
     for socket in mirror.listener.incoming() {
         let Ok(socket) = socket else {
             sleep(PAUSE);
             continue;
         };
-        if clients.fetch_add(1, Ordering::Relaxed) >= MOST_CLIENTS {
-            clients.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (desk, count) = (Arc::clone(&desk), Arc::clone(&clients));
-        let begun = spawn_thread(move || {
-            desk.serve(socket).ignore_error("the client asks another place then");
-            count.fetch_sub(1, Ordering::Relaxed);
-        });
-        if begun.is_err() {
-            clients.fetch_sub(1, Ordering::Relaxed);
-        }
+        let Ok(visitor) = visitors.come(&socket) else { continue };
+        let state = Arc::clone(&state);
+        spawn_thread(move || {
+            state.serve(socket, visitor).ignore_error("the client asks another place then");
+        })
+        .ignore_error("so does it where there are no threads");
     }
 }
 
 /// What all connections share.
-struct Desk {
+struct MirrorState {
     spool: Arc<Spool>,
     path: String,
     counts: Mutex<PieceCounts>,
-    /// When any piece has come.
-    last_came: Mutex<Instant>,
-    has_given_up: AtomicBool,
+    pace: Mutex<Pace>,
+    is_disabled: AtomicBool,
 }
 
-impl Desk {
+/// How much has come since when, while somebody waited.
+struct Pace {
+    since: Instant,
+    came: u64,
+    waiting: usize,
+}
+
+impl Pace {
+    fn begin_to_wait(&mut self) {
+        if self.waiting == 0 {
+            (self.since, self.came) = (Instant::now(), 0);
+        }
+        self.waiting += 1;
+    }
+
+    /// Whether too little has come in all the time that is looked at.
+    fn is_too_slow(&mut self) -> bool {
+        if self.since.elapsed() < SILENCE {
+            return false;
+        }
+        let is_too_slow = self.came < LEAST;
+        (self.since, self.came) = (Instant::now(), 0);
+        is_too_slow
+    }
+}
+
+impl MirrorState {
     /// Answers one request after the other.
-    fn serve(&self, mut socket: TcpStream) -> Result<()> {
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+    fn serve(&self, mut socket: TcpStream, mut visitor: Visitor) -> Result<()> {
+        socket.set_write_timeout(Some(TO_TAKE))?;
         socket.set_nodelay(true)?;
         let mut received = vec![];
         while let Some(length) = receive_head(&mut socket, &mut received)? {
-            let question = parse(&received[..length], &self.path)?;
+            let request = parse(&received[..length], &self.path)?;
             received.drain(..length);
-            self.answer(&mut socket, question)?;
+            // Who knows the path is the user.
+            let is_known = !matches!(request, MirrorRequest::Version | MirrorRequest::Unknown);
+            if is_known && !visitor.prove() {
+                return Ok(());
+            }
+            self.answer(&mut socket, request)?;
         }
         Ok(())
     }
 
-    fn answer(&self, socket: &mut TcpStream, question: Question) -> Result<()> {
-        match question {
-            Question::Version => reply(socket, "200 OK", "", b""),
-            Question::Counts => {
+    fn answer(&self, socket: &mut TcpStream, request: MirrorRequest) -> Result<()> {
+        match request {
+            MirrorRequest::Version => reply(socket, "200 OK", "", b""),
+            MirrorRequest::Counts => {
                 let PieceCounts { relayed, read } = *lock(&self.counts);
                 reply(socket, "200 OK", "", format!("{relayed} {read}").as_bytes())
             }
-            Question::HasManifest(digest) if !self.has_given_up() => {
+            MirrorRequest::HasManifest(digest) if !self.is_disabled() => {
                 reply(socket, "200 OK", &format!("Docker-Content-Digest: {digest}\r\n"), b"")
             }
-            Question::Whole(file) => match self.whole(file) {
+            MirrorRequest::Whole(file) => match self.whole(file) {
                 Some(bytes) => reply(socket, "200 OK", "", &bytes),
-                None => deny(socket),
+                None => reply_not_found(socket),
             },
-            Question::Range(file, first, last) => self.send_range(socket, file, (first, last)),
-            Question::HasManifest(_) | Question::Unknown => deny(socket),
+            MirrorRequest::Range(file, first, last) => self.send_range(socket, file, (first, last)),
+            MirrorRequest::HasManifest(_) | MirrorRequest::Unknown => reply_not_found(socket),
         }
     }
 
@@ -179,10 +210,11 @@ impl Desk {
         loop {
             let piece = RelayPiece::of_registry(file, all.len() as u64);
             self.spool.want(piece);
-            let bytes = self.wait(&piece)?;
-            self.count(bytes.1, bytes.0.len());
-            all.extend_from_slice(&bytes.0);
-            match bytes.0.len() < piece.length as usize {
+            // Where the last piece is a whole one, there is none behind it.
+            let Some((bytes, origin)) = self.wait(&piece) else { return (!all.is_empty()).then_some(all) };
+            self.count(origin, bytes.len());
+            all.extend_from_slice(&bytes);
+            match bytes.len() < piece.length as usize {
                 true => return Some(all),
                 false if all.len() as u64 > MAX_DOCUMENT => return None,
                 false => {}
@@ -190,12 +222,14 @@ impl Desk {
         }
     }
 
-    /// Sends bytes as they come. Where some cannot be had the connection ends: the client asks for the rest, and is denied that.
+    /// Sends bytes as they come. Where some cannot be had the connection ends, and the client asks for the rest.
     fn send_range(&self, socket: &mut TcpStream, file: RelayFile, (first, last): (u64, u64)) -> Result<()> {
-        let Some(end) = last.checked_add(1).filter(|end| first < *end) else { return deny(socket) };
+        let Some(end) = last.checked_add(1).filter(|end| first < *end) else {
+            return reply_not_found(socket);
+        };
         let (mut at, mut wanted) = (first, first);
         while at < end {
-            while wanted < end && wanted < at.saturating_add(AHEAD) {
+            while wanted < end && wanted < at.saturating_add(READ_AHEAD) {
                 let piece = RelayPiece::of_registry(file, wanted);
                 self.spool.want(piece);
                 wanted = piece.at.saturating_add(piece.length.into());
@@ -207,7 +241,11 @@ impl Desk {
                 bytes.get((at - piece.at) as usize..to).filter(|part| !part.is_empty())
             });
             let Some(part) = part else {
-                return if at == first { deny(socket) } else { Err(ErrorKind::UnexpectedEof.into()) };
+                return if at == first {
+                    reply_not_found(socket)
+                } else {
+                    Err(ErrorKind::UnexpectedEof.into())
+                };
             };
             if at == first {
                 let head =
@@ -223,18 +261,23 @@ impl Desk {
 
     /// A piece that is wanted, and where it has come from.
     fn wait(&self, piece: &RelayPiece) -> Option<(Arc<Vec<u8>>, PieceOrigin)> {
-        let began = Instant::now();
-        while !self.has_given_up() {
-            match self.spool.wait(piece, LOOK) {
-                WaitedPiece::Here(bytes, origin) => {
-                    *lock(&self.last_came) = Instant::now();
-                    return Some((bytes, origin));
-                }
+        lock(&self.pace).begin_to_wait();
+        let came = self.wait_at_this_pace(piece);
+        let mut pace = lock(&self.pace);
+        pace.waiting -= 1;
+        pace.came += came.as_ref().map_or(0, |(bytes, _)| bytes.len() as u64);
+        came
+    }
+
+    fn wait_at_this_pace(&self, piece: &RelayPiece) -> Option<(Arc<Vec<u8>>, PieceOrigin)> {
+        while !self.is_disabled() {
+            match self.spool.wait(piece, POLL_INTERVAL) {
+                WaitedPiece::Here(bytes, origin) => return Some((bytes, origin)),
                 WaitedPiece::Failed => return None,
-                WaitedPiece::NotYet => {
-                    let came = (*lock(&self.last_came)).max(began);
-                    self.has_given_up.fetch_or(came.elapsed() > SILENCE, Ordering::Relaxed);
+                WaitedPiece::NotYet if lock(&self.pace).is_too_slow() => {
+                    self.is_disabled.store(true, Ordering::Relaxed);
                 }
+                WaitedPiece::NotYet => {}
             }
         }
         None
@@ -248,8 +291,8 @@ impl Desk {
         }
     }
 
-    fn has_given_up(&self) -> bool {
-        self.has_given_up.load(Ordering::Relaxed)
+    fn is_disabled(&self) -> bool {
+        self.is_disabled.load(Ordering::Relaxed)
     }
 }
 
@@ -258,7 +301,7 @@ fn reply(socket: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> Re
     socket.write_all(&[head.as_bytes(), body].concat())
 }
 
-fn deny(socket: &mut TcpStream) -> Result<()> {
+fn reply_not_found(socket: &mut TcpStream) -> Result<()> {
     reply(socket, "404 Not Found", "", b"")
 }
 

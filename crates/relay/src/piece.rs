@@ -2,7 +2,7 @@
 
 use skiff_snapshot::{DepotPiece, PieceFile};
 
-/// What is read of a registry begins at a multiple of so many bytes, and has no more: nodes have a piece in common only if they cut alike.
+/// Files of a registry are cut at multiples of so many bytes, so that all nodes ask for the same pieces.
 pub const REGISTRY_PIECE: u32 = 256 << 10;
 
 /// Pieces of so many bytes of a file one behind the other go down the same tree: who reads its source reads so much of it in order.
@@ -56,7 +56,7 @@ impl RelayPiece {
     /// The end of its stripe.
     #[must_use]
     pub fn end_of_stripe(&self) -> u64 {
-        (self.at / STRIPE + 1) * STRIPE
+        (self.at / STRIPE).saturating_add(1).saturating_mul(STRIPE)
     }
 }
 

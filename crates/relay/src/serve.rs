@@ -1,14 +1,13 @@
 //! The process of a node: two threads bring what is wanted, and each who asks is served by two more.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{ErrorKind, Result};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,21 +19,20 @@ use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::mirror::{Mirror, serve_mirror};
+use crate::patience::RelayPatience;
 use crate::piece::{RegistryReader, RelayPiece};
+use crate::registry::RegistryThreads;
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
 use crate::thread::spawn_thread;
 use crate::tree::{RelayTree, asked, may_be_asked};
 use crate::upstream::{PeerSettings, RelayAncestor, Upstream};
+use crate::visitors::Visitors;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// How often who waits is told that there is still somebody.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// So long after the last question the pieces are kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// Most connections at a time. A node is asked by two; more only come when others have failed.
-const MOST_LINKS: usize = 64;
-/// Most that have not proven yet that they belong to the job: the oldest goes for a new one.
-const MOST_UNPROVEN: usize = 16;
 /// After a connection that could not be taken: descriptors may be free then.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long whoever has connected may take to prove that they belong to the job.
@@ -56,10 +54,10 @@ pub struct RelaySetup {
     pub depot: Depot,
     /// A file without a name for what others will ask for.
     pub spool: Option<OwnedFd>,
-    /// How long nodes that begin at the same time may take until they listen.
-    pub to_begin: Duration,
-    /// Where the job's image is to be had on this node, and who asks its registry: one for each tree.
-    pub image: Option<(Mirror, [Box<dyn RegistryReader>; 2])>,
+    /// How long others may take.
+    pub patience: RelayPatience,
+    /// Where the job's image is to be had on this node, and who asks its registry.
+    pub image: Option<(Mirror, Vec<Box<dyn RegistryReader>>)>,
 }
 
 /// Serves other nodes, and whoever asks by `local`, until the other end of `alive` is closed.
@@ -67,25 +65,27 @@ pub struct RelaySetup {
 /// # Errors
 /// When no thread can be started.
 pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()> {
-    let RelaySetup { nodes, here, secret, ports, depot, spool, to_begin, image } = setup;
+    let RelaySetup { nodes, here, secret, ports, depot, spool, patience, image } = setup;
     let begin_now: Vec<bool> = nodes.iter().map(|(_, begins)| *begins).collect();
     let is_kept = RelayTree::BOTH.map(|tree| may_be_asked(tree, here, &begin_now));
     let spool = Arc::new(Spool::new(is_kept, spool.map(File::from)));
     let listener = listen(&ports);
-    let peers = Arc::new(PeerSettings { secret, ports, begun: Instant::now(), to_begin });
+    let peers = Arc::new(PeerSettings { secret, ports, begun: Instant::now(), patience });
     let depot = Arc::new(depot);
-    let (mirror, registries) =
-        image.map_or((None, [None, None]), |(mirror, readers)| (Some(mirror), readers.map(Some)));
-    for (tree, registry) in RelayTree::BOTH.into_iter().zip(registries) {
+    let (mirror, readers) = image.map_or((None, vec![]), |(mirror, readers)| (Some(mirror), readers));
+    let registry = Arc::new(RegistryThreads::begin(readers, &spool)?);
+    for tree in RelayTree::BOTH {
         let above = asked(tree, here, &begin_now).into_iter().map(|node| {
             let (name, is_expected) = nodes[node].clone();
             RelayAncestor { number: node, name, addresses: None, is_expected }
         });
         let above: VecDeque<RelayAncestor> = above.collect();
         let (spool, depot, peers) = (Arc::clone(&spool), Arc::clone(&depot), Arc::clone(&peers));
+        let registry = Arc::clone(&registry);
         spawn_thread(move || {
             let files = HashMap::new();
-            Upstream { tree, spool: &spool, depot: &depot, peers: &peers, above, files, registry }.run();
+            Upstream { tree, spool: &spool, depot: &depot, peers: &peers, above, files, registry: &registry }
+                .run();
         })?;
     }
     if let Some(mirror) = mirror {
@@ -130,56 +130,22 @@ fn wait(
     }
 }
 
-/// Who has connected.
-#[derive(Default)]
-struct Visitors {
-    links: AtomicUsize,
-    /// By number, in the order of their coming, those who have not proven anything yet.
-    unproven: Mutex<BTreeMap<u64, TcpStream>>,
-    count: AtomicU64,
-}
-
-impl Visitors {
-    fn unproven(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
-        self.unproven.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives somebody a number, and shows the oldest out who has not proven anything, if they are too many.
-    fn come(&self, socket: &TcpStream) -> Result<u64> {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let mut unproven = self.unproven();
-        unproven.insert(number, socket.try_clone()?);
-        if unproven.len() > MOST_UNPROVEN
-            && let Some((_, oldest)) = unproven.pop_first()
-        {
-            oldest.shutdown(Shutdown::Both).ignore_error("they have gone by themselves");
-        }
-        Ok(number)
-    }
-}
-
 fn take(
     socket: TcpStream,
     (spool, peers, word): (&Arc<Spool>, &Arc<PeerSettings>, &str),
     visitors: &Arc<Visitors>,
 ) {
-    let Ok(number) = visitors.come(&socket) else { return };
-    let (spool, peers, guests) = (Arc::clone(spool), Arc::clone(peers), Arc::clone(visitors));
-    let word = word.to_owned();
-    let begun = spawn_thread(move || {
-        let proven = prove(socket, &peers.secret, &word);
-        guests.unproven().remove(&number);
-        if let Ok((reader, writer)) = proven {
-            if guests.links.fetch_add(1, Ordering::Relaxed) < MOST_LINKS {
-                serve_one(LinkReader::Node(reader), LinkWriter::Node(writer), &spool)
-                    .ignore_error("the other side asks another node then");
-            }
-            guests.links.fetch_sub(1, Ordering::Relaxed);
+    let Ok(mut visitor) = visitors.come(&socket) else { return };
+    let (spool, peers, word) = (Arc::clone(spool), Arc::clone(peers), word.to_owned());
+    spawn_thread(move || {
+        if let Ok((reader, writer)) = prove(socket, &peers.secret, &word)
+            && visitor.prove()
+        {
+            serve_one(LinkReader::Node(reader), LinkWriter::Node(writer), &spool)
+                .ignore_error("the other side asks another node then");
         }
-    });
-    if begun.is_err() {
-        visitors.unproven().remove(&number);
-    }
+    })
+    .ignore_error("so does it where there are no threads");
 }
 
 fn prove(

@@ -16,7 +16,10 @@ use skiff_snapshot::{Depot, DepotPiece, PackId, PieceCounts, PieceFile, PieceRea
 use tempfile::TempDir;
 
 use crate::link::word;
-use crate::{Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPiece, RelayReader, RelaySetup, serve};
+use crate::{
+    Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPatience, RelayPiece, RelayReader, RelaySetup,
+    serve,
+};
 
 const PIECE: u32 = 300_000;
 
@@ -26,6 +29,7 @@ struct Job {
     bytes: Vec<u8>,
     secret: SharedSecret,
     ports: Vec<u16>,
+    to_answer: Duration,
 }
 
 /// A node that has begun.
@@ -47,7 +51,8 @@ impl Job {
         let free: Vec<TcpListener> =
             (0..nodes + 4).map(|_| TcpListener::bind("[::]:0").expect("a port")).collect();
         let ports = free.iter().map(|socket| socket.local_addr().expect("bound").port()).collect();
-        Self { dir, bytes, secret: SharedSecret::generate().expect("random bytes"), ports }
+        let secret = SharedSecret::generate().expect("random bytes");
+        Self { dir, bytes, secret, ports, to_answer: Duration::from_secs(60) }
     }
 
     fn pieces(&self) -> Vec<DepotPiece> {
@@ -64,7 +69,7 @@ impl Job {
         here: usize,
         nodes: usize,
         is_expected: impl Fn(usize) -> bool,
-        image: Option<(Mirror, [Box<dyn RegistryReader>; 2])>,
+        image: Option<(Mirror, Vec<Box<dyn RegistryReader>>)>,
     ) -> Node {
         let (own, local) = UnixStream::pair().expect("sockets");
         let (waiting, alive) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
@@ -75,7 +80,12 @@ impl Job {
             ports: self.ports.clone(),
             depot: Depot::open_existing(self.dir.path()).expect("the depot"),
             spool: Some(tempfile::tempfile().expect("a file").into()),
-            to_begin: Duration::from_secs(60),
+            // On a busy machine threads of this process wait for long.
+            patience: RelayPatience {
+                to_begin: Duration::from_secs(60),
+                to_prove: Duration::from_secs(10),
+                to_answer: self.to_answer,
+            },
             image,
         };
         let reader = RelayReader::new(own).expect("a reader");
@@ -160,7 +170,7 @@ fn nodes_that_are_not_there_are_gone_round() {
 #[test]
 fn a_node_that_falls_silent_or_answers_nonsense_is_given_up() {
     for answer in [&[][..], b"nonsense"] {
-        let job = Job::new(9_000_000, 2);
+        let job = Job { to_answer: Duration::from_secs(1), ..Job::new(9_000_000, 2) };
         let listener = TcpListener::bind(("::", job.ports[0])).expect("a port");
         let secret = job.secret.clone();
         let silent = thread::spawn(move || {
@@ -244,10 +254,11 @@ impl Registry {
         Self { blob: Arc::new(blob), read: Arc::default() }
     }
 
-    fn mirror(&self) -> ((Mirror, [Box<dyn RegistryReader>; 2]), MirrorAddress) {
+    fn mirror(&self) -> ((Mirror, Vec<Box<dyn RegistryReader>>), MirrorAddress) {
         let mirror = Mirror::open().expect("a port");
         let address = mirror.address().clone();
-        ((mirror, [Box::new(self.clone()), Box::new(self.clone())]), address)
+        let reader = |_| -> Box<dyn RegistryReader> { Box::new(self.clone()) };
+        ((mirror, (0..8).map(reader).collect()), address)
     }
 }
 

@@ -14,7 +14,9 @@ use skiff_snapshot::{Depot, DepotPiece, PieceFile};
 use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
-use crate::piece::{RegistryReader, RelayFile, RelayPiece};
+use crate::patience::{KEPT_OPEN, RelayPatience};
+use crate::piece::{RelayFile, RelayPiece};
+use crate::registry::RegistryThreads;
 use crate::spool::{PieceOrigin, Spool};
 use crate::tree::RelayTree;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
@@ -23,16 +25,10 @@ use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 const WINDOW: usize = 8 << 20;
 /// So many questions at most.
 const MOST_ASKED: usize = 500;
-/// A node that is silent for so long is given up: who waits itself says so more often.
-const SILENCE: Duration = Duration::from_secs(3);
 /// How long it may take to reach a node, by all its addresses and ports.
 const TO_CONNECT: Duration = Duration::from_secs(2);
-/// How long whoever listens at one of them may take to prove that they belong to the job.
-const TO_ANSWER: Duration = Duration::from_millis(500);
 /// How often a node is tried that has not begun yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// For so long after the last piece files and answers are kept open. What a registry has sent of an answer and nobody has read is sent once more.
-const KEPT_OPEN: Duration = Duration::from_secs(3);
 /// So many open files of the depot at most.
 const MOST_FILES: usize = 32;
 /// When so many nodes do not answer at all, others will not either.
@@ -54,8 +50,7 @@ pub(crate) struct PeerSettings {
     pub(crate) secret: SharedSecret,
     pub(crate) ports: Vec<u16>,
     pub(crate) begun: Instant,
-    /// How long nodes that begin at the same time as this one may take until they listen.
-    pub(crate) to_begin: Duration,
+    pub(crate) patience: RelayPatience,
 }
 
 pub(crate) struct Upstream<'a> {
@@ -65,8 +60,7 @@ pub(crate) struct Upstream<'a> {
     pub(crate) peers: &'a PeerSettings,
     pub(crate) above: VecDeque<RelayAncestor>,
     pub(crate) files: HashMap<PieceFile, OwnedFd>,
-    /// Asks the registry, if the job has an image from one.
-    pub(crate) registry: Option<Box<dyn RegistryReader>>,
+    pub(crate) registry: &'a RegistryThreads,
 }
 
 struct Link {
@@ -90,12 +84,11 @@ impl Upstream<'_> {
         }
     }
 
-    /// The next piece. What is open of the depot or the registry stays so only while pieces are wanted.
+    /// The next piece. The depot's files stay open only while pieces are wanted.
     fn next_wanted(&mut self) -> Option<RelayPiece> {
         let soon = self.spool.wait_for_wanted(self.tree, Some(KEPT_OPEN));
         soon.or_else(|| {
             self.files.clear();
-            self.registry.iter_mut().for_each(|registry| registry.pause());
             self.spool.wait_for_wanted(self.tree, None)
         })
     }
@@ -122,7 +115,7 @@ impl Upstream<'_> {
                         PieceState::NotYet => {}
                         PieceState::Failed => {
                             link.asked.pop_front();
-                            self.read(piece);
+                            self.read_after_failure(piece);
                         }
                         PieceState::Relayed(bytes) | PieceState::Read(bytes) => {
                             link.asked.pop_front();
@@ -147,7 +140,7 @@ impl Upstream<'_> {
     fn connect(&mut self) -> Option<Link> {
         let mut silent = 0;
         while let Some(node) = self.above.front_mut() {
-            let may_yet_begin = node.is_expected && self.peers.begun.elapsed() < self.peers.to_begin;
+            let may_yet_begin = node.is_expected && self.peers.begun.elapsed() < self.peers.patience.to_begin;
             match dial(node, self.peers) {
                 Ok(link) => return Some(link),
                 Err(NoLink::Refused) if may_yet_begin => sleep(RETRY_PAUSE),
@@ -162,16 +155,19 @@ impl Upstream<'_> {
     }
 
     fn read(&mut self, piece: RelayPiece) {
-        let read = match piece.file {
-            RelayFile::Depot(file) => {
-                self.read_depot(&DepotPiece { file, at: piece.at, length: piece.length })
-            }
-            _ => self.registry.as_mut().and_then(|registry| registry.read(&piece)),
-        };
-        match read {
+        let RelayFile::Depot(file) = piece.file else { return self.registry.read(piece, self.spool) };
+        match self.read_depot(&DepotPiece { file, at: piece.at, length: piece.length }) {
             Some(bytes) => self.spool.put(piece, bytes, PieceOrigin::Source),
             // Who wanted it reads it itself, and says what is wrong.
             None => self.spool.fail(piece),
+        }
+    }
+
+    /// A piece that the node above could not have. What a registry has denied to that one, not each node asks it for in turn.
+    fn read_after_failure(&mut self, piece: RelayPiece) {
+        match piece.file {
+            RelayFile::Depot(_) => self.read(piece),
+            RelayFile::Manifest(_) | RelayFile::Blob(_) => self.spool.fail(piece),
         }
     }
 
@@ -249,13 +245,14 @@ fn resolve(name: &str, until: Instant) -> Vec<IpAddr> {
 }
 
 fn dial_at(address: SocketAddr, peers: &PeerSettings, node: usize, limit: Duration) -> Result<Link> {
-    let until = Instant::now() + limit.min(TO_ANSWER);
-    let socket = TcpStream::connect_timeout(&address, limit.min(TO_ANSWER))?;
+    let limit = limit.min(peers.patience.to_prove);
+    let until = Instant::now() + limit;
+    let socket = TcpStream::connect_timeout(&address, limit)?;
     socket.set_nodelay(true)?;
-    socket.set_write_timeout(Some(SILENCE))?;
+    socket.set_write_timeout(Some(peers.patience.to_answer))?;
     // One who listens and says nothing is another's program: the next port may be the node's.
     let (reader, writer) = secure::initiate(socket, (&peers.secret, &word(node)), until)
         .map_err(|e| if e.kind() == ErrorKind::TimedOut { ErrorKind::WouldBlock.into() } else { e })?;
-    writer.socket().set_read_timeout(Some(SILENCE))?;
+    writer.socket().set_read_timeout(Some(peers.patience.to_answer))?;
     Ok(Link { reader: LinkReader::Node(reader), writer: LinkWriter::Node(writer), asked: VecDeque::new() })
 }

@@ -30,7 +30,7 @@ pub struct PieceAnswer {
 pub enum PieceState {
     /// The bytes, as another node has sent them.
     Relayed(Vec<u8>),
-    /// The bytes, as this node has read them from where they are for good.
+    /// The bytes, as this node has read them from the depot or the registry.
     Read(Vec<u8>),
     /// Not the bytes yet: who asks goes on waiting.
     NotYet,

@@ -16,6 +16,8 @@ use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobContainer, JobImage};
 use skiff_spec::plan::Upper;
+use skiff_store::client;
+use skiff_store::file::ImageFile;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
@@ -62,9 +64,13 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     Ok(live)
 }
 
-/// The relay by which a job's nodes have its image from each other, where its registry is asked for it.
+/// The relay by which the nodes that lack a registry's image have it from each other.
 fn relay(context: &UserContext, job: &SlurmJob, container: &JobContainer, dir: &Path) -> Option<JobRelay> {
-    let JobImage { reference, .. } = container.image.as_ref()?;
+    let JobImage { id, reference } = container.image.as_ref()?;
+    let is_here = dir.join(IMAGE).exists() || client::has(context, *id);
+    if is_here || ImageFile::of(reference).is_some() {
+        return None;
+    }
     let (depot, image) = (Path::new(&container.depot), RelayImage::Named(reference));
     fan_out::begin(context, RelayPlace { job: job.id, dir, depot, image })
 }

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use skiff_oci::digest::Digest;
 use skiff_registry::{BlobRange, ImageParts};
@@ -13,42 +14,44 @@ use skiff_user::context::UserContext;
 use super::RelayImage;
 use crate::base_fingerprint;
 
-/// So many ranges of blobs are read at a time: a pull asks for eight, and for the ends of some blobs.
-const MOST_RANGES: usize = 16;
+/// As a pull, which has so many requests under way.
+const READERS: usize = 8;
+/// So many answers are open at most in each reader: the ends of some blobs are asked for before all else.
+const MOST_RANGES: usize = 4;
 
-/// Readers for a relay, one for each tree.
+/// Readers for a relay.
 pub(super) fn readers(
     context: &UserContext,
     depot: &Path,
     image: RelayImage<'_>,
-) -> [Box<dyn RegistryReader>; 2] {
+) -> Vec<Box<dyn RegistryReader>> {
     let name = match image {
         RelayImage::Named(reference) => ImageSource::Named(reference.into()),
         RelayImage::OfSnapshot(snapshot) => ImageSource::OfSnapshot(depot.into(), snapshot.into()),
     };
-    [(), ()].map(|()| -> Box<dyn RegistryReader> {
-        Box::new(ImageReader {
-            context: context.clone(),
-            image: name.clone(),
-            parts: None,
-            manifest: None,
-            ranges: vec![],
-        })
-    })
+    let image = Arc::new(Image { context: context.clone(), name, parts: OnceLock::new() });
+    let reader = |_| -> Box<dyn RegistryReader> {
+        Box::new(ImageReader { image: Arc::clone(&image), manifest: None, ranges: vec![] })
+    };
+    (0..READERS).map(reader).collect()
 }
 
 /// What says which image it is.
-#[derive(Clone)]
 enum ImageSource {
     Named(String),
     OfSnapshot(PathBuf, String),
 }
 
-struct ImageReader {
+/// An image, and who is asked for it.
+struct Image {
     context: UserContext,
-    image: ImageSource,
-    /// Once somebody has wanted something; nothing in it where there is nobody to be asked.
-    parts: Option<Option<ImageParts>>,
+    name: ImageSource,
+    /// Once somebody has wanted something. `None` in it: no registry can be asked.
+    parts: OnceLock<Option<ImageParts>>,
+}
+
+struct ImageReader {
+    image: Arc<Image>,
     /// The one that was read last.
     manifest: Option<([u8; 32], Vec<u8>)>,
     /// Answers that are being read, the one that was asked for last at the end.
@@ -77,15 +80,16 @@ impl RegistryReader for ImageReader {
     }
 }
 
-impl ImageReader {
-    fn parts(&mut self) -> Option<&mut ImageParts> {
-        let (context, image) = (&self.context, &self.image);
-        self.parts.get_or_insert_with(|| client::parts(context, &image.name()?).ok()).as_mut()
+impl Image {
+    fn parts(&self) -> Option<&ImageParts> {
+        self.parts.get_or_init(|| client::parts(&self.context, &self.name.find()?).ok()).as_ref()
     }
+}
 
+impl ImageReader {
     fn read_manifest(&mut self, digest: [u8; 32], piece: &RelayPiece) -> Option<Vec<u8>> {
         if self.manifest.as_ref().is_none_or(|(known, _)| *known != digest) {
-            let bytes = self.parts()?.manifest(&Digest::Sha256(digest)).ok()?;
+            let bytes = self.image.parts()?.manifest(&Digest::Sha256(digest)).ok()?;
             self.manifest = Some((digest, bytes));
         }
         let (_, bytes) = self.manifest.as_ref()?;
@@ -94,17 +98,20 @@ impl ImageReader {
         Some(bytes[from..to].to_vec())
     }
 
-    /// Goes on with the answer that has come so far, or asks for all up to the end of the stripe: what lies behind it is another tree's.
+    /// Goes on with the answer that has come so far, or asks for all up to the end of the stripe: what lies behind it is another reader's.
     fn read_blob(&mut self, blob: [u8; 32], piece: &RelayPiece) -> Option<Vec<u8>> {
         let known = self.ranges.iter().position(|range| range.blob == blob && range.at == piece.at);
-        let mut range = match known {
-            Some(known) => self.ranges.remove(known),
-            None => {
-                let (at, end) = (piece.at, piece.end_of_stripe());
-                let bytes = self.parts()?.blob(&Digest::Sha256(blob), at, end).ok()?;
-                OpenRange { blob, at, end, bytes }
-            }
-        };
+        // A server closes connections on which nothing was read for long.
+        let known = known.map(|known| self.ranges.remove(known));
+        let resumed = known.and_then(|range| self.read_range(range, piece));
+        resumed.or_else(|| {
+            let (at, end) = (piece.at, piece.end_of_stripe());
+            let bytes = self.image.parts()?.blob(&Digest::Sha256(blob), at, end).ok()?;
+            self.read_range(OpenRange { blob, at, end, bytes }, piece)
+        })
+    }
+
+    fn read_range(&mut self, mut range: OpenRange, piece: &RelayPiece) -> Option<Vec<u8>> {
         let mut bytes = vec![];
         (&mut range.bytes).take(piece.length.into()).read_to_end(&mut bytes).ok()?;
         range.at += bytes.len() as u64;
@@ -119,7 +126,7 @@ impl ImageReader {
 }
 
 impl ImageSource {
-    fn name(&self) -> Option<String> {
+    fn find(&self) -> Option<String> {
         match self {
             Self::Named(name) => Some(name.clone()),
             Self::OfSnapshot(depot, snapshot) => {

@@ -1,0 +1,27 @@
+//! How long a relay waits, and for what.
+
+use std::time::Duration;
+
+/// For so long after the last piece files and answers are kept open: the unread rest of an answer would have to be asked for again.
+pub(crate) const KEPT_OPEN: Duration = Duration::from_secs(3);
+
+/// How long other nodes may take.
+#[derive(Clone, Copy, Debug)]
+pub struct RelayPatience {
+    /// Until those that begin at the same time listen.
+    pub to_begin: Duration,
+    /// To prove that they belong to the job.
+    pub to_prove: Duration,
+    /// To say anything: who waits itself says so twice a second.
+    pub to_answer: Duration,
+}
+
+impl Default for RelayPatience {
+    fn default() -> Self {
+        Self {
+            to_begin: Duration::from_secs(3),
+            to_prove: Duration::from_millis(500),
+            to_answer: Duration::from_secs(3),
+        }
+    }
+}
