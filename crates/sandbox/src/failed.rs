@@ -61,9 +61,12 @@ impl Failed {
                     .into()
             }
             NotStarted::Directory(e) => {
-                Fault::new(format!("working directory {}: {e}", command.cwd.display()))
-                    .hint("it must exist inside, and be open to the one who works there: -v DIR mounts a directory, -w DIR starts in another")
-                    .into()
+                let hint = if command.cwd.starts_with("/home") {
+                    "your home hides what an image has in /home: --no-home shows that, -w DIR starts elsewhere"
+                } else {
+                    "it must exist inside, and be open to the one who works there: -v DIR mounts a directory, -w DIR starts in another"
+                };
+                Fault::new(format!("working directory {}: {e}", command.cwd.display())).hint(hint).into()
             }
         }
     }

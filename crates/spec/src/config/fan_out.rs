@@ -12,9 +12,9 @@ pub enum FanOut {
     /// As is faster for so many nodes, so many bytes, and the file system that the depot is on.
     #[default]
     Auto,
-    /// Each node reads the depot.
+    /// Each node reads the depot, and asks the registry.
     Depot,
-    /// The depot is read once, and nodes pass on what they have.
+    /// Depot and registry are read once for all nodes, which pass on what they have.
     Relay,
 }
 
