@@ -39,6 +39,8 @@ pub struct SecureReader {
     next: u64,
     sealed: Vec<u8>,
     plain: Vec<u8>,
+    /// The last message: kept, as memory for large ones takes long to get.
+    message: Vec<u8>,
 }
 
 /// Who has connected proves to know the secret, and has the other side prove it, by `until`. `word` tells what this connection is for.
@@ -113,8 +115,8 @@ fn read_by(socket: &mut TcpStream, mut into: &mut [u8], until: Instant) -> Resul
 fn halves(socket: TcpStream, keys: StatelessTransportState) -> Result<(SecureReader, SecureWriter)> {
     let keys = Arc::new(keys);
     let reading = socket.try_clone()?;
-    let reader =
-        SecureReader { socket: reading, keys: Arc::clone(&keys), next: 0, sealed: vec![], plain: vec![] };
+    let (sealed, plain, message) = (vec![], vec![], vec![]);
+    let reader = SecureReader { socket: reading, keys: Arc::clone(&keys), next: 0, sealed, plain, message };
     Ok((reader, SecureWriter { socket, keys, next: 0, plain: vec![], out: vec![] }))
 }
 
@@ -135,22 +137,31 @@ impl SecureWriter {
     /// # Errors
     /// The socket's.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
+        self.send_parts([message, &[]])
+    }
+
+    /// Sends a message that lies in two places.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn send_parts(&mut self, [mut first, mut second]: [&[u8]; 2]) -> Result<()> {
         self.out.clear();
-        let mut rest = message;
         loop {
-            let (now, then) = rest.split_at(rest.len().min(RECORD));
-            rest = then;
-            self.seal(now, !rest.is_empty())?;
-            if rest.is_empty() {
+            let (of_first, first_rest) = first.split_at(first.len().min(RECORD));
+            let (of_second, second_rest) = second.split_at(second.len().min(RECORD - of_first.len()));
+            (first, second) = (first_rest, second_rest);
+            let has_more = !first.is_empty() || !second.is_empty();
+            self.seal([of_first, of_second], has_more)?;
+            if !has_more {
                 return self.socket.write_all(&self.out);
             }
         }
     }
 
-    fn seal(&mut self, bytes: &[u8], more: bool) -> Result<()> {
+    fn seal(&mut self, parts: [&[u8]; 2], more: bool) -> Result<()> {
         self.plain.clear();
         self.plain.push(u8::from(more));
-        self.plain.extend(bytes);
+        parts.iter().for_each(|part| self.plain.extend_from_slice(part));
         let length = self.plain.len() + noise::TAG;
         let header = u16::try_from(length).map_err(Error::other)?;
         self.out.extend(header.to_be_bytes());
@@ -174,23 +185,24 @@ impl SecureReader {
     ///
     /// # Errors
     /// The socket's, [`ErrorKind::InvalidData`] for one that is longer, and [`ErrorKind::PermissionDenied`] for one that is not the other side's.
-    pub fn receive(&mut self, longest: usize) -> Result<Option<Vec<u8>>> {
-        let mut message = vec![];
+    pub fn receive(&mut self, longest: usize) -> Result<Option<&[u8]>> {
+        self.message.clear();
         loop {
             let mut header = [0; 2];
             if !read_first(&mut self.socket, &mut header[..1])? {
-                return if message.is_empty() { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
+                return if self.message.is_empty() { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
             }
             self.socket.read_exact(&mut header[1..])?;
             self.sealed.resize(usize::from(u16::from_be_bytes(header)), 0);
             self.socket.read_exact(&mut self.sealed)?;
-            let (more, bytes) = self.open()?.split_first().ok_or(ErrorKind::InvalidData)?;
-            if message.len() + bytes.len() > longest || (*more != 0 && bytes.is_empty()) {
+            let length = self.open()?.len();
+            let (more, bytes) = self.plain[..length].split_first().ok_or(ErrorKind::InvalidData)?;
+            if self.message.len() + bytes.len() > longest || (*more != 0 && bytes.is_empty()) {
                 return Err(ErrorKind::InvalidData.into());
             }
-            message.extend(bytes);
+            self.message.extend_from_slice(bytes);
             if *more == 0 {
-                return Ok(Some(message));
+                return Ok(Some(&self.message));
             }
         }
     }
@@ -254,9 +266,20 @@ mod tests {
         let same = sent.clone();
         let sender = thread::spawn(move || same.iter().try_for_each(|message| writer.send(message)));
         for message in sent {
-            assert_eq!(reader.receive(400_000).expect("received"), Some(message));
+            assert_eq!(reader.receive(400_000).expect("received"), Some(&message[..]));
         }
         sender.join().expect("no panic").expect("sent");
+    }
+
+    #[test]
+    fn a_message_in_two_places_is_one() {
+        let ((mut reader, _keep), (_other, mut writer)) = secure();
+        let bytes: Vec<u8> = (0..2 * RECORD + 7).map(|at| (at % 251) as u8).collect();
+        for cut in [0, 1, 50, RECORD - 1, RECORD, RECORD + 1, 2 * RECORD, bytes.len()] {
+            let (first, second) = bytes.split_at(cut);
+            writer.send_parts([first, second]).expect("sent");
+            assert_eq!(reader.receive(bytes.len()).expect("received"), Some(&bytes[..]), "{cut}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use skiff_snapshot::{DepotPiece, PieceCounts, PieceReader};
@@ -67,7 +67,7 @@ impl RelayReader {
     pub fn new(relay: UnixStream) -> std::io::Result<Self> {
         relay.set_read_timeout(Some(SILENCE))?;
         relay.set_write_timeout(Some(SILENCE))?;
-        let reader = LinkReader::Local(relay.try_clone()?);
+        let reader = LinkReader::Local(relay.try_clone()?, vec![]);
         let (planned, asked) = (VecDeque::new(), VecDeque::new());
         let state = State {
             reader,
@@ -148,8 +148,12 @@ impl State {
             return match answer.state {
                 PieceState::NotYet => continue,
                 PieceState::Failed => Some(None),
-                PieceState::Relayed(bytes) => Some(Some((bytes, PieceCounts { relayed: came, read: 0 }))),
-                PieceState::Read(bytes) => Some(Some((bytes, PieceCounts { relayed: 0, read: came }))),
+                PieceState::Relayed(bytes) => {
+                    Some(Some((Arc::unwrap_or_clone(bytes), PieceCounts { relayed: came, read: 0 })))
+                }
+                PieceState::Read(bytes) => {
+                    Some(Some((Arc::unwrap_or_clone(bytes), PieceCounts { relayed: 0, read: came })))
+                }
             };
         }
     }

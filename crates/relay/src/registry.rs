@@ -51,7 +51,7 @@ fn read_all(mut reader: Box<dyn RegistryReader>, wanted: &Receiver<RelayPiece>, 
             Err(RecvTimeoutError::Disconnected) => return,
         };
         match reader.read(&piece) {
-            Some(bytes) => spool.put(piece, bytes, PieceOrigin::Source),
+            Some(bytes) => spool.put(piece, Arc::new(bytes), PieceOrigin::Source),
             None => spool.fail(piece),
         }
     }

@@ -93,7 +93,7 @@ pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()
         spawn_thread(move || serve_mirror(&mirror, &spool))?;
     }
     let reading = local.try_clone()?;
-    serve_one(LinkReader::Local(reading), LinkWriter::Local(local), &spool)?;
+    serve_one(LinkReader::Local(reading, vec![]), LinkWriter::Local(local), &spool)?;
     wait(listener.as_ref(), alive, &spool, &peers, &word(here));
     spool.end();
     Ok(())
@@ -186,13 +186,13 @@ fn answer(asked: &Receiver<RelayPiece>, mut writer: LinkWriter, spool: &Spool) {
     for piece in asked {
         loop {
             let state = match spool.wait(&piece, SIGN_OF_LIFE) {
-                WaitedPiece::Here(bytes, PieceOrigin::Node) => PieceState::Relayed(bytes.to_vec()),
-                WaitedPiece::Here(bytes, PieceOrigin::Source) => PieceState::Read(bytes.to_vec()),
+                WaitedPiece::Here(bytes, PieceOrigin::Node) => PieceState::Relayed(bytes),
+                WaitedPiece::Here(bytes, PieceOrigin::Source) => PieceState::Read(bytes),
                 WaitedPiece::NotYet => PieceState::NotYet,
                 WaitedPiece::Failed => PieceState::Failed,
             };
             let is_last = state != PieceState::NotYet;
-            if writer.send(&PieceAnswer { piece, state }).is_err() {
+            if writer.send_answer(&PieceAnswer { piece, state }).is_err() {
                 writer.close();
                 return;
             }

@@ -172,12 +172,12 @@ impl Spool {
     }
 
     /// A piece has come.
-    pub(crate) fn put(&self, piece: RelayPiece, bytes: Vec<u8>, origin: PieceOrigin) {
+    pub(crate) fn put(&self, piece: RelayPiece, bytes: Arc<Vec<u8>>, origin: PieceOrigin) {
         let kept = self.keep(&piece, &bytes);
         let mut state = self.lock();
         let kept_at = kept.filter(|(_, epoch)| *epoch == state.epoch).map(|(at, _)| at);
         let length = bytes.len();
-        let slot = Slot::Memory { bytes: Arc::new(bytes), origin, kept_at };
+        let slot = Slot::Memory { bytes, origin, kept_at };
         if !matches!(state.slots.insert(piece, slot), Some(Slot::Memory { .. })) {
             state.recent.push_back((piece, length));
             state.in_memory += length;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
@@ -157,7 +158,7 @@ impl Upstream<'_> {
     fn read(&mut self, piece: RelayPiece) {
         let RelayFile::Depot(file) = piece.file else { return self.registry.read(piece, self.spool) };
         match self.read_depot(&DepotPiece { file, at: piece.at, length: piece.length }) {
-            Some(bytes) => self.spool.put(piece, bytes, PieceOrigin::Source),
+            Some(bytes) => self.spool.put(piece, Arc::new(bytes), PieceOrigin::Source),
             // Who wanted it reads it itself, and says what is wrong.
             None => self.spool.fail(piece),
         }

@@ -1,5 +1,7 @@
 //! A node asks the one above it for pieces, each of which is answered in its turn. A process on the same node asks in the same way.
 
+use std::sync::Arc;
+
 use skiff_ipc::{Codec, Framing, Protocol};
 use skiff_snapshot::{LARGEST_PIECE, LayerId, PackId, PieceFile};
 
@@ -29,9 +31,9 @@ pub struct PieceAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PieceState {
     /// The bytes, as another node has sent them.
-    Relayed(Vec<u8>),
+    Relayed(Arc<Vec<u8>>),
     /// The bytes, as this node has read them from the depot or the registry.
-    Read(Vec<u8>),
+    Read(Arc<Vec<u8>>),
     /// Not the bytes yet: who asks goes on waiting.
     NotYet,
     /// Nothing: it cannot be had here.
@@ -69,10 +71,9 @@ impl Codec for PieceRequest {
     }
 }
 
-impl Codec for PieceAnswer {
-    const LONGEST: usize = 1 + QUESTION + LARGEST_PIECE as usize;
-
-    fn to_bytes(&self) -> Option<Vec<u8>> {
+impl PieceAnswer {
+    /// What stands before the bytes of the piece, and these.
+    pub(crate) fn to_parts(&self) -> Option<(Vec<u8>, &[u8])> {
         let (kind, bytes) = match &self.state {
             PieceState::Relayed(bytes) => (b'+', &bytes[..]),
             PieceState::Read(bytes) => (b'd', &bytes[..]),
@@ -80,7 +81,15 @@ impl Codec for PieceAnswer {
             PieceState::Failed => (b'-', &[][..]),
         };
         let fits = bytes.len() <= self.piece.length as usize;
-        fits.then(|| Some([&[kind][..], &PieceRequest(self.piece).to_bytes()?, bytes].concat()))?
+        fits.then(|| Some(([&[kind][..], &PieceRequest(self.piece).to_bytes()?].concat(), bytes)))?
+    }
+}
+
+impl Codec for PieceAnswer {
+    const LONGEST: usize = 1 + QUESTION + LARGEST_PIECE as usize;
+
+    fn to_bytes(&self) -> Option<Vec<u8>> {
+        self.to_parts().map(|(head, bytes)| [&head, bytes].concat())
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -88,8 +97,8 @@ impl Codec for PieceAnswer {
         let (question, rest) = rest.split_first_chunk::<QUESTION>()?;
         let PieceRequest(piece) = PieceRequest::from_bytes(question)?;
         let state = match kind {
-            b'+' => PieceState::Relayed(rest.to_vec()),
-            b'd' => PieceState::Read(rest.to_vec()),
+            b'+' => PieceState::Relayed(Arc::new(rest.to_vec())),
+            b'd' => PieceState::Read(Arc::new(rest.to_vec())),
             b'.' if rest.is_empty() => PieceState::NotYet,
             b'-' if rest.is_empty() => PieceState::Failed,
             _ => return None,
