@@ -23,7 +23,7 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
 use crate::history::Occasion;
-use crate::{base_fingerprint, depot, history, latest, root};
+use crate::{base_fingerprint, depot, history, latest, own_files, root};
 
 pub use crate::snapshot_fault::ours;
 
@@ -59,10 +59,16 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
     let ground = env.ground()?;
     let base = ground.base();
     let own = own_view(context, base)?;
+    let accounts = ground.image().map(|_| skiff_plan::accounts(context));
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let as_seen = |uid, gid| (uid, gid);
-        skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
+        let options = DiffOptions { map_owner: &as_seen };
+        let mut changes = skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &options).map_err(ours)?;
+        if let Some(accounts) = &accounts {
+            own_files::leave_out_lists(&mut changes, upper.as_fd(), base.as_fd(), accounts)?;
+        }
+        Ok(changes)
     })?;
     if ground.image().is_some() {
         // An image does not change; what times its files have was its maker's choice.

@@ -16,6 +16,7 @@ mod job_status;
 pub mod latest;
 mod layer_store;
 pub mod live;
+pub mod own_files;
 mod remove;
 mod rollback;
 pub mod root;
