@@ -6,11 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
-use skiff_plan::base;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, Pushed, SnapshotInput};
@@ -25,6 +23,7 @@ use skiff_user::context::UserContext;
 use crate::history::Occasion;
 use crate::{base_fingerprint, depot, history, latest, own_files, root};
 
+pub(crate) use crate::base_view::{open_dir, own_view, view_of_base};
 pub use crate::snapshot_fault::ours;
 
 /// Prints what is added, changed and deleted.
@@ -261,19 +260,4 @@ pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json
         output::size(report.bytes)
     ));
     output::line(&report.descriptor.snapshot)
-}
-
-/// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
-pub(crate) fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
-    Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
-}
-
-/// The base to compare with: the helper's view of it where there is one.
-pub(crate) fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
-    view.map_or_else(|| open_dir(own), Ok)
-}
-
-pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
 }

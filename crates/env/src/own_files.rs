@@ -17,7 +17,7 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::plan::{Accounts, Base};
 use skiff_user::context::UserContext;
 
-use crate::contents::{own_view, view_of_base};
+use crate::base_view::{own_view, view_of_base};
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
