@@ -62,6 +62,26 @@ for user in alice bob; do
     lacks "$out" mtab "$user: changes"
     ok as $user skiff inspect --files web:2
     lacks "$out" etc/mtab "$user: the image's files"
+    # What Skiff itself puts into a root, the user's account and files at which the host's are mounted, is among neither; what the user does is.
+    ok as $user skiff env create clean --base image:$image
+    ok as $user skiff env exec clean -- id -u
+    ok as $user skiff env diff clean
+    equal "$out" '' "$user: changes of an untouched environment"
+    ok as $user skiff commit --quiet clean clean:1
+    ok as $user skiff env exec clean -- sh -c 'echo app:x:900:900::/:/bin/sh >>/etc/passwd; echo 10.0.0.1 >/etc/own'
+    ok as $user skiff env diff clean
+    has "$out" 'C /etc/passwd'
+    lacks "$out" /etc/group "$user: changes"
+    ok as $user skiff commit --quiet clean clean:2
+    for number in 1 2; do
+        ok as $user skiff export clean:$number clean-$number.tar
+        as $user sh -euc "mkdir clean-$number; tar -C clean-$number -xf clean-$number.tar"
+        cmp "/home/$user/clean-$number/etc/group" "$root/etc/group" || fail "$user: /etc/group of clean:$number"
+    done
+    cmp "/home/$user/clean-1/etc/passwd" "$root/etc/passwd" || fail "$user: /etc/passwd of clean:1"
+    equal "$(stat -c %Y "/home/$user/clean-1/etc/passwd")" "$(stat -c %Y "$root/etc/passwd")" "$user: when it was changed"
+    equal "$(ls "/home/$user/clean-1/etc")" "$(ls "$root/etc")" "$user: /etc of clean:1"
+    { cat "$root/etc/passwd"; echo app:x:900:900::/:/bin/sh; } | cmp - "/home/$user/clean-2/etc/passwd" || fail "$user: /etc/passwd of clean:2"
     # What others unpack.
     ok as $user skiff export web:2 oci-archive:web.tar
     ok as $user skiff import web.tar again

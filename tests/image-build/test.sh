@@ -45,6 +45,7 @@ RUN echo "\$GREETING \$VERSION \$BASE" >said; echo in-tmp >/tmp/kept; \\
     rm -r /gone
 COPY foo.go bar.go ./
 COPY --chown=0:0 --chmod=750 sub /copied
+COPY --chmod=644 foo.go /etc/app/
 COPY files /deep/deeper/
 COPY to-file *.md /links/
 COPY run.sh /bin/
@@ -73,7 +74,7 @@ FROM scratch
 COPY --from=builder /bin /bin
 COPY --from=0 /work/sub/said /deep /out/
 COPY --from=$base /etc/passwd /etc/passwd
-ENV A=1 B="x y"
+ENV PATH=/opt/bin:\$PATH A=1 B="x y"
 LABEL purpose="a b" maker=me
 EXPOSE 80 53/udp
 VOLUME /data
@@ -97,7 +98,7 @@ X
     while IFS='|' read -r key value; do
         equal "$(json "$out" "d['config']['config']$key")" "$value" "$user: $key"
     done <<'X'
-['Env']|['A=1', 'B=x y']
+['Env']|['PATH=/opt/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', 'A=1', 'B=x y']
 ['Cmd']|['cat said']
 ['Entrypoint']|['/bin/sh', '-c']
 ['User']|app:app
@@ -120,13 +121,15 @@ X
     ok as $user skiff build -q -t builder --build-arg VERSION=2 --target builder ctx
     equal "$err" '' "$user: quiet"
     see() { ok as $user skiff run --root --entrypoint /bin/sh builder -c "$1"; }
-    see 'stat -c "%n %a %u:%g" /work /work/sub /work/sub/foo.go /copied /copied/lfile /copied/dir1 /deep /deep/deeper/a /bin/run.sh /docs/one /unpacked/member /links'
+    see 'stat -c "%n %a %u:%g" /work /work/sub /work/sub/foo.go /copied /copied/lfile /copied/dir1 /etc/app /etc/app/foo.go /deep /deep/deeper/a /bin/run.sh /docs/one /unpacked/member /links'
     equal "$out" '/work 755 0:0
 /work/sub 755 0:0
 /work/sub/foo.go 600 0:0
-/copied 750 0:0
+/copied 755 0:0
 /copied/lfile 750 0:0
 /copied/dir1 750 0:0
+/etc/app 755 0:0
+/etc/app/foo.go 644 0:0
 /deep 755 0:0
 /deep/deeper/a 600 0:0
 /bin/run.sh 4755 0:0
@@ -293,6 +296,10 @@ COPY --chown=500:app foo.go /mixed
 ADD packed.tar.gz /packed/
 USER app
 RUN id -u >/tmp/whoami; echo "\$HOME" >>/tmp/whoami
+# What this makes is the user's, and not what was there.
+WORKDIR /numbered/own/new
+WORKDIR /place/own
+RUN echo mine >file
 FROM $base
 COPY --from=0 /copied /tmp/whoami /packed/packed /all/
 COPY --from=0 --chown=1:2 /copied /again
@@ -309,12 +316,17 @@ equal "$out" '/all 0:0
 500
 /srv/app' 'owners'
 ok as alice skiff build -q -t owners:0 --target 0 ctx
-ok as alice skiff run --root owners:0 sh -c 'stat -c "%n %u:%g" /copied /numbered /numbered/deep /numbered/deep/a /mixed'
+ok as alice skiff run --root owners:0 sh -c 'stat -c "%n %u:%g" /copied /numbered /numbered/deep /numbered/deep/a /mixed /numbered/own /numbered/own/new /place /place/own /place/own/file'
 equal "$out" '/copied 500:600
 /numbered 500:500
 /numbered/deep 500:500
 /numbered/deep/a 500:500
-/mixed 500:600'
+/mixed 500:600
+/numbered/own 500:600
+/numbered/own/new 500:600
+/place 500:600
+/place/own 500:600
+/place/own/file 500:600'
 fails 125 as alice skiff build -t failed -f - ctx <<X
 FROM $base
 COPY --chown=nobody-knows files /x

@@ -209,11 +209,13 @@ impl Builder<'_> {
                     StepFault::Command(fault, code) => StepFault::Command(about(fault), code),
                 })?
             }
-            Action::MakeDirectory(path) => {
+            Action::MakeDirectory { path, owner } => {
                 let target = self.containers.bare(files, upper.clone())?;
-                let made = transfer::make_directory(path, target.init.pidfd.as_fd());
+                let made = transfer::make_directory(path, owner.as_deref(), target.init.pidfd.as_fd());
                 target.end();
-                made.map_err(about)?;
+                if !made.map_err(about)? {
+                    output::note(&format!("{path} belongs to root: its owner needs subordinate ids"));
+                }
             }
             Action::Copy(copy) => self.copy(files, upper.clone(), copy).map_err(about)?,
         }

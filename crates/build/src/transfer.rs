@@ -2,6 +2,7 @@
 //!
 //! Where they go, a process in that root looks and makes directories; and in that root they are unpacked. So no link there leads anything out.
 
+mod owner;
 #[cfg(test)]
 mod tests;
 
@@ -12,13 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::io::dup;
+use rustix::io::{Errno, dup};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 use skiff_copy::{CopyError, Destination, NotCopied, Rights, unpack_archive};
 use skiff_output as output;
 use skiff_sandbox::inside::{act_inside, begin_inside};
-use skiff_spec::account::{Group, User};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
@@ -32,8 +32,6 @@ use crate::remote::Downloads;
 
 /// What is read and written at once.
 const PIECE: usize = 256 << 10;
-/// More than this no list of accounts has, in bytes.
-const LONGEST_ACCOUNTS: u64 = 16 << 20;
 
 /// The sum of files of a context.
 pub fn sum(tree: SourceTree<'_>, sources: &[PlannedSource]) -> Result<String> {
@@ -286,88 +284,64 @@ fn unpack(archive: File, place: &Place, rights: Rights, target: BorrowedFd<'_>) 
 }
 
 fn place(action: &CopyAction, shape: Shape, target: BorrowedFd<'_>) -> Result<Place> {
-    act_inside(target, || {
-        let path = Path::new(&action.destination);
-        let owner = action.chown.as_deref().map(owner).transpose()?;
-        let is_directory = action.is_directory || shape == Shape::Several || path.is_dir();
-        let (directory, naming) = match (shape, action.directories, path.parent(), path.file_name()) {
-            (Shape::File, _, Some(parent), Some(name)) if !is_directory => {
-                (parent, Naming::Only(name.as_bytes().to_vec()))
-            }
-            (_, DirectoryCopy::LikeCp, ..) if is_directory => (path, Naming::WithDirectory),
-            _ => (path, Naming::Own),
-        };
-        let place = Place { directory: directory.into(), naming, owner };
-        make_directories(&place.directory, owner, action.mode)?;
-        Ok(place)
-    })
+    act_inside(target, || make_place(action, shape))
 }
 
-/// Makes a directory and those above it, as far as they are missing, in the root that this process is in.
-fn make_directories(path: &Path, owner: Option<(u32, u32)>, mode: Option<u16>) -> Result<()> {
+/// Finds out where files go in the root that this process is in, and makes the directory. As in BuildKit `--chown` counts for it, `--chmod`
+/// only for what is copied: a mode for files would keep everybody out of a directory.
+fn make_place(action: &CopyAction, shape: Shape) -> Result<Place> {
+    let path = Path::new(&action.destination);
+    let owner = action.chown.as_deref().map(owner::of_chown).transpose()?;
+    let is_directory = action.is_directory || shape == Shape::Several || path.is_dir();
+    let (directory, naming) = match (shape, action.directories, path.parent(), path.file_name()) {
+        (Shape::File, _, Some(parent), Some(name)) if !is_directory => {
+            (parent, Naming::Only(name.as_bytes().to_vec()))
+        }
+        (_, DirectoryCopy::LikeCp, ..) if is_directory => (path, Naming::WithDirectory),
+        _ => (path, Naming::Own),
+    };
+    let place = Place { directory: directory.into(), naming, owner };
+    for path in make_directories(&place.directory)? {
+        if let Some((user, group)) = owner {
+            chown(&path, Some(user), Some(group)).context(|| path.display().to_string())?;
+        }
+    }
+    Ok(place)
+}
+
+/// Makes a directory and those above it, as far as they are missing, in the root that this process is in. Gives those that it made.
+fn make_directories(path: &Path) -> Result<Vec<PathBuf>> {
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(found) if found.is_dir() => return Ok(vec![]),
         Ok(_) => {
             return Err(Fault::new(format!("{} is a file; a directory cannot replace it", path.display())));
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => return Err(e).context(|| path.display().to_string()),
     }
-    if let Some(parent) = path.parent() {
-        make_directories(parent, owner, mode)?;
-    }
+    let mut made = path.parent().map_or_else(|| Ok(vec![]), make_directories)?;
     let about = || path.display().to_string();
     std::fs::DirBuilder::new().mode(0o755).create(path).context(about)?;
-    if let Some((user, group)) = owner {
-        chown(path, Some(user), Some(group)).context(about)?;
-    }
-    let mode = mode.unwrap_or(0o755).into();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).context(about)
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).context(about)?;
+    made.push(path.to_owned());
+    Ok(made)
 }
 
-/// Makes the directory of WORKDIR in the root whose process 1 is `target`.
+/// Makes the directory of WORKDIR in the root whose process 1 is `target`, and gives what it makes to `owner` (`USER[:GROUP]`). Tells whether
+/// that could be: who has one id only has files of root's only.
 ///
 /// # Errors
 /// Something else has that name.
-pub fn make_directory(path: &str, target: BorrowedFd<'_>) -> Result<()> {
-    act_inside(target, || make_directories(Path::new(path), None, None))
-}
-
-/// The numbers of `USER[:GROUP]`, by the lists of the root that this process is in. A user's number alone is the group's, too.
-fn owner(text: &str) -> Result<(u32, u32)> {
-    let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
-    let unknown = |name: &str, file: &str| {
-        Fault::new(format!("--chown={text}: {name} is not in the stage's {file}"))
-            .hint("numbers need not be there")
-    };
-    let number = |name: &str| name.parse::<u32>().ok().filter(|number| *number != u32::MAX);
-    let (user, own_group) = match number(user) {
-        Some(number) => (number, number),
-        None => {
-            let known = User::named(&accounts("/etc/passwd")?, user);
-            known.map(|user| (user.uid, user.gid)).ok_or_else(|| unknown(user, "/etc/passwd"))?
-        }
-    };
-    let group = match group.filter(|group| !group.is_empty()) {
-        None => own_group,
-        Some(group) => match number(group) {
-            Some(number) => number,
-            None => {
-                Group::named(&accounts("/etc/group")?, group).ok_or_else(|| unknown(group, "/etc/group"))?.gid
+pub fn make_directory(path: &str, owner: Option<&str>, target: BorrowedFd<'_>) -> Result<bool> {
+    act_inside(target, || {
+        let made = make_directories(Path::new(path))?;
+        let Some((user, group)) = owner.map(owner::of_user).transpose()? else { return Ok(true) };
+        for path in &made {
+            match chown(path, Some(user), Some(group)) {
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return Ok(false),
+                changed => changed.context(|| path.display().to_string())?,
             }
-        },
-    };
-    Ok((user, group))
-}
-
-fn accounts(path: &str) -> Result<String> {
-    let mut bytes = vec![];
-    match File::open(path) {
-        Ok(file) => {
-            file.take(LONGEST_ACCOUNTS).read_to_end(&mut bytes).context(|| path)?;
         }
-        Err(e) if e.kind() == ErrorKind::NotFound => {}
-        Err(e) => return Err(e).context(|| path),
-    }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(true)
+    })
 }

@@ -6,11 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
-use skiff_plan::base;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, Pushed, SnapshotInput};
@@ -23,8 +21,9 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
 use crate::history::Occasion;
-use crate::{base_fingerprint, depot, history, latest, root};
+use crate::{base_fingerprint, depot, history, latest, own_files, root};
 
+pub(crate) use crate::base_view::{open_dir, own_view, view_of_base};
 pub use crate::snapshot_fault::ours;
 
 /// Prints what is added, changed and deleted.
@@ -59,10 +58,16 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
     let ground = env.ground()?;
     let base = ground.base();
     let own = own_view(context, base)?;
+    let accounts = ground.image().map(|_| skiff_plan::accounts(context));
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let as_seen = |uid, gid| (uid, gid);
-        skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &DiffOptions { map_owner: &as_seen }).map_err(ours)
+        let options = DiffOptions { map_owner: &as_seen };
+        let mut changes = skiff_snapshot::diff(upper.as_fd(), base.as_fd(), &options).map_err(ours)?;
+        if let Some(accounts) = &accounts {
+            own_files::leave_out_lists(&mut changes, upper.as_fd(), base.as_fd(), accounts)?;
+        }
+        Ok(changes)
     })?;
     if ground.image().is_some() {
         // An image does not change; what times its files have was its maker's choice.
@@ -255,19 +260,4 @@ pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json
         output::size(report.bytes)
     ));
     output::line(&report.descriptor.snapshot)
-}
-
-/// Where a base is to be seen without the helper: the host as the user sees it, an image unpacked.
-pub(crate) fn own_view(context: &UserContext, base: Base) -> Result<PathBuf> {
-    Ok(base::unpacked(context, base)?.unwrap_or_else(|| "/".into()))
-}
-
-/// The base to compare with: the helper's view of it where there is one.
-pub(crate) fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd> {
-    view.map_or_else(|| open_dir(own), Ok)
-}
-
-pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
 }

@@ -1,6 +1,7 @@
 //! `skiff env`, and what jobs, instances and checkpoints need of environments: snapshots, their way to a node, the identity of the base.
 
 pub mod base_fingerprint;
+mod base_view;
 pub mod between;
 pub mod bounded;
 pub mod calling;
@@ -16,6 +17,7 @@ mod job_status;
 pub mod latest;
 mod layer_store;
 pub mod live;
+pub mod own_files;
 mod remove;
 mod rollback;
 pub mod root;

@@ -11,7 +11,7 @@ use crate::common::mounted::{Mounted, of_directory};
 use crate::common::seen::{Seen, assert_same, of_image, without_devices};
 use crate::common::{Builder, is_root, of_all_but_huge};
 use rustix::fs::{FileType, Mode, mknodat};
-use skiff_image::export::root::{LeaveOut, of_root};
+use skiff_image::export::root::{LeaveOut, Replacement, RootFilter, of_filtered_root, of_root};
 use skiff_image::spill::new_file;
 
 /// The image of what is at `path`; and how much room its file takes.
@@ -75,6 +75,34 @@ fn a_directory_with_holes_links_and_what_is_no_file() {
     let gone: Vec<&[u8]> =
         seen.keys().filter(|path| !left.contains_key(*path)).map(|path| &path[..]).collect();
     assert_eq!(gone, [&b"/a/b"[..], b"/a/b/again", b"/a/b/c", b"/a/b/empty", b"/a/link"]);
+}
+
+#[test]
+fn a_file_with_another_content() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["list", "other", "emptied"] {
+        std::fs::write(dir.path().join(name), "base\nadded\n").unwrap();
+    }
+    let room_dir = tempfile::tempdir().unwrap();
+    let (root, room) = (File::open(dir.path()).unwrap(), File::open(room_dir.path()).unwrap());
+    let image = new_file(room.as_fd(), "room").unwrap();
+    let replacement = |content: &str, mtime| Replacement { content: content.into(), mtime };
+    let replaced = [
+        (b"/list".to_vec(), replacement("base\n", Some((1000, 5)))),
+        (b"/emptied".to_vec(), replacement("", None)),
+    ];
+    let filter = RootFilter { leave_out: &|_, _| false, replaced: &replaced.into() };
+    of_filtered_root((root.as_fd(), "root"), filter, image.as_fd(), (room.as_fd(), "room")).unwrap();
+    let seen = of_image(Path::new(&format!("/proc/self/fd/{}", image.as_raw_fd())));
+    let mut expected = of_directory(dir.path());
+    let list = &seen[&b"/list"[..]];
+    assert_eq!((list.size, list.mtime), (5, (1000, 5)));
+    let emptied = expected.get_mut(&b"/emptied"[..]).unwrap();
+    emptied.size = 0;
+    emptied.blocks.clear();
+    let changed = expected.insert(b"/list".to_vec(), list.clone()).unwrap();
+    assert_ne!(list.blocks, changed.blocks);
+    assert_same(&seen, &expected);
 }
 
 #[test]

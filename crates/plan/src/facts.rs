@@ -136,8 +136,9 @@ fn separate_parts() -> Vec<&'static str> {
     PARTS.into_iter().filter(|part| apart(part)).collect()
 }
 
-/// The user's own account and groups: programs look up who they are.
-fn accounts(context: &UserContext) -> Accounts {
+/// The user's own account and groups, as a root over an image knows them: programs look up who they are.
+#[must_use]
+pub fn accounts(context: &UserContext) -> Accounts {
     let home = context.home.display();
     let (uid, gid) = (context.uid, rustix::process::getgid().as_raw());
     let user = account::user(uid)

@@ -31,7 +31,7 @@ use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, SshUser, Upper, inside as places};
 
-pub use facts::{BaseFacts, Facts, refuse_inside};
+pub use facts::{BaseFacts, Facts, accounts, refuse_inside};
 pub use mount_words::{DEVICE, TMPFS, absolute, parse_mount, parse_mounts};
 pub use mounts::output;
 use mounts::{
@@ -95,7 +95,7 @@ impl PlanOptions {
 pub const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Files of the host that tell the network's names and the time: an image's own would be its maker's.
-const FILES: [&str; 3] = ["/etc/resolv.conf", HOSTS, "/etc/localtime"];
+pub const HOST_FILES: [&str; 3] = ["/etc/resolv.conf", HOSTS, "/etc/localtime"];
 
 /// The plan.
 ///
@@ -173,7 +173,7 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
             mounts.push(memory("/run", 0o755));
         }
         BaseFacts::Image { .. } | BaseFacts::Directory { .. } => {
-            mounts.extend(FILES.map(|file| Mount { read_only: true, ..bind(file, file) }));
+            mounts.extend(HOST_FILES.map(|file| Mount { read_only: true, ..bind(file, file) }));
         }
     }
     if has_own_terminals(options, facts) {

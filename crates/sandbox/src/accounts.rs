@@ -59,9 +59,60 @@ fn missing(text: &str, lines: &[String]) -> String {
     if added.is_empty() { added } else { format!("{start}{added}") }
 }
 
+/// What a list of accounts would be without the lines that [`add`] has put there, over a root that has `base`. What else was changed stays.
+#[must_use]
+pub fn without_added(base: &str, now: &str, lines: &[String]) -> String {
+    let added = missing(base, lines);
+    if let Some(rest) = now.strip_prefix(base).and_then(|rest| rest.strip_prefix(&*added)) {
+        let ended = if !rest.is_empty() && added.starts_with('\n') { "\n" } else { "" };
+        return [base, ended, rest].concat();
+    }
+    let is_added =
+        |line: &str| added.lines().any(|own| !own.is_empty() && own == line.trim_end_matches('\n'));
+    now.split_inclusive('\n').filter(|line| !is_added(line)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::missing;
+    use super::{missing, without_added};
+
+    #[test]
+    fn what_was_added_is_taken_out_and_nothing_else() {
+        let root = "root:x:0:0::/:/bin/sh";
+        let own = ["alice:x:1001:1001::/home/alice:/bin/sh".to_owned()];
+        let alice = &own[0];
+        for (base, now, want) in [
+            (format!("{root}\n"), format!("{root}\n{alice}\n"), format!("{root}\n")),
+            (root.into(), format!("{root}\n{alice}\n"), root.into()),
+            (String::new(), format!("{alice}\n"), String::new()),
+            // Nothing was added: the base has the number.
+            (format!("{alice}\n"), format!("{alice}\n"), format!("{alice}\n")),
+            (
+                "bob:x:1001:1::/:/bin/sh\n".into(),
+                format!("bob:x:1001:1::/:/bin/sh\n{alice}\n"),
+                format!("bob:x:1001:1::/:/bin/sh\n{alice}\n"),
+            ),
+            // More was changed.
+            (
+                format!("{root}\n"),
+                format!("{root}\n{alice}\napp:x:5:5::/:/bin/sh\n"),
+                format!("{root}\napp:x:5:5::/:/bin/sh\n"),
+            ),
+            (
+                root.into(),
+                format!("{root}\n{alice}\napp:x:5:5::/:/bin/sh\n"),
+                format!("{root}\napp:x:5:5::/:/bin/sh\n"),
+            ),
+            (
+                format!("{root}\n"),
+                format!("root:x:0:0::/root:/bin/bash\n{alice}\n"),
+                "root:x:0:0::/root:/bin/bash\n".into(),
+            ),
+            (format!("{root}\n"), format!("{root}\n{alice}x\n"), format!("{root}\n{alice}x\n")),
+        ] {
+            assert_eq!(without_added(&base, &now, &own), want, "{base:?} {now:?}");
+        }
+    }
 
     #[test]
     fn only_unknown_numbers_are_added() {

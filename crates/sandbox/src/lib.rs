@@ -4,7 +4,7 @@
 //! All of it runs without privilege, in a user namespace of the user's own; the two things that only root can do (give a
 //! view of the host's root with mapped owners, put a process without user namespace into one) are asked of the helper.
 
-mod accounts;
+pub mod accounts;
 pub mod adopt;
 mod child;
 pub mod command;

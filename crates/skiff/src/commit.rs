@@ -8,7 +8,8 @@ use std::os::fd::AsFd;
 
 use serde_json::{Value, json};
 use skiff_cli::CommitArgs;
-use skiff_image::export::root;
+use skiff_env::own_files::{BaseFiles, CleanedList};
+use skiff_image::export::root::{self, Replacement, RootFilter};
 use skiff_image::source::{ImageSource, temporary};
 use skiff_oci::manifest::{ImageConfig, Instructions};
 use skiff_oci::platform::Platform;
@@ -21,7 +22,7 @@ use skiff_runtime::record::{ENV, InstanceDir};
 use skiff_sandbox::enter::{open_root, run_unseen};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::name::EnvName;
-use skiff_spec::plan::inside;
+use skiff_spec::plan::{Accounts, Base, inside};
 use skiff_store::file::name_for;
 use skiff_store::index::ImageName;
 use skiff_store::{client, ours};
@@ -38,7 +39,8 @@ pub fn commit(args: &CommitArgs) -> Result<()> {
     // Before anything is read: at the end it would be all for nothing.
     let reference = name_for(image)?;
     let live = named::enter(&context, name, "commit")?;
-    let mut config = image_below(&context, name)?.config;
+    let below = image_below(&context, name)?;
+    let mut config = below.config.clone();
     change(&mut config, changes)?;
     note_step(&mut config, name.as_str(), message.as_deref(), author.as_deref());
     let platform = platform(&config)?;
@@ -46,7 +48,8 @@ pub fn commit(args: &CommitArgs) -> Result<()> {
     if !quiet {
         output::note(&format!("reading the files of {name}"));
     }
-    let source = read(&live, name.as_str(), &config)?;
+    let own = (&base_files(&context, &below), &skiff_plan::accounts(&context));
+    let source = read(&live, name.as_str(), &config, own)?;
     let entry = import::import_made(&context, source, reference, &platform, &mut progress)?;
     live.leave();
     client::mount(&context, entry.id);
@@ -85,6 +88,16 @@ fn image_of_instance(context: &UserContext, record: &InstanceDir) -> Result<Opti
         None => Ok(Some(skiff_store::find(context, &digest(id))?)),
         found => Ok(found),
     }
+}
+
+/// What the image below has where Skiff may have put something. The image may be gone by now: then what was made of it is all the more worth
+/// keeping.
+fn base_files(context: &UserContext, below: &ImageName) -> BaseFiles {
+    BaseFiles::of(context, Base::Image(below.id)).unwrap_or_else(|fault| {
+        let name = &below.reference;
+        output::note(&format!("image {name}: your account stays in what is made of it: {fault}"));
+        BaseFiles::default()
+    })
 }
 
 fn change(config: &mut Value, changes: &[String]) -> Result<()> {
@@ -134,14 +147,26 @@ fn platform(config: &Value) -> Result<Platform> {
     Ok(parsed.platform.unwrap_or_else(Platform::host))
 }
 
-/// Reads the container's files into an image file.
-fn read(live: &Live, name: &str, config: &Value) -> Result<ImageSource> {
+/// Reads the container's files into an image file, but what is Skiff's among them.
+fn read(
+    live: &Live,
+    name: &str,
+    config: &Value,
+    (base, accounts): (&BaseFiles, &Accounts),
+) -> Result<ImageSource> {
     let (image, scratch_dir, scratch_name) = temporary().map_err(ours)?;
     let init = live.init.as_fd();
     let all = open_root(init)?;
     run_unseen(init, &[image.as_fd(), scratch_dir.as_fd(), all.as_fd()], || {
         let scratch = (scratch_dir.as_fd(), &*scratch_name);
-        root::of_root((all.as_fd(), name), &inside::is_own, image.as_fd(), scratch).map_err(ours)
+        let own = base.own_files(all.as_fd(), accounts)?;
+        let leave_out =
+            |path: &[u8], target: Option<&[u8]>| inside::is_own(path, target) || own.left_out.contains(path);
+        let replacement =
+            |list: &CleanedList| Replacement { content: list.text.clone().into(), mtime: list.mtime };
+        let replaced = own.cleaned.iter().map(|(path, list)| (path.clone(), replacement(list))).collect();
+        let filter = RootFilter { leave_out: &leave_out, replaced: &replaced };
+        root::of_filtered_root((all.as_fd(), name), filter, image.as_fd(), scratch).map_err(ours)
     })?;
     ImageSource::written(image, name, config).map_err(ours)
 }

@@ -14,8 +14,13 @@ pub enum Action {
     Run(RunAction),
     /// Copies files.
     Copy(CopyAction),
-    /// Makes a directory, unless it is there.
-    MakeDirectory(String),
+    /// Makes a directory and those above it, as far as they are missing.
+    MakeDirectory {
+        /// Which one.
+        path: String,
+        /// `USER[:GROUP]` whose they become; root's if there is none.
+        owner: Option<String>,
+    },
 }
 
 /// A command.

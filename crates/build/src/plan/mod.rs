@@ -120,7 +120,7 @@ pub enum StageBase {
 pub struct Key(pub String);
 
 /// Counts up whenever the same steps make other files, or are written otherwise: then no layer from before is taken.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 impl Key {
     /// The key of what is made of this.

@@ -10,9 +10,6 @@ use crate::dockerfile::{
     CopyInstruction, CopySource, DirectoryCopy, MountInstruction, MountKind, RunInstruction,
 };
 
-/// Where programs are where nothing says so, as Docker has it.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// Where the files of a mount are in their own layer.
 pub const MOUNTED: &str = "files";
 
@@ -23,9 +20,6 @@ impl StagePlanner<'_, '_> {
         for setting in self.config.list("Env") {
             let (name, value) = setting.split_once('=').unwrap_or((&setting, ""));
             env.push((name.into(), value.into()));
-        }
-        if !env.iter().any(|(name, _)| name == "PATH") {
-            env.push(("PATH".into(), PATH.into()));
         }
         let known = |env: &[(String, String)], name: &String| env.iter().any(|(known, _)| known == name);
         for (name, value) in &self.args {

@@ -19,6 +19,8 @@ use crate::dockerfile::{
 
 /// What runs lines of a command where SHELL names nothing else.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
+/// Where programs are where the image below does not say so, as BuildKit has it.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(super) struct StagePlanner<'p, 'a> {
     pub(super) planner: &'p mut Planner<'a>,
@@ -56,6 +58,10 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let mut config = Instructions::new(&whole);
         let triggers = config.list("OnBuild");
         config.take("OnBuild");
+        if !config.list("Env").iter().any(|setting| setting.split('=').next() == Some("PATH")) {
+            // So `ENV PATH=/opt/bin:$PATH` keeps the programs of the image.
+            config.set_variable("PATH", PATH);
+        }
         let steps = vec![];
         Ok(Self { planner, number, base, key, whole, config, args, steps, triggers })
     }
@@ -110,9 +116,13 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             Instruction::Workdir(path) => {
                 let path = self.absolute(&self.word(path)?);
                 self.config.set("WorkingDir", path.clone());
-                Ok((path != "/").then_some(Action::MakeDirectory(path)))
+                let user = self.config.text("User");
+                let owner = (!user.is_empty()).then(|| user.to_owned());
+                Ok((path != "/").then_some(Action::MakeDirectory { path, owner }))
             }
-            Instruction::MakeDirectory(path) => Ok(Some(Action::MakeDirectory(path.clone()))),
+            Instruction::MakeDirectory(path) => {
+                Ok(Some(Action::MakeDirectory { path: path.clone(), owner: None }))
+            }
             Instruction::Arg(args) => {
                 args.iter().try_for_each(|(name, default)| self.arg(name, default.as_deref())).map(|()| None)
             }

@@ -1,5 +1,7 @@
 //! What a Dockerfile comes to, over made-up images and files.
 
+use skiff_oci::manifest::Instructions;
+
 use super::*;
 use crate::dockerfile::parse;
 
@@ -131,9 +133,16 @@ fn commands_begin_where_and_as_whom_the_file_says() {
 fn the_configuration_is_dockers() {
     let config = |before: Value, text: &str| {
         let mut around = MadeUp { config: json!({"config": before}), ..MadeUp::default() };
-        planned(text, &options(&[]), &mut around).unwrap_or_else(|e| panic!("{text}: {e:?}")).stages[0].config
-            ["config"]
-            .clone()
+        let plan = planned(text, &options(&[]), &mut around).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+        let mut config = Instructions::new(&plan.stages[0].config);
+        // What each has: see below.
+        let env: Vec<String> =
+            config.list("Env").into_iter().filter(|setting| *setting != DEFAULT_PATH).collect();
+        match env.is_empty() {
+            true => drop(config.take("Env")),
+            false => config.set("Env", env),
+        }
+        config.into_config()
     };
     for (before, text, want) in [
         (json!({"Cmd": ["x"]}), "FROM a", json!({"Cmd": ["x"]})),
@@ -168,6 +177,63 @@ fn the_configuration_is_dockers() {
     ] {
         assert_eq!(config(before, text), want, "{text}");
     }
+}
+
+const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[test]
+fn path_is_always_set() {
+    let (_, default) = DEFAULT_PATH.split_once('=').expect("a setting");
+    for (before, text, want) in [
+        (json!({}), "FROM a", vec![DEFAULT_PATH.into()]),
+        (json!({"Env": ["A=1"]}), "FROM a", vec!["A=1".into(), DEFAULT_PATH.into()]),
+        (json!({"Env": ["PATH=/x"]}), "FROM a", vec!["PATH=/x".to_owned()]),
+        (json!({"Env": ["PATH="]}), "FROM a", vec!["PATH=".into()]),
+        (json!({}), "FROM scratch", vec![DEFAULT_PATH.into()]),
+        (json!({}), "FROM scratch\nENV PATH=/opt/bin:$PATH", vec![format!("PATH=/opt/bin:{default}")]),
+        (
+            json!({}),
+            "FROM a AS b\nENV PATH=/opt:$PATH\nFROM b\nENV PATH=/x:$PATH",
+            vec![format!("PATH=/x:/opt:{default}")],
+        ),
+        (json!({}), "FROM a\nARG P=${PATH}\nENV Q=$P", vec![DEFAULT_PATH.into(), format!("Q={default}")]),
+    ] {
+        let mut around = MadeUp { config: json!({"config": before}), ..MadeUp::default() };
+        let plan = planned(text, &options(&[]), &mut around).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+        let last = plan.stages.last().expect("a stage");
+        assert_eq!(Instructions::new(&last.config).list("Env"), want, "{text}");
+    }
+    assert_eq!(
+        variable(&run_of("FROM scratch\nENV PATH=/o:$PATH\nRUN x", &[]), "PATH"),
+        Some(format!("/o:{default}"))
+    );
+    assert_eq!(variable(&run_of("FROM a\nARG PATH=/x\nRUN x", &[]), "PATH").as_deref(), Some(default));
+}
+
+#[test]
+fn directories_of_workdir_are_those_of_user() {
+    let made = |text: &str| {
+        let plan = built(text);
+        let steps = plan.stages.into_iter().flat_map(|stage| stage.steps).filter_map(|step| step.action);
+        let owners = steps.filter_map(|(key, action)| match action {
+            Action::MakeDirectory { path, owner } => Some((key, path, owner)),
+            _ => None,
+        });
+        owners.collect::<Vec<_>>()
+    };
+    for (text, want) in [
+        ("FROM a\nWORKDIR /w", None),
+        ("FROM a\nUSER app\nWORKDIR /w", Some("app")),
+        ("FROM a\nARG U=5:6\nUSER $U\nWORKDIR /w", Some("5:6")),
+        ("FROM a\nWORKDIR /w\nUSER app", None),
+        ("FROM a AS b\nUSER app\nFROM b\nWORKDIR /w", Some("app")),
+    ] {
+        let [(_, path, owner)] = &made(text)[..] else { panic!("{text}: not one directory") };
+        assert_eq!((&**path, owner.as_deref()), ("/w", want), "{text}");
+    }
+    let key = |text| made(text)[0].0.clone();
+    assert_ne!(key("FROM a\nUSER app\nWORKDIR /w"), key("FROM a\nWORKDIR /w"));
+    assert_ne!(key("FROM a\nUSER app\nWORKDIR /w"), key("FROM a\nUSER other\nWORKDIR /w"));
 }
 
 #[test]

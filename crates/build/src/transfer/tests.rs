@@ -1,7 +1,8 @@
-//! The sum of sources, by which the cache knows them.
+//! The sum of sources, by which the cache knows them; and the directories that are made for them.
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::*;
@@ -61,4 +62,45 @@ fn at_least_one_source_must_match() {
         assert_eq!(sum(tree, &[path("no*")]).expect_err("none").message, "no file matches");
         assert_eq!(sum(tree, &[path("../x")]).expect_err("out").message, "context: ../x: outside the tree");
     });
+}
+
+#[test]
+fn directories_that_are_made_have_no_mode_of_files() {
+    let dir = tempfile::tempdir().expect("made");
+    let mode = |path: &str| fs::metadata(dir.path().join(path)).expect("there").permissions().mode() & 0o7777;
+    fs::create_dir(dir.path().join("old")).expect("made");
+    fs::set_permissions(dir.path().join("old"), fs::Permissions::from_mode(0o700)).expect("set");
+    for (destination, shape, made) in [
+        ("old/etc/app/", Shape::File, &["old/etc", "old/etc/app"][..]),
+        ("bin/tools/run", Shape::File, &["bin", "bin/tools"]),
+        ("sub/copied", Shape::Directory, &["sub", "sub/copied"]),
+    ] {
+        let action = CopyAction {
+            unpacks: false,
+            from: crate::plan::CopyFrom::Context,
+            directories: DirectoryCopy::Contents,
+            sources: vec![],
+            sum: String::new(),
+            destination: dir.path().join(destination).display().to_string(),
+            is_directory: destination.ends_with('/'),
+            chown: None,
+            mode: Some(0o644),
+        };
+        make_place(&action, shape).expect("made");
+        for path in made {
+            assert_eq!(mode(path), 0o755, "{destination}: {path}");
+        }
+    }
+    assert_eq!(mode("old"), 0o700, "what was there stays as it was");
+    assert!(!dir.path().join("bin/tools/run").exists());
+}
+
+#[test]
+fn directories_that_are_made_are_told_with_those_above_them() {
+    let dir = tempfile::tempdir().expect("made");
+    let [first, second] = ["a", "a/b"].map(|name| dir.path().join(name));
+    assert_eq!(make_directories(&second).expect("made"), [first, second.clone()]);
+    assert!(make_directories(&second).expect("there").is_empty());
+    fs::write(second.join("file"), "").expect("written");
+    assert!(make_directories(&second.join("file/c")).is_err());
 }

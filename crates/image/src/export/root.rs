@@ -1,7 +1,7 @@
 //! The files of a running container as an image, for whoever wants to keep them as they are at this moment.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -29,6 +29,24 @@ const MAX_XATTR: usize = 64 << 10;
 /// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads.
 pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
 
+/// What a file has in the image in the place of its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    /// The content.
+    pub content: Vec<u8>,
+    /// Time of the last change, in seconds and nanoseconds; the file's own if there is none.
+    pub mtime: Option<(i64, u32)>,
+}
+
+/// What the image has otherwise than the root.
+#[derive(Clone, Copy)]
+pub struct RootFilter<'a> {
+    /// Files that it does not have.
+    pub leave_out: LeaveOut<'a>,
+    /// Files that have another content, by their paths.
+    pub replaced: &'a BTreeMap<Vec<u8>, Replacement>,
+}
+
 /// Writes all that is on the mount `root` into `image`, an empty file: an EROFS image. What is mounted in it is not part of it; nor are
 /// devices. Owners are those that this process sees. What is needed only meanwhile goes to `room`.
 ///
@@ -40,7 +58,25 @@ pub fn of_root(
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
-    let root = Root { root, name, leave_out, numbers: RefCell::default(), own: None };
+    of_filtered_root(
+        (root, name),
+        RootFilter { leave_out, replaced: &BTreeMap::new() },
+        image,
+        (room, room_name),
+    )
+}
+
+/// The same with other contents for some files.
+///
+/// # Errors
+/// As [`of_root`].
+pub fn of_filtered_root(
+    (root, name): (BorrowedFd<'_>, &str),
+    filter: RootFilter<'_>,
+    image: BorrowedFd<'_>,
+    (room, room_name): (BorrowedFd<'_>, &str),
+) -> Result<()> {
+    let root = Root { root, name, filter, numbers: RefCell::default(), own: None };
     convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
 }
 
@@ -55,7 +91,8 @@ pub fn of_directory(
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
     let own = Some((getuid().as_raw(), getgid().as_raw()));
-    let root = Root { root, name, leave_out: &|_, _| false, numbers: RefCell::default(), own };
+    let filter = RootFilter { leave_out: &|_, _| false, replaced: &BTreeMap::new() };
+    let root = Root { root, name, filter, numbers: RefCell::default(), own };
     convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
 }
 
@@ -72,7 +109,7 @@ fn job<'a>(
 struct Root<'a> {
     root: BorrowedFd<'a>,
     name: &'a str,
-    leave_out: LeaveOut<'a>,
+    filter: RootFilter<'a>,
     /// Files by device and number there: an overlay's lie on several.
     numbers: RefCell<HashMap<(u64, u64), u64>>,
     /// The user and group who are root in the image.
@@ -169,7 +206,7 @@ impl Foreign for Root<'_> {
                     } else {
                         None
                     };
-                    if !(self.leave_out)(&child.file, target) {
+                    if !(self.filter.leave_out)(&child.file, target) {
                         children.push((name.into_boxed_slice(), child));
                     }
                 }
@@ -180,6 +217,9 @@ impl Foreign for Root<'_> {
 
     fn pieces(&self, file: &Path, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
         let about = || self.shown(file);
+        if let Some(Replacement { content, .. }) = self.filter.replaced.get(file) {
+            return if content.is_empty() { Ok(()) } else { each(FilePiece::Data(content)) };
+        }
         let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
         let stat = fstat(&opened).on("look at", about())?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -237,7 +277,12 @@ impl Root<'_> {
                 return Err(Error::Foreign { object: about(), why, hint: None });
             }
         };
-        Ok(self.found(path, &stat, xattrs, kind))
+        let replaced = self.filter.replaced.get(&path).and_then(|replacement| replacement.mtime);
+        let mut found = self.found(path, &stat, xattrs, kind);
+        if let (Some((seconds, nanoseconds)), ForeignFileType::File) = (replaced, &found.kind) {
+            (found.attributes.mtime, found.attributes.mtime_nsec) = (seconds, nanoseconds);
+        }
+        Ok(found)
     }
 }
 
