@@ -33,6 +33,20 @@ ok as alice srun -n1 --environment=dev solver
 equal "$out" solved
 equal "$(history '{{.Number}}')" 0 'what has not changed adds nothing'
 
+# What a message or a name holds, no terminal obeys.
+ok as alice skiff env snapshot -m $'\e[31mred\nline' dev
+for format in '' '--format={{.Message}}' '--format=table {{.Message}}'; do
+    ok as alice skiff env history ${format:+"$format"} dev
+    has "$out" '\x1b[31mred'
+    lacks "$out" $'\e'
+done
+ok as alice skiff env snapshot -m 'tests pass' dev
+inside alice dev $'touch "/opt/a\nb" "/opt/a\\\\nb"'
+ok as alice skiff env diff dev
+has $'\n'"$out"$'\n' $'\nA /opt/a\\nb\n'
+has $'\n'"$out"$'\n' $'\nA /opt/a\\\\nb\n'
+inside alice dev 'rm /opt/a*'
+
 package 2 'echo broken; exit 3'
 inside alice dev 'rm -r /usr/share/doc/bash; mkdir -p /usr/share/doc/bash; echo mine >/usr/share/doc/bash/mine; echo tac >/usr/bin/tac
     rm /opt/only/one; echo two >/opt/only/two; chmod 700 /usr/bin/solver-link; python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'

@@ -44,7 +44,7 @@ pub(crate) fn print(changes: &[Change], json: bool) -> Result<()> {
             ChangeKind::Changed => "C ",
             ChangeKind::Deleted => "D ",
         });
-        text.push_str(&show(&[b"/", &change.path[..]].concat()));
+        text.push_str(&show_unmistakably(&[b"/", &change.path[..]].concat()));
         if change.base_changed {
             text.push_str("  (the host has changed it since)");
         }
@@ -57,6 +57,15 @@ pub(crate) fn print(changes: &[Change], json: bool) -> Result<()> {
 pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> {
     let upper = env.dir.join("upper");
     let ground = env.ground()?;
+/// As [`show`], for lists of what somebody else may have named: no two names look the same, as one with a line feed and one with `\n` would.
+fn show_unmistakably(path: &[u8]) -> String {
+    match show(path) {
+        // In what is escaped, backslashes are as well.
+        as_it_is if as_it_is.as_bytes() == path => as_it_is.replace('\\', r"\\"),
+        escaped => escaped,
+    }
+}
+
     let base = ground.base();
     let own = own_view(context, base)?;
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
@@ -270,4 +279,24 @@ pub(crate) fn view_of_base(view: Option<OwnedFd>, own: &Path) -> Result<OwnedFd>
 pub(crate) fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path.as_os_str().as_bytes(), flags, Mode::empty()).context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_names_look_the_same() {
+        let names: [(&[u8], &str); 6] = [
+            (b"/opt/a\nb", r"/opt/a\nb"),
+            (br"/opt/a\nb", r"/opt/a\\nb"),
+            (br"/opt/a\\nb", r"/opt/a\\\\nb"),
+            (b"/opt/a\x1b[31mb", r"/opt/a\x1b[31mb"),
+            (b"/opt/\xff", r"/opt/\xff"),
+            ("/opt/\u{e9}".as_bytes(), "/opt/\u{e9}"),
+        ];
+        for (name, shown) in names {
+            assert_eq!(show_unmistakably(name), shown);
+        }
+    }
 }

@@ -131,11 +131,14 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
     rows.iter().try_for_each(|row| line(&text(row)))
 }
 
-/// Colours a word, on a terminal that wants colours.
-pub fn paint(word: &str, colour: u8) -> String {
+/// Prints a line of data that begins with a word, coloured on a terminal that wants colours. Of the rest nothing colours anything.
+pub fn line_with_colour((word, colour): (&str, u8), rest: &str) -> Result<()> {
     let is_wanted = io::IsTerminal::is_terminal(&io::stdout())
         && colours_wanted(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref());
-    if is_wanted { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
+    let rest = readable(rest);
+    let text =
+        if is_wanted { format!("\x1b[{colour}m{word}\x1b[0m{rest}\n") } else { format!("{word}{rest}\n") };
+    bytes(text.as_bytes())
 }
 
 /// Whether a terminal of this type shows colours, and its user has not refused them (<https://no-color.org>).
