@@ -21,8 +21,8 @@ ok as alice srun -N2 --environment=dev --environment-commit sh -c '
     python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
 job=$(number "$err")
 has "$err" "skiff: job $job: "
-has "$err" 'changes in dev on n1 saved as a snapshot ('
-has "$err" "skiff: job $job: 1 sockets and devices are not in it"
+has "$err" ' in dev on n1 saved as a snapshot ('
+has "$err" "skiff: job $job: 1 socket or device is not in it"
 lacks "$err" 'on n2'
 equal "$(changes)" "job-changes job $job on n1, of 2 nodes [\"job-$job-n1\"]"
 fits as alice skiff env history --json dev
@@ -79,13 +79,13 @@ done
 # A batch script: its own output has the message. Its other nodes, and jobs that fail or are killed, keep theirs in the epilog.
 ok as alice sbatch --parsable -W -N2 --environment=dev --environment-commit=all -o out --wrap 'srun sh -c "echo \$SLURMD_NODENAME >/etc/marker"; echo script >>/opt/t/tool'
 job=$out
-has "$(cat out)" 'changes in dev on n1 saved as a snapshot'
+has "$(cat out)" ' in dev on n1 saved as a snapshot'
 has_changes "job-$job-n1"
 has_changes "job-$job-n2"
 ok as alice skiff env diff "dev@job-$job-n1" "dev@job-$job-n2"
 equal "$out" $'C /etc/marker\nC /opt/t/tool'
 fails 3 as alice sbatch --parsable -W --environment=dev --environment-commit -o out --wrap 'echo failed >/etc/marker; exit 3'
-has "$(cat out)" 'changes in dev on n1 saved as a snapshot'
+has "$(cat out)" ' in dev on n1 saved as a snapshot'
 fails 7 as alice srun -n2 -w n1 --environment=dev --environment-commit sh -c 'echo failed >/etc/failed; exit 7'
 eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 rm -f up
@@ -122,7 +122,7 @@ ok as alice env SKIFF_ENVIRONMENT_COMMIT=rank0 srun -Q -n1 --environment=none tr
 equal "$err" ''
 # From inside, of the environment that one is in.
 inside alice dev 'srun -n1 --environment-commit sh -c "echo inside >/etc/marker" 2>&1'
-has "$out" 'changes in dev on n1 saved as a snapshot'
+has "$out" ' in dev on n1 saved as a snapshot'
 
 # What cannot be meant.
 fails 125 as alice srun -n1 --environment-commit true

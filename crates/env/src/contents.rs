@@ -258,9 +258,9 @@ pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
     output::note(&format!(
-        "{}: {} entries, {} written",
+        "{}: {}, {} written",
         report.how,
-        report.entries,
+        output::count(report.entries, "entry", "entries"),
         output::size(report.bytes)
     ));
     output::line(&report.descriptor.snapshot)

@@ -217,8 +217,10 @@ pub fn remove_with_environment(context: &UserContext, name: &str) -> Result<()> 
     depot.carry_out(&contents, &contents.without(&gone)).map_err(ours)?;
     let waiting = kept.iter().filter(|id| keepers.is_for_jobs(id)).count();
     if waiting > 0 {
+        let snapshots = output::count(waiting as u64, "snapshot", "snapshots");
+        let stay = if waiting == 1 { "stays" } else { "stay" };
         output::note(&format!(
-            "{waiting} snapshots of {name} stay for jobs; `skiff depot gc` removes them when these have ended"
+            "{snapshots} of {name} {stay} for jobs; `skiff depot gc` makes room when these have ended"
         ));
     }
     Ok(())

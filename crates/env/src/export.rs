@@ -55,7 +55,8 @@ pub fn export(context: &UserContext, name: &EnvName, file: &Path, json: bool) ->
     for path in &exported.skipped {
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
-    output::note(&format!("{} entries, {}", exported.entries, output::size(exported.bytes)));
+    let entries = output::count(exported.entries, "entry", "entries");
+    output::note(&format!("{entries}, {}", output::size(exported.bytes)));
     Ok(())
 }
 

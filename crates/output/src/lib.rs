@@ -189,6 +189,11 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// A number of things for people: `1 change`, `2 changes`.
+pub fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
 /// A time (seconds since 1970, UTC) for people.
 pub fn time(seconds: u64) -> String {
     let (day, rest) = day(seconds);
@@ -252,6 +257,8 @@ mod tests {
         assert_eq!(time(951_827_696), "2000-02-29 12:34");
         assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(time(1_795_249_000), "2026-11-21 08:16");
+        let counted = [0, 1, 2].map(|number| count(number, "entry", "entries"));
+        assert_eq!(counted, ["0 entries", "1 entry", "2 entries"]);
         assert_eq!((size(0), size(1023), size(1536)), ("0 B".into(), "1023 B".into(), "1.5 KiB".into()));
     }
 }
