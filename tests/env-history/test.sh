@@ -129,6 +129,18 @@ ok as alice skiff env stop dev
 fails 125 as alice skiff env tag dev@~1 works
 has "$err" 'tag works already names another snapshot'
 ok as alice skiff env tag dev@~1 "bad-$(date +%F)"
+equal "$err" ''
+# The newest is meant by a name alone; that the environment has changed since is said.
+ok as alice skiff env snapshot dev
+ok as alice skiff env tag dev same
+equal "$err" '' 'as it is'
+inside alice dev 'echo since >/opt/since'
+ok as alice skiff env tag dev older
+has "$err" 'and environment dev has changed since: `skiff env tag --remove dev@older && skiff env snapshot -t older dev` names it as it is now'
+inside alice dev 'rm /opt/since'
+ok as alice skiff env stop dev
+ok as alice skiff env tag --remove dev@same
+ok as alice skiff env tag --remove dev@older
 ok as alice skiff env tag --remove "dev@bad-$(date +%F)"
 fails 125 as alice skiff env tag --remove dev@works2
 fails 125 as alice skiff env tag dev abcdef

@@ -26,8 +26,8 @@ has "$err" "skiff: job $job: 1 socket or device is not in it"
 lacks "$err" 'on n2'
 equal "$(changes)" "job-changes job $job on n1, of 2 nodes [\"job-$job-n1\"]"
 fits as alice skiff env history --json dev
-equal "$(json "$out" '[(e["number"], e["origin"]) for e in d]')" "[(0, 'job-changes'), (1, 'manual')]"
-ok as alice skiff env diff dev@~1 "dev@job-$job-n1"
+equal "$(json "$out" '[(e.get("number"), e["origin"]) for e in d]')" "[(None, 'job-changes'), (0, 'manual')]"
+ok as alice skiff env diff dev@~0 "dev@job-$job-n1"
 equal "$out" "$(printf '%s\n' 'C /etc/marker' 'A /opt/new' 'A /opt/new/file' 'A /opt/new/link' 'D /opt/t/kept' 'D /usr/share/doc/bash')"
 # At home nothing has changed, and the next snapshot of it is the one before.
 inside alice dev 'cat /etc/marker /opt/t/kept; ls -d /usr/share/doc/bash'
@@ -42,14 +42,15 @@ equal "$out" $'on n1\nx\n2'
 second=$(number "$err")
 ok as alice skiff env diff "dev@job-$job-n1" "dev@job-$second-n2"
 equal "$out" 'A /opt/new/two'
-# Going there, and back.
+# Going there, and back: `@~1` is what was there before, whatever jobs have changed.
 ok as alice skiff env stop dev
 ok as alice skiff env rollback dev "job-$second-n2"
 has "$err" "\`skiff env rollback dev ${home:0:12}\` takes that back"
 inside alice dev 'cat /etc/marker /opt/new/two'
 equal "$out" $'on n1\ntwo'
 ok as alice skiff env stop dev
-ok as alice skiff env rollback dev "${home:0:12}"
+ok as alice skiff env rollback dev @~1
+has "$err" "environment dev is as in ~1 (${home:0:12})"
 inside alice dev 'cat /etc/marker'
 equal "$out" one
 as alice skiff env stop dev

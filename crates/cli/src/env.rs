@@ -19,8 +19,8 @@ const ME: &str = "Run as yourself, unprivileged";
 /// What commands mean that name no environment and are not called in one; as `EnvName::default_name`.
 const DEFAULT: &str = "default";
 
-const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0), or the first \
-digits of the ID (6 or more).";
+const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0; jobs' \
+changes do not count), or the first digits of the ID (6 or more).";
 
 #[derive(Subcommand)]
 pub enum EnvCommand {
