@@ -154,6 +154,27 @@ ok as alice skiff env rollback dev works
 ok as alice skiff env rollback dev works
 has "$err" 'already as in works'
 ok as alice skiff env rm dev2
+# A snapshot as an environment of its own, while the other one runs; where only an environment will do, that is the hint.
+start alice skiff env exec dev -- sleep 30
+eventually 5 as alice sh -c 'skiff ps | grep dev'
+ok as alice skiff env clone "dev@${broken:0:8}" old
+ok as alice skiff env stop dev
+wait $started || true
+inside alice old 'solver || true; cat /usr/bin/tac'
+equal "$out" $'broken\ntac'
+ok as alice skiff env diff old "$broken"
+equal "$out" ''
+equal "$(history '{{.ID}} {{.Message}}' old | head -1)" "$broken copy of dev@${broken:0:8}"
+fails 125 as alice skiff env clone dev@nosuch other
+has "$err" 'there is no snapshot nosuch'
+fails 125 as alice skiff env clone dev@works dev
+has "$err" 'both names are the same'
+for command in 'env exec dev@works true' 'env export dev@works file' 'instance start env:dev@works other true'; do
+    try as alice skiff $command
+    [ "$code" != 0 ] || fail "$command"
+    has "$err" '`skiff env clone NAME@REF NEW` makes an environment of it'
+done
+ok as alice skiff env rm --force old
 
 # Killed at any moment: one state or the other, whole, and nothing that `skiff sweep` leaves.
 inside alice dev 'echo later >/opt/only/later; for i in $(seq 300); do echo $i >/opt/only/f$i; done'

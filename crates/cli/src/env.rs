@@ -67,11 +67,12 @@ pub enum EnvCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Copy an environment with all changes made in it
-    #[command(visible_alias = "copy")]
+    /// Copy an environment with all changes made in it, or as it was in a snapshot
+    #[command(visible_alias = "copy", after_help = REFERENCES)]
     Clone {
-        /// Environment to copy; nothing may run in it
-        name: EnvName,
+        /// Environment to copy, in which nothing may run; or one of its snapshots
+        #[arg(value_name = "NAME[@REF]")]
+        env: EnvRevision,
         /// Name of the copy
         new: EnvName,
     },

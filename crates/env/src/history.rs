@@ -377,9 +377,14 @@ fn write(dir: &TrustedDir, history: &SnapshotHistory) -> Result<()> {
     Ok(dir.rename(NEW, dir, FILE)?)
 }
 
-/// Has a copy of an environment begin with the history of the one in `from`.
-pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    let history = SnapshotHistory::of(from)?;
+/// Has a copy of an environment begin with the history of the one in `from`; `as_in` is the snapshot in which the copy is, and what to say of
+/// that, if it is not as the environment is now.
+pub fn copy(from: &Path, to: &Path, as_in: Option<(SnapshotId, String)>) -> Result<()> {
+    let mut history = SnapshotHistory::of(from)?;
+    if let Some((snapshot, message)) = as_in {
+        let (origin, message) = (SnapshotOrigin::Rollback, Some(message));
+        history.add(HistoryEntry { snapshot, created: now(), origin, message, entries: 0, bytes: 0 });
+    }
     match history.entries.is_empty() && history.tags.is_empty() {
         true => Ok(()),
         false => write(&dirs::open(to)?, &history),

@@ -63,7 +63,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         }
         EnvCommand::List(list) => live::list(&context, &list.format())?,
         EnvCommand::Show { env, output } => settings::show(&context, &env.name, output.json)?,
-        EnvCommand::Clone { name, new } => settings::copy(&context, name, new)?,
+        EnvCommand::Clone { env, new } => settings::copy(&context, env, new)?,
         EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
         EnvCommand::Diff { env, snapshots, output } => {
             between::diff(&context, env, snapshots, output.json)?;
