@@ -118,7 +118,9 @@ equal "$out" second
 
 # By a variable, which means environments only.
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=n2 srun -N2 --environment=dev sh -c 'echo variable >/etc/marker'
-has "$err" 'changes in dev on n2 saved as a snapshot'
+has "$err" ' in dev on n2 saved as a snapshot'
+ok as alice env SKIFF_ENVIRONMENT_COMMIT=All srun -n1 -w n1 --environment=dev sh -c 'echo capital >/etc/marker'
+has "$err" ' in dev on n1 saved as a snapshot'
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=rank0 srun -Q -n1 --environment=none true
 equal "$err" ''
 # From inside, of the environment that one is in.
@@ -132,6 +134,10 @@ fails 125 as alice srun -n1 --environment=none --environment-commit true
 has "$err" '--environment=none is given'
 fails 125 as alice srun -n1 --environment=dev --environment-commit=../x true
 has "$err" '"../x" is not rank0, all or the name of a node'
+for rank in rank1 RANK2; do
+    fails 125 as alice srun -n1 --environment=dev --environment-commit=$rank true
+    has "$err" "\"$rank\" is not rank0, all or the name of a node"
+done
 fails 125 as alice srun -n1 -w n1 --environment=dev --environment-commit=n2 true
 has "$err" '--environment-commit=n2: the job has no such node'
 has "$err" 'hint: it has n1; sbatch --nodelist=n2 asks for that one'
