@@ -189,6 +189,25 @@ for run in n1 n1.2; do
     equal "$out" "run $([ $run = n1 ] && echo 0 || echo 1)"
 done
 
+# While a job runs whose changes are to be kept, its environment goes only where that is said; and the job names none that is gone.
+rm -f up go
+ok as alice skiff env create short
+inside alice short 'echo short >/etc/marker'
+ok as alice sbatch --parsable --environment=short --environment-commit -o out --wrap 'echo changed >/etc/marker; touch up; while [ ! -e go ]; do sleep 0.1; done'
+job=$out
+eventually 20 test -e up
+eventually 20 sh -c "ls $depot/jobs/$job@*.start"
+fails 125 as alice skiff env rm short
+has "$err" "environment short: job $job is running in it with --environment-commit"
+has "$err" 'hint: wait for the end, or lose the changes with rm --force'
+ok as alice skiff env rm --force short
+has "$err" "environment short: job $job is running in it with --environment-commit: the changes made there are lost"
+touch go
+equal "$(ended "$job")" 'COMPLETED 0:0'
+has "$(cat out)" "job $job: 1 change on n1 saved as snapshot "
+has "$(cat out)" 'but environment short is gone: if it was renamed, the snapshot is in its history; else `skiff depot gc` removes it'
+rm -f go
+
 # What no history has yet is not collected.
 rm -f up
 ok as alice sbatch --parsable --environment=dev --environment-commit -o out --wrap 'echo collected >/etc/marker; touch up; sleep 1000'

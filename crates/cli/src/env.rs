@@ -182,7 +182,7 @@ pub enum EnvCommand {
         /// Environment name
         #[arg(required = true)]
         names: Vec<EnvName>,
-        /// Stop it first if it is running
+        /// Stop it first if it is running; lose what running jobs keep of it (--environment-commit)
         #[arg(short, long)]
         force: bool,
         /// Print what would be done, and change nothing

@@ -15,6 +15,7 @@ use skiff_output as output;
 use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, Pruned, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::size;
+use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
 use crate::job_records::JobRecords;
@@ -64,6 +65,21 @@ pub fn is_live_job(context: &UserContext, id: u32) -> Option<bool> {
 
 /// The user's depot, if there is one.
 fn existing(context: &UserContext) -> Result<Option<Depot>> {
+/// Jobs that run in an environment and are to keep what they change in it, as far as is known: of those that wait in the queue nothing is.
+pub fn jobs_to_keep_changes(context: &UserContext, name: &EnvName) -> Vec<u32> {
+    let noted = || -> Result<BTreeSet<u32>> {
+        let records = JobRecords::find(&context.depot()?)?;
+        records.map_or(Ok(BTreeSet::new()), |records| records.jobs_to_keep_changes(name))
+    };
+    match noted().map(|jobs| (!jobs.is_empty()).then(|| (jobs, JobList::ask(context)))) {
+        Ok(Some((noted, Ok(JobList::Known(live))))) => {
+            noted.into_iter().filter(|id| live.iter().any(|job| job.id == *id)).collect()
+        }
+        // Where nobody knows which jobs run, none keeps an environment.
+        _ => vec![],
+    }
+}
+
     Depot::find_existing(&context.depot()?).map_err(ours)
 }
 
