@@ -50,11 +50,19 @@ equal "$(sort <<<"$out")" "$(printf '%s\n' "$first" "$second" | sort)"
 ok as alice skiff depot gc --budget 0
 equal "$out" 'removed 0 B in all'
 has "$err" 'more than the budget'
+has "$err" 'that nothing needs: younger than 10 minutes, so it stays; try again in 10 minutes'
+ok as alice skiff depot du
+has "$err" 'younger than 10 minutes, so it stays'
 aged '2 days ago'
 ok as alice skiff depot gc
 equal "$out" 'removed 0 B in all'
+lacks "$err" 'younger than'
+mkdir -p $depot/images
+head -c 100000 /dev/urandom >$depot/images/copy
+chown -R alice: $depot/images
 fits as alice skiff depot du --json
-equal "$(json "$out" '(d["reclaimable"], d["unneeded"] > 1000000, d["layers"] > 3000000)')" '(0, True, True)'
+equal "$(json "$out" '(d["reclaimable"], d["unneeded"] > 1000000, d["layers"] > 3000000, 100000 <= d["images"] < 200000)')" '(0, True, True, True)'
+rm -r $depot/images
 before=$(size)
 fits as alice skiff depot gc --days 1 --dry-run --json
 equal "$(json "$out" 'd["snapshots"]')" "['$first']"

@@ -4,6 +4,7 @@ mod background;
 mod keepers;
 mod look;
 mod uses;
+mod young;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,13 +15,14 @@ use skiff_cli::DepotCommand;
 use skiff_output as output;
 use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, Pruned, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::size;
 use skiff_spec::name::EnvName;
+use skiff_spec::size;
 use skiff_user::context::UserContext;
 
 use crate::job_records::JobRecords;
 use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
+use young::YoungFiles;
 
 pub use background::{collect_daily, delete_leftovers, leftovers};
 pub use keepers::{CheckpointUse, Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
@@ -63,8 +65,6 @@ pub fn is_live_job(context: &UserContext, id: u32) -> Option<bool> {
     }
 }
 
-/// The user's depot, if there is one.
-fn existing(context: &UserContext) -> Result<Option<Depot>> {
 /// Jobs that run in an environment and are to keep what they change in it, as far as is known: of those that wait in the queue nothing is.
 pub fn jobs_to_keep_changes(context: &UserContext, name: &EnvName) -> Vec<u32> {
     let noted = || -> Result<BTreeSet<u32>> {
@@ -80,6 +80,8 @@ pub fn jobs_to_keep_changes(context: &UserContext, name: &EnvName) -> Vec<u32> {
     }
 }
 
+/// The user's depot, if there is one.
+fn existing(context: &UserContext) -> Result<Option<Depot>> {
     Depot::find_existing(&context.depot()?).map_err(ours)
 }
 
@@ -106,9 +108,14 @@ impl Limits {
     }
 
     fn plan(&self, contents: &DepotContents, keepers: &Keepers) -> CollectionPlan {
+        self.plan_after(GRACE, contents, keepers)
+    }
+
+    /// The same if nothing stayed but what was used within `grace`.
+    fn plan_after(&self, grace: Duration, contents: &DepotContents, keepers: &Keepers) -> CollectionPlan {
         let Self { older_than, budget } = *self;
         let (keep, keep_within_budget) = (&keepers.needed(), &keepers.within_budget());
-        contents.collectable(&CollectOptions { keep, keep_within_budget, older_than, budget, grace: GRACE })
+        contents.collectable(&CollectOptions { keep, keep_within_budget, older_than, budget, grace })
     }
 }
 
@@ -178,6 +185,10 @@ fn collect(context: &UserContext, limits: &Limits, ignore: bool, dry_run: bool, 
         output::json(&CollectionReport::of(&pruned))?;
     } else {
         say_removed(&collection.contents, &pruned, dry_run)?;
+    }
+    let Collection { contents, keepers, plan, .. } = &collection;
+    if let Some(young) = YoungFiles::left_by(limits, contents, keepers, plan) {
+        young.say();
     }
     let left = collection.contents.bytes().saturating_sub(pruned.bytes);
     if let Some(budget) = limits.budget.filter(|budget| left > *budget) {
