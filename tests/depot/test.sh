@@ -50,11 +50,19 @@ equal "$(sort <<<"$out")" "$(printf '%s\n' "$first" "$second" | sort)"
 ok as alice skiff depot gc --budget 0
 equal "$out" 'removed 0 B in all'
 has "$err" 'more than the budget'
+has "$err" 'that nothing needs: younger than 10 minutes, so it stays; try again in 10 minutes'
+ok as alice skiff depot du
+has "$err" 'younger than 10 minutes, so it stays'
 aged '2 days ago'
 ok as alice skiff depot gc
 equal "$out" 'removed 0 B in all'
+lacks "$err" 'younger than'
+mkdir -p $depot/images
+head -c 100000 /dev/urandom >$depot/images/copy
+chown -R alice: $depot/images
 fits as alice skiff depot du --json
-equal "$(json "$out" '(d["reclaimable"], d["unneeded"] > 1000000, d["layers"] > 3000000)')" '(0, True, True)'
+equal "$(json "$out" '(d["reclaimable"], d["unneeded"] > 1000000, d["layers"] > 3000000, 100000 <= d["images"] < 200000)')" '(0, True, True, True)'
+rm -r $depot/images
 before=$(size)
 fits as alice skiff depot gc --days 1 --dry-run --json
 equal "$(json "$out" 'd["snapshots"]')" "['$first']"
@@ -124,7 +132,7 @@ ok as alice sbatch --parsable -H --environment=queued -o held.out --wrap 'cat /o
 held=$out
 queued=$(cat $envs/../depot/latest/queued | sed -E 's/.*"snapshot":"([0-9a-f]*)".*/\1/')
 ok as alice skiff env rm --force queued
-has "$err" '1 snapshots of queued stay for jobs'
+has "$err" '1 snapshot of queued stays for jobs'
 equal "$(kept "$queued")" jobs
 # Variables that hide jobs from the user do not hide them here.
 equal "$(as alice env SQUEUE_STATES=CD SQUEUE_PARTITION=none skiff depot ls --format '{{.Kept_by}}' | grep -c jobs)" "$(ls $depot/snapshots | wc -l)"
@@ -169,7 +177,7 @@ scontrol requeuehold "$again"
 eventually 20 sh -c "squeue -h -j $again -o %t | grep -q PD"
 aged '3 hours ago'
 ok as alice skiff env rm --force again
-has "$err" '1 snapshots of again stay for jobs'
+has "$err" '1 snapshot of again stays for jobs'
 ok as alice skiff depot gc --budget 0
 has "$out" "$queued"
 equal "$(kept "${name#*-}")" "job $again"
@@ -201,7 +209,7 @@ aged '3 days ago'
 ok as alice sbatch --parsable -H --environment=pinned@v1 -o pinned.out --wrap 'cat /opt/word'
 job=$out
 ok as alice skiff env rm --force pinned
-has "$err" '1 snapshots of pinned stay for jobs'
+has "$err" '1 snapshot of pinned stays for jobs'
 ok as alice skiff depot gc --budget 0
 equal "$(kept "$pinned")" jobs
 scontrol release "$job"

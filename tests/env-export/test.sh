@@ -31,6 +31,7 @@ ok as bob skiff env exec dev -- sh -c 'mytool; [ ! -e /usr/bin/tac ] && echo gon
 equal "$out" $'tool of alice\ngone'
 fails 125 as bob skiff env import /shared/dev.skiff
 has "$err" 'already exists'
+has "$err" 'hint: `skiff env import /shared/dev.skiff NEW` gives it another name; `skiff env rm dev` removes'
 ok as alice skiff env import shared.skiff again
 equal "$(as alice skiff env exec again -- sh -c 'cd /opt && find . ! -name log ! -name socket -printf "%p %y %m %U:%G %s %n %l\n" | sort')" "$before"
 ok as alice srun -Q -N2 --environment=again mytool

@@ -33,6 +33,20 @@ ok as alice srun -n1 --environment=dev solver
 equal "$out" solved
 equal "$(history '{{.Number}}')" 0 'what has not changed adds nothing'
 
+# What a message or a name holds, no terminal obeys.
+ok as alice skiff env snapshot -m $'\e[31mred\nline' dev
+for format in '' '--format={{.Message}}' '--format=table {{.Message}}'; do
+    ok as alice skiff env history ${format:+"$format"} dev
+    has "$out" '\x1b[31mred'
+    lacks "$out" $'\e'
+done
+ok as alice skiff env snapshot -m 'tests pass' dev
+inside alice dev $'touch "/opt/a\nb" "/opt/a\\\\nb"'
+ok as alice skiff env diff dev
+has $'\n'"$out"$'\n' $'\nA /opt/a\\nb\n'
+has $'\n'"$out"$'\n' $'\nA /opt/a\\\\nb\n'
+inside alice dev 'rm /opt/a*'
+
 package 2 'echo broken; exit 3'
 inside alice dev 'rm -r /usr/share/doc/bash; mkdir -p /usr/share/doc/bash; echo mine >/usr/share/doc/bash/mine; echo tac >/usr/bin/tac
     rm /opt/only/one; echo two >/opt/only/two; chmod 700 /usr/bin/solver-link; python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
@@ -115,6 +129,18 @@ ok as alice skiff env stop dev
 fails 125 as alice skiff env tag dev@~1 works
 has "$err" 'tag works already names another snapshot'
 ok as alice skiff env tag dev@~1 "bad-$(date +%F)"
+equal "$err" ''
+# The newest is meant by a name alone; that the environment has changed since is said.
+ok as alice skiff env snapshot dev
+ok as alice skiff env tag dev same
+equal "$err" '' 'as it is'
+inside alice dev 'echo since >/opt/since'
+ok as alice skiff env tag dev older
+has "$err" 'and environment dev has changed since: `skiff env tag --remove dev@older && skiff env snapshot -t older dev` names it as it is now'
+inside alice dev 'rm /opt/since'
+ok as alice skiff env stop dev
+ok as alice skiff env tag --remove dev@same
+ok as alice skiff env tag --remove dev@older
 ok as alice skiff env tag --remove "dev@bad-$(date +%F)"
 fails 125 as alice skiff env tag --remove dev@works2
 fails 125 as alice skiff env tag dev abcdef
@@ -128,6 +154,27 @@ ok as alice skiff env rollback dev works
 ok as alice skiff env rollback dev works
 has "$err" 'already as in works'
 ok as alice skiff env rm dev2
+# A snapshot as an environment of its own, while the other one runs; where only an environment will do, that is the hint.
+start alice skiff env exec dev -- sleep 30
+eventually 5 as alice sh -c 'skiff ps | grep dev'
+ok as alice skiff env clone "dev@${broken:0:8}" old
+ok as alice skiff env stop dev
+wait $started || true
+inside alice old 'solver || true; cat /usr/bin/tac'
+equal "$out" $'broken\ntac'
+ok as alice skiff env diff old "$broken"
+equal "$out" ''
+equal "$(history '{{.ID}} {{.Message}}' old | head -1)" "$broken copy of dev@${broken:0:8}"
+fails 125 as alice skiff env clone dev@nosuch other
+has "$err" 'there is no snapshot nosuch'
+fails 125 as alice skiff env clone dev@works dev
+has "$err" 'both names are the same'
+for command in 'env exec dev@works true' 'env export dev@works file' 'instance start env:dev@works other true'; do
+    try as alice skiff $command
+    [ "$code" != 0 ] || fail "$command"
+    has "$err" '`skiff env clone NAME@REF NEW` makes an environment of it'
+done
+ok as alice skiff env rm --force old
 
 # Killed at any moment: one state or the other, whole, and nothing that `skiff sweep` leaves.
 inside alice dev 'echo later >/opt/only/later; for i in $(seq 300); do echo $i >/opt/only/f$i; done'

@@ -21,13 +21,13 @@ ok as alice srun -N2 --environment=dev --environment-commit sh -c '
     python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
 job=$(number "$err")
 has "$err" "skiff: job $job: "
-has "$err" 'changes in dev on n1 saved as a snapshot ('
-has "$err" "skiff: job $job: 1 sockets and devices are not in it"
+has "$err" ' in dev on n1 saved as a snapshot ('
+has "$err" "skiff: job $job: 1 socket or device is not in it"
 lacks "$err" 'on n2'
 equal "$(changes)" "job-changes job $job on n1, of 2 nodes [\"job-$job-n1\"]"
 fits as alice skiff env history --json dev
-equal "$(json "$out" '[(e["number"], e["origin"]) for e in d]')" "[(0, 'job-changes'), (1, 'manual')]"
-ok as alice skiff env diff dev@~1 "dev@job-$job-n1"
+equal "$(json "$out" '[(e.get("number"), e["origin"]) for e in d]')" "[(None, 'job-changes'), (0, 'manual')]"
+ok as alice skiff env diff dev@~0 "dev@job-$job-n1"
 equal "$out" "$(printf '%s\n' 'C /etc/marker' 'A /opt/new' 'A /opt/new/file' 'A /opt/new/link' 'D /opt/t/kept' 'D /usr/share/doc/bash')"
 # At home nothing has changed, and the next snapshot of it is the one before.
 inside alice dev 'cat /etc/marker /opt/t/kept; ls -d /usr/share/doc/bash'
@@ -42,14 +42,15 @@ equal "$out" $'on n1\nx\n2'
 second=$(number "$err")
 ok as alice skiff env diff "dev@job-$job-n1" "dev@job-$second-n2"
 equal "$out" 'A /opt/new/two'
-# Going there, and back.
+# Going there, and back: `@~1` is what was there before, whatever jobs have changed.
 ok as alice skiff env stop dev
 ok as alice skiff env rollback dev "job-$second-n2"
 has "$err" "\`skiff env rollback dev ${home:0:12}\` takes that back"
 inside alice dev 'cat /etc/marker /opt/new/two'
 equal "$out" $'on n1\ntwo'
 ok as alice skiff env stop dev
-ok as alice skiff env rollback dev "${home:0:12}"
+ok as alice skiff env rollback dev @~1
+has "$err" "environment dev is as in ~1 (${home:0:12})"
 inside alice dev 'cat /etc/marker'
 equal "$out" one
 as alice skiff env stop dev
@@ -79,13 +80,13 @@ done
 # A batch script: its own output has the message. Its other nodes, and jobs that fail or are killed, keep theirs in the epilog.
 ok as alice sbatch --parsable -W -N2 --environment=dev --environment-commit=all -o out --wrap 'srun sh -c "echo \$SLURMD_NODENAME >/etc/marker"; echo script >>/opt/t/tool'
 job=$out
-has "$(cat out)" 'changes in dev on n1 saved as a snapshot'
+has "$(cat out)" ' in dev on n1 saved as a snapshot'
 has_changes "job-$job-n1"
 has_changes "job-$job-n2"
 ok as alice skiff env diff "dev@job-$job-n1" "dev@job-$job-n2"
 equal "$out" $'C /etc/marker\nC /opt/t/tool'
 fails 3 as alice sbatch --parsable -W --environment=dev --environment-commit -o out --wrap 'echo failed >/etc/marker; exit 3'
-has "$(cat out)" 'changes in dev on n1 saved as a snapshot'
+has "$(cat out)" ' in dev on n1 saved as a snapshot'
 fails 7 as alice srun -n2 -w n1 --environment=dev --environment-commit sh -c 'echo failed >/etc/failed; exit 7'
 eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 rm -f up
@@ -117,12 +118,14 @@ equal "$out" second
 
 # By a variable, which means environments only.
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=n2 srun -N2 --environment=dev sh -c 'echo variable >/etc/marker'
-has "$err" 'changes in dev on n2 saved as a snapshot'
+has "$err" ' in dev on n2 saved as a snapshot'
+ok as alice env SKIFF_ENVIRONMENT_COMMIT=All srun -n1 -w n1 --environment=dev sh -c 'echo capital >/etc/marker'
+has "$err" ' in dev on n1 saved as a snapshot'
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=rank0 srun -Q -n1 --environment=none true
 equal "$err" ''
 # From inside, of the environment that one is in.
 inside alice dev 'srun -n1 --environment-commit sh -c "echo inside >/etc/marker" 2>&1'
-has "$out" 'changes in dev on n1 saved as a snapshot'
+has "$out" ' in dev on n1 saved as a snapshot'
 
 # What cannot be meant.
 fails 125 as alice srun -n1 --environment-commit true
@@ -131,6 +134,10 @@ fails 125 as alice srun -n1 --environment=none --environment-commit true
 has "$err" '--environment=none is given'
 fails 125 as alice srun -n1 --environment=dev --environment-commit=../x true
 has "$err" '"../x" is not rank0, all or the name of a node'
+for rank in rank1 RANK2; do
+    fails 125 as alice srun -n1 --environment=dev --environment-commit=$rank true
+    has "$err" "\"$rank\" is not rank0, all or the name of a node"
+done
 fails 125 as alice srun -n1 -w n1 --environment=dev --environment-commit=n2 true
 has "$err" '--environment-commit=n2: the job has no such node'
 has "$err" 'hint: it has n1; sbatch --nodelist=n2 asks for that one'
@@ -181,6 +188,25 @@ for run in n1 n1.2; do
     ok as alice srun -n1 --environment="dev@job-$job-$run" cat /etc/marker
     equal "$out" "run $([ $run = n1 ] && echo 0 || echo 1)"
 done
+
+# While a job runs whose changes are to be kept, its environment goes only where that is said; and the job names none that is gone.
+rm -f up go
+ok as alice skiff env create short
+inside alice short 'echo short >/etc/marker'
+ok as alice sbatch --parsable --environment=short --environment-commit -o out --wrap 'echo changed >/etc/marker; touch up; while [ ! -e go ]; do sleep 0.1; done'
+job=$out
+eventually 20 test -e up
+eventually 20 sh -c "ls $depot/jobs/$job@*.start"
+fails 125 as alice skiff env rm short
+has "$err" "environment short: job $job is running in it with --environment-commit"
+has "$err" 'hint: wait for the end, or lose the changes with rm --force'
+ok as alice skiff env rm --force short
+has "$err" "environment short: job $job is running in it with --environment-commit: the changes made there are lost"
+touch go
+equal "$(ended "$job")" 'COMPLETED 0:0'
+has "$(cat out)" "job $job: 1 change on n1 saved as snapshot "
+has "$(cat out)" 'but environment short is gone: if it was renamed, the snapshot is in its history; else `skiff depot gc` removes it'
+rm -f go
 
 # What no history has yet is not collected.
 rm -f up

@@ -19,8 +19,8 @@ const ME: &str = "Run as yourself, unprivileged";
 /// What commands mean that name no environment and are not called in one; as `EnvName::default_name`.
 const DEFAULT: &str = "default";
 
-const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0), or the first \
-digits of the ID (6 or more).";
+const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0; jobs' \
+changes do not count), or the first digits of the ID (6 or more).";
 
 #[derive(Subcommand)]
 pub enum EnvCommand {
@@ -67,11 +67,12 @@ pub enum EnvCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Copy an environment with all changes made in it
-    #[command(visible_alias = "copy")]
+    /// Copy an environment with all changes made in it, or as it was in a snapshot
+    #[command(visible_alias = "copy", after_help = REFERENCES)]
     Clone {
-        /// Environment to copy; nothing may run in it
-        name: EnvName,
+        /// Environment to copy, in which nothing may run; or one of its snapshots
+        #[arg(value_name = "NAME[@REF]")]
+        env: EnvRevision,
         /// Name of the copy
         new: EnvName,
     },
@@ -181,7 +182,7 @@ pub enum EnvCommand {
         /// Environment name
         #[arg(required = true)]
         names: Vec<EnvName>,
-        /// Stop it first if it is running
+        /// Stop it first if it is running; lose what running jobs keep of it (--environment-commit)
         #[arg(short, long)]
         force: bool,
         /// Print what would be done, and change nothing

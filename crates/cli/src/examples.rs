@@ -76,7 +76,13 @@ const ALL: &[Examples] = &[
     ),
     ("env export", &[("Take an environment to another site:", "skiff env export dev dev.skiff")]),
     ("env import", &[("Make it there:", "skiff env import dev.skiff")]),
-    ("env clone", &[("Try something in a copy:", "skiff env clone dev trial")]),
+    (
+        "env clone",
+        &[
+            ("Try something in a copy:", "skiff env clone dev trial"),
+            ("Have an old snapshot beside it:", "skiff env clone dev@v1 old"),
+        ],
+    ),
     ("env rename", &[("Rename an environment:", "skiff env rename trial dev2")]),
     ("env list", &[("For scripts:", "skiff env list --json")]),
     (

@@ -14,6 +14,7 @@ use skiff_user::context::UserContext;
 use crate::calling;
 use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
 use crate::history::{self, SnapshotHistory};
+use crate::latest;
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
@@ -46,10 +47,22 @@ pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> R
 /// The snapshot that is meant as a job carries it. It has to be in the depot, and stays there for the job.
 pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision) -> Result<Snapshot> {
     let id = find(context, (&environment, revision))?;
-    let depot = context.depot()?;
-    Depot::open(&depot).and_then(|depot| depot.rely_on(&id)).map_err(ours)?;
-    let depot = depot.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", depot.display())))?;
-    Ok(Snapshot { environment, snapshot: id.to_string(), depot: depot.into(), commit: None })
+    let path = context.depot()?;
+    Depot::open(&path).and_then(|depot| depot.rely_on(&id)).map_err(ours)?;
+    let depot = path.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", path.display())))?;
+    let of = |id: SnapshotId| Snapshot {
+        environment: environment.clone(),
+        snapshot: id.to_string(),
+        depot: depot.into(),
+        commit: None,
+    };
+    // Of a copy, or under a new name, none was taken yet. By that record the job's nodes know that the environment is there.
+    if latest::get(&path, &environment)?.is_none() {
+        let env = Environment::existing(context, environment.clone())?;
+        let newest = SnapshotHistory::of(&env.dir)?.newest_own().map(|entry| entry.snapshot);
+        latest::set(&path, &of(newest.unwrap_or(id)))?;
+    }
+    Ok(of(id))
 }
 
 /// What changed from one snapshot to another, or to the environment as it is.

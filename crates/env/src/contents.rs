@@ -11,14 +11,18 @@ use serde::Serialize;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::{Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, Pushed, SnapshotInput};
+use skiff_snapshot::{
+    Change, ChangeKind, Depot, DiffOptions, How, MergePolicy, Pushed, SnapshotId, SnapshotInput,
+};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
+use skiff_spec::revision::{AT, TagName};
 use skiff_store::copies;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
+use skiff_user::dirs;
 
 use crate::history::Occasion;
 use crate::{base_fingerprint, depot, history, latest, own_files, root};
@@ -43,13 +47,22 @@ pub(crate) fn print(changes: &[Change], json: bool) -> Result<()> {
             ChangeKind::Changed => "C ",
             ChangeKind::Deleted => "D ",
         });
-        text.push_str(&show(&[b"/", &change.path[..]].concat()));
+        text.push_str(&show_unmistakably(&[b"/", &change.path[..]].concat()));
         if change.base_changed {
             text.push_str("  (the host has changed it since)");
         }
         text.push('\n');
     }
     output::bytes(text.as_bytes())
+}
+
+/// As [`show`], for lists of what somebody else may have named: no two names look the same, as one with a line feed and one with `\n` would.
+fn show_unmistakably(path: &[u8]) -> String {
+    match show(path) {
+        // In what is escaped, backslashes are as well.
+        as_it_is if as_it_is.as_bytes() == path => as_it_is.replace('\\', r"\\"),
+        escaped => escaped,
+    }
 }
 
 /// What is added, changed and deleted in an environment.
@@ -254,10 +267,67 @@ pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
     output::note(&format!(
-        "{}: {} entries, {} written",
+        "{}: {}, {} written",
         report.how,
-        report.entries,
+        output::count(report.entries, "entry", "entries"),
         output::size(report.bytes)
     ));
     output::line(&report.descriptor.snapshot)
+}
+
+/// Says so where an environment is seen at a glance to be another than in the snapshot that has just got a tag: the user may have meant it as
+/// it is.
+pub fn note_if_changed(context: &UserContext, env: &Environment, tag: &TagName, id: SnapshotId) {
+    let looks_changed = || -> Result<bool> {
+        as_root_of_ids(context.helper.as_deref(), env.ground()?.base(), |_| {
+            let (upper, state) = (open_dir(&env.dir.join("upper"))?, open_dir(&env.dir)?);
+            skiff_snapshot::looks_changed(upper.as_fd(), state.as_fd(), &id).map_err(ours)
+        })
+    };
+    // The snapshot has its tag, whatever can be said of this.
+    if looks_changed().unwrap_or(false) {
+        let name = &env.name;
+        output::note(&format!(
+            "{tag} names snapshot {}, and environment {name} has changed since: `skiff env tag --remove {name}{AT}{tag} && \
+             skiff env snapshot -t {tag} {name}` names it as it is now",
+            history::short(id)
+        ));
+    }
+}
+
+/// Makes in `dir`, a directory for an environment that is being made, the upper that a snapshot of `env` shows.
+pub(crate) fn make_upper(
+    context: &UserContext,
+    env: &Environment,
+    depot: &Depot,
+    snapshot: SnapshotId,
+    dir: &Path,
+) -> Result<()> {
+    let base = env.ground()?.base();
+    let own = own_view(context, base)?;
+    dirs::open(dir)?.remove_tree("upper")?;
+    as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let (dir, base) = (open_dir(dir)?, view_of_base(view, &own)?);
+        dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd())).map_err(ours)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_names_look_the_same() {
+        let names: [(&[u8], &str); 6] = [
+            (b"/opt/a\nb", r"/opt/a\nb"),
+            (br"/opt/a\nb", r"/opt/a\\nb"),
+            (br"/opt/a\\nb", r"/opt/a\\\\nb"),
+            (b"/opt/a\x1b[31mb", r"/opt/a\x1b[31mb"),
+            (b"/opt/\xff", r"/opt/\xff"),
+            ("/opt/\u{e9}".as_bytes(), "/opt/\u{e9}"),
+        ];
+        for (name, shown) in names {
+            assert_eq!(show_unmistakably(name), shown);
+        }
+    }
 }

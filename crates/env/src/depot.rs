@@ -4,6 +4,7 @@ mod background;
 mod keepers;
 mod look;
 mod uses;
+mod young;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,12 +15,14 @@ use skiff_cli::DepotCommand;
 use skiff_output as output;
 use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, Pruned, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
 use skiff_spec::size;
 use skiff_user::context::UserContext;
 
 use crate::job_records::JobRecords;
 use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
+use young::YoungFiles;
 
 pub use background::{collect_daily, delete_leftovers, leftovers};
 pub use keepers::{CheckpointUse, Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
@@ -62,6 +65,21 @@ pub fn is_live_job(context: &UserContext, id: u32) -> Option<bool> {
     }
 }
 
+/// Jobs that run in an environment and are to keep what they change in it, as far as is known: of those that wait in the queue nothing is.
+pub fn jobs_to_keep_changes(context: &UserContext, name: &EnvName) -> Vec<u32> {
+    let noted = || -> Result<BTreeSet<u32>> {
+        let records = JobRecords::find(&context.depot()?)?;
+        records.map_or(Ok(BTreeSet::new()), |records| records.jobs_to_keep_changes(name))
+    };
+    match noted().map(|jobs| (!jobs.is_empty()).then(|| (jobs, JobList::ask(context)))) {
+        Ok(Some((noted, Ok(JobList::Known(live))))) => {
+            noted.into_iter().filter(|id| live.iter().any(|job| job.id == *id)).collect()
+        }
+        // Where nobody knows which jobs run, none keeps an environment.
+        _ => vec![],
+    }
+}
+
 /// The user's depot, if there is one.
 fn existing(context: &UserContext) -> Result<Option<Depot>> {
     Depot::find_existing(&context.depot()?).map_err(ours)
@@ -90,9 +108,14 @@ impl Limits {
     }
 
     fn plan(&self, contents: &DepotContents, keepers: &Keepers) -> CollectionPlan {
+        self.plan_after(GRACE, contents, keepers)
+    }
+
+    /// The same if nothing stayed but what was used within `grace`.
+    fn plan_after(&self, grace: Duration, contents: &DepotContents, keepers: &Keepers) -> CollectionPlan {
         let Self { older_than, budget } = *self;
         let (keep, keep_within_budget) = (&keepers.needed(), &keepers.within_budget());
-        contents.collectable(&CollectOptions { keep, keep_within_budget, older_than, budget, grace: GRACE })
+        contents.collectable(&CollectOptions { keep, keep_within_budget, older_than, budget, grace })
     }
 }
 
@@ -163,6 +186,10 @@ fn collect(context: &UserContext, limits: &Limits, ignore: bool, dry_run: bool, 
     } else {
         say_removed(&collection.contents, &pruned, dry_run)?;
     }
+    let Collection { contents, keepers, plan, .. } = &collection;
+    if let Some(young) = YoungFiles::left_by(limits, contents, keepers, plan) {
+        young.say();
+    }
     let left = collection.contents.bytes().saturating_sub(pruned.bytes);
     if let Some(budget) = limits.budget.filter(|budget| left > *budget) {
         output::note(&format!(
@@ -217,8 +244,10 @@ pub fn remove_with_environment(context: &UserContext, name: &str) -> Result<()> 
     depot.carry_out(&contents, &contents.without(&gone)).map_err(ours)?;
     let waiting = kept.iter().filter(|id| keepers.is_for_jobs(id)).count();
     if waiting > 0 {
+        let snapshots = output::count(waiting as u64, "snapshot", "snapshots");
+        let stay = if waiting == 1 { "stays" } else { "stay" };
         output::note(&format!(
-            "{waiting} snapshots of {name} stay for jobs; `skiff depot gc` removes them when these have ended"
+            "{snapshots} of {name} {stay} for jobs; `skiff depot gc` makes room when these have ended"
         ));
     }
     Ok(())

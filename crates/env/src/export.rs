@@ -55,7 +55,8 @@ pub fn export(context: &UserContext, name: &EnvName, file: &Path, json: bool) ->
     for path in &exported.skipped {
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
-    output::note(&format!("{} entries, {}", exported.entries, output::size(exported.bytes)));
+    let entries = output::count(exported.entries, "entry", "entries");
+    output::note(&format!("{entries}, {}", output::size(exported.bytes)));
     Ok(())
 }
 
@@ -126,8 +127,12 @@ pub fn import(context: &UserContext, file: &Path, name: Option<&EnvName>) -> Res
             Error::new(format!("{said}: {e}")).hint("name the new environment: skiff env import FILE NAME")
         })?,
     };
-    let base = base_here(context, info)?;
     let environment = Environment::named(context, name)?;
+    environment.refuse_taken().map_err(|e| {
+        let removal = format!("`skiff env rm {}` removes the one that is there", environment.name);
+        e.hint(format!("`skiff env import {said} NEW` gives it another name; {removal}"))
+    })?;
+    let base = base_here(context, info)?;
     environment.create_with(&base, vec![], Default::default(), |dir| {
         let target = dir.join("upper");
         let filled = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {

@@ -98,6 +98,13 @@ pub struct HistoryEntry {
     pub bytes: u64,
 }
 
+impl HistoryEntry {
+    /// Whether the environment itself was so: what a job has changed in it was never there at home.
+    fn is_own(&self) -> bool {
+        self.origin != SnapshotOrigin::JobChanges
+    }
+}
+
 /// All that is known of an environment's snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -136,16 +143,21 @@ impl SnapshotHistory {
 
     /// Notes a snapshot, unless it is the newest of the environment's states already; then only what the user says of it.
     fn add(&mut self, entry: HistoryEntry) {
-        let newest = self.entries.iter_mut().find(|newest| newest.origin != SnapshotOrigin::JobChanges);
+        let newest = self.entries.iter_mut().find(|newest| newest.is_own());
         match newest.filter(|newest| newest.snapshot == entry.snapshot) {
             Some(newest) => newest.message = entry.message.or(newest.message.take()),
             None => self.entries.insert(0, entry),
         }
     }
 
-    /// The newest of the environment's own states: what a job has changed is none.
-    fn newest_own(&self) -> Option<&HistoryEntry> {
-        self.entries.iter().find(|entry| entry.origin != SnapshotOrigin::JobChanges)
+    /// The environment's own states, newest first: these are what `~0`, `~1` ... count.
+    fn own(&self) -> impl Iterator<Item = &HistoryEntry> {
+        self.entries.iter().filter(|entry| entry.is_own())
+    }
+
+    /// The newest of the environment's own states.
+    pub(crate) fn newest_own(&self) -> Option<&HistoryEntry> {
+        self.own().next()
     }
 
     /// The snapshot that is meant where none is named.
@@ -207,7 +219,7 @@ impl SnapshotHistory {
         match revision {
             Revision::Tag(tag) => self.tags.get(tag).copied().ok_or_else(|| self.no_such(name, revision)),
             Revision::Back(back) => {
-                let entry = self.entries.get(*back as usize);
+                let entry = self.own().nth(*back as usize);
                 entry.map(|entry| entry.snapshot).ok_or_else(|| self.no_such(name, revision))
             }
             Revision::Digits(digits) => {
@@ -237,7 +249,7 @@ impl SnapshotHistory {
             return error.hint(format!("there are none yet; `skiff env snapshot {name}` takes one"));
         }
         let tags = self.tags.keys().map(ToString::to_string);
-        let steps = self.entries.len().checked_sub(1).map(|last| format!("~0 to ~{last}"));
+        let steps = self.own().count().checked_sub(1).map(|last| format!("~0 to ~{last}"));
         let mut ids: Vec<String> = vec![];
         for id in self.entries.iter().map(|entry| short(entry.snapshot)) {
             if ids.len() < 5 && !ids.contains(&id) {
@@ -365,9 +377,14 @@ fn write(dir: &TrustedDir, history: &SnapshotHistory) -> Result<()> {
     Ok(dir.rename(NEW, dir, FILE)?)
 }
 
-/// Has a copy of an environment begin with the history of the one in `from`.
-pub fn copy(from: &Path, to: &Path) -> Result<()> {
-    let history = SnapshotHistory::of(from)?;
+/// Has a copy of an environment begin with the history of the one in `from`; `as_in` is the snapshot in which the copy is, and what to say of
+/// that, if it is not as the environment is now.
+pub fn copy(from: &Path, to: &Path, as_in: Option<(SnapshotId, String)>) -> Result<()> {
+    let mut history = SnapshotHistory::of(from)?;
+    if let Some((snapshot, message)) = as_in {
+        let (origin, message) = (SnapshotOrigin::Rollback, Some(message));
+        history.add(HistoryEntry { snapshot, created: now(), origin, message, entries: 0, bytes: 0 });
+    }
     match history.entries.is_empty() && history.tags.is_empty() {
         true => Ok(()),
         false => write(&dirs::open(to)?, &history),

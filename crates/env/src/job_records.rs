@@ -3,6 +3,7 @@
 //!
 //! Whoever can write in the depot is its user: what is there may be anything, and is read as such.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -153,6 +154,20 @@ impl JobRecords {
         Ok(all)
     }
 
+    /// The jobs on nodes that have begun in an environment with their changes to be kept, and of which nothing is noted at the end.
+    pub fn jobs_to_keep_changes(&self, name: &EnvName) -> Result<BTreeSet<u32>> {
+        let all = self.all()?;
+        let is_over = |start: &RecordFile| {
+            all.iter().any(|file| file.place == start.place && file.kind != RecordKind::Start)
+        };
+        let is_wanted = |file: &&RecordFile| {
+            let start = self.read::<StartRecord>(file);
+            start.is_ok_and(|start| start.commit.is_some() && start.environment == name.as_str())
+        };
+        let begun = all.iter().filter(|file| file.kind == RecordKind::Start && !is_over(file));
+        Ok(begun.filter(is_wanted).map(|file| file.place.job).collect())
+    }
+
     /// What a record says.
     pub fn read<T: DeserializeOwned>(&self, file: &RecordFile) -> Result<T> {
         let about = || self.dir.path_of(&file.name).display().to_string();
@@ -248,6 +263,39 @@ mod tests {
         assert_eq!(kinds, [start, RecordKind::Noted, end, end]);
         records.forget(&[all[0].name.clone(), all[2].name.clone()]).expect("removed");
         assert!(Path::new("/etc/passwd").exists() && at("other").exists());
+        std::fs::remove_dir_all(path).expect("gone");
+    }
+
+    #[test]
+    fn jobs_whose_changes_are_still_to_come_are_known_by_their_starts() {
+        let path = std::env::temp_dir().join(format!("skiff-job-starts.{}", std::process::id()));
+        let depot = TrustedDir::make(&path, getuid().as_raw(), 0o700).expect("a directory");
+        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        let records = JobRecords::make(&path).expect("made").expect("a depot");
+        let start = |environment: &str, commit| StartRecord {
+            environment: environment.into(),
+            snapshot: None,
+            commit,
+            started: 1,
+            parts: vec![],
+        };
+        let all = Some(CommitNodes::All);
+        for (job, node, record) in [
+            (7, "n1", start("dev", all.clone())),
+            (7, "n2", start("dev", all.clone())),
+            (8, "n1", start("dev", all.clone())),
+            (9, "n1", start("dev", None)),
+            (10, "n1", start("other", all.clone())),
+            (11, "n1", start("dev", all)),
+        ] {
+            records.write(&place(job, node, "r"), RecordKind::Start, &record).expect("written");
+        }
+        records.write(&place(7, "n1", "r"), RecordKind::End, &1).expect("written");
+        records.write(&place(8, "n1", "r"), RecordKind::Noted, &1).expect("written");
+        let dev = "dev".parse().expect("a name");
+        let jobs = records.jobs_to_keep_changes(&dev).expect("listed");
+        // Of job 7 the other node has not ended.
+        assert_eq!(jobs.into_iter().collect::<Vec<_>>(), [7, 11]);
         std::fs::remove_dir_all(path).expect("gone");
     }
 

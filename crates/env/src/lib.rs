@@ -65,7 +65,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         }
         EnvCommand::List(list) => live::list(&context, &list.format())?,
         EnvCommand::Show { env, output } => settings::show(&context, &env.name, output.json)?,
-        EnvCommand::Clone { name, new } => settings::copy(&context, name, new)?,
+        EnvCommand::Clone { env, new } => settings::copy(&context, env, new)?,
         EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
         EnvCommand::Diff { env, snapshots, output } => {
             between::diff(&context, env, snapshots, output.json)?;
@@ -81,7 +81,12 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             contents::snapshot(&context, &env.name, &occasion, output.json)?;
         }
         EnvCommand::History { env, list } => history::list(&context, &env.name, &list.format())?,
-        EnvCommand::Tag { env, tag, remove: _ } => history::tag(&context, env, tag.as_ref())?,
+        EnvCommand::Tag { env: of, tag, remove: _ } => {
+            let env = Environment::existing(&context, calling::named_or_own(of.name.as_ref())?)?;
+            if let (Some(id), Some(tag)) = (history::tag(&context, &env, of, tag.as_ref())?, tag) {
+                contents::note_if_changed(&context, &env, tag, id);
+            }
+        }
         EnvCommand::Rollback { env, to, dry_run } => {
             rollback::rollback(&context, env, to.as_ref(), (dry_run.dry_run, dry_run.json))?;
         }

@@ -19,6 +19,8 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
     // Its name would be gone, and its files could not be deleted.
     refuse_inside(context)?;
     let env = Environment::existing(context, name.clone())?;
+    let losers = depot::jobs_to_keep_changes(context, name);
+    refuse_to_lose(name, &losers, force)?;
     let force = force || (!dry_run && may_end(name)?);
     match (force, dry_run) {
         (true, true) => {
@@ -44,12 +46,31 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
     let image = env.settings().ok().and_then(|settings| settings.image);
     let aside = env.set_aside()?;
     drop(lock);
+    if !losers.is_empty() {
+        output::note(&format!("environment {name}: {}: the changes made there are lost", of_jobs(&losers)));
+    }
     if let Some(id) = image {
         naming::give_up(context, id)?;
     }
     latest::unset(&context.depot()?, name)?;
     // What its snapshots take up is no reason to leave its files.
     delete(context, aside).and(depot::remove_with_environment(context, name.as_str()))
+}
+
+/// What jobs change is kept in the history of the environment, and that goes with it.
+fn refuse_to_lose(name: &EnvName, losers: &[u32], force: bool) -> Result<()> {
+    match force || losers.is_empty() {
+        true => Ok(()),
+        false => Err(Error::new(format!("environment {name}: {}", of_jobs(losers)))
+            .hint("wait for the end, or lose the changes with rm --force")),
+    }
+}
+
+/// Which jobs are to keep what they change in an environment.
+fn of_jobs(jobs: &[u32]) -> String {
+    let numbers: Vec<String> = jobs.iter().map(ToString::to_string).collect();
+    let (jobs, keep) = if jobs.len() == 1 { ("job", "is") } else { ("jobs", "are") };
+    format!("{jobs} {} {keep} running in it with --environment-commit", numbers.join(", "))
 }
 
 /// Whether the user wants the environment ended that they are in.
@@ -67,4 +88,20 @@ pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let left = dirs::leftovers(&all);
     left.iter().try_for_each(|dir| delete(context, dir.clone()))?;
     Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_whose_changes_would_be_lost_are_named() {
+        let name = "dev".parse().expect("a name");
+        refuse_to_lose(&name, &[], false).expect("none");
+        refuse_to_lose(&name, &[7], true).expect("forced");
+        let refused = refuse_to_lose(&name, &[7], false).expect_err("it would be lost");
+        assert!(refused.message.starts_with("environment dev: job 7 is running in it"), "{refused:?}");
+        assert_eq!(of_jobs(&[7]), "job 7 is running in it with --environment-commit");
+        assert_eq!(of_jobs(&[7, 9]), "jobs 7, 9 are running in it with --environment-commit");
+    }
 }

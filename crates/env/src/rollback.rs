@@ -69,13 +69,17 @@ pub fn rollback(
     Ok(())
 }
 
-/// What was done, and the way back. A place in the list would not do: a job's changes may be newer than the state `before`.
+/// What was done, and the way back. A place in the list would not do: the next snapshot moves it.
 fn rolled_back(name: &EnvName, revision: &Revision, snapshot: SnapshotId, before: &str) -> String {
-    let to = short(snapshot);
-    let way_back = before.parse().map_or_else(|_| before.to_owned(), short);
-    format!(
-        "environment {name} is as in {revision} ({to}); `skiff env rollback {name} {way_back}` takes that back"
-    )
+    let done = format!("environment {name} is as in {revision} ({})", short(snapshot));
+    match before.parse::<SnapshotId>() {
+        // Only sockets and devices were lost, which no snapshot holds.
+        Ok(before) if before == snapshot => done,
+        parsed => {
+            let way_back = parsed.map_or_else(|_| before.to_owned(), short);
+            format!("{done}; `skiff env rollback {name} {way_back}` takes that back")
+        }
+    }
 }
 
 /// The one snapshot that is named.
@@ -148,5 +152,7 @@ mod tests {
         let said = rolled_back(&name, &revision, SnapshotId([0x1a; 32]), &SnapshotId([0x2b; 32]).to_string());
         let want = "environment dev is as in job-7-n1 (1a1a1a1a1a1a); `skiff env rollback dev 2b2b2b2b2b2b` takes that back";
         assert_eq!(said, want);
+        let said = rolled_back(&name, &revision, SnapshotId([0x1a; 32]), &SnapshotId([0x1a; 32]).to_string());
+        assert_eq!(said, "environment dev is as in job-7-n1 (1a1a1a1a1a1a)", "there is no way back");
     }
 }

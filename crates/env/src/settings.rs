@@ -9,17 +9,20 @@ use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::{control, lock, package_database};
 use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::Depot;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
+use skiff_spec::revision::{AT, EnvRevision, Revision};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
+use crate::contents::{make_upper, ours};
 use crate::live::ListedEnvironment;
-use crate::{history, latest};
+use crate::{between, calling, history, latest};
 
 /// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
 const KEPT: [&str; 3] = ["upper", "tmp", "vartmp"];
@@ -54,24 +57,47 @@ pub fn show(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     output::line(&format!("directory    {}", env.dir.display()))
 }
 
-/// Copies an environment that is not running, with all changes made in it.
-pub fn copy(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> {
+/// Copies an environment that is not running, with all changes made in it; or makes one that is as a snapshot of it.
+pub fn copy(context: &UserContext, of: &EnvRevision, new: &EnvName) -> Result<()> {
+    let name = &calling::named_or_own(of.name.as_ref())?;
     let env = Environment::existing(context, name.clone())?;
+    refuse_same(name, new)?;
+    if let Some(revision) = &of.revision {
+        return copy_snapshot(context, &env, revision, new);
+    }
     let _held = lock_ended(&env)?;
     Environment::named(context, new.clone())?.create_like(&env, |dir| {
         let copied = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
             KEPT.iter().try_for_each(|part| copy_files(&env.dir.join(part), &dir.join(part)))
         });
-        if copied.is_err() {
-            // Of root's files inside none are the user's to remove outside, and there may be no more room because of them.
-            dirs::delete(context, dir.to_owned())
-                .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
-        }
-        copied.and_then(|()| package_database::copy_ancestor(&env.dir, dir))?;
+        delete_if_failed(context, copied, dir)
+            .and_then(|()| package_database::copy_ancestor(&env.dir, dir))?;
         // A damaged history is no reason not to copy what there is.
-        history::copy(&env.dir, dir).unwrap_or_else(|e| output::complain(&e));
+        history::copy(&env.dir, dir, None).unwrap_or_else(|e| output::complain(&e));
         Ok(())
     })
+}
+
+/// The environment itself may be running. Its own `/tmp` and `/var/tmp` are in no snapshot.
+fn copy_snapshot(context: &UserContext, env: &Environment, revision: &Revision, new: &EnvName) -> Result<()> {
+    let id = between::find(context, (&env.name, revision))?;
+    let depot = Depot::open(&context.depot()?).map_err(ours)?;
+    // Before anything else: a snapshot that is gone is told at once.
+    depot.manifest(&id).map_err(ours)?;
+    Environment::named(context, new.clone())?.create_like(env, |dir| {
+        let made = make_upper(context, env, &depot, id, dir);
+        delete_if_failed(context, made, dir)?;
+        history::copy(&env.dir, dir, Some((id, format!("copy of {}{AT}{revision}", env.name))))
+    })
+}
+
+/// Of root's files inside none are the user's to remove outside, and there may be no more room because of them.
+fn delete_if_failed(context: &UserContext, made: Result<()>, dir: &Path) -> Result<()> {
+    if made.is_err() {
+        dirs::delete(context, dir.to_owned())
+            .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+    }
+    made
 }
 
 /// Copies what is in a directory: holes, hard links, owners, attributes and the marks of what was deleted included.
@@ -90,11 +116,23 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
 /// Gives an environment that is not running another name.
 pub fn rename(context: &UserContext, name: &EnvName, new: &EnvName) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
+    refuse_same(name, new)?;
     let held = lock_ended(&env)?;
     env.rename(&Environment::named(context, new.clone())?)?;
     drop(held);
     // The next submission notes it under the new name.
     latest::unset(&context.depot()?, name)
+}
+
+/// Of what is there under both names, none is in the way of the other.
+fn refuse_same(name: &EnvName, new: &EnvName) -> Result<()> {
+    match name == new {
+        true => {
+            Err(Error::new(format!("environment {name}: both names are the same"))
+                .hint("choose another name"))
+        }
+        false => Ok(()),
+    }
 }
 
 /// The lock of an environment that is not running. One that only waits for its next session is ended.

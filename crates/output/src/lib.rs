@@ -131,11 +131,14 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
     rows.iter().try_for_each(|row| line(&text(row)))
 }
 
-/// Colours a word, on a terminal that wants colours.
-pub fn paint(word: &str, colour: u8) -> String {
+/// Prints a line of data that begins with a word, coloured on a terminal that wants colours. Of the rest nothing colours anything.
+pub fn line_with_colour((word, colour): (&str, u8), rest: &str) -> Result<()> {
     let is_wanted = io::IsTerminal::is_terminal(&io::stdout())
         && colours_wanted(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref());
-    if is_wanted { format!("\x1b[{colour}m{word}\x1b[0m") } else { word.to_owned() }
+    let rest = readable(rest);
+    let text =
+        if is_wanted { format!("\x1b[{colour}m{word}\x1b[0m{rest}\n") } else { format!("{word}{rest}\n") };
+    bytes(text.as_bytes())
 }
 
 /// Whether a terminal of this type shows colours, and its user has not refused them (<https://no-color.org>).
@@ -184,6 +187,11 @@ pub fn size(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A number of things for people: `1 change`, `2 changes`.
+pub fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// A time (seconds since 1970, UTC) for people.
@@ -249,6 +257,8 @@ mod tests {
         assert_eq!(time(951_827_696), "2000-02-29 12:34");
         assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(time(1_795_249_000), "2026-11-21 08:16");
+        let counted = [0, 1, 2].map(|number| count(number, "entry", "entries"));
+        assert_eq!(counted, ["0 entries", "1 entry", "2 entries"]);
         assert_eq!((size(0), size(1023), size(1536)), ("0 B".into(), "1023 B".into(), "1.5 KiB".into()));
     }
 }

@@ -135,10 +135,13 @@ impl Environment {
         })
     }
 
-    fn refuse_taken(&self) -> Result<()> {
+    /// Refuses a name that another one has.
+    pub fn refuse_taken(&self) -> Result<()> {
         match self.exists() {
-            true => Err(Error::new(format!("environment {} already exists", self.name))
-                .hint(format!("`skiff env rm {}` removes it", self.name))),
+            true => Err(Error::new(format!("environment {} already exists", self.name)).hint(format!(
+                "choose another name; or `skiff env rm {}` removes it and all that is in it",
+                self.name
+            ))),
             false => Ok(()),
         }
     }

@@ -14,7 +14,9 @@ use rustix::fs::{AtFlags, CWD, statat};
 use rustix::process::getpid;
 use skiff_env::commit::{JobRoot, commit, forget_upper, has_upper, note_failure};
 use skiff_env::deploy::node_name;
+use skiff_env::history::short;
 use skiff_env::job_records::{CommitRecord, JobPlace};
+use skiff_env::latest;
 use skiff_launch::manager::slurm_hosts;
 use skiff_output as output;
 use skiff_runtime::control::Live;
@@ -89,6 +91,13 @@ impl KeptRoot {
         JobRoot { place: self.place.clone(), dir, snapshot: &self.snapshot, of: self.of }
     }
 
+    /// Whether the depot knows an environment of this name. It is at home, perhaps on another file system: so a depot that cannot be read
+    /// is no reason to doubt it.
+    fn is_known(&self) -> bool {
+        let Snapshot { environment, depot, .. } = &self.snapshot;
+        latest::get(Path::new(depot), environment).map_or(true, |found| found.is_some())
+    }
+
     /// Keeps the changes; they are not looked at again, whatever comes of it.
     fn commit(&self, context: &UserContext, dir: &Path) -> Result<CommitRecord> {
         let done = commit(context, &self.root(dir), &self.commit);
@@ -125,7 +134,7 @@ pub fn keep_earlier(context: &UserContext, dir: &Path) -> Result<()> {
         root.place.root = format!("{}.{number}", root.place.root);
         if !is_done(dir) {
             let told = match root.commit(context, dir) {
-                Ok(record) => told_of(&root.place, &record).join("\n"),
+                Ok(record) => told_of(&root.place, &record, root.is_known()).join("\n"),
                 Err(e) => e.to_string(),
             };
             let all =
@@ -225,25 +234,36 @@ pub fn at_end_of_step(context: &UserContext, job: &SlurmJob, step: &Live, ended:
     if name != names::BATCH {
         step.wait_for_others()?;
     }
-    root.commit(context, &dir).map(|record| tell(&root.place, &record))
+    root.commit(context, &dir).map(|record| tell(&root, &record))
 }
 
-fn tell(place: &JobPlace, record: &CommitRecord) {
-    told_of(place, record).iter().for_each(|line| output::note(line));
+fn tell(root: &KeptRoot, record: &CommitRecord) {
+    told_of(&root.place, record, root.is_known()).iter().for_each(|line| output::note(line));
 }
 
-/// What the user hears of it.
-fn told_of(JobPlace { job, node, .. }: &JobPlace, record: &CommitRecord) -> Vec<String> {
+/// What the user hears of it; `is_known` says whether the depot knows an environment of this name.
+fn told_of(JobPlace { job, node, .. }: &JobPlace, record: &CommitRecord, is_known: bool) -> Vec<String> {
     let CommitRecord { environment, snapshot, changes, bytes, skipped, .. } = record;
     let mut told = vec![match snapshot {
         None => format!("job {job}: nothing was changed in {environment} on {node}"),
-        Some(_) => format!(
-            "job {job}: {changes} changes in {environment} on {node} saved as a snapshot ({} written): `skiff env history {environment}`",
-            output::size(*bytes)
-        ),
+        Some(id) => {
+            let changes = output::count(*changes, "change", "changes");
+            let written = output::size(*bytes);
+            match is_known {
+                true => format!(
+                    "job {job}: {changes} in {environment} on {node} saved as a snapshot ({written} written): `skiff env history {environment}`"
+                ),
+                false => format!(
+                    "job {job}: {changes} on {node} saved as snapshot {} ({written} written), but environment {environment} is gone: if it \
+                     was renamed, the snapshot is in its history; else `skiff depot gc` removes it",
+                    short(*id)
+                ),
+            }
+        }
     }];
     if *skipped > 0 {
-        told.push(format!("job {job}: {skipped} sockets and devices are not in it"));
+        let skipped = output::count(*skipped, "socket or device is", "sockets and devices are");
+        told.push(format!("job {job}: {skipped} not in it"));
     }
     told
 }
@@ -291,6 +311,30 @@ mod tests {
             assert_eq!(["n1", "n2"].map(|node| is_wanted(&nodes, node, &hosts)), on, "{nodes:?}");
         }
         assert!(!is_wanted(&CommitNodes::Rank0, "n1", &[]));
+    }
+
+    #[test]
+    fn an_environment_that_is_gone_is_not_said_to_have_the_changes() {
+        let place = JobPlace { job: 7, node: "n1".into(), root: "r".into() };
+        let record = CommitRecord {
+            environment: "dev".parse().expect("a name"),
+            parent: "01".repeat(32).parse().expect("an id"),
+            nodes: CommitNodes::Rank0,
+            of: 1,
+            ended: 5,
+            snapshot: "02".repeat(32).parse().ok(),
+            changes: 1,
+            entries: 1,
+            bytes: 1,
+            skipped: 1,
+            error: None,
+            hint: None,
+        };
+        let known = told_of(&place, &record, true);
+        let want = "job 7: 1 change in dev on n1 saved as a snapshot (1 B written): `skiff env history dev`";
+        assert_eq!(known, [want, "job 7: 1 socket or device is not in it"]);
+        let gone = told_of(&place, &record, false);
+        assert!(gone[0].contains("snapshot 020202020202 ") && !gone[0].contains("env history"), "{gone:?}");
     }
 
     #[test]

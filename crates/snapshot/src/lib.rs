@@ -50,6 +50,7 @@ pub use error::{Error, Result};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
+pub use unchanged::looks_changed;
 pub use verify::{DepotCheck, DepotVerdict};
 
 /// What a layer consists of, for whoever makes something else of it than a directory.

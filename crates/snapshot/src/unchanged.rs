@@ -9,15 +9,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::AtFlags;
 
+use crate::digest::SnapshotId;
+use crate::error::Result;
 use crate::index::{IndexedNode, StoredIndex};
 use crate::tree::{DirStack, NodeType, Stamp, split, threads};
 
 /// How many entries a thread looks at before it asks for more.
 const PIECE: u64 = 512;
 
+/// Whether an upper is seen at a glance to have changed since a snapshot, by the index in the environment's directory `state`. False as well
+/// where that says nothing of this snapshot, and of changes that leave stamps as they were.
+pub fn looks_changed(upper: BorrowedFd<'_>, state: BorrowedFd<'_>, since: &SnapshotId) -> Result<bool> {
+    let index = StoredIndex::load(state)?.filter(|index| index.snapshot == *since && !index.is_old);
+    Ok(index.is_some_and(|index| !has_same_stamps(&index, upper, false)))
+}
+
 /// Whether all entries of the index, and no others, are in `upper` as they were. False as well where that cannot be told by their stamps, or
 /// where one cannot be looked at: whoever walks the tree then finds out.
 pub(crate) fn is_unchanged(index: &StoredIndex, upper: BorrowedFd<'_>) -> bool {
+    has_same_stamps(index, upper, true)
+}
+
+/// The same; `in_doubt` says whether a stamp counts as another one that may be the same although its entry has changed.
+fn has_same_stamps(index: &StoredIndex, upper: BorrowedFd<'_>, in_doubt: bool) -> bool {
     let (Some(pieces), Ok(root)) = (index.pieces(PIECE), rustix::fs::fstat(upper)) else { return false };
     // The root says which names there are. Without it none would be missed.
     let has_root =
@@ -31,7 +45,7 @@ pub(crate) fn is_unchanged(index: &StoredIndex, upper: BorrowedFd<'_>) -> bool {
         while !changed.load(Ordering::Relaxed)
             && let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
         {
-            if !is_same_piece(&mut stack, piece, root.st_dev) {
+            if !is_same_piece(&mut stack, piece, root.st_dev, in_doubt) {
                 changed.store(true, Ordering::Relaxed);
             }
         }
@@ -48,9 +62,12 @@ pub(crate) fn is_unchanged(index: &StoredIndex, upper: BorrowedFd<'_>) -> bool {
     !changed.into_inner()
 }
 
-fn is_same_piece(stack: &mut DirStack, mut piece: &[u8], device: u64) -> bool {
+fn is_same_piece(stack: &mut DirStack, mut piece: &[u8], device: u64, in_doubt: bool) -> bool {
     while !piece.is_empty() {
-        let same = IndexedNode::take(&mut piece).is_some_and(|entry| is_same(stack, &entry, device));
+        let same = IndexedNode::take(&mut piece).is_some_and(|entry| {
+            let is_doubtful = in_doubt && (entry.young || entry.partial) && entry.kind != NodeType::Whiteout;
+            !is_doubtful && is_same(stack, &entry, device)
+        });
         if !same {
             return false;
         }
@@ -59,7 +76,7 @@ fn is_same_piece(stack: &mut DirStack, mut piece: &[u8], device: u64) -> bool {
 }
 
 fn is_same(stack: &mut DirStack, entry: &IndexedNode<'_>, device: u64) -> bool {
-    let IndexedNode { path, kind, stamp, young, partial, .. } = entry;
+    let IndexedNode { path, kind, stamp, .. } = entry;
     let (dir, name) = if kind.is_dir() { (*path, None) } else { (split(path).0, Some(split(path).1)) };
     if stack.path() != dir && !matches!(stack.go(dir), Ok(Ok(()))) {
         return false;
@@ -73,8 +90,8 @@ fn is_same(stack: &mut DirStack, entry: &IndexedNode<'_>, device: u64) -> bool {
         // The kernel makes all whiteouts of an upper one inode with many names: its stamp says nothing.
         NodeType::Whiteout => NodeType::of(&stat) == NodeType::Whiteout,
         // Whether it is opaque is an attribute: its ctime would be another one.
-        NodeType::Dir { .. } => !young && !partial && stat.st_dev == device && Stamp::from(&stat) == *stamp,
-        _ => !young && Stamp::from(&stat) == *stamp,
+        NodeType::Dir { .. } => stat.st_dev == device && Stamp::from(&stat) == *stamp,
+        _ => Stamp::from(&stat) == *stamp,
     }
 }
 
@@ -89,7 +106,6 @@ mod tests {
 
     use super::*;
     use crate::base::BaseRoot;
-    use crate::digest::SnapshotId;
     use crate::index::SnapshotIndex;
     use crate::plan::take_out_unshippable;
     use crate::tree::TreeNode;
@@ -152,6 +168,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
             change(dir.path());
             assert!(!is_unchanged(&index, upper.as_fd()), "{what}");
+            assert!(!has_same_stamps(&index, upper.as_fd(), false), "{what}, at a glance");
         }
     }
 
@@ -162,6 +179,10 @@ mod tests {
         for at in [0, 5, 300] {
             let young = index(upper.as_fd(), |nodes| nodes[at].young = true);
             assert!(!is_unchanged(&young, upper.as_fd()), "{at}");
+            assert!(
+                has_same_stamps(&young, upper.as_fd(), false),
+                "{at}: but nothing says that it has changed"
+            );
         }
         let rootless = index(upper.as_fd(), |nodes| drop(nodes.remove(0)));
         assert!(!is_unchanged(&rootless, upper.as_fd()));

@@ -70,10 +70,24 @@ pub struct CommitNodesError(String);
 impl FromStr for CommitNodes {
     type Err = CommitNodesError;
     fn from_str(text: &str) -> Result<Self, CommitNodesError> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        match text {
+        let is_rank = |text: &str| {
+            let digits = text.strip_prefix("rank").unwrap_or_default();
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        // No node is meant by another case of these: that it is none would show only when the job starts.
+        match &text.to_ascii_lowercase()[..] {
             "rank0" => Ok(Self::Rank0),
             "all" => Ok(Self::All),
+            rank if is_rank(rank) => Err(CommitNodesError(text.into())),
+            _ => Self::node(text),
+        }
+    }
+}
+
+impl CommitNodes {
+    fn node(text: &str) -> Result<Self, CommitNodesError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        match text {
             node if (1..=LONGEST_NODE).contains(&node.len())
                 && node.as_bytes()[0].is_ascii_alphanumeric()
                 && node.bytes().all(plain) =>
@@ -260,7 +274,13 @@ mod tests {
             assert_eq!(JobSpec::from_line(&line), Ok(spec));
             assert_eq!(text.parse(), Ok(nodes));
         }
-        for text in ["", "../x", "a b", "a@b", "-n", "n\n", &"n".repeat(256)] {
+        for (text, nodes) in
+            [("All", "all"), ("RANK0", "rank0"), ("Rank0", "rank0"), ("rank", "rank"), ("rank1a", "rank1a")]
+        {
+            assert_eq!(text.parse::<CommitNodes>().map(String::from), Ok(nodes.to_owned()));
+        }
+        let long = "n".repeat(256);
+        for text in ["", "../x", "a b", "a@b", "-n", "n\n", "rank1", "Rank00", "RANK12", &long] {
             assert!(text.parse::<CommitNodes>().is_err(), "{text:?}");
         }
     }

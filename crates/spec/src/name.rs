@@ -32,6 +32,10 @@ impl EnvName {
     }
 }
 
+/// What to say of `NAME@REF` where an environment is wanted.
+const SNAPSHOT: &str =
+    "holds an @: a snapshot cannot be changed; `skiff env clone NAME@REF NEW` makes an environment of it";
+
 impl FromStr for EnvName {
     type Err = NameError;
     fn from_str(name: &str) -> Result<Self, NameError> {
@@ -42,6 +46,7 @@ impl FromStr for EnvName {
             "none" => refuse("is the word that switches environments off"),
             n if n.len() > 64 => refuse("is longer than 64 characters"),
             n if n.contains('/') => refuse("holds a slash"),
+            n if n.contains('@') => refuse(SNAPSHOT),
             n if !n.starts_with(plain) => refuse("must begin with a letter (a-z, A-Z) or a digit"),
             n if !n.chars().all(|c| plain(c) || "._-".contains(c)) => {
                 refuse("may hold only letters, digits, '.', '_' and '-'")

@@ -1,4 +1,5 @@
-//! How snapshots of environments are referred to: `NAME@TAG`, `NAME@~2` (two before the newest) or by the first digits of their ids.
+//! How snapshots of environments are referred to: `NAME@TAG`, `NAME@~2` (two before the newest that is not a job's changes) or by the first
+//! digits of their ids.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +25,7 @@ pub struct TagName(String);
 pub enum Revision {
     /// By a tag.
     Tag(TagName),
-    /// So many before the newest.
+    /// So many before the newest, of those that are not a job's changes.
     Back(u32),
     /// By the first digits of its id.
     Digits(String),

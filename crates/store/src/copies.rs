@@ -85,6 +85,20 @@ pub fn find(depot: &Path, id: ImageId) -> Result<Option<ImageCopy>> {
     Ok(copy)
 }
 
+/// Room that all copies in a depot take up, in bytes, unfinished ones included.
+///
+/// # Errors
+/// As [`find`].
+pub fn usage(depot: &Path) -> Result<u64> {
+    let Some(dir) = existing(depot)? else { return Ok(0) };
+    let mut bytes = 0;
+    for name in dir.names().map_err(Fault::from)? {
+        let found = dir.stat(&name).map_err(Fault::from)?;
+        bytes += found.map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
+    }
+    Ok(bytes)
+}
+
 /// Removes the copies of an image.
 ///
 /// # Errors

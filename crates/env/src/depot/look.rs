@@ -8,10 +8,12 @@ use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
 use skiff_snapshot::{DepotCheck, DepotContents, DepotManifest, DepotSnapshot, DepotVerdict, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_store::copies;
 use skiff_sys::error::SPACE;
 use skiff_user::context::UserContext;
 
 use super::keepers::{JobList, Keepers};
+use super::young::YoungFiles;
 use super::{Limits, existing, seconds, shown};
 use crate::history::short;
 use crate::snapshot_fault::ours;
@@ -107,6 +109,8 @@ struct DepotUsage {
     snapshots: u64,
     layers: u64,
     unfinished: u64,
+    /// Copies of images that no registry has, for nodes. They go when no name means their image any more.
+    images: u64,
     /// Of all that: what `skiff depot gc` removes now.
     reclaimable: u64,
     /// Of all that: what nothing needs, however young.
@@ -119,24 +123,31 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
     let jobs = jobs_or_note(context);
     let contents = depot.contents().map_err(ours)?;
     let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
+    let limits = nothing_allowed();
+    let unneeded = limits.plan(&contents, &keepers);
     let usage = DepotUsage {
         snapshots: contents.snapshots.values().map(|one| one.file.bytes).sum(),
         layers: contents.layers.values().chain(contents.packs.values()).map(|file| file.bytes).sum(),
         unfinished: contents.unfinished.iter().map(|left| left.file.bytes).sum(),
+        images: copies::usage(depot.path())?,
         reclaimable: Limits::of(context, None, None)?.plan(&contents, &keepers).bytes,
-        unneeded: unneeded(&contents, &keepers),
+        unneeded: unneeded.bytes,
     };
-    say_usage(&usage, json)
+    say_usage(&usage, json)?;
+    if let Some(young) = YoungFiles::left_by(&limits, &contents, &keepers, &unneeded) {
+        young.say();
+    }
+    Ok(())
 }
 
-/// What a budget of nothing leaves no room for.
-fn unneeded(contents: &DepotContents, keepers: &Keepers) -> u64 {
-    Limits { older_than: Duration::ZERO, budget: Some(0) }.plan(contents, keepers).bytes
+/// A budget that leaves no room for anything.
+fn nothing_allowed() -> Limits {
+    Limits { older_than: Duration::ZERO, budget: Some(0) }
 }
 
 impl DepotUsage {
     fn nothing() -> Self {
-        Self { snapshots: 0, layers: 0, unfinished: 0, reclaimable: 0, unneeded: 0 }
+        Self { snapshots: 0, layers: 0, unfinished: 0, images: 0, reclaimable: 0, unneeded: 0 }
     }
 }
 
@@ -144,12 +155,13 @@ fn say_usage(usage: &DepotUsage, json: bool) -> Result<()> {
     if json {
         return output::json(usage);
     }
-    let DepotUsage { snapshots, layers, unfinished, reclaimable, unneeded } = *usage;
+    let DepotUsage { snapshots, layers, unfinished, images, reclaimable, unneeded } = *usage;
     let rows = [
         ("snapshots", snapshots),
         ("layers", layers),
         ("unfinished", unfinished),
-        ("all", snapshots + layers + unfinished),
+        ("images", images),
+        ("all", snapshots + layers + unfinished + images),
         ("reclaimable", reclaimable),
         ("unneeded", unneeded),
     ];
@@ -253,7 +265,7 @@ pub fn fullness(context: &UserContext, path: &Path, fault: Error) -> Error {
         let jobs = JobList::ask(context)?;
         let contents = depot.contents().map_err(ours)?;
         let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
-        Ok((contents.bytes(), unneeded(&contents, &keepers)))
+        Ok((contents.bytes(), nothing_allowed().plan(&contents, &keepers).bytes))
     };
     let about = format!("depot {}", shown(path));
     let (all, can_go) = match known() {

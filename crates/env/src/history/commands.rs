@@ -1,5 +1,7 @@
 //! `skiff env history` and `skiff env tag`.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
 use skiff_runtime::environments::Environment;
@@ -10,15 +12,15 @@ use skiff_spec::revision::{AT, EnvRevision, Revision, TagName};
 use skiff_user::context::UserContext;
 
 use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, change, short};
-use crate::calling;
 use crate::snapshot_fault::ours;
 
 /// A snapshot, for people and programs.
 #[derive(Serialize)]
 struct ListedSnapshot<'a> {
     environment: &'a EnvName,
-    /// How many are newer: `NAME@~NUMBER`.
-    number: usize,
+    /// How many of the environment's own states are newer: `NAME@~NUMBER`. A job's changes have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<usize>,
     id: SnapshotId,
     #[serde(serialize_with = "output::as_time")]
     created: u64,
@@ -43,26 +45,7 @@ pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> R
             Depot::open(&context.depot()?).and_then(|depot| skiff_snapshot::present(&depot)).map_err(ours)?
         }
     };
-    let listed = |(number, entry): (usize, &'_ HistoryEntry)| {
-        let HistoryEntry { snapshot, created, origin, entries, bytes, .. } = *entry;
-        let removed = !present.contains(&snapshot);
-        let entry = &history.entries[number];
-        let tags = history.tags_of(snapshot).collect();
-        let message = entry.message.as_deref();
-        ListedSnapshot {
-            environment: name,
-            number,
-            id: snapshot,
-            created,
-            origin,
-            entries,
-            bytes,
-            tags,
-            message,
-            removed,
-        }
-    };
-    let all: Vec<ListedSnapshot<'_>> = history.entries.iter().enumerate().map(listed).collect();
+    let all = listed(name, &history, &present);
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     output::list(
         format,
@@ -72,11 +55,32 @@ pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> R
     )
 }
 
+fn listed<'a>(
+    environment: &'a EnvName,
+    history: &'a SnapshotHistory,
+    present: &BTreeSet<SnapshotId>,
+) -> Vec<ListedSnapshot<'a>> {
+    let mut numbers = 0..;
+    let listed = |entry: &'a HistoryEntry| ListedSnapshot {
+        environment,
+        number: entry.is_own().then(|| numbers.next()).flatten(),
+        id: entry.snapshot,
+        created: entry.created,
+        origin: entry.origin,
+        entries: entry.entries,
+        bytes: entry.bytes,
+        tags: history.tags_of(entry.snapshot).collect(),
+        message: entry.message.as_deref(),
+        removed: !present.contains(&entry.snapshot),
+    };
+    history.entries.iter().map(listed).collect()
+}
+
 fn row(one: &ListedSnapshot<'_>) -> Vec<String> {
     let tags: Vec<&str> = one.tags.iter().map(|tag| tag.as_str()).collect();
     let how = one.origin.as_str();
     vec![
-        format!("{AT}~{}", one.number),
+        one.number.map_or_else(|| "-".into(), |number| format!("{AT}~{number}")),
         short(one.id),
         output::time(one.created),
         if one.removed { format!("{how}, removed") } else { how.into() },
@@ -87,27 +91,31 @@ fn row(one: &ListedSnapshot<'_>) -> Vec<String> {
     ]
 }
 
-/// Gives a snapshot a tag, the newest one of the environment's own if none is named; or takes a tag away.
-pub fn tag(context: &UserContext, of: &EnvRevision, tag: Option<&TagName>) -> Result<()> {
-    let name = calling::named_or_own(of.name.as_ref())?;
-    let env = Environment::existing(context, name.clone())?;
+/// Gives a snapshot a tag, the newest one of the environment's own if none is named; or takes a tag away. Gives that newest one.
+pub fn tag(
+    context: &UserContext,
+    env: &Environment,
+    of: &EnvRevision,
+    tag: Option<&TagName>,
+) -> Result<Option<SnapshotId>> {
+    let name = &env.name;
     let depot = Depot::open(&context.depot()?).map_err(ours)?;
-    change(context, &env, &depot, |history| match (tag, &of.revision) {
+    change(context, env, &depot, |history| match (tag, &of.revision) {
         (Some(tag), revision) => {
             let id = match revision {
-                Some(revision) => history.find(&name, revision)?,
-                None => history.find_newest_own(&name)?,
+                Some(revision) => history.find(name, revision)?,
+                None => history.find_newest_own(name)?,
             };
             if !skiff_snapshot::present(&depot).map_err(ours)?.contains(&id) {
                 return Err(Error::new(format!("environment {name}: snapshot {} was removed", short(id)))
                     .hint(format!("`skiff env history {name}` shows those that are there")));
             }
-            history.set_tag(&name, tag, id)
+            history.set_tag(name, tag, id).map(|()| revision.is_none().then_some(id))
         }
         (None, Some(revision @ Revision::Tag(tag))) => {
-            history.find(&name, revision)?;
+            history.find(name, revision)?;
             history.tags.remove(tag);
-            Ok(())
+            Ok(None)
         }
         (None, _) => {
             let example = history.tags.keys().next().map_or("TAG", TagName::as_str);
@@ -115,4 +123,33 @@ pub fn tag(context: &UserContext, of: &EnvRevision, tag: Option<&TagName>) -> Re
                 .hint(format!("type the tag that is to go: `skiff env tag --remove {name}{AT}{example}`")))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jobs_changes_have_no_number() {
+        let entry = |byte: u8, origin| HistoryEntry {
+            snapshot: SnapshotId([byte; 32]),
+            created: 1,
+            origin,
+            message: None,
+            entries: 1,
+            bytes: 1,
+        };
+        let entries = vec![
+            entry(3, SnapshotOrigin::JobChanges),
+            entry(2, SnapshotOrigin::Job),
+            entry(4, SnapshotOrigin::JobChanges),
+            entry(1, SnapshotOrigin::Manual),
+        ];
+        let history = SnapshotHistory { entries, ..SnapshotHistory::default() };
+        let name = "dev".parse().expect("a name");
+        let all = listed(&name, &history, &BTreeSet::new());
+        assert_eq!(all.iter().map(|one| row(one)[0].clone()).collect::<Vec<_>>(), ["-", "@~0", "-", "@~1"]);
+        let json = serde_json::to_value(&all).expect("plain");
+        assert_eq!((json[0].get("number"), json[3]["number"].as_u64()), (None, Some(1)));
+    }
 }

@@ -150,3 +150,29 @@ fn what_is_meant_without_a_name_is_never_what_a_job_has_changed() {
     assert_eq!(why.message, "environment dev: only jobs' changes are in its history");
     assert!(history(&[], &[]).find_newest_own(&name).is_err());
 }
+
+#[test]
+fn places_count_what_the_environment_was_so_that_the_first_takes_a_rollback_back() {
+    let name: EnvName = "dev".parse().expect("a name");
+    // A; then B, which a job's submission has taken; and what that job has changed.
+    let mut known = history(&[(3, 30), (2, 20), (1, 10)], &[("a", 1)]);
+    known.entries[0].origin = SnapshotOrigin::JobChanges;
+    let find = |known: &SnapshotHistory, back| known.find(&name, &Revision::Back(back)).map_err(|e| e.hint);
+    assert_eq!((find(&known, 0), find(&known, 1)), (Ok(id(2)), Ok(id(1))));
+    let refused = find(&known, 2).expect_err("only two of its own");
+    assert!(refused.contains("~0 to ~1"), "{refused}");
+    let rollback = |known: &mut SnapshotHistory, from, to, at| {
+        known.add(HistoryEntry { origin: SnapshotOrigin::BeforeRollback, ..entry(id(from), at) });
+        known.add(HistoryEntry { origin: SnapshotOrigin::Rollback, ..entry(id(to), at) });
+    };
+    rollback(&mut known, 2, 1, 40);
+    assert_eq!((find(&known, 0), find(&known, 1)), (Ok(id(1)), Ok(id(2))), "B was a snapshot already");
+    // Another one, of what no snapshot had.
+    rollback(&mut known, 4, 1, 60);
+    assert_eq!((find(&known, 0), find(&known, 1)), (Ok(id(1)), Ok(id(4))));
+    // A job's changes that come in only now move nothing.
+    known.entries.insert(0, HistoryEntry { origin: SnapshotOrigin::JobChanges, ..entry(id(5), 70) });
+    assert_eq!(find(&known, 1), Ok(id(4)));
+    known.entries.retain(|entry| !entry.is_own());
+    assert!(find(&known, 0).is_err());
+}

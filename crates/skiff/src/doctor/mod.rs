@@ -55,11 +55,11 @@ pub fn doctor(json: bool) -> Result<i32> {
     } else {
         for check in &checks {
             let word = match check.status {
-                CheckStatus::Pass => output::paint("pass", 32),
-                CheckStatus::Warn => output::paint("warn", 33),
-                CheckStatus::Fail => output::paint("FAIL", 31),
+                CheckStatus::Pass => ("pass", 32),
+                CheckStatus::Warn => ("warn", 33),
+                CheckStatus::Fail => ("FAIL", 31),
             };
-            output::line(&format!("{word}  {:<18} {}", check.name, check.found))?;
+            output::line_with_colour(word, &format!("  {:<18} {}", check.name, check.found))?;
             if !check.mend.is_empty() {
                 output::line(&format!("      {:<18} mend: {}", "", check.mend))?;
             }
