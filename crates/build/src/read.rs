@@ -356,3 +356,41 @@ fn with_tag(reference: &str) -> String {
     let last = reference.rsplit('/').next().unwrap_or(reference);
     if last.contains([':', '@']) { reference.into() } else { format!("{reference}:latest") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_of_the_context_whatever_is_put_into_its_path() {
+        let home = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| home.path().join(name);
+        for (dir, text) in [("context/sub", "theirs"), ("private", "private")] {
+            std::fs::create_dir_all(at(dir)).expect("a directory");
+            std::fs::write(at(dir).join("base.tar"), text).expect("a file");
+        }
+        let context = open_context(&at("context")).expect("open");
+        let place = place_of(&context).expect("a path");
+        let path = place.join("sub/base.tar");
+        let inputs = Inputs {
+            context,
+            place,
+            rules: IgnoreRules::default(),
+            name: None,
+            dockerfile: dockerfile::parse("FROM scratch").expect("a Dockerfile"),
+            shown: String::new(),
+            secrets: BTreeMap::new(),
+            downloads: Downloads::default(),
+        };
+        let mut file = inputs.open_base(&path).expect("of the context");
+        // Exchanged since its path was looked up.
+        std::fs::rename(at("context/sub"), at("context/away")).expect("renamed");
+        std::os::unix::fs::symlink(at("private"), at("context/sub")).expect("a link");
+        let refused = inputs.open_base(&path).expect_err("a link");
+        assert!(refused.message.contains("is outside of"), "{refused}");
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "theirs");
+        assert!(inputs.open_base(&at("private/base.tar")).is_err());
+    }
+}
