@@ -44,9 +44,9 @@ pub struct First<'a> {
 /// What a command has as its standard input, output and error.
 #[derive(Clone, Copy, Debug)]
 pub enum Stdio<'a> {
-    /// Its maker's.
+    /// What the maker of the command has.
     Inherited,
-    /// Its maker's input; output and error are this pipe.
+    /// The input of the maker; output and error are this pipe.
     Pipe(BorrowedFd<'a>),
     /// Nothing of its maker's.
     Apart(Apart<'a>),

@@ -26,7 +26,7 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 /// The first that could not be removed of a tree.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotRemoved {
-    /// Its path, which begins with the tree's name.
+    /// The path, which begins with the tree's name.
     pub path: PathBuf,
     /// The system's reason.
     pub errno: Errno,
