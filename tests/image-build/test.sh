@@ -239,6 +239,7 @@ X
 FROM $base
 RUN echo "read: <\$(head -n1 <&0)\$(head -n1 <&2)\$(head -n1 </dev/tty)>"; for n in 1 2 3; do echo "out \$n"; echo "err \$n" >&2; done; cat /proc/self/stat | cut -d' ' -f7
 X
+    as $user sh -c 'printf "FROM %s\nRUN echo waiting; sleep 100\n" "$1" >waiting' sh "$base"
     login $user
     PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 python3 - "${login[@]}" skiff build -t quiet ctx <<'X' || fail "$user: a RUN at a terminal"
 import sys
@@ -246,6 +247,14 @@ from terminal import Terminal
 terminal = Terminal(sys.argv[1:])
 terminal.line("typed")
 terminal.expect("^read: <>\r\nout 1\r\nerr 1\r\nout 2\r\nerr 2\r\nout 3\r\nerr 3\r\n0\r$")
+if terminal.finish() != 0:
+    sys.exit("it failed")
+# The key that interrupts is still passed on.
+terminal = Terminal(sys.argv[1:] + ["-f", "waiting"])
+terminal.expect("^waiting\r$")
+terminal.send("\x03")
+if terminal.finish() != 130:
+    sys.exit("it was not interrupted")
 X
     # What is not supported is refused with its line before anything is done.
     while IFS='|' read -r line part; do
