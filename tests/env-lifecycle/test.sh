@@ -122,6 +122,12 @@ has "$out" 'no answer'
 kill -CONT "$supervisor"
 ok as alice skiff env rm --force hangs
 
+# More levels than the user may have descriptors, and than a path takes.
+ok as alice skiff env create deep
+inside alice deep 'python3 -c "import os; os.chdir(\"/opt\"); [(os.mkdir(\"level_of_many\"), os.chdir(\"level_of_many\")) for _ in range(600)]"'
+ok as alice sh -c 'ulimit -n 400; skiff env rm --force deep'
+equal "$(ls -A /home/alice/.local/share/skiff/env | grep deep || true)" '' 'what is left of a deep tree'
+
 # What an environment is made of, a copy of it, and another name: with what was deleted, linked, given away and left in /tmp.
 ok as alice skiff env create first -v /srv:/mnt:ro
 inside alice first 'echo new >/usr/new; ln /usr/new /usr/linked; chown daemon /usr/new; rm /etc/issue; rm -r /etc/skel; mkdir /etc/skel; echo kept >/var/tmp/kept'

@@ -74,7 +74,9 @@ for way in "${ways[@]}"; do
     # ---- Contained: nothing of the host's but what a program needs; the network and variables are shared still.
     probe --contain
     has_all variable loopback
-    lacks_all key home agent site-mount proxy srun device sys process tiocsti
+    lacks_all key home agent site-mount proxy srun device sys process tiocsti descriptor
+    probe --contain --root
+    lacks_all descriptor
     ok as alice skiff run --contain $image sh -ec 'touch ~/x /tmp/x /dev/shm/x; ls -A ~; ls /dev | xargs echo; echo x >/dev/null; dd if=/dev/urandom bs=1 count=1 2>/dev/null | wc -c; sh -c ": <&0" </dev/stdin
         ls -l /dev/fd | grep -c /proc/self/fd' </dev/null
     equal "$out" $'x\nfd full mqueue null ptmx pts random shm stderr stdin stdout tty urandom zero\n1\n1' "$way"

@@ -7,7 +7,7 @@ root=$images_tmp/root
 start_registry
 make_store
 skeleton "$root"
-for command in cp mv ln chmod chown echo readlink tr wc sort head date; do ln -sf busybox "$root/bin/$command"; done
+for command in cp mv ln chmod chown echo readlink tr wc sort head date cut; do ln -sf busybox "$root/bin/$command"; done
 echo 'app:x:500:600::/srv/app:/bin/sh' >>"$root/etc/passwd"
 echo 'app:x:600:' >>"$root/etc/group"
 mkdir -m 755 "$root/gone" && echo old >"$root/gone/file"
@@ -231,6 +231,33 @@ X
     fails 137 as $user skiff build -t failed -f - ctx <<X
 FROM $base
 RUN kill -9 \$\$
+X
+    # No RUN reaches what its caller has open (a directory leads to all of the host's files), nor what process 1 has.
+    ok as $user sh -c 'exec 8<ctx/files; skiff build -t closed -f - ctx' <<X
+FROM $base
+RUN ! ls /proc/[0-9]*/fd/*/../foo.go
+X
+    # Nor the terminal, whichever descriptor it asks; what it prints comes in order.
+    dockerfile $user <<X
+FROM $base
+RUN echo "read: <\$(head -n1 <&0)\$(head -n1 <&2)\$(head -n1 </dev/tty)>"; for n in 1 2 3; do echo "out \$n"; echo "err \$n" >&2; done; cat /proc/self/stat | cut -d' ' -f7
+X
+    as $user sh -c 'printf "FROM %s\nRUN echo waiting; sleep 100\n" "$1" >waiting' sh "$base"
+    login $user
+    PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 python3 - "${login[@]}" skiff build -t quiet ctx <<'X' || fail "$user: a RUN at a terminal"
+import sys
+from terminal import Terminal
+terminal = Terminal(sys.argv[1:])
+terminal.line("typed")
+terminal.expect("^read: <>\r\nout 1\r\nerr 1\r\nout 2\r\nerr 2\r\nout 3\r\nerr 3\r\n0\r$")
+if terminal.finish() != 0:
+    sys.exit("it failed")
+# The key that interrupts is still passed on.
+terminal = Terminal(sys.argv[1:] + ["-f", "waiting"])
+terminal.expect("^waiting\r$")
+terminal.send("\x03")
+if terminal.finish() != 130:
+    sys.exit("it was not interrupted")
 X
     # What is not supported is refused with its line before anything is done.
     while IFS='|' read -r line part; do

@@ -211,9 +211,10 @@ fn prune(
     for image in old_in(images)? {
         images.remove_file(image)?;
     }
-    remove(context, mounts, &old_in(mounts)?)?;
     let old = old_in(layers)?;
-    remove(context, layers, &old)?;
+    let removed =
+        [(mounts, old_in(mounts)?), (layers, old.clone())].map(|(dir, old)| remove(context, dir, &old));
+    removed.into_iter().fold(Ok(()), Result::and)?;
     Ok(Some(old.len()))
 }
 
@@ -228,7 +229,8 @@ fn remove(context: &UserContext, layers: &TrustedDir, keys: &[String]) -> Result
         return Ok(());
     }
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
-        keys.iter().try_for_each(|key| Ok(layers.remove_tree(key)?))
+        // What stays of one keeps no other.
+        keys.iter().map(|key| Ok(layers.remove_tree(key)?)).fold(Ok(()), Result::and)
     })
 }
 

@@ -1,14 +1,15 @@
 //! Containers of a build: over the files of a stage so far, with a layer of their own for changes.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use skiff_output as output;
 use skiff_plan::{self as plan, BaseFacts, Facts, PlanOptions, RootOptions, base};
 use skiff_sandbox::command::CommandSpec;
-use skiff_sandbox::first::First;
+use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::join::Failed;
+use skiff_sandbox::output_pipe::OutputPipe;
 use skiff_sandbox::session::{CommandExit, Session};
 use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::Result;
@@ -113,11 +114,15 @@ impl Containers<'_> {
         }
         let plan = self.plan(&files, upper, action.no_network, &ready.mounts)?;
         let command = command(action, &ready.env);
-        let session = Session::begin()?;
+        let (output, pipe) = OutputPipe::new()?;
+        let session = Session::begin()?.without_terminal(output);
         let mask = session.mask();
         let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
-        let first = First { command: &command, attr, mask: session.mask(), apart: None };
-        let ended = start_for(&plan, self.options(), &first).and_then(|(instance, process)| {
+        let stdio = Stdio::Pipe(pipe.as_fd());
+        let first = First { command: &command, attr, mask: session.mask(), stdio };
+        let started = start_for(&plan, self.options(), &first);
+        drop(pipe);
+        let ended = started.and_then(|(instance, process)| {
             instance.notes.iter().for_each(|note| output::note(note));
             Ok(session.wait_first(instance, process)?)
         });
@@ -132,6 +137,7 @@ fn command(action: &RunAction, secrets: &[(String, String)]) -> CommandSpec {
         argv: action.words.iter().map(OsString::from).collect(),
         cwd: action.workdir.clone().into(),
         only_there: true,
+        close_descriptors: true,
         // Root, too, is looked up there: for its home.
         user: Some(action.user.clone()),
         ..CommandSpec::default()

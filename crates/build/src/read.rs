@@ -1,18 +1,22 @@
 //! What a build is made of: the context, its Dockerfile and the list of what it leaves out; and the images that it names.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlink};
 use rustix::io::Errno;
 use skiff_cli::BuildArgs;
 use skiff_plan::get::{self, PullWhen};
+use skiff_plan::import;
 use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_store::file::ImageFile;
+use skiff_store::index::{ImageName, Names};
 use skiff_user::context::UserContext;
 
 use crate::context::SourceTree;
@@ -62,7 +66,7 @@ impl Inputs {
             None => default_file(&context, path)?,
         };
         // `.` has no name, but the directory that it leads to has.
-        let real = path.canonicalize().context(|| path.display().to_string())?;
+        let real = place_of(&context).context(|| path.display().to_string())?;
         let mut name = real.file_name().map(|name| name.to_string_lossy().into_owned());
         let (rules, dockerfile) = if definition::is_definition(Some(Path::new(&shown)), &text) {
             // Called as what it is of: `solver.def`.
@@ -89,6 +93,32 @@ impl Inputs {
             mode,
         }
     }
+}
+
+impl Inputs {
+    /// Opens a base that is a file or directory of the context, by its path without links. Whoever can write to the context can put a link into
+    /// the path as soon as it has been looked up: then it is refused.
+    fn open_base(&self, path: &Path) -> Result<File> {
+        let outside = || {
+            Fault::new(format!("From: {} is outside of {}", path.display(), self.place.display())).hint(
+                "import it, and name the image; or name a directory that has it as the context: skiff build -f FILE.def DIR",
+            )
+        };
+        let below = path.strip_prefix(&self.place).map_err(|_| outside())?;
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.context, below, flags, Mode::empty(), how) {
+            Err(Errno::LOOP | Errno::XDEV) => Err(outside()),
+            opened => opened.map(File::from).context(|| format!("From: {}", path.display())),
+        }
+    }
+}
+
+/// Where a directory is that is open.
+fn place_of(directory: &OwnedFd) -> rustix::io::Result<PathBuf> {
+    let path = readlink(format!("/proc/self/fd/{}", directory.as_raw_fd()), vec![])?;
+    Ok(PathBuf::from(OsString::from_vec(path.into_bytes())))
 }
 
 /// The context and the file. A definition may stand in the place of the context, which is the current directory then.
@@ -288,20 +318,17 @@ impl PlanLookup for Outside<'_> {
             let entry = if self.is_for_show { entry } else { get::again(self.context, entry)? };
             return Ok(BaseImage { id: entry.id, config: entry.config });
         }
-        let Ok(path) = Path::new(name).canonicalize() else {
-            let entry = get::to_run(self.context, name, PullWhen::Never)?;
-            return Ok(BaseImage { id: entry.id, config: entry.config });
-        };
-        if !path.starts_with(&self.inputs.place) {
-            let (path, place) = (path.display(), self.inputs.place.display());
-            return Err(Fault::new(format!("From: {path} is outside of {place}")).hint(
-                "import it, and name the image; or name a directory that has it as the context: skiff build -f FILE.def DIR",
-            ));
-        }
-        let path = path.display().to_string();
-        let entry = match self.is_for_show {
-            true => skiff_store::find(self.context, &path)?,
-            false => get::to_run(self.context, &path, PullWhen::Missing)?,
+        let entry = match Path::new(name).canonicalize() {
+            Ok(path) => {
+                let file = ImageFile::opened(path.clone(), self.inputs.open_base(&path)?);
+                match self.is_for_show {
+                    true => self.listed(&file.name)?,
+                    false => import::imported(self.context, &file)?,
+                }
+            }
+            // As the list has it: where a path leads may be another file than the one that was not there.
+            Err(_) if ImageFile::of(name).is_some() => self.listed(name)?,
+            Err(_) => get::to_run(self.context, name, PullWhen::Never)?,
         };
         Ok(BaseImage { id: entry.id, config: entry.config })
     }
@@ -316,8 +343,54 @@ impl PlanLookup for Outside<'_> {
     }
 }
 
+impl Outside<'_> {
+    /// The image that the user has imported of a file.
+    fn listed(&self, name: &str) -> Result<ImageName> {
+        let found = Names::of(self.context)?.find(name)?;
+        Ok(found.ok_or_else(|| skiff_store::Error::NotImported(name.into()))?)
+    }
+}
+
 /// With the tag that is meant where there is none: so the name is one of an image, and of nothing else that a word could name.
 fn with_tag(reference: &str) -> String {
     let last = reference.rsplit('/').next().unwrap_or(reference);
     if last.contains([':', '@']) { reference.into() } else { format!("{reference}:latest") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_of_the_context_whatever_is_put_into_its_path() {
+        let home = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| home.path().join(name);
+        for (dir, text) in [("context/sub", "theirs"), ("private", "private")] {
+            std::fs::create_dir_all(at(dir)).expect("a directory");
+            std::fs::write(at(dir).join("base.tar"), text).expect("a file");
+        }
+        let context = open_context(&at("context")).expect("open");
+        let place = place_of(&context).expect("a path");
+        let path = place.join("sub/base.tar");
+        let inputs = Inputs {
+            context,
+            place,
+            rules: IgnoreRules::default(),
+            name: None,
+            dockerfile: dockerfile::parse("FROM scratch").expect("a Dockerfile"),
+            shown: String::new(),
+            secrets: BTreeMap::new(),
+            downloads: Downloads::default(),
+        };
+        let mut file = inputs.open_base(&path).expect("of the context");
+        // Exchanged since its path was looked up.
+        std::fs::rename(at("context/sub"), at("context/away")).expect("renamed");
+        std::os::unix::fs::symlink(at("private"), at("context/sub")).expect("a link");
+        let refused = inputs.open_base(&path).expect_err("a link");
+        assert!(refused.message.contains("is outside of"), "{refused}");
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "theirs");
+        assert!(inputs.open_base(&at("private/base.tar")).is_err());
+    }
 }

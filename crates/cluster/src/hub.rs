@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use skiff_ipc::{Framing, Message, Protocol, receive_packet, send_packet};
 use skiff_net::switch::{self, Switch};
 use skiff_sandbox::command::CommandSpec;
-use skiff_sandbox::first::{Apart, First};
+use skiff_sandbox::first::{Apart, First, Stdio};
 use skiff_sandbox::group::{GroupNetwork, GroupNode, GroupResources, NetworkSetup};
 use skiff_sandbox::join::SpawnAttr;
 use skiff_sandbox::session::{self, CommandExit};
@@ -188,8 +188,8 @@ impl Hub<'_> {
         let node = GroupNode { name: &name, network };
         let attr =
             SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
-        let apart = Some(Apart { output: self.pattern.output, filter: true });
-        let first = First { command: &command, attr, mask: SignalMask::from_bits(0), apart };
+        let stdio = Stdio::Apart(Apart { output: self.pattern.output, filter: true });
+        let first = First { command: &command, attr, mask: SignalMask::from_bits(0), stdio };
         let (instance, _) = self.ground.start_node(&plan, &node, &first).map_err(|why| why.into_error())?;
         Ok(instance)
     }

@@ -115,7 +115,9 @@ fn write(context: &UserContext, env: &Environment, file: &OwnedFd, path: &Path) 
 /// Makes an environment of an exported one.
 pub fn import(context: &UserContext, file: &Path, name: Option<&EnvName>) -> Result<()> {
     let said = file.display().to_string();
-    let open = File::open(file).context(|| said.clone())?;
+    // A pipe in its place must not make us wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open = File::from(openat(CWD, file, flags, Mode::empty()).context(|| said.clone())?);
     if !open.metadata().context(|| said.clone())?.is_file() {
         return Err(Error::new(format!("{said}: not a regular file")));
     }

@@ -86,7 +86,7 @@ fn may_end(name: &EnvName) -> Result<bool> {
 pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let all = environments::home(context)?;
     let left = dirs::leftovers(&all);
-    left.iter().try_for_each(|dir| delete(context, dir.clone()))?;
+    output::each(&left, |dir| delete(context, dir.clone()))?;
     Ok(left)
 }
 

@@ -148,8 +148,16 @@ impl ImageSource {
     /// # Errors
     /// It cannot be opened, or names an image in a registry.
     pub fn open(reference: &ImageReference) -> Result<ImageSource> {
+        let path = place(reference)?.1;
+        Self::of_reference(reference, open_file(path)?)
+    }
+
+    /// What is open already, of which a reference says the form. Its path is for messages.
+    ///
+    /// # Errors
+    /// As of [`ImageSource::open`].
+    pub fn of_reference(reference: &ImageReference, file: File) -> Result<ImageSource> {
         let (form, path, tag) = place(reference)?;
-        let file = open_file(path)?;
         let form = match form.is_file_system() {
             true => FilePart::whole(copy_of(&file, path)?, shown(path))
                 .map(|part| Form::of_file_system(&part).unwrap_or(form))?,
@@ -169,7 +177,14 @@ impl ImageSource {
     /// # Errors
     /// It cannot be opened, or there is no image in it.
     pub fn open_path(path: &Path) -> Result<ImageSource> {
-        let file = open_file(path)?;
+        Self::of_path(path, open_file(path)?)
+    }
+
+    /// What is open already, whatever form it has. The path is for messages.
+    ///
+    /// # Errors
+    /// As of [`ImageSource::open_path`].
+    pub fn of_path(path: &Path, file: File) -> Result<ImageSource> {
         let form = if is_directory(&file, path)? {
             match form_of_directory(&Directory::new(copy_of(&file, path)?.into(), shown(path))) {
                 Err(_) if is_root(&file) => return packed(&file, path),

@@ -170,6 +170,7 @@ pub fn exec(context: &UserContext, name: &EnvName, inside: &ProcessArgs, words: 
         network::follow(context, name, live.pid)?;
     }
     let (identity, mut command) = command(context, (&record, &started), inside, words)?;
+    command.close_descriptors = started.plan.closes_descriptors();
     let _agent = env::forward_to_instance(context, (live.init.as_fd(), &started.plan), inside, &mut command);
     match session(context, &live, identity, &started.plan, &command) {
         Ok(ended) => Ok(output::exit_as(ended)),

@@ -15,7 +15,7 @@ use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, get, 
 use skiff_runtime::{enter, network};
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_sandbox::exec_request::ExecRequest;
-use skiff_sandbox::first::First;
+use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::{CommandExit, Session};
@@ -112,7 +112,7 @@ fn carry_out(
 /// Carries out, on the plan's network, what was planned before that was joined.
 fn go_on(context: &UserContext, resolved: Resolved) -> Result<i32> {
     let Resolved { plan, process } = resolved;
-    let process = process.check(plan.untrusted, [context.uid, getgid().as_raw()])?;
+    let process = process.check(&plan, [context.uid, getgid().as_raw()])?;
     let (upper, _scratch) = scratch::of_a_command(context, false)?;
     begin(context, None, &process, &plan::with_changes_in(plan, upper))
 }
@@ -178,7 +178,7 @@ fn in_new(
     };
     let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
     let (instance, process) =
-        start_for(plan, options, &First { command, attr, mask: session.mask(), apart: None })?;
+        start_for(plan, options, &First { command, attr, mask: session.mask(), stdio: Stdio::Inherited })?;
     instance.notes.iter().for_each(|note| output::note(note));
     Ok(session.wait_first(instance, process)?)
 }

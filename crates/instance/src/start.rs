@@ -93,7 +93,7 @@ impl Resolved {
         let layers = snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
         let held = layers.into_iter().flatten().map(|(_, lease)| lease.into()).collect();
         let own = [context.uid, getgid().as_raw()];
-        let process = process.map(|process| process.check(plan.untrusted, own)).transpose()?;
+        let process = process.map(|process| process.check(&plan, own)).transpose()?;
         let (command, identity, stop) = match process {
             Some(MainProcess { command, identity, stop }) => (Some(command), identity, stop),
             None => (None, identity, stop),

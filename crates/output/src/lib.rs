@@ -13,7 +13,7 @@ use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 
-use readable::{readable, readable_cell};
+use readable::{readable, readable_cell, shortened};
 pub use template::formatted;
 
 /// Our own failure, as opposed to that of the command we run.
@@ -22,7 +22,7 @@ pub const FAILURE: i32 = 125;
 /// Says what went wrong, and how to mend it.
 pub fn complain(e: &Error) {
     let hint = if e.hint.is_empty() { String::new() } else { format!("hint: {}\n", e.hint) };
-    say(&readable(&format!("skiff: {}\n{hint}", e.message)));
+    say(&readable(&shortened(&format!("skiff: {}\n{hint}", e.message))));
 }
 
 /// Acts on each of several: what fails for one keeps nothing from being done for the others. Of several faults the last is the caller's to tell.

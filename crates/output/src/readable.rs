@@ -33,9 +33,42 @@ fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
     Cow::Owned(shown)
 }
 
+/// A text with words that are no longer than anybody reads, in characters: paths of deep trees have thousands.
+pub fn shortened(text: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 1000;
+    const KEPT: usize = 300;
+    let words = || text.split_inclusive(char::is_whitespace);
+    let is_long = |word: &str| word.len() > LONGEST;
+    if !words().any(is_long) {
+        return Cow::Borrowed(text);
+    }
+    let short = |word: &str| match is_long(word) {
+        true => {
+            let (begin, end) = (word.floor_char_boundary(KEPT), word.ceil_char_boundary(word.len() - KEPT));
+            format!("{}[...]{}", &word[..begin], &word[end..])
+        }
+        false => word.to_owned(),
+    };
+    Cow::Owned(words().map(short).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_long_words_both_ends_are_shown() {
+        let text = format!("cannot open {}: too deep\n", "/level".repeat(5000));
+        let shown = shortened(&text).into_owned();
+        assert!(
+            shown.starts_with("cannot open /level/level") && shown.ends_with("/level: too deep\n"),
+            "{shown}"
+        );
+        assert!(shown.contains("[...]") && shown.len() < 700, "{shown}");
+        let plain = "word ".repeat(1000);
+        assert_eq!(shortened(&plain), plain);
+        assert!(shortened(&"é".repeat(2000)).chars().count() < 400);
+    }
 
     #[test]
     fn what_a_terminal_would_obey_is_shown() {

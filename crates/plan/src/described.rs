@@ -8,7 +8,7 @@ use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_sandbox::limits::refuse_above_own;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::limit::ResourceLimit;
-use skiff_spec::plan::Identity;
+use skiff_spec::plan::{Identity, Plan};
 
 use crate::replay::AGAIN;
 use crate::resolve::MainProcess;
@@ -78,9 +78,19 @@ impl DescribedProcess {
     /// As text.
     pub fn of(process: MainProcess) -> Self {
         let MainProcess { command, identity, stop } = process;
-        // What is untrusted is so by the plan, and only login shells have another name than their program's.
-        let CommandSpec { argv, argv0: _, env, cwd, only_there, user, untrusted: _, seen_as, limits } =
-            command;
+        // What is untrusted or gets no descriptors is so by the plan, and only login shells have another name than their program's.
+        let CommandSpec {
+            argv,
+            argv0: _,
+            env,
+            cwd,
+            only_there,
+            user,
+            close_descriptors: _,
+            untrusted: _,
+            seen_as,
+            limits,
+        } = command;
         let setting = |(name, value): &(OsString, OsString)| {
             let mut text = name.clone();
             // A value that is passed on may be a secret, and is there anyway.
@@ -104,13 +114,14 @@ impl DescribedProcess {
     }
 
     /// From a text that may be anybody's.
-    pub fn check(self, untrusted: bool, own: [u32; 2]) -> Result<MainProcess> {
+    pub fn check(self, plan: &Plan, own: [u32; 2]) -> Result<MainProcess> {
         let Self { argv, env, cwd, only_there, user, identity, seen_as, ulimits, stop } = self;
         let argv: Vec<OsString> = argv.into_iter().map(Text::into_os).collect::<Result<_>>()?;
         let cwd = std::path::PathBuf::from(cwd.into_os()?);
         if user.as_ref().is_some_and(|user| user.contains('\0')) {
             return Err(bad_plan(ZERO));
         }
+        let untrusted = plan.untrusted;
         // Who is untrusted is root of a namespace without power, seen as the user or not; who is the user is nobody else.
         let is_somebody = match identity {
             Identity::Me => !untrusted && user.is_none() && seen_as.is_none(),
@@ -131,6 +142,7 @@ impl DescribedProcess {
             cwd,
             only_there,
             user,
+            close_descriptors: plan.closes_descriptors(),
             untrusted,
             seen_as,
             limits,

@@ -89,12 +89,19 @@ pub(crate) fn read(
 /// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has
 /// been done.
 pub fn find_or_import(context: &UserContext, text: &str) -> Result<ImageName> {
-    let Some(file) = ImageFile::of(text) else { return Ok(find(context, text)?) };
+    match ImageFile::of(text) {
+        Some(file) => imported(context, &file),
+        None => Ok(find(context, text)?),
+    }
+}
+
+/// The image in a file, imported unless that has been done.
+pub fn imported(context: &UserContext, file: &ImageFile) -> Result<ImageName> {
     if let Some(entry) = Names::of(context)?.find(&file.name)?
         && entry.origin == Some(file.stamp()?)
         && let StoreReply::Found(Some(_)) = client::ask(context, StoreRequest::Find(entry.id), &mut |_| ())?
     {
         return Ok(entry);
     }
-    import_to(context, &file, None, &Platform::host(), &mut PullProgress::new(None, false))
+    import_to(context, file, None, &Platform::host(), &mut PullProgress::new(None, false))
 }

@@ -48,6 +48,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
         facts.agent_dir = ssh_agent::directory(context, &command, inside);
         let identity = become_user(asked, None, inside.identity(), &mut command);
         command.limits = asked.limits()?;
+        command.close_descriptors = asked.contain;
         let process = MainProcess { command, identity, stop: None };
         return Ok(RunFacts { facts, process, entry: None });
     };
@@ -76,6 +77,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
         identity => identity,
     };
     command.limits = asked.limits()?;
+    command.close_descriptors = asked.contain;
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());
     let process = MainProcess { command, identity, stop };
     Ok(RunFacts { facts, process, entry: Some(entry) })

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::plan::Upper;
@@ -108,9 +109,7 @@ pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
             record.remove(context, lock)?;
         }
     }
-    for dir in dirs::leftovers(&home(context)?) {
-        delete(context, dir)?;
-    }
+    output::each(&dirs::leftovers(&home(context)?), |dir| delete(context, dir.clone()))?;
     Ok(left)
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitStatus};
 use skiff_sandbox::command::CommandSpec;
-use skiff_sandbox::first::{Apart, First, Process};
+use skiff_sandbox::first::{Apart, First, Process, Stdio};
 use skiff_sandbox::join::{Failed, SpawnAttr, as_me};
 use skiff_sandbox::session::{self, CommandExit};
 use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
@@ -109,7 +109,7 @@ impl Service<'_> {
         let attr = SpawnAttr { own_session: true, death_signal, ..SpawnAttr::default() };
         let (instance, main) = if self.identity == Identity::Root {
             let apart = Apart { output: Path::new(inside::OUTPUT), filter: !self.checkpoint };
-            let first = First { command, attr, mask, apart: Some(apart) };
+            let first = First { command, attr, mask, stdio: Stdio::Apart(apart) };
             let (instance, process) = start_for(plan, options, &first)?;
             (instance, Main::Inside(process))
         } else {

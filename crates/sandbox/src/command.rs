@@ -31,8 +31,10 @@ pub struct CommandSpec {
     pub only_there: bool,
     /// Whom root inside becomes first, as `USER[:GROUP]`: someone whom the root itself knows.
     pub user: Option<String>,
-    /// Whether nobody trusts the program: it keeps no capability, no descriptor but the standard ones, and fewer system calls. Such a one
-    /// is only run as root inside: who runs as the user has power over the environment's namespaces, since the user has made them.
+    /// Whether it gets no descriptor of its maker's but the standard ones.
+    pub close_descriptors: bool,
+    /// Whether nobody trusts the program: it keeps no capability, and fewer system calls. Such a one is only run as root inside: who runs
+    /// as the user has power over the environment's namespaces, since the user has made them.
     pub untrusted: bool,
     /// The user and group ids by which root inside knows itself, in a user namespace of its own.
     pub seen_as: Option<[u32; 2]>,
@@ -49,7 +51,7 @@ pub enum NotStarted {
     Directory(io::Error),
     /// The program cannot be executed.
     Program(io::Error),
-    /// The program cannot be confined as untrusted.
+    /// The program cannot be kept from its maker's descriptors, or confined as untrusted.
     Untrusted(io::Error),
     /// The program cannot have the resource limits that it was to get.
     Limits(io::Error),
@@ -141,13 +143,15 @@ impl CommandSpec {
         }
     }
 
-    /// Takes from this process what a program that nobody trusts must not have. What it loses here no exec brings back: it has
+    /// Takes from this process what its program is not to have, or no program that nobody trusts. What it loses here no exec brings back: it has
     /// `no_new_privs`, as all programs inside.
     fn confine(&self) -> io::Result<()> {
+        if self.close_descriptors {
+            process::close_on_exec_from(3)?;
+        }
         if !self.untrusted {
             return Ok(());
         }
-        process::close_on_exec_from(3)?;
         if let Some([uid, gid]) = self.seen_as {
             unshare_user(uid, gid)?;
         }

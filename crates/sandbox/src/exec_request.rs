@@ -16,6 +16,8 @@ use crate::stack::StackLimit;
 
 /// Said of a command whose directory will do or none.
 const ONLY_THERE: &str = "only";
+/// Said of a command that gets the standard descriptors only.
+const CLOSED: &str = "closed";
 /// Said of an environment with a host name of its own.
 const OWN_NAME: &str = "name";
 
@@ -49,6 +51,7 @@ impl<'a> ExecRequest<'a> {
         let own_name = if *own_name { OWN_NAME } else { "" };
         let limits = command.limits.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let only_there = if command.only_there { ONLY_THERE } else { "" };
+        let closed = if command.close_descriptors { CLOSED } else { "" };
         let mut bytes = vec![];
         push(&mut bytes, &[attr.to_word().as_ref()])?;
         push(&mut bytes, &[format!("{:x}", mask.to_bits()).as_ref()])?;
@@ -58,6 +61,7 @@ impl<'a> ExecRequest<'a> {
         push(&mut bytes, &[command.argv0.as_deref().unwrap_or_default()])?;
         push(&mut bytes, &[limits.as_ref()])?;
         push(&mut bytes, &[own_name.as_ref()])?;
+        push(&mut bytes, &[closed.as_ref()])?;
         push(&mut bytes, &[command.argv.len().to_string().as_ref()])?;
         for word in &command.argv {
             push(&mut bytes, &[word])?;
@@ -80,11 +84,21 @@ impl<'a> ExecRequest<'a> {
         let argv0 = texts.next().map(OsString::from)?;
         let limits = limits(texts.next()?.to_str()?)?;
         let own_name = texts.next()? == OWN_NAME;
+        let close_descriptors = texts.next()? == CLOSED;
         let count = texts.next()?.to_str()?.parse::<usize>().ok().filter(|count| *count > 0)?;
         let argv: Vec<OsString> = texts.by_ref().take(count).map(OsString::from).collect();
         let env = texts.map(variable).collect::<Option<_>>()?;
         let argv0 = Some(argv0).filter(|name| !name.is_empty());
-        let command = CommandSpec { argv, argv0, env, cwd, only_there, limits, ..CommandSpec::default() };
+        let command = CommandSpec {
+            argv,
+            argv0,
+            env,
+            cwd,
+            only_there,
+            close_descriptors,
+            limits,
+            ..CommandSpec::default()
+        };
         let whole = command.argv.len() == count;
         whole.then_some(ExecRequest {
             command: Cow::Owned(command),
@@ -157,6 +171,7 @@ mod tests {
             env: vec![("A".into(), "1=2".into()), ("B".into(), "".into()), ("".into(), "x".into())],
             cwd: "/a b".into(),
             only_there: true,
+            close_descriptors: true,
             limits: ["nofile=5:9", "core=-1"].map(|text| text.parse().expect("a limit")).into(),
             ..CommandSpec::default()
         };
@@ -212,16 +227,16 @@ mod tests {
         for bad in [
             "",
             "\0",
-            "0000\x000\x000\0\0/\0\0\0\x000\0",
-            "0000\x000\x000\0\0/\0\0\0\x002\0a\0",
-            "0000\x000\x000\0\0/\0\0\0\x001\0a\0A\0",
-            "0000\0x\x000\0\0/\0\0\0\x001\0a\0",
-            "0000\x000\0x\0\0/\0\0\0\x001\0a\0",
-            "0000\x000\x000\0\0/\0\0nofile\0\x001\0a\0",
+            "0000\x000\x000\0\0/\0\0\0\0\x000\0",
+            "0000\x000\x000\0\0/\0\0\0\0\x002\0a\0",
+            "0000\x000\x000\0\0/\0\0\0\0\x001\0a\0A\0",
+            "0000\0x\x000\0\0/\0\0\0\0\x001\0a\0",
+            "0000\x000\0x\0\0/\0\0\0\0\x001\0a\0",
+            "0000\x000\x000\0\0/\0\0nofile\0\0\x001\0a\0",
         ] {
             assert!(ExecRequest::decode(bad.as_bytes()).is_none(), "{bad:?}");
         }
-        let good = "0000\x000\x000\0\0/\0\0\0\x001\0a\0";
+        let good = "0000\x000\x000\0\0/\0\0\0\0\x001\0a\0";
         assert!(ExecRequest::decode(good.as_bytes()).is_some(), "{good:?}");
     }
 }

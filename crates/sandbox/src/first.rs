@@ -37,8 +37,33 @@ pub struct First<'a> {
     pub attr: SpawnAttr,
     /// The signal mask that it gets.
     pub mask: SignalMask,
-    /// What it stands on, if not on its maker's descriptors.
-    pub apart: Option<Apart<'a>>,
+    /// What it stands on.
+    pub stdio: Stdio<'a>,
+}
+
+/// What a command has as its standard input, output and error.
+#[derive(Clone, Copy, Debug)]
+pub enum Stdio<'a> {
+    /// What the maker of the command has.
+    Inherited,
+    /// The input of the maker; output and error are this pipe.
+    Pipe(BorrowedFd<'a>),
+    /// Nothing of its maker's.
+    Apart(Apart<'a>),
+}
+
+impl Stdio<'_> {
+    fn has_filter(&self) -> bool {
+        !matches!(self, Self::Apart(Apart { filter: false, .. }))
+    }
+
+    fn stand(&self) -> Result<()> {
+        match self {
+            Self::Inherited => Ok(()),
+            Self::Pipe(pipe) => dup2_stdout(pipe).and_then(|()| dup2_stderr(pipe)).context(|| "output"),
+            Self::Apart(apart) => apart.stand(),
+        }
+    }
 }
 
 /// How a command stands that nobody waits for at a terminal.
@@ -87,8 +112,7 @@ impl First<'_> {
     }
 
     fn become_it(&self, confinement: Confinement, go: &OwnedFd) -> Failed {
-        let filter = self.apart.is_none_or(|apart| apart.filter);
-        let ready = confinement.confine(filter);
+        let ready = confinement.confine(self.stdio.has_filter());
         // Without the word there is no root, and process 1 has said why.
         let mut word = [0];
         loop {
@@ -98,9 +122,8 @@ impl First<'_> {
                 _ => exit_now(125),
             }
         }
-        let stand = || self.apart.map_or(Ok(()), |apart| apart.stand());
         let apply = || self.attr.apply().context(|| "terminal and group of the process inside");
-        match ready.and_then(|()| stand()).and_then(|()| apply()) {
+        match ready.and_then(|()| self.stdio.stand()).and_then(|()| apply()) {
             Ok(()) => {
                 name_standard_descriptors();
                 join::become_command(self.command, self.mask)
@@ -111,6 +134,11 @@ impl First<'_> {
 }
 
 impl Prepared {
+    /// What is needed until it goes.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.child.pidfd.as_fd(), self.gate.as_fd()]
+    }
+
     /// Has it look up now, in the root that is still being furnished, what it will need there: the kernel remembers what it has found, and
     /// to find it first takes long in so many layers. (It would only be waiting.)
     pub(crate) fn look_ahead(&self) {

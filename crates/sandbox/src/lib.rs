@@ -25,6 +25,7 @@ mod map;
 pub mod mounts;
 mod mtab;
 mod options;
+pub mod output_pipe;
 mod owners;
 pub mod program;
 pub mod refresh;

@@ -16,6 +16,7 @@ use skiff_sys::signal::{Received, SignalMask, Signals, send_to_group};
 use crate::first::Process;
 use crate::helper::Helper;
 use crate::init;
+use crate::output_pipe::OutputPipe;
 use crate::spawn_attr::{SpawnAttr, controlling_terminal};
 use crate::start::RunningContainer;
 
@@ -36,6 +37,8 @@ pub struct Session {
     lent: Cell<bool>,
     /// What the command gets in place of SIGTERM.
     stop: i32,
+    /// What the command prints, if it does not stand on our descriptors.
+    output: RefCell<Option<OutputPipe>>,
 }
 
 impl Session {
@@ -46,7 +49,18 @@ impl Session {
     pub fn begin() -> Result<Self> {
         let signals = Signals::block(&[]).context(|| "signals")?;
         let stop = Signal::TERM.as_raw();
-        Ok(Self { signals, terminal: controlling_terminal(), lent: Cell::new(false), stop })
+        let (lent, output) = (Cell::new(false), RefCell::new(None));
+        Ok(Self { signals, terminal: controlling_terminal(), lent, stop, output })
+    }
+
+    /// For a command that is not to reach the terminal: it gets a session of its own, and what it prints comes by this pipe.
+    #[must_use]
+    pub fn without_terminal(self, output: OutputPipe) -> Self {
+        Self { output: RefCell::new(Some(output)), ..self }
+    }
+
+    fn shares_terminal(&self) -> bool {
+        self.output.borrow().is_none()
     }
 
     /// A command that is to be ended by another signal than SIGTERM: it gets this one in its place.
@@ -58,6 +72,9 @@ impl Session {
     /// How the command shall stand to the terminal.
     #[must_use]
     pub fn spawn_attr(&self, death_signal: i32) -> SpawnAttr {
+        if !self.shares_terminal() {
+            return SpawnAttr { own_session: true, death_signal, ..SpawnAttr::default() };
+        }
         let foreground = self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
         self.lent.set(foreground);
         SpawnAttr { own_group: true, foreground, own_session: false, death_signal }
@@ -111,20 +128,44 @@ impl Session {
                 match change {
                     Change::Ended(ended) => {
                         self.take_terminal_back();
+                        if let Some(output) = self.output.take() {
+                            output.finish(|| self.is_to_end());
+                        }
                         return Ok(ended);
                     }
                     Change::Stopped(signal) => self.stopped(signal, group()),
                 }
             }
-            let mut fds = [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&news, PollFlags::IN)];
-            match poll(&mut fds, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e).context(|| "waiting for the command"),
+            if self.wait_for_something(news)?
+                && let Some(output) = &mut *self.output.borrow_mut()
+            {
+                output.go_on();
             }
             while let Ok(Some(signal)) = self.signals.next() {
                 self.pass(signal, group());
             }
         }
+    }
+
+    /// Waits for signals, news, or what the command prints; whether that can be passed on.
+    fn wait_for_something(&self, news: BorrowedFd<'_>) -> Result<bool> {
+        let output = self.output.borrow();
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&news, PollFlags::IN)];
+        fds.extend(output.as_ref().and_then(OutputPipe::wanted));
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(fds.get(2).is_some_and(|fd| !fd.revents().is_empty())),
+            Err(e) => Err(e).context(|| "waiting for the command"),
+        }
+    }
+
+    /// Whether a signal has come that ends programs, for one who waits for nothing but a reader of its words.
+    fn is_to_end(&self) -> bool {
+        const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+        let mut ends = false;
+        while let Ok(Some(signal)) = self.signals.next() {
+            ends |= ENDS.iter().any(|end| end.as_raw() == signal.number);
+        }
+        ends
     }
 
     fn pass(&self, signal: Received, group: Option<Pid>) {
@@ -137,7 +178,13 @@ impl Session {
             self.lent.set(self.lent.get() && group.is_some() && self.foreground() == group);
             self.give_terminal(group);
         }
-        send(group, if number == Signal::TERM.as_raw() { self.stop } else { number });
+        let number = match Signal::from_named_raw(number) {
+            Some(Signal::TERM) => self.stop,
+            // What the terminal's key would do stops no group that has a session of its own.
+            Some(Signal::TSTP) if !self.shares_terminal() => Signal::STOP.as_raw(),
+            _ => number,
+        };
+        send(group, number);
     }
 
     /// The command has stopped: for the terminal, which it can have if we do; else because the user wants their shell.

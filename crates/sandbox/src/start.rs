@@ -288,6 +288,17 @@ pub(crate) struct Making<'a> {
     pub purpose: For<'a>,
 }
 
+impl Making<'_> {
+    /// Closes what the command could find in `/proc/1/fd`: it runs before process 1 has come to the end of its work.
+    fn close_what_is_done_with(&self, prepared: Option<&Prepared>) {
+        let mut kept = vec![self.control.as_fd(), self.reporter.as_fd()];
+        kept.extend(self.helper.map(Helper::socket));
+        kept.extend(prepared.into_iter().flat_map(Prepared::descriptors));
+        close_all_except(&kept);
+        detach_stdio();
+    }
+}
+
 /// What process 1 knows after its work, and what it worked with.
 struct Made<'a> {
     ids: u32,
@@ -322,6 +333,9 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .context(|| "process 1 of the environment")
             .unwrap_or_else(|e| fail(e));
+    }
+    if making.plan.closes_descriptors() {
+        making.close_what_is_done_with(prepared.as_ref());
     }
     let word = Word::Made { ids: made.ids, notes: std::mem::take(&mut made.notes) };
     let control = &making.control;

@@ -13,6 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::error::{Error, On, Result};
+use crate::remove::{NotRemoved, remove_all};
 use crate::walk::{BENEATH, Step, Walk, check, enter, enter_without_fuse, proc_path, set_mode};
 
 /// A directory, by descriptor, that no user but root and its owner can put anything else in the place of.
@@ -281,17 +282,17 @@ impl TrustedDir {
         }
     }
 
-    /// Removes a directory with all that is in it and that this process may remove; one that is gone is no error.
+    /// Removes a directory, however deep, with all that is in it and that this process may remove; one that is gone is no error.
     ///
     /// # Errors
-    /// The system's.
+    /// Of the first that stays.
     pub fn remove_tree(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let name = plain(name.as_ref())?;
-        // It goes on by descriptors from there, and follows no link (CVE-2022-21658).
-        match std::fs::remove_dir_all(Path::new(&proc_path(&self.fd)).join(name)) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            done => done.map_err(Error::system("remove", self.path_of(name))),
-        }
+        remove_all(self.fd.as_fd(), name).map_err(|NotRemoved { path, errno }| Error::Io {
+            what: "remove",
+            path: self.path_of(path),
+            source: errno,
+        })
     }
 
     /// The names of all entries.

@@ -4,7 +4,9 @@
 pub mod account;
 mod dir;
 mod error;
+mod remove;
 mod walk;
 
 pub use dir::TrustedDir;
 pub use error::{Error, Result};
+pub use remove::{NotRemoved, remove_all};

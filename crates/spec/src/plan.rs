@@ -201,6 +201,13 @@ impl Plan {
         self.mounts.is_empty()
     }
 
+    /// Whether programs get no descriptor of whoever starts them but the standard ones. One of a directory leads by `..` to all of the host's
+    /// files, whatever is mounted. (MPI's launchers pass descriptors on to programs that share the host.)
+    #[must_use]
+    pub fn closes_descriptors(&self) -> bool {
+        self.contain || self.untrusted
+    }
+
     /// The network of the site's that whoever carries the plan out, or enters what runs by it, has to be on.
     #[must_use]
     pub fn network_to_join(&self) -> Option<&NetName> {

@@ -1,9 +1,12 @@
 //! Images in files and directories: what a user calls them, and whether they have changed since they were imported.
 
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustix::fs::{Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
 use skiff_image::source::ImageSource;
 use skiff_oci::reference::ImageReference;
@@ -19,6 +22,8 @@ pub struct ImageFile {
     path: PathBuf,
     /// Nothing: what is in the file decides.
     reference: Option<ImageReference>,
+    /// The file itself, if its path is not to be looked up again.
+    open: Option<File>,
 }
 
 /// What tells a file that has changed from one that has not.
@@ -57,7 +62,13 @@ impl ImageFile {
 
     fn at(path: &Path) -> Self {
         let path = in_full(path);
-        Self { name: path.display().to_string(), path, reference: None }
+        Self { name: path.display().to_string(), path, reference: None, open: None }
+    }
+
+    /// One that is open, for reading. The path, an absolute one without links, is its name: what lies there by now is not looked at.
+    pub fn opened(path: PathBuf, file: File) -> Self {
+        let name = path.display().to_string();
+        Self { reference: ImageReference::from_str(&name).ok(), name, path, open: Some(file) }
     }
 
     fn referred(mut reference: ImageReference) -> Self {
@@ -76,23 +87,24 @@ impl ImageFile {
                 PathBuf::new()
             }
         };
-        Self { name: reference.to_string(), path, reference: Some(reference) }
+        Self { name: reference.to_string(), path, reference: Some(reference), open: None }
     }
 
     /// Opens it.
     pub fn open(&self) -> Result<ImageSource> {
-        Ok(match &self.reference {
-            Some(reference) => ImageSource::open(reference)?,
-            None => ImageSource::open_path(&self.path)?,
+        let open = self.open.as_ref().map(File::try_clone).transpose();
+        let open = open.context(|| format!("file {}", self.path.display()))?;
+        Ok(match (&self.reference, open) {
+            (Some(reference), None) => ImageSource::open(reference)?,
+            (Some(reference), Some(file)) => ImageSource::of_reference(reference, file)?,
+            (None, None) => ImageSource::open_path(&self.path)?,
+            (None, Some(file)) => ImageSource::of_path(&self.path, file)?,
         })
     }
 
     /// What it looks like now; of a directory, what its list of images looks like.
     pub fn stamp(&self) -> Result<FileStamp> {
-        let lists = ["index.json", "manifest.json"].map(|list| self.path.join(list));
-        let meta =
-            lists.iter().find_map(|list| list.metadata().ok()).map_or_else(|| self.path.metadata(), Ok);
-        let meta = meta.context(|| format!("file {}", self.path.display()))?;
+        let meta = self.metadata().context(|| format!("file {}", self.path.display()))?;
         if meta.is_dir() {
             // Of a root's files any may have changed: each stamp is another one.
             let now = (now().cast_signed(), i64::from(std::process::id()));
@@ -104,6 +116,22 @@ impl ImageFile {
             modified: (meta.mtime(), meta.mtime_nsec()),
             changed: (meta.ctime(), meta.ctime_nsec()),
         })
+    }
+}
+
+impl ImageFile {
+    fn metadata(&self) -> io::Result<Metadata> {
+        const LISTS: [&str; 2] = ["index.json", "manifest.json"];
+        let Some(open) = &self.open else {
+            let lists = LISTS.map(|list| self.path.join(list));
+            return lists
+                .iter()
+                .find_map(|list| list.metadata().ok())
+                .map_or_else(|| self.path.metadata(), Ok);
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let list = LISTS.iter().find_map(|list| openat(open, *list, flags, Mode::empty()).ok());
+        list.map_or_else(|| open.metadata(), |list| File::from(list).metadata())
     }
 }
 
@@ -157,6 +185,22 @@ mod tests {
         let missing = ImageFile::meant("no-such-file").err().map(|e| e.to_string());
         assert_eq!(missing.as_deref(), Some("file \"no-such-file\": No such file or directory (os error 2)"));
         assert!(ImageFile::meant("Cargo.toml").is_ok());
+    }
+
+    #[test]
+    fn what_is_open_is_not_looked_up_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [path, other] = ["image.tar", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&path, "first").expect("written");
+        let file = ImageFile::opened(path.clone(), File::open(&path).expect("a file"));
+        let stamp = file.stamp().expect("a file");
+        // Another file is in its place now: a private one, which a link leads to.
+        std::fs::write(&other, "private").expect("written");
+        std::fs::rename(&path, dir.path().join("away")).expect("renamed");
+        std::os::unix::fs::symlink(&other, &path).expect("a link");
+        assert_eq!(file.name, path.display().to_string());
+        let again = file.stamp().expect("a file");
+        assert_eq!((again.inode, again.size), (stamp.inode, 5));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use rustix::fs::{
 use skiff_erofs as erofs;
 use skiff_image::unpack::{LeftOut, unpack};
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_spec::fault::{self, Context as _};
+use skiff_site::TrustedDir;
+use skiff_spec::fault::{self, Context as _, Fault};
 use skiff_spec::image::{ImageId, store as names};
 use skiff_spec::plan::Base;
 use skiff_sys::IgnoreError;
@@ -109,8 +110,9 @@ fn remove(context: &UserContext, tree: &std::path::Path) -> Result<()> {
     if !tree.exists() || context.helper.is_some() {
         return Ok(());
     }
-    let gone = || fs::remove_dir_all(tree).context(|| tree.display().to_string());
-    Ok(as_root_of_ids(None, Base::Host, |_| gone())?)
+    let (Some(all), Some(name)) = (tree.parent(), tree.file_name()) else { return Ok(()) };
+    let all = TrustedDir::open(all, context.uid).map_err(Fault::from)?;
+    Ok(as_root_of_ids(None, Base::Host, |_| Ok(all.remove_tree(name)?))?)
 }
 
 fn home(context: &UserContext) -> PathBuf {

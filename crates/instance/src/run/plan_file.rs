@@ -98,7 +98,7 @@ impl PlanFile {
         facts.agent_dir = ssh_agent::shown(&plan);
         let asked = asked_for(&plan, &facts, &upper)?;
         refuse_missing(&plan)?;
-        let process = process.check(plan.untrusted, own)?;
+        let process = process.check(&plan, own)?;
         Ok((asked, RunFacts { facts, process, entry }))
     }
 }

@@ -293,3 +293,65 @@ fn an_exchange_gains_nothing() {
     own.give_dir("mallory", (MALLORY, MALLORY)).expect("given");
     assert!(!victim.join("mallory").exists() && shared.join("away/mallory").exists());
 }
+
+#[test]
+fn a_tree_goes_however_deep_it_is() {
+    let home = tempfile::tempdir().expect("a directory");
+    fs::write(home.path().join("kept"), "x").expect("written");
+    let dir = TrustedDir::make(&home.path().join("all"), geteuid().as_raw(), 0o700).expect("made");
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let fewer = rustix::process::Rlimit { current: limit.current.map(|n| n.min(1024)), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, fewer).expect("fewer descriptors");
+    // More levels than descriptors, and longer than a path may be. On the way there are other directories, and one is closed.
+    let mut level = dir.make_dir("sub", 0o700).expect("made").readable().expect("open");
+    for number in 0..1200 {
+        rustix::fs::mkdirat(&level, "down", Mode::RWXU).expect("made");
+        if number % 100 == 0 {
+            for name in ["a", "z"] {
+                rustix::fs::mkdirat(&level, name, Mode::RWXU).expect("made");
+            }
+            rustix::fs::symlinkat(home.path(), &level, "a/link").expect("a link");
+        }
+        let below = openat(&level, "down", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).expect("open");
+        if number == 100 {
+            rustix::fs::fchmod(&below, Mode::empty()).expect("closed");
+            rustix::fs::mkdirat(&level, "closed", Mode::empty()).expect("made");
+            rustix::fs::fchmod(&below, Mode::RWXU).expect("open");
+        }
+        level = below;
+    }
+    rustix::fs::fchmod(&level, Mode::empty()).expect("closed");
+    dir.remove_tree("sub").expect("removed");
+    assert!(dir.stat("sub").expect("looked").is_none());
+    assert!(home.path().join("kept").exists());
+}
+
+#[test]
+fn what_stays_keeps_nothing_else() {
+    if !needs_root() {
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let dir = TrustedDir::make(home.path(), geteuid().as_raw(), 0o700).expect("made");
+    for part in ["a/in", "m/in/it", "n/in", "z/in"] {
+        fs::create_dir_all(home.path().join("sub/x").join(part)).expect("made");
+    }
+    let mounted = home.path().join("sub/x/m/in");
+    rustix::mount::mount("skiff-test", &mounted, "tmpfs", rustix::mount::MountFlags::empty(), None)
+        .expect("mounted");
+    fs::write(mounted.join("theirs"), "x").expect("written");
+    let stays = dir.remove_tree("sub").expect_err("a mount");
+    let is_there = mounted.join("theirs").exists();
+    rustix::mount::unmount(&mounted, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    assert!(is_there);
+    assert!(stays.to_string().starts_with(&format!("cannot remove {}: ", mounted.display())), "{stays}");
+    let names = |path: &str| {
+        fs::read_dir(home.path().join(path))
+            .expect("there")
+            .flatten()
+            .map(|e| e.file_name())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names("sub/x"), ["m"]);
+    dir.remove_tree("sub").expect("removed");
+}

@@ -1,0 +1,132 @@
+//! What a command prints whom nobody lets at the terminal: read from a pipe, and passed on as it came. A descriptor of the terminal can be
+//! read as well as written, whichever of the three it is.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, ioctl_fionread, read, retry_on_intr, write};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::stdio::stderr;
+use skiff_spec::fault::{Context, Result};
+
+/// So much a pipe takes at once if it takes anything (`PIPE_BUF`): one for whom nobody reads must not keep its writer from hearing signals.
+const MOST_AT_ONCE: usize = 4096;
+
+/// A pipe whose bytes go to standard error.
+pub struct OutputPipe {
+    /// Nothing once all writers have closed it, or nobody takes what comes.
+    from: Option<OwnedFd>,
+    /// Read, and not passed on yet.
+    pending: Vec<u8>,
+}
+
+impl OutputPipe {
+    /// A pipe, and its end for who writes.
+    ///
+    /// # Errors
+    /// When descriptors are used up.
+    pub fn new() -> Result<(Self, OwnedFd)> {
+        let (from, to) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
+        Ok((Self { from: Some(from), pending: vec![] }, to))
+    }
+
+    /// What is to be waited for before [`OutputPipe::go_on`]; nothing if there is nothing more to do.
+    pub(crate) fn wanted(&self) -> Option<PollFd<'_>> {
+        match (&self.from, self.pending.is_empty()) {
+            (_, false) => Some(PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)),
+            (Some(from), true) => Some(PollFd::new(from, PollFlags::IN)),
+            (None, true) => None,
+        }
+    }
+
+    /// Reads some bytes, or writes some of those that were read, without waiting for either.
+    pub(crate) fn go_on(&mut self) {
+        self.go_on_with(stderr(), MOST_AT_ONCE);
+    }
+
+    fn go_on_with(&mut self, to: impl AsFd, most: usize) {
+        if self.pending.is_empty() {
+            let Some(from) = &self.from else { return };
+            let mut bytes = [0; MOST_AT_ONCE];
+            match retry_on_intr(|| read(from, &mut bytes[..most.min(MOST_AT_ONCE)])) {
+                Ok(0) | Err(_) => self.from = None,
+                Ok(count) => self.pending.extend(&bytes[..count]),
+            }
+            return;
+        }
+        match retry_on_intr(|| write(&to, &self.pending)) {
+            Ok(count) => drop(self.pending.drain(..count)),
+            Err(Errno::AGAIN) => {}
+            // Nobody is there any more: who writes is told as by a pipe of the caller's.
+            Err(_) => {
+                self.pending.clear();
+                self.from = None;
+            }
+        }
+    }
+
+    /// Passes on what is there now that the command has ended, and no more: its end for who writes may have been given to a process elsewhere,
+    /// which may never close it.
+    pub(crate) fn finish(mut self, gives_up: impl FnMut() -> bool) {
+        self.finish_to(stderr(), gives_up);
+    }
+
+    fn finish_to(&mut self, to: impl AsFd, mut gives_up: impl FnMut() -> bool) {
+        let left = self.from.as_ref().and_then(|from| ioctl_fionread(from).ok()).unwrap_or(0);
+        let mut left = usize::try_from(left).unwrap_or(usize::MAX);
+        while !self.pending.is_empty() || (left > 0 && self.from.is_some()) {
+            if self.pending.is_empty() {
+                self.go_on_with(&to, left);
+                left = left.saturating_sub(self.pending.len());
+                continue;
+            }
+            let mut out = [PollFd::new(&to, PollFlags::OUT)];
+            match poll(&mut out, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
+                Ok(1) => self.go_on_with(&to, left),
+                _ if gives_up() => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn all_that_was_written_is_passed_on_and_nobody_who_keeps_the_pipe_is_waited_for() {
+        let (mut output, theirs) = OutputPipe::new().unwrap();
+        let (mut read_back, to) = std::io::pipe().unwrap();
+        let text: Vec<u8> = (0..30_000u32).map(|n| n as u8).collect();
+        assert_eq!(write(&theirs, &text), Ok(text.len()));
+        // A part before the end, the rest after.
+        for _ in 0..2 {
+            output.go_on_with(&to, MOST_AT_ONCE);
+        }
+        output.finish_to(&to, || false);
+        drop(to);
+        let mut got = vec![];
+        read_back.read_to_end(&mut got).unwrap();
+        assert!(got == text, "{} of {} bytes", got.len(), text.len());
+        drop(theirs);
+    }
+
+    #[test]
+    fn who_does_not_read_is_not_waited_for_for_ever() {
+        let (mut output, theirs) = OutputPipe::new().unwrap();
+        let (_nobody_reads, to) = std::io::pipe().unwrap();
+        for _ in 0..2 {
+            assert_eq!(write(&theirs, &[b'x'; 60_000]), Ok(60_000));
+            output.finish_to(&to, || true);
+        }
+        assert!(!output.pending.is_empty());
+        // And one who has gone is not written for.
+        drop(_nobody_reads);
+        output.go_on_with(&to, MOST_AT_ONCE);
+        assert!(output.wanted().is_none());
+        assert_eq!(write(&theirs, b"x"), Err(Errno::PIPE));
+    }
+}
