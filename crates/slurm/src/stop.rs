@@ -2,6 +2,11 @@
 //!
 //! That process comes from root and cannot be traced: it is never dumpable as the user's, and starts no program, since `execve` would make it
 //! dumpable again. Whoever could trace it would run code outside of every job, in slurmd's cgroup, with descriptors of root's.
+//!
+//! Nor can the user send it signals: who stops it would hold up the node. The kernel lets a process be signalled by whoever has its real or saved
+//! uid, so these are ones that nobody has, and only the effective uid is the user's: by that files are opened, sockets say who their peer is, and
+//! the job's processes are killed. From here on it has no capability, and to become that nobody is all that the other two let it do. (A PID
+//! namespace would not do: the processes of the outer one, the user's among them, see and signal those in it.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -25,6 +30,9 @@ use crate::job_supervisor;
 const MEMORY: u64 = 256 << 20;
 /// No reason for a failure is longer, in characters.
 const LONGEST: usize = 4 << 10;
+
+/// A uid that no process and no file of anybody's has: 2^32 - 2, by which the helper calls `getent`, too.
+const NOBODY: u32 = u32::MAX - 1;
 
 /// Ends all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. That may take as long as `ending` says, and
 /// to keep what was changed in it as long as `keeping`. Gives the job's figures beside what failed.
@@ -79,7 +87,7 @@ fn as_user(
         set_no_new_privs(true)?;
         set_thread_groups(&[])?;
         set_thread_res_gid(gid, gid, gid)?;
-        set_thread_res_uid(uid, uid, uid)?;
+        set_uids(uid)?;
         // The kernel resets both as the uid changes: the one to `fs.suid_dumpable`, which may be 1, and the other to none.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -90,6 +98,16 @@ fn as_user(
     };
     become_user().context(what)?;
     job_supervisor::stop_job(keeping)
+}
+
+/// Only the effective uid is the user's, and that of file systems, which follows it.
+fn set_uids(uid: Uid) -> rustix::io::Result<()> {
+    let nobody = Uid::from_raw(NOBODY);
+    match set_thread_res_uid(nobody, uid, nobody) {
+        // A container's user namespace may have fewer uids.
+        Err(Errno::INVAL) => set_thread_res_uid(uid, uid, uid),
+        set => set,
+    }
 }
 
 /// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.
