@@ -58,6 +58,21 @@ eventually 5 grep -q asked held
 enough reached 'the end of her job'
 test ! -e $jobs/9200 || fail "$jobs/9200 is left"
 
+# ---- A program that runs as root because she calls it, by the name of one of Slurm's, does not keep what a job has left.
+left_over() { # JOB
+    ok prolog "$1" mallory
+    touch /run/skiff/jobs/"$1"/ended
+}
+left_over 9212
+start mallory bash -c 'mkfifo asks; exec 5<>asks; exec -a "slurmstepd: [9212.batch]" su bob <&5' >asked 2>&1
+pids+=($started)
+eventually 5 pgrep -f '^slurmstepd: \[9212\.batch'
+ok bobs_job
+pgrep -f '^slurmstepd: \[9212\.batch' >/dev/null || fail "su has ended: $(cat asked)"
+equal "$(ls /run/skiff/jobs)" '' 'left'
+kill "$started"
+as mallory rm asks
+
 # ---- What begins her steps as her has a pipe to slurmstepd, no file of root's.
 ok as mallory skiff env create dev
 reach reached.n1 'slurm step-begin' n1

@@ -2,8 +2,6 @@
 //! by `skiff sweep`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,6 +17,7 @@ use crate::job_dirs::{JobDirs, numbered};
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
 use crate::queue::squeue;
+use crate::stepd::jobs_with_steps;
 use crate::trash;
 
 /// An epilog asks of no more jobs whether they have ended.
@@ -119,26 +118,6 @@ pub fn sweep_others(
     Ok(())
 }
 
-/// The jobs of which a step runs on this node, by root's processes.
-pub fn jobs_with_steps() -> BTreeSet<u32> {
-    // Without a list all others are asked for.
-    let Ok(processes) = fs::read_dir("/proc") else { return BTreeSet::new() };
-    let job = |entry: fs::DirEntry| {
-        entry.file_name().to_str()?.parse::<u32>().ok()?;
-        // Anybody can call a process so; and to read the words of a user's may take for ever.
-        entry.metadata().ok().filter(|process| process.uid() == 0)?;
-        let command = fs::read(entry.path().join("cmdline")).ok()?;
-        job_of_step(&String::from_utf8_lossy(&command))
-    };
-    processes.flatten().filter_map(job).collect()
-}
-
-/// The job of a slurmstepd, which writes it over its command line: `slurmstepd: [12.batch]`.
-fn job_of_step(command: &str) -> Option<u32> {
-    let job = command.strip_prefix("slurmstepd: [")?;
-    job.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
 /// Whether a job has ended. One that waits to begin anew has not: it may begin at any moment, and what it finds is its own then. Nobody knows
 /// where there is no squeue.
 fn has_ended(id: u32) -> Result<bool> {
@@ -179,7 +158,7 @@ fn living(line: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{job_of_step, living};
+    use super::living;
 
     #[test]
     fn jobs_that_have_something_on_a_node() {
@@ -187,20 +166,6 @@ mod tests {
             [("7 R", Some(7)), ("8 CG", Some(8)), ("9 PD", None), ("10 CD", None), ("", None), ("x R", None)];
         for (line, job) in cases {
             assert_eq!(living(line), job, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn jobs_of_which_a_step_runs() {
-        for (command, job) in [
-            ("slurmstepd: [12.batch]\0", Some(12)),
-            ("slurmstepd: [7.0]\0\0\0", Some(7)),
-            ("slurmstepd: [8+1.0]", Some(8)),
-            ("/usr/sbin/slurmstepd\0spank\0epilog\0", None),
-            ("slurmstepd: [x", None),
-            ("", None),
-        ] {
-            assert_eq!(job_of_step(command), job, "{command:?}");
         }
     }
 }

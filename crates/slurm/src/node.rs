@@ -15,7 +15,8 @@ use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
-use crate::leftovers::{jobs_with_steps, sweep_others};
+use crate::leftovers::sweep_others;
+use crate::stepd::jobs_with_steps;
 use crate::trash;
 
 /// How long an epilog may, in the end, remove what is still on the disk of the jobs of all users.
