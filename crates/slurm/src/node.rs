@@ -15,7 +15,7 @@ use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
-use crate::leftovers::sweep_others;
+use crate::leftovers::{forget_try, sweep_others};
 use crate::stepd::jobs_with_steps;
 use crate::trash;
 
@@ -70,7 +70,10 @@ fn remove_earlier_run(context: &UserContext, id: u32) -> Result<()> {
     }
     // One that could not be removed belongs to this run from here on.
     match TrustedDir::find(&dir(id), 0)? {
-        Some(here) if here.stat(JOB_ENDED)?.is_some() => Ok(here.remove_file(JOB_ENDED)?),
+        Some(here) if here.stat(JOB_ENDED)?.is_some() => {
+            forget_try(&here)?;
+            Ok(here.remove_file(JOB_ENDED)?)
+        }
         _ => Ok(()),
     }
 }

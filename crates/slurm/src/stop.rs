@@ -34,28 +34,44 @@ const LONGEST: usize = 4 << 10;
 /// A uid that no process and no file of anybody's has: 2^32 - 2, by which the helper calls `getent`, too.
 const NOBODY: u32 = u32::MAX - 1;
 
-/// Ends all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. That may take as long as `ending` says, and
-/// to keep what was changed in it as long as `keeping`. Gives the job's figures beside what failed.
-pub fn stop_job(
-    job: u32,
-    user_dir: &OwnedFd,
-    owner: &Stat,
-    (ending, keeping): (Duration, Duration),
-) -> (JobFigures, Result<()>) {
+/// Until when the end of a job may take, in all its directories.
+#[derive(Clone, Copy)]
+pub struct StopTimes {
+    /// Until its processes have ended.
+    pub ended: Instant,
+    /// Where changes are to be kept: until that is done.
+    pub kept: Instant,
+    /// The same, until it is noted, too.
+    pub noted: Instant,
+    /// Whether what keeps changes longer than that goes on.
+    pub leaves_keeping: bool,
+}
+
+impl StopTimes {
+    /// When all is to be done.
+    pub fn limit(&self, keeps_changes: bool) -> Instant {
+        if keeps_changes { self.noted } else { self.ended }
+    }
+}
+
+/// Ends all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. Gives the job's figures beside what failed.
+pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, times: StopTimes) -> (JobFigures, Result<()>) {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
-    let root = getpid();
-    let child = ReportingChild::begin(
-        "its process",
-        CloneFlags::NONE,
-        Descriptors::Only(&[user_dir.as_fd()]),
-        || {
-            detach_stdio();
-            as_user(root, user_dir.as_fd(), owner, keeping)
-        },
-    );
-    let limit = ending + keeping;
-    let (figures, why) = outcome(child.and_then(|child| child.end_by(Instant::now() + limit)), limit);
+    let (begun, root) = (Instant::now(), getpid());
+    let (name, flags, kept) = ("its process", CloneFlags::NONE, [user_dir.as_fd()]);
+    let keeps = ReportingChild::begin(name, flags, Descriptors::Only(&kept), || {
+        as_user(root, user_dir.as_fd(), owner, job_supervisor::keeps_changes)
+    });
+    // Who only says that changes are to be kept holds up the end of their own job.
+    let keeps = keeps.and_then(|child| child.end_by(times.ended));
+    let limit = times.limit(matches!(keeps, Ok(Some(true))));
+    let stop = || job_supervisor::stop_job(times.kept, times.leaves_keeping);
+    let stopped = ReportingChild::begin(name, flags, Descriptors::Only(&kept), || {
+        as_user(root, user_dir.as_fd(), owner, stop)
+    });
+    let stopped = stopped.and_then(|child| child.end_by(limit));
+    let (figures, why) = outcome(stopped, limit.saturating_duration_since(begun));
     (figures, why.map_or(Ok(()), |why| Err(failed(plain(&why)))))
 }
 
@@ -71,13 +87,14 @@ fn outcome(
     }
 }
 
-/// In the new process, which goes with root's.
-fn as_user(
+/// Does something in the new process, which goes with root's.
+fn as_user<T>(
     root: Pid,
     user_dir: BorrowedFd<'_>,
     owner: &Stat,
-    keeping: Duration,
-) -> Result<(JobFigures, Option<String>)> {
+    act: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    detach_stdio();
     let what = || format!("becoming user {}", owner.st_uid);
     let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
     let memory = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
@@ -97,7 +114,7 @@ fn as_user(
         }
     };
     become_user().context(what)?;
-    job_supervisor::stop_job(keeping)
+    act()
 }
 
 /// Only the effective uid is the user's, and that of file systems, which follows it.
