@@ -8,7 +8,8 @@ use skiff_env::job_records::JobFigures;
 use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::Result;
-use skiff_spec::job::names::{JOBS, TEMPORARY};
+use skiff_spec::job::names::{JOB_ENDED, JOBS, TEMPORARY};
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 use crate::job::USER;
@@ -109,7 +110,7 @@ pub fn remove_job(
         figures: JobFigures::default(),
     };
     let removed = job_dirs.iter().map(|dir| end.remove_user_dir(dir)).fold(links, Result::and);
-    count(context, &end.figures);
+    count(context, &end.figures, || jobs.as_ref().and_then(|jobs| lasted(jobs, &name)));
     if stays_if_failed && removed.is_err() {
         return removed;
     }
@@ -167,13 +168,22 @@ impl JobEnd {
     }
 }
 
+/// How long a job was on this node, by what only root can write: the prolog's link, and the plug-in's note that it is over.
+fn lasted(jobs: &TrustedDir, name: &str) -> Option<Duration> {
+    let job = jobs.dir(name).ok()?;
+    let seconds = |name: &str| u64::try_from(job.stat(name).ok()??.st_mtime).ok();
+    let begun = seconds(USER)?;
+    let ended = seconds(JOB_ENDED).unwrap_or_else(now);
+    Some(Duration::from_secs(ended.saturating_sub(begun)))
+}
+
 /// Adds what the job has needed to the node's figures, where the site wants them.
-fn count(context: &UserContext, figures: &JobFigures) {
+fn count(context: &UserContext, figures: &JobFigures, lasted: impl FnOnce() -> Option<Duration>) {
     let dir = Path::new(&context.config.slurm.metrics);
     if dir.as_os_str().is_empty() {
         return;
     }
-    if let Err(e) = metrics::add(dir, figures) {
+    if let Err(e) = metrics::add(dir, figures, lasted()) {
         // Figures are not what a node is drained for.
         output::complain(&e);
     }
