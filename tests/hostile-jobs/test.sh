@@ -1,5 +1,5 @@
 # What root does at a job's begin and end, with mallory at it: the process that acts as her there is out of her reach, she gets no memory of root's,
-# and the files that she leaves, be they hundreds of thousands, hold up no job of bob's.
+# and what she leaves, be it processes that do not end or hundreds of thousands of files, holds up no job of bob's.
 . "$(dirname "$0")/../lib.sh"
 cp "$here"/*.py /shared
 jobs=/var/cache/skiff/jobs
@@ -57,6 +57,44 @@ ok epilog 9200
 eventually 5 grep -q asked held
 enough reached 'the end of her job'
 test ! -e $jobs/9200 || fail "$jobs/9200 is left"
+
+# ---- What she has left on a node whose epilog was killed. What does not end there holds up one epilog of bob's, and then nothing else that is left.
+left_over() { # JOB
+    ok prolog "$1" mallory
+    touch /run/skiff/jobs/"$1"/ended
+}
+left_over 9210
+holds=()
+for part in a b; do
+    start mallory python3 /shared/hold.py $jobs/9210/$part >held.$part
+    pids+=($started) holds+=($started)
+    eventually 5 grep -q ready held.$part
+done
+left_over 9211
+ok bobs_begin
+since=$(now_ms)
+ok bobs_end
+took=$(($(now_ms) - since))
+[ $took -ge 3000 ] && [ $took -lt 8000 ] || fail "with what mallory has left bob's job ended within $took ms"
+ok bobs_begin
+since=$(now_ms)
+ok bobs_end
+took=$(($(now_ms) - since))
+[ $took -lt 2000 ] || fail "once more: $took ms"
+equal "$(ls -d /run/skiff/jobs/921? $jobs/921? | xargs)" "/run/skiff/jobs/9210 $jobs/9210" 'left'
+kill "${holds[@]}"
+ok skiff sweep
+equal "$(ls /run/skiff/jobs)" '' 'left after a sweep'
+# Nor does a program that runs as root because she calls it, by the name of one of Slurm's, keep what a job has left.
+left_over 9212
+start mallory bash -c 'mkfifo asks; exec 5<>asks; exec -a "slurmstepd: [9212.batch]" su bob <&5' >asked 2>&1
+pids+=($started)
+eventually 5 pgrep -f '^slurmstepd: \[9212\.batch'
+ok bobs_job
+pgrep -f '^slurmstepd: \[9212\.batch' >/dev/null || fail "su has ended: $(cat asked)"
+equal "$(ls /run/skiff/jobs)" '' 'left'
+kill "$started"
+as mallory rm asks
 
 # ---- What begins her steps as her has a pipe to slurmstepd, no file of root's.
 ok as mallory skiff env create dev

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::process::getuid;
+use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use skiff_site::TrustedDir;
@@ -126,15 +126,15 @@ pub struct JobRecords {
 }
 
 impl JobRecords {
-    /// Opens the records of a depot, if there are any.
+    /// Opens the records of a depot, if there are any. (In a node's epilog only the effective uid is the user's.)
     pub fn find(depot: &Path) -> Result<Option<Self>> {
-        let dir = TrustedDir::find(&depot.join(RECORDS), getuid().as_raw())?;
+        let dir = TrustedDir::find(&depot.join(RECORDS), geteuid().as_raw())?;
         Ok(dir.map(|dir| Self { dir }))
     }
 
     /// The same to be written to; nothing where there is no depot, as before its file system is mounted.
     pub fn make(depot: &Path) -> Result<Option<Self>> {
-        let Some(depot) = TrustedDir::find(depot, getuid().as_raw())? else { return Ok(None) };
+        let Some(depot) = TrustedDir::find(depot, geteuid().as_raw())? else { return Ok(None) };
         if depot.stat(SNAPSHOTS)?.is_none() {
             return Ok(None);
         }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn records_are_written_read_marked_and_removed() {
         let path = std::env::temp_dir().join(format!("skiff-job-records.{}", std::process::id()));
-        let depot = TrustedDir::make(&path, getuid().as_raw(), 0o700).expect("a directory");
+        let depot = TrustedDir::make(&path, geteuid().as_raw(), 0o700).expect("a directory");
         assert!(JobRecords::make(&path).expect("asked").is_none(), "no depot yet");
         depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
         assert!(JobRecords::find(&path).expect("asked").is_none(), "nothing was noted yet");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::{Pid, PidfdFlags, Signal, getuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::positive_pid;
@@ -56,7 +56,8 @@ fn find(dir: &Path) -> Option<(Pid, OwnedFd)> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().and_then(positive_pid);
     fs::read_dir("/proc").ok()?.flatten().filter_map(number).find_map(|pid| {
         let about = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        if !fs::metadata(&about).is_ok_and(|found| found.uid() == getuid().as_raw()) {
+        // (In a node's epilog only the effective uid is the user's.)
+        if !fs::metadata(&about).is_ok_and(|found| found.uid() == geteuid().as_raw()) {
             return None;
         }
         // Before anything is looked at: what is found is of this process then, not of a later one of its number.

@@ -276,10 +276,15 @@ pub fn at_end(context: &UserContext, dir: &Path) {
     }
 }
 
+/// Whether the changes of a root are to be kept yet. Whoever makes a directory of such a name, or a note that nobody understands, is waited for by
+/// nobody.
+pub fn is_awaited(dir: &Path) -> bool {
+    is_kept(dir) && matches!(KeptRoot::awaited(dir), Ok(Some(_)))
+}
+
 /// In the epilog: waits until the supervisor has done so, or it is too late.
 pub fn wait_for(dir: &Path, end: Instant) -> Result<()> {
-    // Whoever makes a directory of such a name, or a note that nobody understands, is waited for by nobody.
-    if !matches!(KeptRoot::awaited(dir), Ok(Some(_))) {
+    if !is_awaited(dir) {
         return Ok(());
     }
     lock::within(end.saturating_duration_since(Instant::now()), || try_lock(dir))?;
@@ -360,7 +365,7 @@ mod tests {
     fn only_a_root_with_a_note_is_waited_for_and_a_new_one_again() {
         let dir = std::env::temp_dir().join(format!("skiff-commit.{}.kept", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory");
-        let is_awaited = || matches!(KeptRoot::awaited(&dir), Ok(Some(_)));
+        let is_awaited = || is_awaited(&dir);
         assert!(!is_awaited());
         fs::write(dir.join(HERE), "anything").expect("a note");
         assert!(!is_awaited());

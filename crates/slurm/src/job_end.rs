@@ -2,61 +2,88 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skiff_env::job_records::JobFigures;
 use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::Result;
-use skiff_spec::job::names::{JOBS, TEMPORARY};
+use skiff_spec::job::names::{JOB_ENDED, JOBS, TEMPORARY};
+use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 use crate::job::USER;
-use crate::stop::stop_job;
+use crate::stop::{StopTimes, stop_job};
 use crate::{metrics, tmp_quota, trash};
 
 /// How long it may take to note in the depot what became of the job's changes, beside the time that keeping them may take.
 const NOTING: Duration = Duration::from_secs(20);
 
-/// How long the end of a job may take.
+/// How long the end of a job may take, for all of its directories together: whoever holds up one of them is not to have that time again for each.
 #[derive(Clone, Copy)]
 pub struct EndLimits {
-    /// To end its processes.
-    ending: Duration,
-    /// To keep what was changed on this node, and to note that.
-    keeping: Duration,
+    /// Until its processes have ended.
+    ended: Duration,
+    /// Where something that was changed on this node is to be kept: until that is done.
+    kept: Duration,
+    /// The same, until it is noted, too.
+    noted: Duration,
     /// To remove what the job's user has left on the disk, be it millions of files.
     removing: Duration,
     /// Whether directories stay of what does not end.
     leaves_running: bool,
+    /// Whether what keeps changes longer than that goes on.
+    leaves_keeping: bool,
 }
 
 impl EndLimits {
     /// In the job's own epilog, or where nobody else's job waits.
     pub fn own(context: &UserContext) -> Self {
+        Self::with_commit(skiff_env::commit::time_limit(context))
+    }
+
+    /// The plug-in ends an epilog after 400 s.
+    fn with_commit(limit: Duration) -> Self {
+        let ended = Duration::from_secs(60);
         Self {
-            ending: Duration::from_secs(60),
-            keeping: skiff_env::commit::time_limit(context) + NOTING,
+            ended,
+            kept: ended + limit,
+            noted: ended + limit + NOTING,
             removing: Duration::from_secs(10),
             leaves_running: false,
+            leaves_keeping: false,
         }
     }
 
     /// In the prolog of the same job, requeued, which the plug-in ends after a minute.
     pub const IN_PROLOG: Self = Self {
-        ending: Duration::from_secs(10),
-        keeping: Duration::from_secs(15),
+        ended: Duration::from_secs(10),
+        kept: Duration::from_secs(20),
+        noted: Duration::from_secs(25),
         removing: Duration::from_millis(200),
         leaves_running: false,
+        leaves_keeping: false,
     };
 
-    /// In the epilog of another job, for which another user waits. What does not end is left to be found again.
-    pub fn in_anothers(context: &UserContext) -> Self {
+    /// In the epilog of another job, for which another user waits: no longer than `left`. What does not end is left to be found again, and so is
+    /// what keeps changes, unless it was asked to end long ago.
+    pub fn in_anothers(left: Duration, asked_long_ago: bool) -> Self {
         Self {
-            ending: Duration::from_secs(10),
-            removing: Duration::from_millis(200),
+            ended: left,
+            kept: left.saturating_sub(Duration::from_secs(1)),
+            noted: left,
             leaves_running: true,
-            ..Self::own(context)
+            leaves_keeping: !asked_long_ago,
+            ..Self::IN_PROLOG
+        }
+    }
+
+    fn from(&self, begun: Instant) -> StopTimes {
+        StopTimes {
+            ended: begun + self.ended,
+            kept: begun + self.kept,
+            noted: begun + self.noted,
+            leaves_keeping: self.leaves_keeping,
         }
     }
 }
@@ -74,9 +101,17 @@ pub fn remove_job(
         Some(jobs) => add_linked(jobs, &name, job_dirs),
         None => Ok(()),
     };
-    let removed =
-        job_dirs.iter().map(|dir| remove_user_dir(context, dir, id, limits)).fold(links, Result::and);
-    if limits.leaves_running && removed.is_err() {
+    let stays_if_failed = limits.leaves_running;
+    let mut end = JobEnd {
+        id,
+        stop: limits.from(Instant::now()),
+        removing: limits.removing,
+        leaves_running: limits.leaves_running,
+        figures: JobFigures::default(),
+    };
+    let removed = job_dirs.iter().map(|dir| end.remove_user_dir(dir)).fold(links, Result::and);
+    count(context, &end.figures, || jobs.as_ref().and_then(|jobs| lasted(jobs, &name)));
+    if stays_if_failed && removed.is_err() {
         return removed;
     }
     jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
@@ -98,38 +133,57 @@ fn add_linked(jobs: &TrustedDir, name: &str, job_dirs: &mut Vec<TrustedDir>) -> 
     Ok(())
 }
 
-fn remove_user_dir(
-    context: &UserContext,
-    job_dirs: &TrustedDir,
+/// A job that is being ended.
+struct JobEnd {
     id: u32,
-    EndLimits { ending, keeping, removing, leaves_running }: EndLimits,
-) -> Result<()> {
-    let name = id.to_string();
-    let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
-    // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-    let (figures, stopped) = stop_job(id, &user_dir, &owner, (ending, keeping));
-    if leaves_running && stopped.is_err() {
-        return stopped;
+    stop: StopTimes,
+    /// What is left of the time to remove files.
+    removing: Duration,
+    leaves_running: bool,
+    /// What the directories that were removed have told.
+    figures: JobFigures,
+}
+
+impl JobEnd {
+    fn remove_user_dir(&mut self, job_dirs: &TrustedDir) -> Result<()> {
+        let (id, name) = (self.id, self.id.to_string());
+        let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
+        // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
+        let (figures, stopped) = stop_job(id, &user_dir, &owner, self.stop);
+        if self.leaves_running && stopped.is_err() {
+            return stopped;
+        }
+        self.figures.add(figures);
+        trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
+        tmp_quota::forget(user_dir.as_fd());
+        let begun = Instant::now();
+        if !trash::empty_of(job_dirs, owner.st_uid, self.removing)? {
+            let (seconds, uid) = (begun.elapsed().as_secs_f64(), owner.st_uid);
+            output::note(&format!(
+                "job {id}: after {seconds:.1} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
+            ));
+        }
+        self.removing = self.removing.saturating_sub(begun.elapsed());
+        stopped
     }
-    count(context, &figures);
-    trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
-    tmp_quota::forget(user_dir.as_fd());
-    if !trash::empty_of(job_dirs, owner.st_uid, removing)? {
-        let (seconds, uid) = (removing.as_secs_f64(), owner.st_uid);
-        output::note(&format!(
-            "job {id}: after {seconds} s files of user {uid} are still there; later jobs on this node, or `skiff sweep`, remove them"
-        ));
-    }
-    stopped
+}
+
+/// How long a job was on this node, by what only root can write: the prolog's link, and the plug-in's note that it is over.
+fn lasted(jobs: &TrustedDir, name: &str) -> Option<Duration> {
+    let job = jobs.dir(name).ok()?;
+    let seconds = |name: &str| u64::try_from(job.stat(name).ok()??.st_mtime).ok();
+    let begun = seconds(USER)?;
+    let ended = seconds(JOB_ENDED).unwrap_or_else(now);
+    Some(Duration::from_secs(ended.saturating_sub(begun)))
 }
 
 /// Adds what the job has needed to the node's figures, where the site wants them.
-fn count(context: &UserContext, figures: &JobFigures) {
+fn count(context: &UserContext, figures: &JobFigures, lasted: impl FnOnce() -> Option<Duration>) {
     let dir = Path::new(&context.config.slurm.metrics);
     if dir.as_os_str().is_empty() {
         return;
     }
-    if let Err(e) = metrics::add(dir, figures) {
+    if let Err(e) = metrics::add(dir, figures, lasted()) {
         // Figures are not what a node is drained for.
         output::complain(&e);
     }
@@ -144,4 +198,31 @@ fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
         }
     }
     Ok(removed?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_job_takes_less_than_the_plug_in_allows() {
+        let longest = EndLimits::with_commit(Duration::from_secs(240));
+        let rest = longest.removing + crate::leftovers::IN_ALL;
+        assert!(longest.noted + rest < Duration::from_secs(360), "of 400 s");
+        let begun = Instant::now();
+        let own = EndLimits::with_commit(Duration::from_secs(30)).from(begun);
+        assert_eq!(own.limit(false), begun + Duration::from_secs(60));
+        assert_eq!(own.limit(true), begun + Duration::from_secs(110));
+    }
+
+    #[test]
+    fn another_user_waits_no_longer_though_something_is_to_be_kept() {
+        let (begun, left) = (Instant::now(), Duration::from_secs(3));
+        for asked_long_ago in [false, true] {
+            let limits = EndLimits::in_anothers(left, asked_long_ago);
+            let stop = limits.from(begun);
+            assert_eq!([true, false].map(|keeps| stop.limit(keeps)), [begun + left; 2]);
+            assert_eq!(stop.leaves_keeping, !asked_long_ago);
+        }
+    }
 }

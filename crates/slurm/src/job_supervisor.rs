@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::{note_upper, time_limit};
@@ -17,7 +17,7 @@ use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_spec::config::NodeLayers;
-use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::TEMPORARY;
 use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::plan::Upper;
@@ -163,12 +163,19 @@ pub fn end_earlier_run(context: &UserContext, job: &SlurmJob) -> Result<()> {
     fs::rename(&dir, job.user_dir().join(format!("earlier.{}.{}", now(), std::process::id()))).context(shown)
 }
 
-/// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with
-/// an environment of their own). `limit`: how long what was changed in one may take to be kept. Gives the job's figures, also when something
-/// does not end.
-pub fn stop_job(limit: Duration) -> Result<(JobFigures, Option<String>)> {
+/// Whether something that was changed in a root of the job is to be kept yet. (As in [`stop_job`], this process is in the job's directory.)
+pub fn keeps_changes() -> Result<bool> {
     let dir = Path::new(".");
-    let stopped = stop_all(dir, limit);
+    let mut entries = fs::read_dir(dir).context(|| dir.display().to_string())?.flatten().take(MOST_ROOTS);
+    Ok(entries.any(|entry| commit::is_awaited(&entry.path())))
+}
+
+/// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with
+/// an environment of their own). `kept`: until when what was changed in one may be kept; who is not done by then goes on if `leaves_keeping`,
+/// and is ended otherwise. Gives the job's figures, also when something does not end.
+pub fn stop_job(kept: Instant, leaves_keeping: bool) -> Result<(JobFigures, Option<String>)> {
+    let dir = Path::new(".");
+    let stopped = stop_all(dir, kept, leaves_keeping);
     let mut figures = JobFigures::default();
     for entry in fs::read_dir(dir).context(|| dir.display().to_string())?.flatten().take(MOST_ROOTS) {
         let path = entry.path();
@@ -180,7 +187,7 @@ pub fn stop_job(limit: Duration) -> Result<(JobFigures, Option<String>)> {
     Ok((figures, stopped.err().map(|e| e.message)))
 }
 
-fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
+fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
     let mut roots = vec![];
     for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
         let path = entry.context(|| dir.display().to_string())?.path();
@@ -195,17 +202,35 @@ fn stop_all(dir: &Path, limit: Duration) -> Result<()> {
     let (kept, others): (Vec<_>, Vec<_>) = roots.into_iter().partition(|path| commit::is_kept(path));
     let end_at = |path: &PathBuf| control::end_at(path).map(drop);
     let ended = others.iter().chain(&kept).map(end_at).fold(Ok(()), Result::and);
-    let end = Instant::now() + limit;
     let stop = |path: &PathBuf| control::stop_at(path).map(drop);
+    let stop_kept = |path: &PathBuf| {
+        commit::wait_for(path, kept_by)?;
+        if leaves_keeping && commit::is_awaited(path) {
+            return Err(Error::new(format!("{}: its changes are still being kept", path.display())));
+        }
+        stop(path).and(commit::note_if_lost(path))
+    };
     // What one has left keeps no other from being removed.
-    let stopped =
-        kept.iter().map(|path| commit::wait_for(path, end).and(stop(path)).and(commit::note_if_lost(path)));
-    stopped.chain(others.iter().map(stop)).fold(ended, Result::and)
+    kept.iter().map(stop_kept).chain(others.iter().map(stop)).fold(ended, Result::and)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::reason;
+    use super::*;
+
+    #[test]
+    fn what_keeps_changes_goes_on_in_the_epilog_of_anothers_job() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().join("a1a1.kept");
+        fs::create_dir(&root).expect("a root");
+        let id = "a1".repeat(32);
+        let spec = format!(
+            r#"{{"environment":"dev","snapshot":"{id}","depot":"/nowhere","commit":{{"nodes":"all"}}}}"#
+        );
+        fs::write(root.join("commit-here"), format!("7\nn1\na1a1.kept.67\n1\n{spec}\n")).expect("a note");
+        let why = stop_all(dir.path(), Instant::now(), true).map_err(|e| e.message).expect_err("a fault");
+        assert!(commit::is_awaited(&root) && why.ends_with("still being kept"), "{why}");
+    }
 
     #[test]
     fn a_kernel_without_erofs_is_the_reason() {

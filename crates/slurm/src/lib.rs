@@ -23,6 +23,7 @@ mod save;
 mod signals;
 mod start_record;
 mod step;
+mod stepd;
 mod stop;
 mod submit;
 mod task;

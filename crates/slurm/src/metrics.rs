@@ -1,7 +1,7 @@
 //! What jobs have needed on this node, summed up for node_exporter's textfile collector.
 //!
-//! The figures come from processes of the jobs' users, who can make them say anything of their own jobs: they are numbers of a few kinds, none
-//! of which is taken to be larger than it can be.
+//! The figures come from processes of the jobs' users, who can make them say anything of their own jobs. They are numbers of a few kinds, and all
+//! of a job's together are taken to be no larger than what it can have needed while it was there.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
-use skiff_env::job_records::{JobFigures, StartPart};
+use skiff_env::job_records::JobFigures;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::lock::within;
@@ -24,10 +24,14 @@ const RUN: &str = "/run/skiff";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Largest part of a job's start that is counted, in bytes.
-const MOST_BYTES: u64 = 1 << 46;
+/// Most bytes that are counted of a job.
+const MOST_BYTES: u64 = 1 << 40;
+/// The same for each second that it was there: more than a node's network brings.
+const MOST_BYTES_A_SECOND: u64 = 16 << 30;
 /// Longest time for a part of a job's start that is counted, in milliseconds.
 const MOST_MS: u64 = 3_600_000;
+/// Where a counter begins again, which Prometheus takes for a restart: larger numbers of its lose their last digits.
+const LARGEST: u64 = 1 << 53;
 /// Most parts of a job's start, and most commits of each result, that are counted on one node.
 const MOST_PARTS: usize = 64;
 
@@ -48,17 +52,27 @@ impl Counters {
     fn add(&mut self, family: &str, labels: &str, value: u64) {
         if let Some(at) = FAMILIES.iter().position(|(name, ..)| *name == family) {
             let sum = self.0.entry((at, labels.to_owned())).or_default();
-            // Beyond this numbers of Prometheus lose their last digits.
-            *sum = sum.saturating_add(value).min(1 << 53);
+            *sum = sum.checked_add(value).filter(|sum| *sum <= LARGEST).unwrap_or(0);
         }
     }
 
-    fn add_job(&mut self, figures: &JobFigures) {
-        for StartPart { part, from, bytes, read: _, ms } in figures.parts.iter().take(MOST_PARTS) {
-            let labels = format!(r#"{{part="{}",from="{}"}}"#, part.as_str(), from.as_str());
+    /// `lasted`: how long the job was here, if that is known. What several roots of it have needed at once is cut to that, too.
+    fn add_job(&mut self, figures: &JobFigures, lasted: Option<Duration>) {
+        // Root's times are whole seconds.
+        let lasted = lasted.map(|lasted| lasted + Duration::from_secs(1));
+        let ms = lasted.map_or(MOST_MS, |lasted| u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX));
+        let bytes = lasted.map(|lasted| lasted.as_secs().saturating_mul(MOST_BYTES_A_SECOND));
+        let (mut ms, mut bytes) = (ms, bytes.unwrap_or(MOST_BYTES).min(MOST_BYTES));
+        let within = |left: &mut u64, said: u64| {
+            let counted = said.min(*left);
+            *left -= counted;
+            counted
+        };
+        for part in figures.parts.iter().take(MOST_PARTS) {
+            let labels = format!(r#"{{part="{}",from="{}"}}"#, part.part.as_str(), part.from.as_str());
             self.add("skiff_deploys_total", &labels, 1);
-            self.add("skiff_deploy_bytes_total", &labels, (*bytes).min(MOST_BYTES));
-            self.add("skiff_deploy_seconds_total", &labels, (*ms).min(MOST_MS));
+            self.add("skiff_deploy_bytes_total", &labels, within(&mut bytes, part.bytes));
+            self.add("skiff_deploy_seconds_total", &labels, within(&mut ms, part.ms.min(MOST_MS)));
         }
         let kept = figures.kept.len().min(MOST_PARTS);
         let most = MOST_PARTS as u64;
@@ -71,8 +85,8 @@ impl Counters {
                 self.add("skiff_commits_total", &format!(r#"{{result="{result}"}}"#), number);
             }
         }
-        for bytes in &figures.kept[..kept] {
-            self.add("skiff_commit_bytes_total", "", (*bytes).min(MOST_BYTES));
+        for said in &figures.kept[..kept] {
+            self.add("skiff_commit_bytes_total", "", within(&mut bytes, *said));
         }
     }
 
@@ -117,8 +131,8 @@ fn milliseconds(seconds: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(rest)
 }
 
-/// Adds what a job has needed to the file in `dir`, which readers see whole at any time.
-pub fn add(dir: &Path, figures: &JobFigures) -> Result<()> {
+/// Adds what a job that `lasted` so long has needed to the file in `dir`, which readers see whole at any time.
+pub fn add(dir: &Path, figures: &JobFigures, lasted: Option<Duration>) -> Result<()> {
     if *figures == JobFigures::default() {
         return Ok(());
     }
@@ -138,13 +152,13 @@ pub fn add(dir: &Path, figures: &JobFigures) -> Result<()> {
         read => String::from_utf8_lossy(&read.context(shown)?).into_owned(),
     };
     let mut counters = Counters::parse(&text);
-    counters.add_job(figures);
+    counters.add_job(figures, lasted);
     Ok(dir.write(FILE, counters.to_text().as_bytes(), 0o644)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use skiff_env::job_records::{StartOrigin, StartPartKind};
+    use skiff_env::job_records::{StartOrigin, StartPart, StartPartKind};
 
     use super::*;
 
@@ -164,8 +178,8 @@ mod tests {
             unchanged: 0,
             failed: 1,
         };
-        counters.add_job(&figures);
-        counters.add_job(&figures);
+        counters.add_job(&figures, Some(Duration::from_secs(2)));
+        counters.add_job(&figures, None);
         let text = counters.to_text();
         for line in [
             "# TYPE skiff_deploys_total counter",
@@ -184,17 +198,42 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_have_needed_is_cut() {
-        let mut counters = Counters::default();
+    fn all_of_a_job_together_is_no_more_than_its_time_allows() {
         let parts = vec![part(StartPartKind::Image, StartOrigin::Registry, u64::MAX, u64::MAX); 1000];
-        counters.add_job(&JobFigures { parts, kept: vec![u64::MAX; 1000], unchanged: u64::MAX, failed: 0 });
-        for ((family, _), value) in &counters.0 {
-            assert!(*value <= MOST_PARTS as u64 * MOST_BYTES, "{family} {value}");
+        let lie = JobFigures { parts, kept: vec![u64::MAX; 1000], unchanged: u64::MAX, failed: 0 };
+        for (lasted, ms, bytes) in [
+            (Some(Duration::ZERO), 1000, MOST_BYTES_A_SECOND),
+            (Some(Duration::from_secs(3)), 4000, 4 * MOST_BYTES_A_SECOND),
+            (Some(Duration::from_secs(1_000_000)), MOST_PARTS as u64 * MOST_MS, MOST_BYTES),
+            (None, MOST_MS, MOST_BYTES),
+        ] {
+            let mut counters = Counters::default();
+            counters.add_job(&lie, lasted);
+            let sum = |wanted: &str| {
+                let own = counters.0.iter().filter(|((family, _), _)| FAMILIES[*family].0 == wanted);
+                own.map(|(_, value)| *value).sum::<u64>()
+            };
+            assert_eq!(sum("skiff_deploy_seconds_total"), ms, "{lasted:?}");
+            assert_eq!(
+                sum("skiff_deploy_bytes_total") + sum("skiff_commit_bytes_total"),
+                bytes,
+                "{lasted:?}"
+            );
+            assert_eq!(sum("skiff_deploys_total"), MOST_PARTS as u64);
         }
-        let before = "skiff_commit_bytes_total 18446744073709551615\nother 5\nskiff_deploys_total x\n# x\n\n";
-        assert_eq!(
-            Counters::parse(before).to_text().lines().last(),
-            Some("skiff_commit_bytes_total 9007199254740992")
-        );
+    }
+
+    #[test]
+    fn a_counter_at_its_end_begins_again() {
+        for before in [LARGEST, LARGEST - 9, u64::MAX] {
+            let text = format!("skiff_commit_bytes_total {before}\nother 5\nskiff_deploys_total x\n# x\n\n");
+            let mut counters = Counters::parse(&text);
+            for _ in 0..2 {
+                counters.add_job(&JobFigures { kept: vec![10], ..JobFigures::default() }, None);
+            }
+            let text = counters.to_text();
+            let value = text.lines().last().and_then(|line| line.strip_prefix("skiff_commit_bytes_total "));
+            assert!(value.is_some_and(|value| ["10", "20"].contains(&value)), "{text}");
+        }
     }
 }

@@ -15,7 +15,8 @@ use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
 use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
-use crate::leftovers::{jobs_with_steps, sweep_others};
+use crate::leftovers::{forget_try, sweep_others};
+use crate::stepd::jobs_with_steps;
 use crate::trash;
 
 /// How long an epilog may, in the end, remove what is still on the disk of the jobs of all users.
@@ -69,7 +70,10 @@ fn remove_earlier_run(context: &UserContext, id: u32) -> Result<()> {
     }
     // One that could not be removed belongs to this run from here on.
     match TrustedDir::find(&dir(id), 0)? {
-        Some(here) if here.stat(JOB_ENDED)?.is_some() => Ok(here.remove_file(JOB_ENDED)?),
+        Some(here) if here.stat(JOB_ENDED)?.is_some() => {
+            forget_try(&here)?;
+            Ok(here.remove_file(JOB_ENDED)?)
+        }
         _ => Ok(()),
     }
 }

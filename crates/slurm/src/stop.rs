@@ -2,6 +2,11 @@
 //!
 //! That process comes from root and cannot be traced: it is never dumpable as the user's, and starts no program, since `execve` would make it
 //! dumpable again. Whoever could trace it would run code outside of every job, in slurmd's cgroup, with descriptors of root's.
+//!
+//! Nor can the user send it signals: who stops it would hold up the node. The kernel lets a process be signalled by whoever has its real or saved
+//! uid, so these are ones that nobody has, and only the effective uid is the user's: by that files are opened, sockets say who their peer is, and
+//! the job's processes are killed. From here on it has no capability, and to become that nobody is all that the other two let it do. (A PID
+//! namespace would not do: the processes of the outer one, the user's among them, see and signal those in it.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -26,28 +31,47 @@ const MEMORY: u64 = 256 << 20;
 /// No reason for a failure is longer, in characters.
 const LONGEST: usize = 4 << 10;
 
-/// Ends all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. That may take as long as `ending` says, and
-/// to keep what was changed in it as long as `keeping`. Gives the job's figures beside what failed.
-pub fn stop_job(
-    job: u32,
-    user_dir: &OwnedFd,
-    owner: &Stat,
-    (ending, keeping): (Duration, Duration),
-) -> (JobFigures, Result<()>) {
+/// A uid that no process and no file of anybody's has: 2^32 - 2, by which the helper calls `getent`, too.
+const NOBODY: u32 = u32::MAX - 1;
+
+/// Until when the end of a job may take, in all its directories.
+#[derive(Clone, Copy)]
+pub struct StopTimes {
+    /// Until its processes have ended.
+    pub ended: Instant,
+    /// Where changes are to be kept: until that is done.
+    pub kept: Instant,
+    /// The same, until it is noted, too.
+    pub noted: Instant,
+    /// Whether what keeps changes longer than that goes on.
+    pub leaves_keeping: bool,
+}
+
+impl StopTimes {
+    /// When all is to be done.
+    pub fn limit(&self, keeps_changes: bool) -> Instant {
+        if keeps_changes { self.noted } else { self.ended }
+    }
+}
+
+/// Ends all that runs of a job; its sockets are in the user's part of the job's directory, `user_dir`. Gives the job's figures beside what failed.
+pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, times: StopTimes) -> (JobFigures, Result<()>) {
     let what = || format!("job {job}: ending what is left of it as user {}", owner.st_uid);
     let failed = |why: String| Error::new(format!("{}: {why}", what()));
-    let root = getpid();
-    let child = ReportingChild::begin(
-        "its process",
-        CloneFlags::NONE,
-        Descriptors::Only(&[user_dir.as_fd()]),
-        || {
-            detach_stdio();
-            as_user(root, user_dir.as_fd(), owner, keeping)
-        },
-    );
-    let limit = ending + keeping;
-    let (figures, why) = outcome(child.and_then(|child| child.end_by(Instant::now() + limit)), limit);
+    let (begun, root) = (Instant::now(), getpid());
+    let (name, flags, kept) = ("its process", CloneFlags::NONE, [user_dir.as_fd()]);
+    let keeps = ReportingChild::begin(name, flags, Descriptors::Only(&kept), || {
+        as_user(root, user_dir.as_fd(), owner, job_supervisor::keeps_changes)
+    });
+    // Who only says that changes are to be kept holds up the end of their own job.
+    let keeps = keeps.and_then(|child| child.end_by(times.ended));
+    let limit = times.limit(matches!(keeps, Ok(Some(true))));
+    let stop = || job_supervisor::stop_job(times.kept, times.leaves_keeping);
+    let stopped = ReportingChild::begin(name, flags, Descriptors::Only(&kept), || {
+        as_user(root, user_dir.as_fd(), owner, stop)
+    });
+    let stopped = stopped.and_then(|child| child.end_by(limit));
+    let (figures, why) = outcome(stopped, limit.saturating_duration_since(begun));
     (figures, why.map_or(Ok(()), |why| Err(failed(plain(&why)))))
 }
 
@@ -63,13 +87,14 @@ fn outcome(
     }
 }
 
-/// In the new process, which goes with root's.
-fn as_user(
+/// Does something in the new process, which goes with root's.
+fn as_user<T>(
     root: Pid,
     user_dir: BorrowedFd<'_>,
     owner: &Stat,
-    keeping: Duration,
-) -> Result<(JobFigures, Option<String>)> {
+    act: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    detach_stdio();
     let what = || format!("becoming user {}", owner.st_uid);
     let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
     let memory = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
@@ -79,7 +104,7 @@ fn as_user(
         set_no_new_privs(true)?;
         set_thread_groups(&[])?;
         set_thread_res_gid(gid, gid, gid)?;
-        set_thread_res_uid(uid, uid, uid)?;
+        set_uids(uid)?;
         // The kernel resets both as the uid changes: the one to `fs.suid_dumpable`, which may be 1, and the other to none.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -89,7 +114,17 @@ fn as_user(
         }
     };
     become_user().context(what)?;
-    job_supervisor::stop_job(keeping)
+    act()
+}
+
+/// Only the effective uid is the user's, and that of file systems, which follows it.
+fn set_uids(uid: Uid) -> rustix::io::Result<()> {
+    let nobody = Uid::from_raw(NOBODY);
+    match set_thread_res_uid(nobody, uid, nobody) {
+        // A container's user namespace may have fewer uids.
+        Err(Errno::INVAL) => set_thread_res_uid(uid, uid, uid),
+        set => set,
+    }
 }
 
 /// Names that the user has chosen are not to steer the terminal on which somebody reads root's log.

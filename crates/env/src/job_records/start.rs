@@ -174,6 +174,16 @@ pub struct JobFigures {
     pub failed: u64,
 }
 
+impl JobFigures {
+    /// Adds those of another directory of the job.
+    pub fn add(&mut self, other: Self) {
+        self.parts.extend(other.parts);
+        self.kept.extend(other.kept);
+        self.unchanged = self.unchanged.saturating_add(other.unchanged);
+        self.failed = self.failed.saturating_add(other.failed);
+    }
+}
+
 impl StartRecord {
     /// Writes it for the end of the job into its directory.
     pub fn write_beside(&self, dir: &Path) -> Result<()> {
