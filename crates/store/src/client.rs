@@ -152,12 +152,12 @@ pub fn import(
 }
 
 /// Has a layer of an environment taken into the trusted store, unless it is there. `send` writes the layer to the socket that it gets, which
-/// fails with `EPIPE` if the writer reads no more. Says whether it was there already.
+/// fails with `EPIPE` if the writer reads no more. Says how long others who make the same layer were waited for.
 pub fn add_layer(
     helper: &Path,
     layer: LayerRequest,
     send: impl FnOnce(UnixStream) -> skiff_snapshot::Result<()> + Send,
-) -> Result<bool> {
+) -> Result<Duration> {
     let id = layer.id;
     let mut writer = Writer::start(helper)?;
     let (ours, theirs) = UnixStream::pair().context(|| "socket for a layer")?;
@@ -170,12 +170,12 @@ pub fn add_layer(
         (sending.join().unwrap_or_else(|panic| resume_unwind(panic)), reply)
     });
     match reply {
-        Ok((StoreReply::Layer { there, removed }, _)) => {
+        Ok((StoreReply::Layer { removed, waited_ms, .. }, _)) => {
             if removed > 0 {
                 // What was removed takes room until it is let go of.
                 release_by(helper).ignore_error("the next one lets go of it, or `skiff sweep`");
             }
-            Ok(there)
+            Ok(Duration::from_millis(waited_ms.into()))
         }
         Ok(_) => Err(Error::OtherAnswer(format!("layer {id}"))),
         // If the writer has hung up, it says why; otherwise what the sender has met is why the writer had too little.

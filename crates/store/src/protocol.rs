@@ -70,6 +70,8 @@ pub struct LayerRequest {
     pub budget: u64,
     /// All layers of its snapshot: none of them goes to make room for another.
     pub snapshot: Vec<ImageId>,
+    /// For how many milliseconds another user who makes the same layer is waited for at most: what is left of what a start spends on that.
+    pub patience_ms: u32,
 }
 
 /// Who the user is to a server.
@@ -115,6 +117,8 @@ pub enum StoreReply {
         there: bool,
         /// How many others of this user's went for it.
         removed: usize,
+        /// For how many milliseconds another process that makes the same layer was waited for.
+        waited_ms: u32,
     },
     /// What is known of the image whose file, open, follows.
     Opened(Box<ImageMetadata>),

@@ -25,7 +25,7 @@ use crate::error::{Error, Result, talk};
 use crate::fetcher::process;
 use crate::fetcher::{Fetcher, RemoteFetcher};
 use crate::import::ImportJob;
-use crate::layer::{self, LayerJob, ReceivedLayer};
+use crate::layer::{self, LayerJob, Pace, ReceivedLayer};
 use crate::listing;
 use crate::protocol::{CheckedImage, LayerRequest, LayerState, StoreReply, StoreRequest};
 use crate::pull::{LayerProgress, PullJob, PullWatch, Pulled, pull};
@@ -147,11 +147,12 @@ fn take_layer(
         return Err(Error::Misused("layers are mounted by kernels with EROFS only"));
     }
     let store = asked.open()?;
-    let job = LayerJob { store: &store, uid: asked.uid, wanted, sent };
+    let job = LayerJob { store: &store, uid: asked.uid, wanted, sent, pace: Pace::default() };
     // A user who does not hear of it goes on waiting, as they would.
     let mut waiting = || drop(ipc::send(socket, &StoreReply::Waiting));
-    let ReceivedLayer { there, removed } = layer::receive(&job, &mut waiting)?;
-    ipc::send(socket, &StoreReply::Layer { there, removed }).map_err(talk)
+    let ReceivedLayer { there, removed, waited } = layer::receive(&job, &mut waiting)?;
+    let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
+    ipc::send(socket, &StoreReply::Layer { there, removed, waited_ms }).map_err(talk)
 }
 
 /// The site's, from who sees the host's files.

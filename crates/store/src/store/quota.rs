@@ -3,7 +3,7 @@
 //! An image counts in full for everybody who may use it: nobody's share grows because somebody else has let go. What a user is about to
 //! have counts as it grows, for all that work for this user at the same time.
 
-use rustix::fs::fstatvfs;
+use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, ftruncate, openat, statat};
 use serde::{Deserialize, Serialize};
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
@@ -75,7 +75,7 @@ impl Store {
         let of_user = format!("for.{uid}.");
         let unfinished = self.list("tmp")?;
         let unfinished = unfinished.iter().filter_map(|name| name.strip_prefix(&of_user));
-        usage.unfinished = unfinished.map(|name| self.bytes_of(&format!("tmp/{name}"))).sum();
+        usage.unfinished = unfinished.map(|name| self.unfinished_bytes(uid, name)).sum();
         for id in self.images_of(uid)? {
             usage.count += 1;
             usage.images += self.image_bytes(id);
@@ -173,6 +173,14 @@ impl Store {
         [names::image(id), names::squashfs(id)].iter().map(|name| self.bytes_of(name)).sum()
     }
 
+    /// How much a file that is being made takes, or what was announced of it.
+    fn unfinished_bytes(&self, uid: u32, name: &str) -> u64 {
+        let name = format!("tmp/{name}");
+        let announced = statat(&self.dir, mark(uid, &name), AtFlags::SYMLINK_NOFOLLOW);
+        let announced = announced.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        self.bytes_of(&name).max(announced)
+    }
+
     pub(super) fn images_of(&self, uid: u32) -> Result<Vec<ImageId>> {
         let user = uid.to_string();
         if !self.list("users")?.contains(&user) {
@@ -205,15 +213,18 @@ impl Store {
 }
 
 impl UnfinishedImage<'_> {
-    /// From now on it counts as one of this user's.
+    /// From now on it counts as one of this user's, with as many bytes as are announced of it even before they are written.
     ///
     /// # Errors
     /// When the store cannot be written to.
-    pub(crate) fn count_for(&mut self, uid: u32) -> Result<()> {
+    pub(crate) fn count_for(&mut self, uid: u32, announced: u64) -> Result<()> {
         let mark = mark(uid, &self.name);
-        self.store.write_new(&mark, b"")?;
-        self.mark = Some(mark);
-        Ok(())
+        let shown = || self.store.shown(&mark);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&self.store.dir, &mark, flags, Mode::from_raw_mode(0o600)).on("create", shown())?;
+        self.mark = Some(mark.clone());
+        // A hole, which takes no room.
+        Ok(ftruncate(&file, announced).on("set the length of", shown())?)
     }
 }
 
@@ -232,7 +243,7 @@ mod tests {
         let Begun::New(mut making) = store.begin((id, 7), Patience::default(), &mut || ()).unwrap() else {
             panic!("it is not there")
         };
-        making.count_for(7).unwrap();
+        making.count_for(7, 0).unwrap();
         let half = vec![1; 512 << 10];
         rustix::io::pwrite(making.file(), &half, 0).unwrap();
         assert_eq!(store.usage_of(7).unwrap().unfinished, 512 << 10);
@@ -243,6 +254,26 @@ mod tests {
         drop(making);
         store.check_quota(7).unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_announced_counts_before_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
+        let announce = |number| {
+            let begun = store.begin((ImageId([number; 32]), 7), Patience::default(), &mut || ()).unwrap();
+            let Begun::New(mut making) = begun else { panic!("it is not there") };
+            making.count_for(7, 600 << 10).unwrap();
+            making
+        };
+        let first = announce(1);
+        assert_eq!(store.usage_of(7).unwrap().unfinished, 600 << 10);
+        store.check_quota(7).unwrap();
+        let _second = announce(2);
+        assert!(matches!(store.check_quota(7), Err(Error::Quota { .. })), "both have been announced");
+        store.check_quota(8).unwrap();
+        drop(first);
+        store.check_quota(7).unwrap();
     }
 
     #[test]
