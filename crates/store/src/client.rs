@@ -70,6 +70,7 @@ fn ask_trusted(
 
 /// The trusted store's writer, and the way to it.
 struct Writer {
+    program: PathBuf,
     helper: Helper,
     socket: UnixStream,
 }
@@ -88,7 +89,7 @@ impl Writer {
         helper.ask(&Request::Store, &[theirs.as_fd()])?;
         drop(theirs);
         match helper.started()? {
-            true => Ok(Some(Self { helper, socket: ours })),
+            true => Ok(Some(Self { program: program.into(), helper, socket: ours })),
             false => {
                 helper.finish();
                 Ok(None)
@@ -109,6 +110,8 @@ impl Writer {
         while let Some(reply) = ipc::receive(&mut self.socket).map_err(talk)? {
             match reply {
                 StoreReply::Failed(fault) => return Err(fault.into()),
+                StoreReply::Removed => release_by(&self.program)
+                    .ignore_error("what stays counts for its user until the next one lets go of it"),
                 reply if reply.is_progress() => heard(reply),
                 reply => {
                     if matches!(reply, StoreReply::Opened(_)) {
@@ -212,7 +215,8 @@ pub fn own(context: &UserContext) -> PathBuf {
 
 /// Nothing mounts what is in there.
 fn in_own<'a>(context: &UserContext, store: &'a Path) -> writer::StoreAccess<'a> {
-    writer::StoreAccess { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
+    let (uid, format, quota) = (context.uid, ImageFormat::Erofs, Quota::Unlimited);
+    writer::StoreAccess { store, uid, format, quota, user: None }
 }
 
 fn ask_own(

@@ -96,6 +96,8 @@ impl std::fmt::Debug for RegistryLogin {
 pub enum StoreReply {
     /// Another process makes the same image.
     Waiting,
+    /// Images are removed that may still be mounted, as the helper keeps mounts: now it can let go of them. The writer waits a moment for that.
+    Removed,
     /// How far the layers are, the lowest first.
     Layers(Vec<LayerState>),
     /// Success: the image is in the store.
@@ -171,7 +173,10 @@ impl StoreReply {
     /// Whether others follow it.
     #[must_use]
     pub fn is_progress(&self) -> bool {
-        matches!(self, StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_))
+        matches!(
+            self,
+            StoreReply::Waiting | StoreReply::Removed | StoreReply::Layers(_) | StoreReply::Lines(_)
+        )
     }
 }
 

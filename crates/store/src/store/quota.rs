@@ -40,7 +40,7 @@ pub struct UserUsage {
     pub uid: u32,
     /// How many images this user may use.
     pub count: u64,
-    /// Bytes of the images' files.
+    /// Bytes of the images' files, also of those that this user was the last to have and that are still in use.
     pub images: u64,
     /// Layers kept for the next pull.
     pub blobs: u64,
@@ -80,6 +80,7 @@ impl Store {
             usage.count += 1;
             usage.images += self.image_bytes(id);
         }
+        usage.images += self.removed_of(uid)?.bytes;
         usage.blobs = match self.all_blobs()?.contains(&format!("blobs/{uid}")) {
             true => self.files(&format!("blobs/{uid}"))?.iter().map(|file| file.bytes).sum(),
             false => 0,
@@ -92,8 +93,9 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub fn usage_of_users(&self) -> Result<Vec<UserUsage>> {
-        let lists = [self.list("users")?, self.list("blobs")?];
-        let mut uids: Vec<u32> = lists.iter().flatten().filter_map(|name| name.parse().ok()).collect();
+        let lists = [self.list("users")?, self.list("blobs")?, self.list("removed")?];
+        let uid = |name: &String| name.split('.').next()?.parse().ok();
+        let mut uids: Vec<u32> = lists.iter().flatten().filter_map(uid).collect();
         uids.sort();
         uids.dedup();
         let all: Vec<UserUsage> = uids.into_iter().map(|uid| self.usage_of(uid)).collect::<Result<_>>()?;
@@ -113,12 +115,16 @@ impl Store {
         let Some(quota) = self.quota_of(uid)? else { return Ok(0) };
         let usage = self.usage_of(uid)?;
         let mut gone = 0;
-        if bytes > 0 && usage.count >= MOST_IMAGES {
+        if bytes > 0 && usage.count + self.removed_of(uid)?.count >= MOST_IMAGES {
             gone = self.give_up_layers(uid, (0, 1), but_for)?;
             if gone == 0 {
                 return Err(Error::TooManyImages { most: MOST_IMAGES });
             }
         }
+        if usage.total().saturating_add(bytes) <= quota {
+            return Ok(gone);
+        }
+        let usage = self.usage_without_removed(usage, quota.saturating_sub(bytes))?;
         if usage.total().saturating_add(bytes) <= quota {
             return Ok(gone);
         }
@@ -130,11 +136,22 @@ impl Store {
         if wanted > quota {
             gone += self.give_up_layers(uid, (wanted - quota, 0), but_for)?;
         }
-        let used = self.usage_of(uid)?.total();
+        let used = self.usage_without_removed(self.usage_of(uid)?, quota.saturating_sub(bytes))?.total();
         if used.saturating_add(bytes) <= quota {
             return Ok(gone);
         }
         Err(Error::Quota { used, more: bytes, quota })
+    }
+
+    /// What a user takes up when images that are removed are let go of, where they are only kept mounted; if no more than `most` is left then.
+    fn usage_without_removed(&self, usage: UserUsage, most: u64) -> Result<UserUsage> {
+        let removed = self.removed_of(usage.uid)?.bytes;
+        let others = usage.total().saturating_sub(removed);
+        if usage.total() <= most || others > most {
+            return Ok(usage);
+        }
+        self.let_go_for_room(usage.uid, most - others)?;
+        self.usage_of(usage.uid)
     }
 
     /// Whether a user, with all that is being made for this one, is within the quota still. Layers that are only kept make room.
