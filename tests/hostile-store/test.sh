@@ -123,6 +123,28 @@ ok as bob skiff store du
 lacks "$out" "$(id -u mallory)"
 ok skiff store du
 has "$out" "$(id -u mallory)"
+# What she gives up while something runs on it goes on counting, until nothing does.
+for n in 1 2 3 4 5; do try as mallory skiff rmi $registry/big:$n; done
+for n in 1 2; do
+    mkdir "$images_tmp/held$n" && head -c 4000000 /dev/urandom >"$images_tmp/held$n/noise"
+    push held:$n "$root" "$images_tmp/held$n"
+done
+given_up=${pushed#sha256:}
+ok as mallory skiff pull --quiet $registry/held:1
+start mallory skiff run --pull never $registry/held:1 sleep 100
+held=$started
+eventually 10 pgrep -u mallory -x sleep
+ok as mallory skiff rmi $registry/held:1
+[ "$(taken)" -gt 4000000 ] || fail "what mallory runs on counts $(taken) bytes"
+fails 125 as mallory skiff pull --quiet $registry/held:2
+refused
+kill "$held"
+wait "$held" 2>/dev/null || true
+eventually 10 as mallory skiff pull --quiet $registry/held:2
+# A mount that is only kept is let go of with what is given up.
+ok as mallory skiff run --pull never $registry/held:2 sh -c :
+ok as mallory skiff rmi $registry/held:2
+equal "$(find $store/removed -type f -o -path "$store/meanings/*$given_up*")" '' 'what is left of what is given up'
 # What is given up is to be had again.
 for n in 1 2 3 4 5; do try as mallory skiff rmi $registry/big:$n; done
 ok as mallory skiff pull --quiet $registry/big:3

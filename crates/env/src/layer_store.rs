@@ -1,5 +1,7 @@
 //! A snapshot's layers in this node's trusted store, from where the helper mounts them: nothing is unpacked.
 
+use std::time::Duration;
+
 use skiff_snapshot::{Depot, LayerRef, SnapshotManifest};
 use skiff_spec::config::NodeLayers;
 use skiff_spec::fault::{Fault as Error, Result};
@@ -8,6 +10,9 @@ use skiff_spec::wire::MOST_LAYERS;
 use skiff_store::protocol::LayerRequest;
 use skiff_store::{client, ours};
 use skiff_user::context::UserContext;
+
+/// How long a start waits in all for other users who make the same layers: they may send nothing.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// What is there now.
 pub struct StoredLayers {
@@ -41,10 +46,11 @@ pub fn missing(context: &UserContext, manifest: &SnapshotManifest) -> u64 {
 /// Why that is not possible, as there is no room or no EROFS in the kernel: they have to be unpacked.
 pub fn add(context: &UserContext, depot: &Depot, manifest: &SnapshotManifest) -> Result<StoredLayers> {
     let ids = ids(manifest);
-    let mut missing = None;
+    let (mut missing, mut patience) = (None, PATIENCE);
     for (layer, id) in manifest.layers.iter().zip(&ids) {
         if !client::has(context, *id) {
-            add_one(context, depot, layer, &ids)?;
+            let waited = add_one(context, depot, (layer, patience), &ids)?;
+            patience = patience.saturating_sub(waited);
             missing = Some(missing.unwrap_or(0) + layer.size);
         }
     }
@@ -59,13 +65,20 @@ fn ids(manifest: &SnapshotManifest) -> Vec<ImageId> {
     manifest.layers.iter().map(|layer| ImageId(layer.digest.0)).collect()
 }
 
-fn add_one(context: &UserContext, depot: &Depot, layer: &LayerRef, snapshot: &[ImageId]) -> Result<()> {
-    let Some(helper) = &context.helper else { return Ok(()) };
+/// Brings one layer there; gives for how long others who make it were waited for.
+fn add_one(
+    context: &UserContext,
+    depot: &Depot,
+    (layer, patience): (&LayerRef, Duration),
+    snapshot: &[ImageId],
+) -> Result<Duration> {
+    let Some(helper) = &context.helper else { return Ok(Duration::ZERO) };
     let request = LayerRequest {
         id: ImageId(layer.digest.0),
         size: layer.size,
         budget: context.config.slurm.cache_bytes,
         snapshot: snapshot.to_vec(),
+        patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
     };
-    client::add_layer(helper, request, |mut to| depot.send_layer(layer, &mut to)).map(drop).map_err(ours)
+    client::add_layer(helper, request, |mut to| depot.send_layer(layer, &mut to)).map_err(ours)
 }

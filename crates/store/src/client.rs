@@ -70,6 +70,7 @@ fn ask_trusted(
 
 /// The trusted store's writer, and the way to it.
 struct Writer {
+    program: PathBuf,
     helper: Helper,
     socket: UnixStream,
 }
@@ -88,7 +89,7 @@ impl Writer {
         helper.ask(&Request::Store, &[theirs.as_fd()])?;
         drop(theirs);
         match helper.started()? {
-            true => Ok(Some(Self { helper, socket: ours })),
+            true => Ok(Some(Self { program: program.into(), helper, socket: ours })),
             false => {
                 helper.finish();
                 Ok(None)
@@ -109,6 +110,8 @@ impl Writer {
         while let Some(reply) = ipc::receive(&mut self.socket).map_err(talk)? {
             match reply {
                 StoreReply::Failed(fault) => return Err(fault.into()),
+                StoreReply::Removed => release_by(&self.program)
+                    .ignore_error("what stays counts for its user until the next one lets go of it"),
                 reply if reply.is_progress() => heard(reply),
                 reply => {
                     if matches!(reply, StoreReply::Opened(_)) {
@@ -152,12 +155,12 @@ pub fn import(
 }
 
 /// Has a layer of an environment taken into the trusted store, unless it is there. `send` writes the layer to the socket that it gets, which
-/// fails with `EPIPE` if the writer reads no more. Says whether it was there already.
+/// fails with `EPIPE` if the writer reads no more. Says how long others who make the same layer were waited for.
 pub fn add_layer(
     helper: &Path,
     layer: LayerRequest,
     send: impl FnOnce(UnixStream) -> skiff_snapshot::Result<()> + Send,
-) -> Result<bool> {
+) -> Result<Duration> {
     let id = layer.id;
     let mut writer = Writer::start(helper)?;
     let (ours, theirs) = UnixStream::pair().context(|| "socket for a layer")?;
@@ -170,12 +173,12 @@ pub fn add_layer(
         (sending.join().unwrap_or_else(|panic| resume_unwind(panic)), reply)
     });
     match reply {
-        Ok((StoreReply::Layer { there, removed }, _)) => {
+        Ok((StoreReply::Layer { removed, waited_ms, .. }, _)) => {
             if removed > 0 {
                 // What was removed takes room until it is let go of.
                 release_by(helper).ignore_error("the next one lets go of it, or `skiff sweep`");
             }
-            Ok(there)
+            Ok(Duration::from_millis(waited_ms.into()))
         }
         Ok(_) => Err(Error::OtherAnswer(format!("layer {id}"))),
         // If the writer has hung up, it says why; otherwise what the sender has met is why the writer had too little.
@@ -212,7 +215,8 @@ pub fn own(context: &UserContext) -> PathBuf {
 
 /// Nothing mounts what is in there.
 fn in_own<'a>(context: &UserContext, store: &'a Path) -> writer::StoreAccess<'a> {
-    writer::StoreAccess { store, uid: context.uid, format: ImageFormat::Erofs, quota: Quota::Unlimited }
+    let (uid, format, quota) = (context.uid, ImageFormat::Erofs, Quota::Unlimited);
+    writer::StoreAccess { store, uid, format, quota, user: None }
 }
 
 fn ask_own(

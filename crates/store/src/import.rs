@@ -136,7 +136,7 @@ fn unpack(
     mut making: UnfinishedImage<'_>,
     watch: &mut dyn PullWatch,
 ) -> Result<ImageMetadata> {
-    making.count_for(import.uid)?;
+    making.count_for(import.uid, 0)?;
     let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let blobs: Vec<&dyn Blob> = opened.layers.iter().map(|blob| blob as &dyn Blob).collect();
     let digests: Vec<Digest> = blobs.iter().filter_map(|blob| blob.digest()).collect();
@@ -235,7 +235,7 @@ fn rewrite(
     mut making: UnfinishedImage<'_>,
     watch: &mut dyn PullWatch,
 ) -> Result<ImageMetadata> {
-    making.count_for(import.uid)?;
+    making.count_for(import.uid, 0)?;
     let watch = &mut WithinQuota::new(import.store, import.uid, watch);
     let (room, room_name) = room(import.store)?;
     let name = making.name();

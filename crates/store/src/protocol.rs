@@ -70,6 +70,8 @@ pub struct LayerRequest {
     pub budget: u64,
     /// All layers of its snapshot: none of them goes to make room for another.
     pub snapshot: Vec<ImageId>,
+    /// For how many milliseconds another user who makes the same layer is waited for at most: what is left of what a start spends on that.
+    pub patience_ms: u32,
 }
 
 /// Who the user is to a server.
@@ -94,6 +96,8 @@ impl std::fmt::Debug for RegistryLogin {
 pub enum StoreReply {
     /// Another process makes the same image.
     Waiting,
+    /// Images are removed that may still be mounted, as the helper keeps mounts: now it can let go of them. The writer waits a moment for that.
+    Removed,
     /// How far the layers are, the lowest first.
     Layers(Vec<LayerState>),
     /// Success: the image is in the store.
@@ -115,6 +119,8 @@ pub enum StoreReply {
         there: bool,
         /// How many others of this user's went for it.
         removed: usize,
+        /// For how many milliseconds another process that makes the same layer was waited for.
+        waited_ms: u32,
     },
     /// What is known of the image whose file, open, follows.
     Opened(Box<ImageMetadata>),
@@ -167,7 +173,10 @@ impl StoreReply {
     /// Whether others follow it.
     #[must_use]
     pub fn is_progress(&self) -> bool {
-        matches!(self, StoreReply::Waiting | StoreReply::Layers(_) | StoreReply::Lines(_))
+        matches!(
+            self,
+            StoreReply::Waiting | StoreReply::Removed | StoreReply::Layers(_) | StoreReply::Lines(_)
+        )
     }
 }
 

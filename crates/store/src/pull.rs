@@ -141,7 +141,7 @@ fn make(
 ) -> Result<ImageMetadata> {
     let sizes = found.manifest.layers.iter().map(|layer| layer.blob.size);
     pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
-    making.count_for(pull.uid)?;
+    making.count_for(pull.uid, 0)?;
     let overtaken = || making.is_overtaken().then(|| Error::Overtaken(making.id()));
     let watch = &mut WithinQuota { overtaken: &overtaken, ..WithinQuota::new(pull.store, pull.uid, watch) };
     let blobs = pull.store.blobs(pull.uid)?;

@@ -19,13 +19,13 @@ use skiff_spec::fault::Context as _;
 use skiff_spec::image::ImageId;
 use skiff_spec::site::ImageFormat;
 use skiff_sys::allow::{self, NetworkAccess};
-use skiff_sys::landlock;
+use skiff_sys::{IgnoreError, landlock};
 
 use crate::error::{Error, Result, talk};
 use crate::fetcher::process;
 use crate::fetcher::{Fetcher, RemoteFetcher};
 use crate::import::ImportJob;
-use crate::layer::{self, LayerJob, ReceivedLayer};
+use crate::layer::{self, LayerJob, Pace, ReceivedLayer};
 use crate::listing;
 use crate::protocol::{CheckedImage, LayerRequest, LayerState, StoreReply, StoreRequest};
 use crate::pull::{LayerProgress, PullJob, PullWatch, Pulled, pull};
@@ -49,11 +49,18 @@ pub struct StoreAccess<'a> {
     pub format: ImageFormat,
     /// What each of its users may have of it.
     pub quota: Quota,
+    /// The way to the user's process, which can ask the helper to let go of mounts; none where nothing is mounted.
+    pub user: Option<&'a UnixStream>,
 }
 
 impl StoreAccess<'_> {
     fn open(&self) -> Result<Store> {
-        Ok(Store::open(self.store)?.with_quota(self.quota))
+        let store = Store::open(self.store)?.with_quota(self.quota);
+        store.remove_freed().ignore_error("the next one does so");
+        let Some(user) = self.user else { return Ok(store) };
+        let user = user.try_clone().context(|| "socket")?;
+        // If nobody listens any more, nobody lets go.
+        Ok(store.with_release(move || drop(ipc::send(&mut &user, &StoreReply::Removed))))
     }
 }
 
@@ -85,7 +92,8 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let until = Instant::now() + QUESTION;
     let Some(ask) = ipc::receive(&mut Until::new(&socket, until)).map_err(talk)? else { return Ok(()) };
-    let asked = StoreAccess { store: Path::new(store), uid, format, quota };
+    let user = socket.try_clone().context(|| "socket")?;
+    let asked = StoreAccess { store: Path::new(store), uid, format, quota, user: Some(&user) };
     let answered = match ask {
         StoreRequest::Import { source, platform } => {
             let files =
@@ -147,11 +155,15 @@ fn take_layer(
         return Err(Error::Misused("layers are mounted by kernels with EROFS only"));
     }
     let store = asked.open()?;
-    let job = LayerJob { store: &store, uid: asked.uid, wanted, sent };
+    let job = LayerJob { store: &store, uid: asked.uid, wanted, sent, pace: Pace::default() };
     // A user who does not hear of it goes on waiting, as they would.
     let mut waiting = || drop(ipc::send(socket, &StoreReply::Waiting));
-    let ReceivedLayer { there, removed } = layer::receive(&job, &mut waiting)?;
-    ipc::send(socket, &StoreReply::Layer { there, removed }).map_err(talk)
+    let ReceivedLayer { there, removed, waited } = layer::receive(&job, &mut waiting)?;
+    if removed > 0 {
+        store.let_go_of_removed(Some(asked.uid))?;
+    }
+    let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
+    ipc::send(socket, &StoreReply::Layer { there, removed, waited_ms }).map_err(talk)
 }
 
 /// The site's, from who sees the host's files.
@@ -225,14 +237,22 @@ pub fn answer(
             found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
             StoreReply::Found(found.map(told))
         }
-        StoreRequest::Forget(id) => store.forbid(uid, id).map(|()| StoreReply::Done)?,
+        StoreRequest::Forget(id) => {
+            store.forbid(uid, id)?;
+            store.let_go_of_removed(Some(uid))?;
+            StoreReply::Done
+        }
         StoreRequest::Usage => StoreReply::Usage(usage(&store, uid)?),
         // What one user has in use is not for another to throw away; what nobody has is nobody's.
         StoreRequest::Collect { budget: Some(_), .. } if !is_owner(uid) => {
             return Err(Error::NotAdministrator);
         }
         StoreRequest::Collect { budget, dry_run } => {
-            store.collect(budget, dry_run).map(StoreReply::Collected)?
+            let collected = store.collect(budget, dry_run)?;
+            if !dry_run {
+                store.let_go_of_removed(None)?;
+            }
+            StoreReply::Collected(collected)
         }
         StoreRequest::Verify(only) => StoreReply::Verified(verify(&store, uid, only)?),
         StoreRequest::Files(id) => files(&store, uid, id, say)?,

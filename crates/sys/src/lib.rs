@@ -14,6 +14,7 @@ pub mod fdpass;
 mod ignore;
 pub mod kernel;
 pub mod landlock;
+pub mod lease;
 pub mod lock;
 pub mod loopdev;
 pub mod memory;

@@ -6,6 +6,7 @@
 
 mod data;
 mod file;
+mod pace;
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,6 @@ use serde_json::json;
 use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
 use skiff_image::assemble::WrittenImage;
-use skiff_ipc::Until;
 use skiff_snapshot::LayerId;
 use skiff_snapshot::stream::LayerReader;
 use skiff_spec::image::ImageId;
@@ -28,9 +28,10 @@ use crate::error::{Error, Result};
 use crate::protocol::LayerRequest;
 use crate::store::{Begun, ImageMetadata, Patience, Store, UnfinishedImage};
 use file::LayerFile;
+use pace::PacedReader;
 
-/// Longest time in which a layer arrives: depots lie on file systems that may hang, and others wait for who makes a layer.
-const LONGEST: Duration = Duration::from_secs(600);
+pub(crate) use pace::Pace;
+
 /// Interval between two checks of the user's quota.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
@@ -41,6 +42,8 @@ pub(crate) struct LayerJob<'a> {
     pub wanted: &'a LayerRequest,
     /// The socket by which it comes.
     pub sent: &'a UnixStream,
+    /// How fast it must come.
+    pub pace: Pace,
 }
 
 /// What came of it.
@@ -49,15 +52,26 @@ pub(crate) struct ReceivedLayer {
     pub there: bool,
     /// How many other layers of the user's went for it.
     pub removed: usize,
+    /// How long another process that makes the same layer was waited for.
+    pub waited: Duration,
 }
 
 /// Takes the layer into the store, for this user.
 pub(crate) fn receive(job: &LayerJob<'_>, waiting: &mut dyn FnMut()) -> Result<ReceivedLayer> {
     let (store, uid, id) = (job.store, job.uid, job.wanted.id);
     if store.permitted(uid, id) && store.find(id)?.is_some() {
-        return store.permit(uid, id).map(|()| ReceivedLayer { there: true, removed: 0 });
+        let waited = Duration::ZERO;
+        return store.permit(uid, id).map(|()| ReceivedLayer { there: true, removed: 0, waited });
     }
-    let (there, removed) = match store.begin((id, uid), Patience::default(), waiting)? {
+    // Whoever waits for another user's layer sends all of it afterwards, to show that they have it: to wait saves little.
+    let patience = Patience::default().for_others(Duration::from_millis(job.wanted.patience_ms.into()));
+    let (begun, mut has_waited) = (Instant::now(), false);
+    let found = store.begin((id, uid), patience, &mut || {
+        has_waited = true;
+        waiting();
+    })?;
+    let waited = if has_waited { begun.elapsed() } else { Duration::ZERO };
+    let (there, removed) = match found {
         // Made by another process of this user, who was waited for.
         Begun::There(_) if store.permitted(uid, id) => (true, 0),
         Begun::There(_) => {
@@ -73,12 +87,12 @@ pub(crate) fn receive(job: &LayerJob<'_>, waiting: &mut dyn FnMut()) -> Result<R
         store.forbid(uid, id).ignore_error("it counts as one of the user's until the next collection");
         return Err(Error::Overtaken(id));
     }
-    Ok(ReceivedLayer { there, removed })
+    Ok(ReceivedLayer { there, removed, waited })
 }
 
 /// Reads no more than the sender has said that there is: that is what the quota was asked for.
 fn reader<'j>(job: &'j LayerJob<'_>) -> Result<LayerReader<impl Read + use<'j>>> {
-    let sent = Until::new(job.sent, Instant::now() + LONGEST).take(job.wanted.size);
+    let sent = PacedReader::new(job.sent, job.pace).take(job.wanted.size);
     Ok(LayerReader::new(sent, job.wanted.id.to_string())?)
 }
 
@@ -98,7 +112,9 @@ fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
     let LayerJob { store, uid, wanted, .. } = *job;
     let LayerRequest { id, size, .. } = *wanted;
     let removed = store.make_room_for_layer(uid, size, &wanted.snapshot)?;
-    making.count_for(uid)?;
+    making.count_for(uid, size)?;
+    // Once more now that it counts, before it takes any room: of several at the same time, each has found room for itself alone.
+    let removed = removed + store.make_room_for_layer(uid, 0, &wanted.snapshot)?;
     let (room, name) = (making.room(), making.name());
     reserve(&making, size)?;
     let room_name = room.display().to_string();
@@ -140,8 +156,7 @@ fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
     Ok(removed)
 }
 
-/// Allocates the file's room at once. So it counts for the user from the beginning, ends of files included that are kept beside it meanwhile; and
-/// written into such room, data costs less.
+/// Allocates the file's room at once, which counts for the user already: written into such room, data costs less.
 fn reserve(making: &UnfinishedImage<'_>, size: u64) -> Result<()> {
     match fallocate(making.file(), FallocateFlags::empty(), 0, size.max(1)) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {

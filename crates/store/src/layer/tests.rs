@@ -1,13 +1,18 @@
 //! Layers made by hand: what the overlay needs is in the file, and what is not the layer asked for never gets there.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use skiff_erofs::{InodeKind, Reader};
 use skiff_snapshot::stream::LayerReader;
 use skiff_spec::image::ImageId;
 
-use super::{LayerJob, ReceivedLayer, receive};
+use super::{LayerJob, Pace, ReceivedLayer, receive};
 use crate::error::{Error, Result};
 use crate::protocol::LayerRequest;
 use crate::store::{Quota, Store};
@@ -121,14 +126,19 @@ fn send(store: &Store, uid: u32, id: ImageId, bytes: &[u8]) -> Result<ReceivedLa
     send_as(store, uid, (id, bytes.len() as u64), bytes)
 }
 
+fn request(id: ImageId, size: u64) -> LayerRequest {
+    LayerRequest { id, size, budget: u64::MAX, snapshot: vec![id], patience_ms: 700 }
+}
+
 /// Sends a layer that is said to be so long.
 fn send_as(store: &Store, uid: u32, (id, size): (ImageId, u64), bytes: &[u8]) -> Result<ReceivedLayer> {
     let (sent, mut to) = UnixStream::pair().expect("sockets");
     let bytes = bytes.to_vec();
     // A writer that wants no more hangs up.
     let sending = std::thread::spawn(move || drop(to.write_all(&bytes)));
-    let wanted = LayerRequest { id, size, budget: u64::MAX, snapshot: vec![id] };
-    let taken = receive(&LayerJob { store, uid, wanted: &wanted, sent: &sent }, &mut || ());
+    let wanted = request(id, size);
+    let job = LayerJob { store, uid, wanted: &wanted, sent: &sent, pace: Pace::default() };
+    let taken = receive(&job, &mut || ());
     drop(sent);
     sending.join().expect("sent");
     taken
@@ -254,6 +264,65 @@ fn a_layer_beyond_the_quota_is_refused_and_leaves_nothing() {
     assert!(matches!(error, Error::Quota { .. }), "{error}");
     assert!(store.images().expect("images").is_empty());
     assert_eq!(std::fs::read_dir(dir.path().join("tmp")).expect("a directory").count(), 0);
+}
+
+#[test]
+fn layers_announced_at_once_take_no_more_than_the_quota_and_go_when_nothing_comes() {
+    let (dir, store) = store();
+    let quota = 4 << 20;
+    let store = store.with_quota(Quota::Bytes(quota));
+    let tmp = dir.path().join("tmp");
+    let on_disk = || -> u64 {
+        let files = std::fs::read_dir(&tmp).expect("a directory");
+        files.filter_map(|file| file.ok()?.metadata().ok()).map(|file| file.blocks() * 512).sum()
+    };
+    for round in 0..5 {
+        let (start, ended) = (Barrier::new(8), AtomicUsize::new(0));
+        let announce = |number| {
+            let (sent, _sender) = UnixStream::pair().expect("sockets");
+            let wanted = request(ImageId([number; 32]), 3 << 20);
+            let pace = Pace { longest_step: Duration::from_millis(300), ..Pace::default() };
+            start.wait();
+            let job = LayerJob { store: &store, uid: 7, wanted: &wanted, sent: &sent, pace };
+            receive(&job, &mut || ()).map(|_| ()).expect_err("nothing came");
+            ended.fetch_add(1, Ordering::Relaxed);
+        };
+        let (mut most, begun) = (0, Instant::now());
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let announce = &announce;
+                scope.spawn(move || announce(number));
+            }
+            while ended.load(Ordering::Relaxed) < 8 && begun.elapsed() < Duration::from_secs(20) {
+                most = on_disk().max(most);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert!(most <= quota, "round {round}: {most} bytes taken");
+        assert!(begun.elapsed() < Duration::from_secs(20), "who sends nothing is not waited for");
+        assert_eq!(on_disk(), 0);
+    }
+}
+
+#[test]
+fn another_users_lock_costs_no_more_than_the_patience_that_is_left() {
+    let (bytes, id) = small();
+    let (dir, store) = store();
+    let lock = std::fs::File::create(dir.path().join(format!("images/{id}.lock"))).expect("a lock");
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("locked");
+    let send = |patience_ms| {
+        let (sent, mut to) = UnixStream::pair().expect("sockets");
+        to.write_all(&bytes).expect("sent");
+        drop(to);
+        let wanted = LayerRequest { patience_ms, ..request(id, bytes.len() as u64) };
+        let job = LayerJob { store: &store, uid: 7, wanted: &wanted, sent: &sent, pace: Pace::default() };
+        let taken = receive(&job, &mut || ()).expect("taken");
+        store.forbid(7, id).expect("removed");
+        taken.waited
+    };
+    assert!(send(0) < Duration::from_millis(150));
+    let waited = send(300);
+    assert!((Duration::from_millis(300)..Duration::from_millis(650)).contains(&waited), "{waited:?}");
 }
 
 #[test]

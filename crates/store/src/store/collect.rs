@@ -13,6 +13,7 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::IgnoreError;
 use skiff_sys::SystemError;
 
+use super::removed::NOBODY;
 use super::{Store, UserUsage};
 use crate::error::Result;
 
@@ -22,7 +23,7 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 /// How much room things take on the disk, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Images' files.
+    /// Images' files, those among them that are removed but still in use.
     pub images: u64,
     /// Layers kept for the next pull.
     pub blobs: u64,
@@ -60,7 +61,7 @@ impl Store {
     pub fn usage(&self) -> Result<Usage> {
         let room = |dir: &str| -> Result<u64> { Ok(self.files(dir)?.iter().map(|file| file.bytes).sum()) };
         Ok(Usage {
-            images: room("images")?,
+            images: room("images")? + room("removed")?,
             blobs: self.blob_files()?.iter().map(|file| file.bytes).sum(),
             unfinished: room("tmp")?,
             users: vec![],
@@ -74,27 +75,13 @@ impl Store {
     /// When it cannot be read or written to.
     pub fn collect(&self, budget: Option<u64>, dry_run: bool) -> Result<Collected> {
         let mut done = Collected::default();
-        let mut left = self.usage()?.total();
-        for id in self.images()? {
-            if self.users_of(id)?.is_empty() {
-                left = left.saturating_sub(self.take_image(id, dry_run, &mut done)?);
-            }
+        if !dry_run {
+            self.remove_freed()?;
         }
-        // What was made of an image that was removed meanwhile.
-        let orphan = |file: &StoredFile| {
-            file.path.extension().is_some_and(|e| e == "sqsh") && !file.path.with_extension("erofs").exists()
-        };
-        for file in self.files("images")?.into_iter().filter(orphan) {
-            left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
-        }
-        let now = SystemTime::now();
-        let old = |file: &StoredFile| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
-        for file in self.files("tmp")? {
-            let abandoned = self.lock_abandoned(&file.path)?;
-            if abandoned.is_some() || old(&file) {
-                left = left.saturating_sub(self.take_file(file, dry_run, &mut done)?);
-            }
-        }
+        // Of what is in use no more can go: others' images are not to go in its place.
+        let removed: u64 = self.files("removed")?.iter().map(|file| file.bytes).sum();
+        let mut left = self.usage()?.total().saturating_sub(removed);
+        left = left.saturating_sub(self.take_unneeded(dry_run, &mut done)?);
         let Some(budget) = budget else { return Ok(done) };
         left = left.saturating_sub(self.take_excess(left, budget, dry_run, &mut done)?);
         for file in oldest_first(self.blob_files()?) {
@@ -122,6 +109,37 @@ impl Store {
             left = left.saturating_sub(self.take_image(id, dry_run, &mut done)?);
         }
         Ok(done)
+    }
+
+    /// Takes what nobody may use any more, and what crashes have left. Gives how many bytes went that count as the store's.
+    fn take_unneeded(&self, dry_run: bool, done: &mut Collected) -> Result<u64> {
+        let mut gone = 0;
+        for id in self.images()? {
+            if self.users_of(id)?.is_empty() {
+                gone += self.take_image(id, dry_run, done)?;
+            }
+        }
+        // What was made of an image that was removed meanwhile.
+        let orphan = |file: &StoredFile| {
+            file.path.extension().is_some_and(|e| e == "sqsh") && !file.path.with_extension("erofs").exists()
+        };
+        for file in self.files("images")?.into_iter().filter(orphan) {
+            gone += self.take_file(file, dry_run, done)?;
+        }
+        let lost: BTreeSet<PathBuf> =
+            self.lost_meanings()?.into_iter().map(|name| self.path.join(name)).collect();
+        for file in self.files("meanings")?.into_iter().filter(|file| lost.contains(&file.path)) {
+            self.take_file(file, dry_run, done)?;
+        }
+        let now = SystemTime::now();
+        let old = |file: &StoredFile| now.duration_since(file.used).is_ok_and(|age| age > ABANDONED);
+        for file in self.files("tmp")? {
+            let abandoned = self.lock_abandoned(&file.path)?;
+            if abandoned.is_some() || old(&file) {
+                gone += self.take_file(file, dry_run, done)?;
+            }
+        }
+        Ok(gone)
     }
 
     /// Takes from those who have more than their quota what they used longest ago, until each is within it or enough is gone. Gives how many
@@ -168,10 +186,13 @@ impl Store {
         let files = [names::image(id), names::squashfs(id)];
         let bytes = files.into_iter().map(|name| on_disk(&self.path.join(name))).sum();
         if !dry_run {
-            for uid in self.users_of(id)? {
+            let users = self.users_of(id)?;
+            let last = users.iter().copied().max_by_key(|uid| self.used_by(*uid, id)).unwrap_or(NOBODY);
+            self.set_aside(id, last)?;
+            for uid in users {
                 self.remove(&names::permit(uid, id))?;
             }
-            self.delete(id)?;
+            self.delete(id, last)?;
         }
         done.images.push(id);
         done.bytes += bytes;

@@ -80,12 +80,12 @@ impl Store {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::error::Error;
     use crate::store::{Begun, ImageMetadata, Patience, Quota};
 
-    fn add(store: &Store, number: u8, layer: bool) -> ImageId {
+    pub(in crate::store) fn add(store: &Store, number: u8, layer: bool) -> ImageId {
         let id = ImageId([number; 32]);
         let begun = store.begin((id, 7), Patience::default(), &mut || ()).expect("begun");
         let Begun::New(making) = begun else { panic!("it is not there") };

@@ -9,6 +9,7 @@
 //! images/*.verity      the digest that fs-verity holds such a file to, where the file system has it
 //! users/UID/ID         that a user may use it; used last when its time says
 //! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
+//! removed/UID.*        images that this user was the last to have, and that somebody still uses
 //! blobs/UID/...        layers as they came for this user, complete or not, for their next pull
 //! refusals/UID         when a user failed to show that they can have an image that is there
 //! tmp/                 what is being made
@@ -25,6 +26,7 @@ mod metadata;
 mod patience;
 mod quota;
 mod refusals;
+mod removed;
 mod squashfs;
 mod unfinished;
 mod users;
@@ -64,12 +66,13 @@ pub use unfinished::{Begun, UnfinishedImage};
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
 /// Directories of the store, and who may pass through: whoever knows an image's id may look whether the store has it for them.
-const DIRS: [(&str, Mode); 6] = [
+const DIRS: [(&str, Mode); 7] = [
     ("images", PASSABLE),
     ("users", PASSABLE),
     ("meanings", CLOSED),
     ("blobs", CLOSED),
     ("refusals", CLOSED),
+    ("removed", CLOSED),
     ("tmp", CLOSED),
 ];
 const PASSABLE: Mode = Mode::from_raw_mode(0o711);
@@ -85,6 +88,8 @@ pub struct Store {
     path: PathBuf,
     dir: OwnedFd,
     quota: Quota,
+    /// Has images unmounted that are gone and only kept mounted.
+    let_go: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Store {
@@ -97,7 +102,7 @@ impl Store {
         std::fs::create_dir_all(path).on("make", shown())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty()).on("open", shown())?;
-        let store = Store { path: path.into(), dir, quota: Quota::Unlimited };
+        let store = Store { path: path.into(), dir, quota: Quota::Unlimited, let_go: None };
         store.check_version()?;
         for (name, mode) in DIRS {
             store.make_dir(name, mode)?;
@@ -280,14 +285,21 @@ impl Store {
         Ok(uids.filter(|uid| self.permitted(*uid, id)).collect())
     }
 
-    /// The file goes first: without it the record means nothing. Layers that no other image has go along.
-    fn delete(&self, id: ImageId) -> Result<()> {
-        let layers = self.find(id).ok().flatten().map(|record| record.layers).unwrap_or_default();
+    /// The file goes first: without it the record means nothing. As long as somebody uses it, it counts for `uid`. Layers that no other image
+    /// has go along.
+    fn delete(&self, id: ImageId, uid: u32) -> Result<()> {
+        let record = ImageMetadata::read(&self.path.join(record_name(id))).ok().flatten();
+        let is_layer = record.as_ref().is_some_and(|record| record.layer);
+        let layers = record.map(|record| record.layers).unwrap_or_default();
+        self.set_aside(id, uid)?;
         for name in [names::image(id), names::squashfs(id)] {
-            self.remove(&name)?;
             self.remove(&names::verity(&name))?;
         }
         self.remove(&record_name(id))?;
+        if is_layer {
+            return Ok(());
+        }
+        self.lost_meanings()?.iter().try_for_each(|name| self.remove(name))?;
         let needed = self.layers()?;
         let unneeded = layers.iter().filter(|layer| !needed.contains(&layer.digest));
         let unneeded: Vec<Digest> = unneeded.flat_map(|layer| layer.digest.parse()).collect();

@@ -20,6 +20,8 @@ pub struct Patience {
     pub stall_of_others: Duration,
     /// In all.
     pub longest: Duration,
+    /// In all, while it is another user's.
+    pub longest_of_others: Duration,
 }
 
 impl Default for Patience {
@@ -28,7 +30,17 @@ impl Default for Patience {
             stall: Duration::from_secs(60),
             stall_of_others: Duration::from_millis(700),
             longest: Duration::from_secs(900),
+            longest_of_others: Duration::from_secs(900),
         }
+    }
+}
+
+impl Patience {
+    /// The same, but no more than this is spent on other users, whether what they make grows or not.
+    #[must_use]
+    pub fn for_others(self, budget: Duration) -> Patience {
+        let stall_of_others = self.stall_of_others.min(budget);
+        Patience { stall_of_others, longest_of_others: self.longest_of_others.min(budget), ..self }
     }
 }
 
@@ -48,8 +60,11 @@ impl Waiter {
 
     /// Whether to wait on, where what is waited for has this many bytes now, and `is_own` says whether it is made for the same user.
     pub(super) fn waits(&mut self, is_own: bool, bytes: u64, now: Instant) -> bool {
-        let Patience { stall, stall_of_others, longest } = self.patience;
-        let (step, stall) = if is_own { (STEP, stall) } else { (STEP_OF_OTHERS, stall_of_others) };
+        let Patience { stall, stall_of_others, longest, longest_of_others } = self.patience;
+        let (step, stall, longest) = match is_own {
+            true => (STEP, stall, longest),
+            false => (STEP_OF_OTHERS, stall_of_others, longest_of_others),
+        };
         if bytes >= self.bytes.saturating_add(step) {
             (self.bytes, self.grown) = (bytes, now);
         }
@@ -63,7 +78,12 @@ mod tests {
 
     fn patience() -> Patience {
         let second = Duration::from_secs(1);
-        Patience { stall: 10 * second, stall_of_others: second, longest: 60 * second }
+        Patience {
+            stall: 10 * second,
+            stall_of_others: second,
+            longest: 60 * second,
+            longest_of_others: 60 * second,
+        }
     }
 
     #[test]
@@ -84,5 +104,15 @@ mod tests {
         let mut waits = |bytes, ms| waiter.waits(false, bytes, begun + Duration::from_millis(ms));
         assert!(waits(0, 900) && waits(STEP, 950) && waits(STEP, 1900), "it grows");
         assert!(!waits(STEP + (1 << 20), 2000), "it has stopped, or nearly");
+    }
+
+    #[test]
+    fn what_is_spent_on_others_ends_though_what_they_make_grows() {
+        let mut waiter = Waiter::new(patience().for_others(Duration::from_millis(300)));
+        let begun = waiter.begun;
+        let mut waits = |is_own, bytes, ms| waiter.waits(is_own, bytes, begun + Duration::from_millis(ms));
+        assert!(waits(false, STEP, 100) && waits(false, 2 * STEP, 290));
+        assert!(!waits(false, 3 * STEP, 300));
+        assert!(waits(true, 4 * STEP, 9000), "one's own is waited for as ever");
     }
 }

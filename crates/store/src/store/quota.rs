@@ -3,7 +3,7 @@
 //! An image counts in full for everybody who may use it: nobody's share grows because somebody else has let go. What a user is about to
 //! have counts as it grows, for all that work for this user at the same time.
 
-use rustix::fs::fstatvfs;
+use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, ftruncate, openat, statat};
 use serde::{Deserialize, Serialize};
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
@@ -40,7 +40,7 @@ pub struct UserUsage {
     pub uid: u32,
     /// How many images this user may use.
     pub count: u64,
-    /// Bytes of the images' files.
+    /// Bytes of the images' files, also of those that this user was the last to have and that are still in use.
     pub images: u64,
     /// Layers kept for the next pull.
     pub blobs: u64,
@@ -75,11 +75,12 @@ impl Store {
         let of_user = format!("for.{uid}.");
         let unfinished = self.list("tmp")?;
         let unfinished = unfinished.iter().filter_map(|name| name.strip_prefix(&of_user));
-        usage.unfinished = unfinished.map(|name| self.bytes_of(&format!("tmp/{name}"))).sum();
+        usage.unfinished = unfinished.map(|name| self.unfinished_bytes(uid, name)).sum();
         for id in self.images_of(uid)? {
             usage.count += 1;
             usage.images += self.image_bytes(id);
         }
+        usage.images += self.removed_of(uid)?.bytes;
         usage.blobs = match self.all_blobs()?.contains(&format!("blobs/{uid}")) {
             true => self.files(&format!("blobs/{uid}"))?.iter().map(|file| file.bytes).sum(),
             false => 0,
@@ -92,8 +93,9 @@ impl Store {
     /// # Errors
     /// When the store cannot be read.
     pub fn usage_of_users(&self) -> Result<Vec<UserUsage>> {
-        let lists = [self.list("users")?, self.list("blobs")?];
-        let mut uids: Vec<u32> = lists.iter().flatten().filter_map(|name| name.parse().ok()).collect();
+        let lists = [self.list("users")?, self.list("blobs")?, self.list("removed")?];
+        let uid = |name: &String| name.split('.').next()?.parse().ok();
+        let mut uids: Vec<u32> = lists.iter().flatten().filter_map(uid).collect();
         uids.sort();
         uids.dedup();
         let all: Vec<UserUsage> = uids.into_iter().map(|uid| self.usage_of(uid)).collect::<Result<_>>()?;
@@ -113,12 +115,16 @@ impl Store {
         let Some(quota) = self.quota_of(uid)? else { return Ok(0) };
         let usage = self.usage_of(uid)?;
         let mut gone = 0;
-        if bytes > 0 && usage.count >= MOST_IMAGES {
+        if bytes > 0 && usage.count + self.removed_of(uid)?.count >= MOST_IMAGES {
             gone = self.give_up_layers(uid, (0, 1), but_for)?;
             if gone == 0 {
                 return Err(Error::TooManyImages { most: MOST_IMAGES });
             }
         }
+        if usage.total().saturating_add(bytes) <= quota {
+            return Ok(gone);
+        }
+        let usage = self.usage_without_removed(usage, quota.saturating_sub(bytes))?;
         if usage.total().saturating_add(bytes) <= quota {
             return Ok(gone);
         }
@@ -130,11 +136,22 @@ impl Store {
         if wanted > quota {
             gone += self.give_up_layers(uid, (wanted - quota, 0), but_for)?;
         }
-        let used = self.usage_of(uid)?.total();
+        let used = self.usage_without_removed(self.usage_of(uid)?, quota.saturating_sub(bytes))?.total();
         if used.saturating_add(bytes) <= quota {
             return Ok(gone);
         }
         Err(Error::Quota { used, more: bytes, quota })
+    }
+
+    /// What a user takes up when images that are removed are let go of, where they are only kept mounted; if no more than `most` is left then.
+    fn usage_without_removed(&self, usage: UserUsage, most: u64) -> Result<UserUsage> {
+        let removed = self.removed_of(usage.uid)?.bytes;
+        let others = usage.total().saturating_sub(removed);
+        if usage.total() <= most || others > most {
+            return Ok(usage);
+        }
+        self.let_go_for_room(usage.uid, most - others)?;
+        self.usage_of(usage.uid)
     }
 
     /// Whether a user, with all that is being made for this one, is within the quota still. Layers that are only kept make room.
@@ -173,6 +190,14 @@ impl Store {
         [names::image(id), names::squashfs(id)].iter().map(|name| self.bytes_of(name)).sum()
     }
 
+    /// How much a file that is being made takes, or what was announced of it.
+    fn unfinished_bytes(&self, uid: u32, name: &str) -> u64 {
+        let name = format!("tmp/{name}");
+        let announced = statat(&self.dir, mark(uid, &name), AtFlags::SYMLINK_NOFOLLOW);
+        let announced = announced.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+        self.bytes_of(&name).max(announced)
+    }
+
     pub(super) fn images_of(&self, uid: u32) -> Result<Vec<ImageId>> {
         let user = uid.to_string();
         if !self.list("users")?.contains(&user) {
@@ -205,15 +230,18 @@ impl Store {
 }
 
 impl UnfinishedImage<'_> {
-    /// From now on it counts as one of this user's.
+    /// From now on it counts as one of this user's, with as many bytes as are announced of it even before they are written.
     ///
     /// # Errors
     /// When the store cannot be written to.
-    pub(crate) fn count_for(&mut self, uid: u32) -> Result<()> {
+    pub(crate) fn count_for(&mut self, uid: u32, announced: u64) -> Result<()> {
         let mark = mark(uid, &self.name);
-        self.store.write_new(&mark, b"")?;
-        self.mark = Some(mark);
-        Ok(())
+        let shown = || self.store.shown(&mark);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&self.store.dir, &mark, flags, Mode::from_raw_mode(0o600)).on("create", shown())?;
+        self.mark = Some(mark.clone());
+        // A hole, which takes no room.
+        Ok(ftruncate(&file, announced).on("set the length of", shown())?)
     }
 }
 
@@ -232,7 +260,7 @@ mod tests {
         let Begun::New(mut making) = store.begin((id, 7), Patience::default(), &mut || ()).unwrap() else {
             panic!("it is not there")
         };
-        making.count_for(7).unwrap();
+        making.count_for(7, 0).unwrap();
         let half = vec![1; 512 << 10];
         rustix::io::pwrite(making.file(), &half, 0).unwrap();
         assert_eq!(store.usage_of(7).unwrap().unfinished, 512 << 10);
@@ -243,6 +271,26 @@ mod tests {
         drop(making);
         store.check_quota(7).unwrap();
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_announced_counts_before_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
+        let announce = |number| {
+            let begun = store.begin((ImageId([number; 32]), 7), Patience::default(), &mut || ()).unwrap();
+            let Begun::New(mut making) = begun else { panic!("it is not there") };
+            making.count_for(7, 600 << 10).unwrap();
+            making
+        };
+        let first = announce(1);
+        assert_eq!(store.usage_of(7).unwrap().unfinished, 600 << 10);
+        store.check_quota(7).unwrap();
+        let _second = announce(2);
+        assert!(matches!(store.check_quota(7), Err(Error::Quota { .. })), "both have been announced");
+        store.check_quota(8).unwrap();
+        drop(first);
+        store.check_quota(7).unwrap();
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Which images users may use, and what digests in registries have led to.
 
+use std::collections::BTreeSet;
+
 use rustix::fs::{
     AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, openat, renameat, statat, utimensat,
 };
@@ -32,6 +34,18 @@ impl Store {
         Ok(renameat(&self.dir, &new, &self.dir, &name).on("rename", self.shown(&name))?)
     }
 
+    /// Files that note what a digest means, the image of which is gone.
+    pub(super) fn lost_meanings(&self) -> Result<Vec<String>> {
+        let images: BTreeSet<ImageId> = self.images()?.into_iter().collect();
+        let is_lost = |name: &String| match std::fs::read_to_string(self.path.join(name)) {
+            Ok(text) => text.trim().parse().map_or(true, |id: ImageId| !images.contains(&id)),
+            // Gone meanwhile, or for the next one to look at.
+            Err(_) => false,
+        };
+        let names = self.list("meanings")?.into_iter().map(|name| format!("meanings/{name}"));
+        Ok(names.filter(is_lost).collect())
+    }
+
     /// Notes that a user may use an image, and that they do now.
     ///
     /// # Errors
@@ -59,8 +73,12 @@ impl Store {
     /// # Errors
     /// When the store cannot be written to.
     pub fn forbid(&self, uid: u32, id: ImageId) -> Result<()> {
+        if self.users_of(id)? == [uid] {
+            // Before the permit goes, so that it counts for this user at every moment.
+            self.set_aside(id, uid)?;
+        }
         self.remove(&names::permit(uid, id))?;
-        if self.users_of(id)?.is_empty() { self.delete(id) } else { Ok(()) }
+        if self.users_of(id)?.is_empty() { self.delete(id, uid) } else { Ok(()) }
     }
 }
 
@@ -68,4 +86,31 @@ fn meaning(digest: &Digest, platform: &Platform) -> String {
     let variant = platform.variant.as_deref().map_or(String::new(), |v| format!("-{v}"));
     let machine = format!("{}-{}{variant}", platform.os, platform.architecture).replace('/', "_");
     format!("meanings/{}.{machine}", digest.hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::layers::tests::add;
+
+    #[test]
+    fn what_a_digest_means_goes_with_its_image() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(dir.path()).expect("store");
+        let platform = Platform::linux("amd64", None);
+        let (first, second) = (add(&store, 1, false), add(&store, 2, false));
+        for (digest, id) in [(1, first), (2, second), (3, first)] {
+            store.remember(&Digest::Sha256([digest; 32]), &platform, id).expect("noted");
+        }
+        let known = |digest| store.known(&Digest::Sha256([digest; 32]), &platform);
+        store.forbid(7, first).expect("removed");
+        assert_eq!([known(1), known(2), known(3)], [None, Some(second), None]);
+        // One of an image that went before it was noted.
+        store.remember(&Digest::Sha256([4; 32]), &platform, first).expect("noted");
+        assert_eq!(store.collect(None, true).expect("looked").files.len(), 1);
+        assert_eq!(known(4), Some(first));
+        store.collect(None, false).expect("collected");
+        assert_eq!([known(2), known(4)], [Some(second), None]);
+        assert_eq!(std::fs::read_dir(dir.path().join("meanings")).expect("listed").count(), 1);
+    }
 }
