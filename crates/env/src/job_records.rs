@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn jobs_whose_changes_are_still_to_come_are_known_by_their_starts() {
         let path = std::env::temp_dir().join(format!("skiff-job-starts.{}", std::process::id()));
-        let depot = TrustedDir::make(&path, getuid().as_raw(), 0o700).expect("a directory");
+        let depot = TrustedDir::make(&path, geteuid().as_raw(), 0o700).expect("a directory");
         depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
         let records = JobRecords::make(&path).expect("made").expect("a depot");
         let start = |environment: &str, commit| StartRecord {
