@@ -132,7 +132,7 @@ pub fn leave_out_lists(
 ) -> Result<()> {
     for (path, lines) in lists(accounts) {
         let is_this =
-            |change: &&Change| change.path == path[1..].as_bytes() && change.kind != ChangeKind::Deleted;
+            |change: &&Change| change.path == path.as_bytes()[1..] && change.kind != ChangeKind::Deleted;
         if changes.iter().any(|change| is_this(&change))
             && is_unchanged(&look(base, path)?, &look(upper, path)?, lines)
         {

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read as _};
 use skiff_spec::account::{Group, User};
 use skiff_spec::fault::{Context as _, Fault, Result};
 
+const ROOT: (u32, u32) = (0, 0);
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 /// More than this no list of accounts has, in bytes.
@@ -32,7 +33,7 @@ pub fn of_user(text: &str) -> Result<(u32, u32)> {
 
 fn as_far_as_known(text: &str, passwd: &str, groups: &str) -> (u32, u32) {
     let user = text.split(':').next().unwrap_or_default();
-    look_up(text, passwd, groups).or_else(|_| look_up(user, passwd, groups)).unwrap_or_default()
+    look_up(text, passwd, groups).or_else(|_| look_up(user, passwd, groups)).unwrap_or(ROOT)
 }
 
 /// A user's number alone is the group's, too. Otherwise the name that is not known, and the file that lacks it.
