@@ -11,7 +11,7 @@ use crate::common::mounted::{Mounted, of_directory};
 use crate::common::seen::{Seen, assert_same, of_image, without_devices};
 use crate::common::{Builder, is_root, of_all_but_huge};
 use rustix::fs::{FileType, Mode, mknodat};
-use skiff_image::export::root::{LeaveOut, Replacement, RootFilter, of_filtered_root, of_root};
+use skiff_image::export::root::{LeaveOut, OtherContent, RootFilter, of_filtered_root, of_root};
 use skiff_image::spill::new_file;
 
 /// The image of what is at `path`; and how much room its file takes.
@@ -86,7 +86,7 @@ fn a_file_with_another_content() {
     let room_dir = tempfile::tempdir().unwrap();
     let (root, room) = (File::open(dir.path()).unwrap(), File::open(room_dir.path()).unwrap());
     let image = new_file(room.as_fd(), "room").unwrap();
-    let replacement = |content: &str, mtime| Replacement { content: content.into(), mtime };
+    let replacement = |content: &str, mtime| OtherContent { content: content.into(), mtime };
     let replaced = [
         (b"/list".to_vec(), replacement("base\n", Some((1000, 5)))),
         (b"/emptied".to_vec(), replacement("", None)),

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use serde_json::{Value, json};
 use skiff_cli::CommitArgs;
 use skiff_env::own_files::{BaseFiles, CleanedList};
-use skiff_image::export::root::{self, Replacement, RootFilter};
+use skiff_image::export::root::{self, OtherContent, RootFilter};
 use skiff_image::source::{ImageSource, temporary};
 use skiff_oci::manifest::{ImageConfig, Instructions};
 use skiff_oci::platform::Platform;
@@ -163,7 +163,7 @@ fn read(
         let leave_out =
             |path: &[u8], target: Option<&[u8]>| inside::is_own(path, target) || own.left_out.contains(path);
         let replacement =
-            |list: &CleanedList| Replacement { content: list.text.clone().into(), mtime: list.mtime };
+            |list: &CleanedList| OtherContent { content: list.text.clone().into(), mtime: list.mtime };
         let replaced = own.cleaned.iter().map(|(path, list)| (path.clone(), replacement(list))).collect();
         let filter = RootFilter { leave_out: &leave_out, replaced: &replaced };
         root::of_filtered_root((all.as_fd(), name), filter, image.as_fd(), scratch).map_err(ours)

@@ -31,7 +31,7 @@ pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
 
 /// What a file has in the image in the place of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replacement {
+pub struct OtherContent {
     /// The content.
     pub content: Vec<u8>,
     /// Time of the last change, in seconds and nanoseconds; the file's own if there is none.
@@ -44,7 +44,7 @@ pub struct RootFilter<'a> {
     /// Files that it does not have.
     pub leave_out: LeaveOut<'a>,
     /// Files that have another content, by their paths.
-    pub replaced: &'a BTreeMap<Vec<u8>, Replacement>,
+    pub replaced: &'a BTreeMap<Vec<u8>, OtherContent>,
 }
 
 /// Writes all that is on the mount `root` into `image`, an empty file: an EROFS image. What is mounted in it is not part of it; nor are
@@ -217,7 +217,7 @@ impl Foreign for Root<'_> {
 
     fn pieces(&self, file: &Path, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
         let about = || self.shown(file);
-        if let Some(Replacement { content, .. }) = self.filter.replaced.get(file) {
+        if let Some(OtherContent { content, .. }) = self.filter.replaced.get(file) {
             return if content.is_empty() { Ok(()) } else { each(FilePiece::Data(content)) };
         }
         let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
