@@ -62,9 +62,10 @@ has "$(row n1 | tail -1)" "dev@job-$job-n1"
 has "$(row n2 | tail -1)" "dev@job-$job-n2"
 equal "$(tail -2 <<<"$out" | tr -s ' ')" $'CHANGED DIFFERENTLY ON\n/etc/marker n1, n2'
 
-# Why there is no snapshot: the root was gone, it took too long.
+# Why there is no snapshot: the root was gone, it took too long. (A shell that sees its command killed may end with a code, and its changes be kept,
+# before it is killed itself.)
 rm -f up
-ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'echo x >/etc/marker; touch up; sleep 1000'
+ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'echo x >/etc/marker; touch up; exec sleep 1000'
 job=$out
 eventually 20 test -e up
 on n1 kill -9 $(keeper)
@@ -74,7 +75,7 @@ ok as alice skiff env status "$job"
 has "$(row n1 | tail -1)" "none: job $job: changes on node n1 are not kept: the job's environment was gone before they could be kept"
 # A supervisor that its user has stopped does not hold up the epilog, nor a pipe in the place of what that writes.
 rm -f up
-ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'echo x >/etc/marker; touch up; sleep 1000'
+ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'echo x >/etc/marker; touch up; exec sleep 1000'
 job=$out
 eventually 20 test -e up
 on n1 kill -STOP $(keeper)
