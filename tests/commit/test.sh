@@ -80,7 +80,8 @@ for user in alice bob; do
     done
     cmp "/home/$user/clean-1/etc/passwd" "$root/etc/passwd" || fail "$user: /etc/passwd of clean:1"
     equal "$(stat -c %Y "/home/$user/clean-1/etc/passwd")" "$(stat -c %Y "$root/etc/passwd")" "$user: when it was changed"
-    equal "$(ls "/home/$user/clean-1/etc")" "$(ls "$root/etc")" "$user: /etc of clean:1"
+    # (Of a mount its empty place stays, as with Docker: here of Slurm's configuration.)
+    equal "$(ls "/home/$user/clean-1/etc" | grep -vx slurm)" "$(ls "$root/etc")" "$user: /etc of clean:1"
     { cat "$root/etc/passwd"; echo app:x:900:900::/:/bin/sh; } | cmp - "/home/$user/clean-2/etc/passwd" || fail "$user: /etc/passwd of clean:2"
     # What others unpack.
     ok as $user skiff export web:2 oci-archive:web.tar

@@ -16,7 +16,7 @@ ok as alice skiff env create dev
 equal "$out$err" ''
 fails 125 as alice skiff env create dev
 has "$err" 'already exists'
-has "$err" 'hint: `skiff env rm dev`'
+has "$err" 'hint: choose another name; or `skiff env rm dev`'
 equal "$(stat -c '%U %a' /home/alice/.local/share/skiff/env)" 'alice 700'
 
 ok as alice skiff env list --json

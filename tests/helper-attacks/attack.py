@@ -94,7 +94,7 @@ def request(kind, pid):
 
 def ordered(*argv, stack="ffffffffffffffff", head=None):
     """The messages that order this program."""
-    texts = [*(head or ("0000", "0", stack, "", "/", "")), "", "", str(len(argv)), *argv]
+    texts = [*(head or ("0000", "0", stack, "", "/", "")), "", "", "", str(len(argv)), *argv]
     return b"".join(text.encode() + b"\0" for text in texts)
 
 
