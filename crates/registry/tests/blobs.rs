@@ -91,6 +91,11 @@ fn settings() -> ClientSettings {
     }
 }
 
+/// For servers that are slow and do not stand still: on a busy machine their pauses are longer than they are meant to be.
+fn patient() -> ClientSettings {
+    ClientSettings { stall: Duration::from_secs(20), ..settings() }
+}
+
 fn client(settings: ClientSettings) -> Client {
     Client::new(settings, RegistriesConf::default(), Credentials::default())
 }
@@ -238,7 +243,7 @@ fn a_refused_connection_is_waited_for() {
 fn a_pull_that_was_killed_goes_on_with_what_is_missing() {
     let Some(bench) = Bench::new(&[8 * MIB]) else { return };
     bench.proxy.pace(Duration::from_millis(2));
-    let client = bench.client();
+    let client = client(patient());
     let (source, manifest) = bench.resolve(&client);
     let fetch = client.fetch(&source, bench.blobs()).expect("threads");
     let growing = fetch.blob(&manifest.layers[0].blob);
@@ -345,7 +350,7 @@ fn a_full_disk_ends_the_pull_and_says_how_much_was_needed() {
 fn two_pulls_at_once_do_the_work_once() {
     let Some(bench) = Bench::new(&[6 * MIB]) else { return };
     bench.proxy.pace(Duration::from_millis(2));
-    let client = bench.client();
+    let client = client(patient());
     let (source, manifest) = bench.resolve(&client);
     let pull = || bench.pull_with(&client, &source, &manifest);
     std::thread::scope(|scope| {
@@ -361,7 +366,7 @@ fn two_pulls_at_once_do_the_work_once() {
 fn who_follows_takes_over_when_the_first_gives_up() {
     let Some(bench) = Bench::new(&[6 * MIB]) else { return };
     bench.proxy.pace(Duration::from_millis(20));
-    let client = bench.client();
+    let client = client(patient());
     let (source, manifest) = bench.resolve(&client);
     let first = client.fetch(&source, bench.blobs()).expect("threads");
     let ours = first.blob(&manifest.layers[0].blob);
