@@ -399,6 +399,15 @@ impl Client {
         Ok((config, bytes))
     }
 
+    /// All repositories that may have an image, mirrors first.
+    fn repositories(&self, image: &Named) -> Result<Vec<Arc<Repository>>> {
+        let endpoints = self.conf.endpoints(image)?;
+        let last = endpoints.len().saturating_sub(1);
+        let repository =
+            |(at, endpoint)| Arc::new(Repository::new(endpoint, Arc::clone(&self.credentials), at < last));
+        Ok(endpoints.into_iter().enumerate().map(repository).collect())
+    }
+
     /// Asks all repositories that may have an image, mirrors first; gives the answer, and the repositories with that one in front.
     fn first_that_has<T>(
         &self,
@@ -406,11 +415,8 @@ impl Client {
         object: &str,
         ask: impl Fn(&Repository) -> Result<T, Failure>,
     ) -> Result<(Repositories, T)> {
-        let endpoints = self.conf.endpoints(image)?;
-        let last = endpoints.len().saturating_sub(1);
-        let repository =
-            |(at, endpoint)| Arc::new(Repository::new(endpoint, Arc::clone(&self.credentials), at < last));
-        let mut repositories: Vec<_> = endpoints.into_iter().enumerate().map(repository).collect();
+        let mut repositories = self.repositories(image)?;
+        let last = repositories.len().saturating_sub(1);
         for at in 0..repositories.len() {
             let tries = self.http.settings().tries;
             let tries = if at < last { tries.min(MIRROR_TRIES) } else { tries };

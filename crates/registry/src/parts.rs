@@ -47,11 +47,7 @@ impl Client {
     /// # Errors
     /// The configuration forbids it.
     pub fn parts(self, image: Named) -> Result<ImageParts> {
-        let endpoints = self.conf.endpoints(&image)?;
-        let last = endpoints.len().saturating_sub(1);
-        let repository =
-            |(at, endpoint)| Arc::new(Repository::new(endpoint, Arc::clone(&self.credentials), at < last));
-        let repositories = endpoints.into_iter().enumerate().map(repository).collect();
+        let repositories = self.repositories(&image)?.into();
         Ok(ImageParts {
             client: self,
             image,
