@@ -360,7 +360,7 @@ pub fn pull(
 }
 
 /// A repository that is asked for an image before all other places.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PullMirror {
     /// Host and port.
     pub server: String,
