@@ -104,12 +104,21 @@ pub fn make_secret(depot: &Path) -> Result<()> {
     Ok(dir.write(SECRET, SharedSecret::generate()?.to_hex().as_bytes(), 0o600)?)
 }
 
+/// Whether there are nodes that a relay could be for, as far as this node knows without looking at anything.
+pub fn has_others(context: &UserContext) -> bool {
+    context.config.slurm.fan_out != FanOut::Depot && other_nodes().is_some()
+}
+
+/// The nodes of a job that has several.
+fn other_nodes() -> Option<JobNodes> {
+    JobNodes::from_variables(|name| std::env::var(name).ok()).filter(|nodes| nodes.names.len() > 1)
+}
+
 /// Begins the relay of a job's root on this node; nothing where there is none to be, or it cannot be: then each node reads the depot, or asks
 /// the registry.
 pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
     let fan_out = context.config.slurm.fan_out;
-    let nodes =
-        JobNodes::from_variables(|name| std::env::var(name).ok()).filter(|nodes| nodes.names.len() > 1)?;
+    let nodes = other_nodes()?;
     if fan_out == FanOut::Depot {
         return None;
     }

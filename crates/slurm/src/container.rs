@@ -67,8 +67,9 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
 /// The relay by which the nodes that lack a registry's image have it from each other.
 fn relay(context: &UserContext, job: &SlurmJob, container: &JobContainer, dir: &Path) -> Option<JobRelay> {
     let JobImage { id, reference } = container.image.as_ref()?;
-    let is_here = dir.join(IMAGE).exists() || client::has(context, *id);
-    if is_here || ImageFile::of(reference).is_some() {
+    // Before the store is asked, which takes a process: most jobs have one node.
+    let is_here = || dir.join(IMAGE).exists() || client::has(context, *id);
+    if !fan_out::has_others(context) || is_here() || ImageFile::of(reference).is_some() {
         return None;
     }
     let (depot, image) = (Path::new(&container.depot), RelayImage::Named(reference));
