@@ -66,7 +66,7 @@ fn refuse_to_lose(name: &EnvName, losers: &[u32], force: bool) -> Result<()> {
     }
 }
 
-/// Which jobs are to keep what they change in an environment.
+/// Jobs that are to keep what they change in an environment.
 fn of_jobs(jobs: &[u32]) -> String {
     let numbers: Vec<String> = jobs.iter().map(ToString::to_string).collect();
     let (jobs, keep) = if jobs.len() == 1 { ("job", "is") } else { ("jobs", "are") };

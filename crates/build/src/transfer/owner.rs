@@ -1,4 +1,4 @@
-//! Whose files become, by the lists of accounts of the root that this process is in.
+//! Owners of files, looked up in the lists of accounts of the root that this process is in.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};

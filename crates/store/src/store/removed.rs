@@ -26,7 +26,7 @@ const LOCAL: [u64; 9] = [
     0x8584_58F6,
     0x794C_7630,
 ];
-/// Whose a file is that nobody could use when it was removed: it counts for nobody.
+/// The uid noted for a removed file that nobody could use: it counts for nobody.
 pub(super) const NOBODY: u32 = 0;
 /// How long the user's process may take to have what is only kept mounted let go of: where room depends on that, and where not.
 const LETTING_GO: Duration = Duration::from_secs(1);
