@@ -5,8 +5,20 @@ helper=/usr/libexec/skiff/skiff-helper
 mine=/etc/skiff-test
 secret='no-one-must-read-this'
 restless=
+begin_changing() { # makes the stand-ins out of date, again and again
+    touch $mine/changing
+    while [ -e $mine/changing ]; do
+        touch $mine/restless; rm $mine/restless; touch -d @$RANDOM $mine; touch /etc/skiff-marker; rm -f /etc/skiff-marker; sleep 0.01
+    done 3>&- &
+    restless=$!
+}
+end_changing() { # returns when its last command has ended: killed, it would leave one running
+    rm -f $mine/changing
+    [ -z "$restless" ] || wait "$restless" || true
+    restless=
+}
 cleanup() {
-    [ -z "$restless" ] || { kill "$restless" && wait "$restless"; } 2>/dev/null || true
+    end_changing
     rm -rf $mine /etc/skiff/networks.d /etc/skiff-marker /usr/local/bin/skiff-test-* /tmp/skiff-attack.py /tmp/skiff-preload*
     mount --make-private /run 2>/dev/null || true
 }
@@ -73,22 +85,20 @@ attack from_inside 60
 
 # The stand-ins are made anew all the time meanwhile.
 rm -rf $mine && mkdir -m 755 $mine
-(while :; do touch /etc/skiff-test/restless; rm /etc/skiff-test/restless; touch -d @$RANDOM /etc/skiff-test; touch /etc/skiff-marker; rm -f /etc/skiff-marker; sleep 0.01; done) 3>&- &
-restless=$!
+begin_changing
 attack limits
 attack out_of_time
 (ulimit -f 100 && ulimit -f unlimited) 2>&- || echo 'not tried, as root may not lift them here: hard limits'
 deep=/etc/skiff-test/$(printf 'd/%.0s' $(seq 14))closed
 mkdir -p "$deep" && chmod 700 "$deep"
-kill $restless && restless=
+end_changing
 for count in $(seq 21 3 48); do
     touch /etc/skiff-marker && rm /etc/skiff-marker
     attack few_descriptors $count
     ok as bob skiff run -- ls "$deep"
 done
 rm -rf /etc/skiff-test/d
-(while :; do touch /etc/skiff-test/restless; rm /etc/skiff-test/restless; touch -d @$RANDOM /etc/skiff-test; touch /etc/skiff-marker; rm -f /etc/skiff-marker; sleep 0.01; done) 3>&- &
-restless=$!
+begin_changing
 printf 'void __attribute__((constructor)) f(void) { extern int creat(const char *, int); creat("/tmp/skiff-preloaded", 0644); }' >preload.c
 if command -v cc >/dev/null; then cc -shared -fPIC -o preload.so preload.c 2>/dev/null; else cp /bin/true preload.so; fi
 install -m 644 preload.so /tmp/skiff-preload.so
@@ -100,7 +110,7 @@ equal "$(stat -c %a /run/skiff) $(stat -c %a /run/skiff/base)" '755 755' 'modes 
 equal "$(stat -c '%U:%G' /run/skiff /run/skiff/callers | sort -u)" root:root 'whose what the helper makes is'
 start alice /usr/bin/python3 /tmp/skiff-attack.py $helper interrupted 4
 while kill -0 "$started" 2>/dev/null; do ok as bob skiff run -- true; done
-kill $restless && restless=
+end_changing
 
 wait $many || fail "many: exit code $?"
 equal "$(cat many)" '' "what the attack 'many' gained"
