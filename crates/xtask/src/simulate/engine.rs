@@ -75,7 +75,9 @@ struct Node {
     sending: bool,
     /// Until when its link is taken by pieces that come.
     receives_until: f64,
-    /// When it has all.
+    /// Until when it is at work on the pieces that have come.
+    works_until: f64,
+    /// When it has all, and has done all its work.
     done: Option<f64>,
 }
 
@@ -112,6 +114,7 @@ impl<'a> Engine<'a> {
                 failed: false,
                 sending: false,
                 receives_until: 0.0,
+                works_until: 0.0,
                 done: None,
             });
         }
@@ -151,9 +154,13 @@ impl<'a> Engine<'a> {
             return;
         }
         if !lost {
+            // The work on a piece keeps nobody below: it is passed on first.
+            if node.has & (1 << piece) == 0 {
+                node.works_until = node.works_until.max(at) + self.model.piece() / self.model.work;
+            }
             node.has |= 1 << piece;
             if node.has == all(self.model.pieces) && node.done.is_none() {
-                node.done = Some(at);
+                node.done = Some(node.works_until);
             }
         }
         self.send(to, at);

@@ -1,5 +1,8 @@
 //! The figures of the model; docs/scale.md says where each comes from.
 
+/// As measured (docs/scale.md).
+const WORK: f64 = 150e6;
+
 /// A site, and what is deployed.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Model {
@@ -15,6 +18,9 @@ pub struct Model {
     /// Seconds from a piece's last byte sent until its receiver passes it on
     #[arg(long, default_value_t = 0.000_2)]
     pub latency: f64,
+    /// Bytes each second that a node passes on, checks and writes of what comes
+    #[arg(long, default_value_t = WORK)]
+    pub work: f64,
     /// Share of nodes that are slow
     #[arg(long, default_value_t = 0.001)]
     pub stragglers: f64,

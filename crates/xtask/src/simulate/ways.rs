@@ -54,7 +54,9 @@ fn in_place(model: &Model, nodes: usize, seed: u64, servers: f64, share: f64) ->
     let servers = (nodes as f64 * bytes / servers).max(nodes as f64 / model.opens);
     let seconds = |_| {
         let rate = model.link * if random.unit() < model.stragglers { model.slowness } else { 1.0 };
-        servers.max(bytes / rate)
+        // What is read whole is checked and written while it comes.
+        let work = if share < 1.0 { 0.0 } else { bytes / model.work };
+        servers.max(bytes / rate).max(work)
     };
     (0..nodes).map(seconds).collect()
 }
@@ -80,7 +82,8 @@ fn sbcast(model: &Model, nodes: usize, seed: u64) -> Vec<f64> {
     let whole = block * (model.bytes / model.sbcast_block).ceil();
     let fails = (0..nodes).any(|_| random.unit() < model.failures);
     let lost = if fails { whole * random.unit() + model.notice } else { 0.0 };
-    vec![lost + whole; nodes]
+    // The work begins when the file is there.
+    vec![lost + whole + model.bytes / model.work; nodes]
 }
 
 /// Each node sends all pieces to two others.
@@ -155,7 +158,7 @@ mod tests {
     }
 
     fn model(words: &[&str]) -> Model {
-        Curve::parse_from([&["x", "--stragglers", "0", "--failures", "0", "--latency", "0"], words].concat())
+        Curve::parse_from([&["x", "--stragglers", "0", "--failures", "0", "--latency", "0", "--work", "1e15"], words].concat())
             .model
     }
 
@@ -183,6 +186,16 @@ mod tests {
         near("Lustre, read", 10, once, 1.01);
         // Two levels of eight and then of eleven.
         near("sbcast", 72, 16.0 * once, 1.01);
+    }
+
+    #[test]
+    fn a_node_works_on_what_comes_while_more_comes() {
+        let model = Curve::parse_from(["x", "--stragglers", "0", "--failures", "0", "--work", "1e8"]).model;
+        let (work, once) = (model.bytes / model.work, model.bytes / model.link);
+        for (name, expected) in [("relay", work), ("NFS, read", work), ("sbcast", 8.0 * once + work)] {
+            let found = last(name, &model, 8);
+            assert!((expected..expected * 1.05).contains(&found), "{name}: {found} of {expected}");
+        }
     }
 
     #[test]
