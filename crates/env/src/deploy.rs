@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skiff_plan::get::{self, ImageOrigin};
+use skiff_plan::get;
+use skiff_plan::image_peers::ImagePeers;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, PieceCounts, SnapshotId, SnapshotManifest};
 use skiff_spec::config::{Mismatch, NodeLayers};
@@ -19,14 +20,13 @@ use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::bounded::until_with;
 use crate::depot;
 use crate::fan_out::JobRelay;
 use crate::job_records::{StartOrigin, StartPart};
 use crate::layer_store::{self, StoredLayers};
 use crate::snapshot_fault::ours;
 
-pub use crate::bounded::until;
+pub use crate::bounded::{until, until_with};
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
@@ -145,11 +145,11 @@ pub fn get_image(
     relay: Option<&JobRelay>,
 ) -> Result<(ImageName, StartPart)> {
     let begun = Instant::now();
-    let mirror = relay.and_then(JobRelay::mirror);
-    let (entry, origin) = get::on_node_from(context, depot, (id, reference), mirror.as_ref())?;
+    let peers = relay.map(|relay| relay as &dyn ImagePeers);
+    let (entry, origin) = get::on_node_from(context, depot, (id, reference), peers)?;
     let part = StartPart::image(&entry, origin, begun);
-    let came = relay.filter(|_| origin == ImageOrigin::Registry).map(JobRelay::image_counts);
-    Ok((entry, part.by_relay(came.unwrap_or_default())))
+    let came = relay.map(|relay| relay.image_counts(origin)).unwrap_or_default();
+    Ok((entry, part.by_relay(came)))
 }
 
 /// The layers in the form that this node can have them in.

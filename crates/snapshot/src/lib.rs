@@ -47,6 +47,7 @@ pub use depot::Depot;
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
+pub use file::read_at_most;
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};

@@ -42,7 +42,7 @@ pub struct StartPart {
     pub from: StartOrigin,
     /// How many bytes that were; 0 of what was there already.
     pub bytes: u64,
-    /// Where the job's relays read the depot: how many bytes of its files this node needed and its own relay has read.
+    /// Where the job's relays read the depot, an image's file or a registry: how many bytes of that this node needed and its own relay has read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub read: u64,
     /// How long it took, in milliseconds.
@@ -71,7 +71,7 @@ pub enum StartOrigin {
     Cache,
     /// The user's depot.
     Depot,
-    /// The depot, or an image's registry, through the job's relays.
+    /// The depot, or an image's file or registry, through the job's relays.
     Relay,
     /// This node's store of images, which has layers too.
     Store,
@@ -114,6 +114,7 @@ impl From<ImageOrigin> for StartOrigin {
             ImageOrigin::File => Self::File,
             ImageOrigin::Depot => Self::Depot,
             ImageOrigin::Registry => Self::Registry,
+            ImageOrigin::Nodes => Self::Relay,
         }
     }
 }
