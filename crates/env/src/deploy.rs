@@ -166,17 +166,18 @@ fn layers_here(
         origins.here = StartOrigin::Store;
         return Ok(FetchedLayers::Stored(ids));
     }
-    origins.missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
+    let cache = open_cache(context, &dir)?;
+    origins.missing = cache.missing(manifest).map_err(ours)?;
     let is_mounted = is_mounted && origins.missing.is_some();
     let (Some(relay), Some(not_unpacked)) = (relay, origins.missing) else {
-        return bring(context, is_mounted, &depot, (id, manifest), origins);
+        return bring(context, (is_mounted, &cache), &depot, (id, manifest), origins);
     };
     let missing = if is_mounted { layer_store::missing(context, manifest) } else { not_unpacked };
     let depot = relay.read_for(depot, missing);
-    bring(context, is_mounted, &depot, (id, manifest), origins).or_else(|e| {
+    bring(context, (is_mounted, &cache), &depot, (id, manifest), origins).or_else(|e| {
         // Another node may have read what is damaged, and the depot not be.
         if depot.has_reader() {
-            bring(context, is_mounted, &depot.read_directly(), (id, manifest), origins)
+            bring(context, (is_mounted, &cache), &depot.read_directly(), (id, manifest), origins)
         } else {
             Err(e)
         }
@@ -186,16 +187,17 @@ fn layers_here(
 /// Brings the layers that are not here.
 fn bring(
     context: &UserContext,
-    is_mounted: bool,
+    (is_mounted, cache): (bool, &Cache),
     depot: &Depot,
     (id, manifest): (&SnapshotId, &SnapshotManifest),
     origins: &mut LayerOrigins,
 ) -> Result<FetchedLayers> {
     let mut not_mounted = String::new();
     if is_mounted {
-        match layer_store::add(context, depot, manifest) {
-            Ok(StoredLayers { ids, missing }) => {
+        match layer_store::add(context, cache, depot, manifest) {
+            Ok(StoredLayers { ids, missing, reused }) => {
                 (origins.here, origins.missing) = (StartOrigin::Store, missing);
+                origins.reused = reused;
                 origins.came = depot.piece_counts();
                 return Ok(FetchedLayers::Stored(ids));
             }
@@ -214,17 +216,19 @@ struct LayerOrigins {
     /// Bytes of those that were not here.
     missing: Option<u64>,
     came: PieceCounts,
+    /// Bytes that were in other layers here.
+    reused: u64,
 }
 
 impl Default for LayerOrigins {
     fn default() -> Self {
-        Self { here: StartOrigin::Cache, missing: None, came: PieceCounts::default() }
+        Self { here: StartOrigin::Cache, missing: None, came: PieceCounts::default(), reused: 0 }
     }
 }
 
 impl LayerOrigins {
     fn to_part(&self, begun: Instant) -> StartPart {
-        StartPart::snapshot(self.here, self.missing, self.came, begun)
+        StartPart { reused: self.reused, ..StartPart::snapshot(self.here, self.missing, self.came, begun) }
     }
 }
 
