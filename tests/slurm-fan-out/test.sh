@@ -4,28 +4,8 @@
 # A job's nodes read the depot once and pass on what they have; whatever is in the way of that, each of them reads the depot.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
-trap 'drop_node_stores; rm -f /etc/skiff/conf.d/fan-out.toml; images_cleanup' EXIT
+. "$(dirname "$0")/../fan-out/lib.sh"
 cd /home/alice
-depot=/home/alice/.local/share/skiff/depot
-cache=/var/cache/skiff/$(id -u alice)
-nodes=$SKIFF_TESTBED_NODES
-set_fan_out() { mkdir -p /etc/skiff/conf.d; printf '[slurm]\nfan_out = "%s"\n' "$1" >/etc/skiff/conf.d/fan-out.toml; }
-forget() {
-    local node
-    for node in $nodes; do
-        on $node sh -c "umount -l /run/skiff/images/* 2>&-; rmdir /run/skiff/images/* 2>&-; rm -rf $cache/layers; find $store -mindepth 1 -delete 2>&-" || true
-    done
-}
-# Where the snapshot came from on each node, and how many bytes of the depot all nodes have read for all of them.
-origins() { # JOB
-    eventually 10 sh -c "[ \$(ls $depot/jobs/$1@*.start | wc -l) = 4 ]"
-    ok as alice skiff env status --json "$1"
-    from=$(json "$out" 'sorted({p["from"] for r in d["roots"] for p in r["parts"] if p["part"] == "snapshot"})')
-    read=$(json "$out" 'sum(p.get("read", 0) for r in d["roots"] for p in r["parts"])')
-}
-relays() { for node in $nodes; do on $node pgrep -u alice -f '^skiff: relay' | sed "s/^/$node /" || true; done; }
-
-no_relays() { [ -z "$(relays)" ]; }
 
 ok as alice skiff env create dev
 inside alice dev 'head -c 30000000 /dev/urandom >/opt/large; seq 300000 >/opt/text'
@@ -39,7 +19,7 @@ for form in unpacked mounted; do
     ok as alice srun -QN4 --environment=dev sh -c "$run"
     equal "$(sort -u <<<"$out")" "$want"
     equal "$(wc -l <<<"$out")" 4
-    origins "$(cat id)"
+    origins snapshot "$(cat id)"
     equal "$from" "['relay']"
     # Once by all together; a node that begins 3 s after the others may find that they have read its part.
     size=$(du -bc $depot/packs/*.pack $depot/layers/* | tail -1 | cut -f1)
@@ -47,7 +27,7 @@ for form in unpacked mounted; do
 done
 # Who is there when nothing is missing sends nothing and reads nothing.
 ok as alice srun -QN4 --environment=dev sh -c "$run"
-origins "$(cat id)"
+origins snapshot "$(cat id)"
 equal "$from $read" "['store'] 0"
 eventually 10 no_relays
 
@@ -61,7 +41,7 @@ equal "$(relays | wc -l)" 1
 as alice touch go
 eventually 40 sh -c '[ -z "$(squeue -h)" ]'
 equal "$(grep -cxF "$want" batch)" 4
-origins "$job"
+origins snapshot "$job"
 equal "$from" "['relay']"
 [ "$read" -le $((size * 2)) ] || fail "of $size bytes $read were read"
 
@@ -132,17 +112,17 @@ ok as alice skiff env snapshot dev
 as alice rm -f $depot/relay.key
 as alice mkdir $depot/relay.key
 ok as alice srun -QN4 --environment=dev sh -c "$run"
-origins "$(cat id)"
+origins snapshot "$(cat id)"
 equal "$from $read" "['depot'] 0"
 as alice rmdir $depot/relay.key
 for wish in depot auto; do
     forget
     set_fan_out $wish
     ok as alice srun -QN4 --environment=dev sh -c "$run"
-    origins "$(cat id)"
+    origins snapshot "$(cat id)"
     equal "$wish $from" "$wish $([ $wish = depot ] && echo "['depot']" || echo "['relay']")"
 done
 inside alice dev 'echo little >/opt/little'
 ok as alice srun -QN4 --environment=dev sh -c "cat /opt/little; $run"
-origins "$(cat id)"
+origins snapshot "$(cat id)"
 equal "$from" "['depot']"

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skiff_plan::get::{self, ImageOrigin};
+use skiff_plan::get;
+use skiff_plan::image_peers::ImagePeers;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, PieceCounts, SnapshotId, SnapshotManifest};
 use skiff_spec::config::{Mismatch, NodeLayers};
@@ -19,14 +20,13 @@ use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::bounded::until_with;
 use crate::depot;
 use crate::fan_out::JobRelay;
 use crate::job_records::{StartOrigin, StartPart};
 use crate::layer_store::{self, StoredLayers};
 use crate::snapshot_fault::ours;
 
-pub use crate::bounded::until;
+pub use crate::bounded::{until, until_with};
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
@@ -145,11 +145,11 @@ pub fn get_image(
     relay: Option<&JobRelay>,
 ) -> Result<(ImageName, StartPart)> {
     let begun = Instant::now();
-    let mirror = relay.and_then(JobRelay::mirror);
-    let (entry, origin) = get::on_node_from(context, depot, (id, reference), mirror.as_ref())?;
+    let peers = relay.map(|relay| relay as &dyn ImagePeers);
+    let (entry, origin) = get::on_node_from(context, depot, (id, reference), peers)?;
     let part = StartPart::image(&entry, origin, begun);
-    let came = relay.filter(|_| origin == ImageOrigin::Registry).map(JobRelay::image_counts);
-    Ok((entry, part.by_relay(came.unwrap_or_default())))
+    let came = relay.map(|relay| relay.image_counts(origin)).unwrap_or_default();
+    Ok((entry, part.by_relay(came)))
 }
 
 /// The layers in the form that this node can have them in.
@@ -166,17 +166,18 @@ fn layers_here(
         origins.here = StartOrigin::Store;
         return Ok(FetchedLayers::Stored(ids));
     }
-    origins.missing = open_cache(context, &dir)?.missing(manifest).map_err(ours)?;
+    let cache = open_cache(context, &dir)?;
+    origins.missing = cache.missing(manifest).map_err(ours)?;
     let is_mounted = is_mounted && origins.missing.is_some();
     let (Some(relay), Some(not_unpacked)) = (relay, origins.missing) else {
-        return bring(context, is_mounted, &depot, (id, manifest), origins);
+        return bring(context, (is_mounted, &cache), &depot, (id, manifest), origins);
     };
     let missing = if is_mounted { layer_store::missing(context, manifest) } else { not_unpacked };
     let depot = relay.read_for(depot, missing);
-    bring(context, is_mounted, &depot, (id, manifest), origins).or_else(|e| {
+    bring(context, (is_mounted, &cache), &depot, (id, manifest), origins).or_else(|e| {
         // Another node may have read what is damaged, and the depot not be.
         if depot.has_reader() {
-            bring(context, is_mounted, &depot.read_directly(), (id, manifest), origins)
+            bring(context, (is_mounted, &cache), &depot.read_directly(), (id, manifest), origins)
         } else {
             Err(e)
         }
@@ -186,16 +187,17 @@ fn layers_here(
 /// Brings the layers that are not here.
 fn bring(
     context: &UserContext,
-    is_mounted: bool,
+    (is_mounted, cache): (bool, &Cache),
     depot: &Depot,
     (id, manifest): (&SnapshotId, &SnapshotManifest),
     origins: &mut LayerOrigins,
 ) -> Result<FetchedLayers> {
     let mut not_mounted = String::new();
     if is_mounted {
-        match layer_store::add(context, depot, manifest) {
-            Ok(StoredLayers { ids, missing }) => {
+        match layer_store::add(context, cache, depot, manifest) {
+            Ok(StoredLayers { ids, missing, reused }) => {
                 (origins.here, origins.missing) = (StartOrigin::Store, missing);
+                origins.reused = reused;
                 origins.came = depot.piece_counts();
                 return Ok(FetchedLayers::Stored(ids));
             }
@@ -214,17 +216,19 @@ struct LayerOrigins {
     /// Bytes of those that were not here.
     missing: Option<u64>,
     came: PieceCounts,
+    /// Bytes that were in other layers here.
+    reused: u64,
 }
 
 impl Default for LayerOrigins {
     fn default() -> Self {
-        Self { here: StartOrigin::Cache, missing: None, came: PieceCounts::default() }
+        Self { here: StartOrigin::Cache, missing: None, came: PieceCounts::default(), reused: 0 }
     }
 }
 
 impl LayerOrigins {
     fn to_part(&self, begun: Instant) -> StartPart {
-        StartPart::snapshot(self.here, self.missing, self.came, begun)
+        StartPart { reused: self.reused, ..StartPart::snapshot(self.here, self.missing, self.came, begun) }
     }
 }
 

@@ -1,11 +1,14 @@
 //! How a snapshot or an image gets to many nodes: by each of them from where it is, or from node to node.
 
+mod image;
 mod registry;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, openat, statfs};
@@ -21,7 +24,6 @@ use skiff_snapshot::{Depot, PieceCounts};
 use skiff_spec::config::FanOut;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names;
-use skiff_store::client::PullMirror;
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork, positive_pid};
 use skiff_sys::small_file;
@@ -29,6 +31,10 @@ use skiff_user::context::UserContext;
 
 use crate::bounded::until;
 use crate::snapshot_fault::ours;
+
+use self::image::RelayedImage;
+
+pub use self::image::RelayImage;
 
 /// In a depot: from this the keys follow by which the nodes of a job know each other.
 const SECRET: &str = "relay.key";
@@ -62,10 +68,11 @@ pub struct JobRelay {
     is_for_depot: bool,
     /// How many nodes begin at the same time.
     begin_now: usize,
+    /// What has come of an image's file.
+    came_of_file: Cell<PieceCounts>,
 }
 
 /// A job's root that is being made on a node.
-#[derive(Clone, Copy)]
 pub struct RelayPlace<'a> {
     /// The job.
     pub job: u32,
@@ -74,16 +81,7 @@ pub struct RelayPlace<'a> {
     /// The user's depot.
     pub depot: &'a Path,
     /// What image is below it.
-    pub image: RelayImage<'a>,
-}
-
-/// What says which image a job's root is over.
-#[derive(Clone, Copy)]
-pub enum RelayImage<'a> {
-    /// The job itself, by a name.
-    Named(&'a str),
-    /// The manifest of a snapshot, if it is over one.
-    OfSnapshot(&'a str),
+    pub image: RelayImage,
 }
 
 /// The nodes of a job, and which of them this one is.
@@ -116,7 +114,7 @@ fn other_nodes() -> Option<JobNodes> {
 
 /// Begins the relay of a job's root on this node; nothing where there is none to be, or it cannot be: then each node reads the depot, or asks
 /// the registry.
-pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
+pub fn begin(context: &UserContext, place: &RelayPlace<'_>) -> Option<JobRelay> {
     let fan_out = context.config.slurm.fan_out;
     let nodes = other_nodes()?;
     if fan_out == FanOut::Depot {
@@ -124,7 +122,7 @@ pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
     }
     let looked_up = until(Instant::now() + TO_LOOK, || {
         let is_for_depot = may_be_wanted(fan_out, nodes.names.len(), || type_of(place.depot));
-        Ok((is_for_depot, derive_secret(&place)?.map(|secret| secret.to_hex())))
+        Ok((is_for_depot, derive_secret(place)?.map(|secret| secret.to_hex())))
     });
     let (is_for_depot, secret) = looked_up.ok()??;
     // Of a snapshot it is not known here whether it is over an image.
@@ -137,7 +135,7 @@ pub fn begin(context: &UserContext, place: RelayPlace<'_>) -> Option<JobRelay> {
 
 fn try_begin(
     context: &UserContext,
-    place: RelayPlace<'_>,
+    place: &RelayPlace<'_>,
     (fan_out, nodes): (FanOut, JobNodes),
     (is_for_depot, secret): (bool, SharedSecret),
 ) -> Result<Option<JobRelay>> {
@@ -152,7 +150,8 @@ fn try_begin(
             small_file::write(&place.dir.join(PROCESS), child.pid.to_string().as_bytes())
                 .ignore_error("a relay without this file ends when the supervisor does");
             let mirror = mirror.map(|mirror| mirror.address().clone());
-            Ok(Some(JobRelay { local, holder_end, mirror, fan_out, is_for_depot, begin_now }))
+            let came_of_file = Cell::default();
+            Ok(Some(JobRelay { local, holder_end, mirror, fan_out, is_for_depot, begin_now, came_of_file }))
         }
         Fork::Child => {
             let kept = [remote.as_fd(), relay_end.as_fd()];
@@ -168,7 +167,7 @@ fn try_begin(
 /// The relay's process.
 fn run_relay(
     context: &UserContext,
-    RelayPlace { job, depot, image, .. }: RelayPlace<'_>,
+    RelayPlace { job, depot, image, .. }: &RelayPlace<'_>,
     (nodes, secret): (JobNodes, SharedSecret),
     (remote, relay_end, mirror): (UnixStream, &OwnedFd, Option<Mirror>),
 ) -> Result<()> {
@@ -176,15 +175,17 @@ fn run_relay(
     detach_stdio();
     skiff_sys::title::set(&format!("{NAME} of job {job}"));
     let JobNodes { names, here } = nodes;
+    let image = Arc::new(RelayedImage::new(context, depot, image));
     let setup = RelaySetup {
         nodes: names,
         here,
         secret,
-        ports: context.config.slurm.relay_ports.of_job(job),
+        ports: context.config.slurm.relay_ports.of_job(*job),
         depot: Depot::open_existing(depot).map_err(ours)?,
+        image_files: image::opener(&image),
         spool: open_unnamed_file(context),
         patience: RelayPatience::default(),
-        image: mirror.map(|mirror| (mirror, registry::readers(context, depot, image))),
+        image: mirror.map(|mirror| (mirror, registry::readers(&image))),
     };
     skiff_relay::serve(setup, remote, relay_end).context(|| "relay")
 }
@@ -207,28 +208,21 @@ impl JobRelay {
     /// The depot as it is to be read, if so many bytes are missing here.
     #[must_use]
     pub fn read_for(&self, depot: Depot, missing: u64) -> Depot {
+        match self.reader_for(missing) {
+            Some(reader) => depot.read_by(Box::new(reader)),
+            None => depot,
+        }
+    }
+
+    /// A reader for so many bytes of files, if that is better than that each node reads these.
+    fn reader_for(&self, missing: u64) -> Option<RelayReader> {
         let spared = missing.saturating_mul(self.begin_now as u64 - 1);
         let is_wanted = match self.fan_out {
             FanOut::Relay => true,
             FanOut::Auto => self.is_for_depot && spared >= MIN_SPARED,
             FanOut::Depot => false,
         };
-        match self.local.try_clone().and_then(RelayReader::new) {
-            Ok(reader) if is_wanted => depot.read_by(Box::new(reader)),
-            _ => depot,
-        }
-    }
-
-    /// Where to ask for an image before its registry, if there is somebody who answers.
-    pub fn mirror(&self) -> Option<PullMirror> {
-        let answering = self.mirror.as_ref().filter(|mirror| mirror.counts().is_some());
-        let (server, repository) = answering?.location();
-        Some(PullMirror { server, repository })
-    }
-
-    /// What has come of an image.
-    pub fn image_counts(&self) -> PieceCounts {
-        self.mirror.as_ref().and_then(MirrorAddress::counts).unwrap_or_default()
+        is_wanted.then(|| self.local.try_clone().and_then(RelayReader::new).ok())?
     }
 
     /// What a process needs that is to read by it.
@@ -277,7 +271,7 @@ fn type_of(depot: &Path) -> Option<i64> {
 /// images, and would ask their registries for this one's in vain.
 fn derive_secret(place: &RelayPlace<'_>) -> Result<Option<SharedSecret>> {
     let dir = TrustedDir::open(place.depot, getuid().as_raw())?.private()?;
-    let root = match place.image {
+    let root = match &place.image {
         RelayImage::Named(reference) => ["image", reference],
         RelayImage::OfSnapshot(snapshot) => ["snapshot", snapshot],
     };
@@ -301,9 +295,10 @@ fn read_secret(dir: &TrustedDir) -> Result<Option<SharedSecret>> {
 
 /// A file that goes with its last user, on the disk of the user's cache.
 fn open_unnamed_file(context: &UserContext) -> Option<OwnedFd> {
-    let dir = Path::new(&context.config.slurm.cache).join(context.uid.to_string());
+    let parent = TrustedDir::open(Path::new(&context.config.slurm.cache), getuid().as_raw()).ok()?;
+    let dir = parent.make_dir(context.uid.to_string(), 0o700).ok()?;
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    openat(CWD, &dir, flags, Mode::RUSR | Mode::WUSR).ok()
+    openat(&dir, ".", flags, Mode::RUSR | Mode::WUSR).ok()
 }
 
 #[cfg(test)]
@@ -318,7 +313,8 @@ mod tests {
         std::fs::create_dir(&dir).expect("a directory");
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).expect("one's own");
         let secret = |job, image| {
-            derive_secret(&RelayPlace { job, dir: &dir, depot: &dir, image: RelayImage::Named(image) })
+            let image = RelayImage::Named(String::from(image));
+            derive_secret(&RelayPlace { job, dir: &dir, depot: &dir, image })
         };
         assert_eq!(secret(1, "a"), Ok(None));
         make_secret(&dir).expect("made");

@@ -17,6 +17,7 @@ mod job_status;
 pub mod latest;
 mod layer_store;
 pub mod live;
+mod near_layers;
 pub mod own_files;
 mod remove;
 mod rollback;

@@ -27,6 +27,7 @@ use skiff_store::{Error as StoreError, client, known};
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
+use crate::image_peers::ImagePeers;
 use crate::import;
 use crate::progress::PullProgress;
 
@@ -188,8 +189,8 @@ pub fn again(context: &UserContext, entry: ImageName) -> Result<ImageName> {
 /// An image that the user has pulled, on a node that may not have it.
 fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
     if entry.origin.is_some() {
-        let copy = from_depot(context, &context.depot()?, entry.id, &entry.reference)?;
-        return copy.ok_or_else(|| not_here(entry.id, &entry.reference));
+        let copy = from_depot(context, &context.depot()?, (entry.id, &entry.reference), None)?;
+        return copy.map(|(entry, _)| entry).ok_or_else(|| not_here(entry.id, &entry.reference));
     }
     output::note(&format!("image {}: pulling it, as this host does not have it", entry.reference));
     let progress = &mut PullProgress::new(None, false);
@@ -201,15 +202,19 @@ fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
 fn from_depot(
     context: &UserContext,
     depot: &Path,
-    id: ImageId,
-    reference: &str,
-) -> Result<Option<ImageName>> {
+    (id, reference): (ImageId, &str),
+    peers: Option<&dyn ImagePeers>,
+) -> Result<Option<(ImageName, ImageOrigin)>> {
     let Some(ImageCopy { path, id }) = copies::find(depot, id)? else { return Ok(None) };
-    let entry = match in_store(context, id, reference)? {
-        Some(entry) => entry,
-        None => import::exactly(context, &ImageFile::meant(&path.display().to_string())?, id)?,
+    let (entry, origin) = match in_store(context, id, reference)? {
+        Some(entry) => (entry, ImageOrigin::Store),
+        None => {
+            let file = ImageFile::meant(&path.display().to_string())?;
+            let (entry, is_by_peers) = import::exactly_by(context, &file, id, peers)?;
+            (entry, if is_by_peers { ImageOrigin::Nodes } else { ImageOrigin::Depot })
+        }
     };
-    Ok(Some(ImageName { reference: reference.into(), ..entry }))
+    Ok(Some((ImageName { reference: reference.into(), ..entry }, origin)))
 }
 
 /// The image of this id as this host's store has it.
@@ -245,29 +250,33 @@ pub enum ImageOrigin {
     Depot,
     /// A registry.
     Registry,
+    /// A file or the depot, which other nodes of the job have read.
+    Nodes,
 }
 
-/// The same, and where it came from. A registry's image is looked for at the mirror first.
+/// The same, and where it came from. Other nodes that have the image, or are getting it, are asked first.
 pub fn on_node_from(
     context: &UserContext,
     depot: &Path,
     (id, reference): (ImageId, &str),
-    mirror: Option<&PullMirror>,
+    peers: Option<&dyn ImagePeers>,
 ) -> Result<(ImageName, ImageOrigin)> {
     if let Some(entry) = in_store(context, id, reference)? {
         return Ok((entry, ImageOrigin::Store));
     }
     if let Some(file) = ImageFile::of(reference) {
-        return Ok((import::exactly(context, &file, id)?, ImageOrigin::File));
+        let (entry, is_by_peers) = import::exactly_by(context, &file, id, peers)?;
+        return Ok((entry, if is_by_peers { ImageOrigin::Nodes } else { ImageOrigin::File }));
     }
-    match from_depot(context, depot, id, reference)? {
-        Some(entry) => Ok((entry, ImageOrigin::Depot)),
+    match from_depot(context, depot, (id, reference), peers)? {
+        Some(found) => Ok(found),
         None if Named::from_str(reference).is_ok_and(|named| named.is_local()) => {
             Err(not_here(id, reference))
         }
         None => {
             let progress = &mut PullProgress::new(None, true);
-            let entry = fetch_exactly(context, (id, reference), mirror, progress)?;
+            let mirror = peers.and_then(ImagePeers::mirror);
+            let entry = fetch_exactly(context, (id, reference), mirror.as_ref(), progress)?;
             Ok((entry, ImageOrigin::Registry))
         }
     }

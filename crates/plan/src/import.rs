@@ -12,6 +12,7 @@ use skiff_store::{client, find};
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
+use crate::image_peers::ImagePeers;
 use crate::progress::PullProgress;
 
 /// Imports an image and notes its name, which is the file's if it gets none.
@@ -49,6 +50,36 @@ pub fn exactly(context: &UserContext, file: &ImageFile, id: ImageId) -> Result<I
             .hint("it has changed since the job was submitted: submit it again"));
     }
     Ok(entry)
+}
+
+/// The same by other nodes, where these have its bytes or are reading them; and whether it came so. Whatever is wrong with what they have, the file
+/// itself is read then.
+pub fn exactly_by(
+    context: &UserContext,
+    file: &ImageFile,
+    id: ImageId,
+    peers: Option<&dyn ImagePeers>,
+) -> Result<(ImageName, bool)> {
+    match peers.and_then(|peers| by_peers(context, file, id, peers)) {
+        Some(entry) => Ok((entry, true)),
+        None => Ok((exactly(context, file, id)?, false)),
+    }
+}
+
+/// Of file systems only: archives are called by the digests of their manifests, by which what comes of a file could not be checked.
+fn by_peers(
+    context: &UserContext,
+    file: &ImageFile,
+    id: ImageId,
+    peers: &dyn ImagePeers,
+) -> Option<ImageName> {
+    let original = file.open_regular().ok()??;
+    let length = original.metadata().ok()?.len();
+    if !file.read_from(original).open().ok()?.form().is_file_system() {
+        return None;
+    }
+    let came = peers.file(context, id, length)?;
+    exactly(context, &file.read_from(came), id).ok()
 }
 
 fn read_file(

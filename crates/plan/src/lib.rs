@@ -7,6 +7,7 @@ mod bounded;
 pub mod described;
 mod facts;
 pub mod get;
+pub mod image_peers;
 pub mod import;
 pub mod in_image;
 pub mod inside;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use skiff_snapshot::{DepotPiece, PieceCounts, PieceReader};
 
 use crate::link::{LinkReader, LinkWriter};
-use crate::piece::RelayPiece;
+use crate::piece::{IMAGE_PIECE, RelayFile, RelayPiece};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// Bytes that are asked for before they are read.
@@ -64,7 +65,7 @@ impl RelayReader {
     ///
     /// # Errors
     /// The socket's.
-    pub fn new(relay: UnixStream) -> std::io::Result<Self> {
+    pub fn new(relay: UnixStream) -> io::Result<Self> {
         relay.set_read_timeout(Some(SILENCE))?;
         relay.set_write_timeout(Some(SILENCE))?;
         let reader = LinkReader::Local(relay.try_clone()?, vec![]);
@@ -79,6 +80,59 @@ impl RelayReader {
         };
         Ok(Self { state: Mutex::new(Some(state)), counts: Mutex::default() })
     }
+
+    /// Reads the file of an image that has this SHA-256 and length; whether all of it has come. What has come is not checked.
+    ///
+    /// # Errors
+    /// Those of `take`, which gets the bytes in order.
+    pub fn read_image(
+        &self,
+        (digest, length): ([u8; 32], u64),
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<bool> {
+        let starts = (0..length).step_by(IMAGE_PIECE as usize);
+        let pieces = starts.map(|at| RelayPiece::of_image(RelayFile::Image(digest), at));
+        self.plan(pieces.clone());
+        for piece in pieces {
+            let expected = (length - piece.at).min(piece.length.into());
+            match self.read_piece(&piece).filter(|bytes| bytes.len() as u64 == expected) {
+                Some(bytes) => take(&bytes)?,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes which pieces will be read.
+    fn plan(&self, pieces: impl Iterator<Item = RelayPiece>) {
+        if let Some(state) = lock(&self.state).as_mut() {
+            state.planned = pieces.collect();
+            // Answers to what was asked for before are passed over as they come.
+            state.asked.clear();
+            state.open = 0;
+        }
+    }
+
+    fn read_piece(&self, piece: &RelayPiece) -> Option<Vec<u8>> {
+        let mut slot = lock(&self.state);
+        match slot.as_mut()?.read(piece) {
+            Some(None) => None,
+            Some(Some((bytes, counted))) => {
+                let mut counts = lock(&self.counts);
+                counts.relayed += counted.relayed;
+                counts.read += counted.read;
+                Some(bytes)
+            }
+            None => {
+                // It hangs, is gone, or slower than the depot could be: from here on this process reads that itself. Nobody else who has this socket
+                // knows where in an answer it is.
+                if let Some(state) = slot.take() {
+                    state.writer.close();
+                }
+                None
+            }
+        }
+    }
 }
 
 impl fmt::Debug for RelayReader {
@@ -89,30 +143,11 @@ impl fmt::Debug for RelayReader {
 
 impl PieceReader for RelayReader {
     fn begin(&self, pieces: &[DepotPiece]) {
-        if let Some(state) = lock(&self.state).as_mut() {
-            state.planned = pieces.iter().copied().map(RelayPiece::from).collect();
-            // Answers to what was asked for before are passed over as they come.
-            state.asked.clear();
-            state.open = 0;
-        }
+        self.plan(pieces.iter().copied().map(RelayPiece::from));
     }
 
     fn read(&self, piece: &DepotPiece) -> Option<Vec<u8>> {
-        let mut slot = lock(&self.state);
-        match slot.as_mut()?.read(&(*piece).into()) {
-            Some(None) => None,
-            Some(Some((bytes, counted))) => {
-                let mut counts = lock(&self.counts);
-                counts.relayed += counted.relayed;
-                counts.read += counted.read;
-                Some(bytes)
-            }
-            None => {
-                // It hangs, is gone, or slower than the depot could be: from here on this process reads that itself.
-                *slot = None;
-                None
-            }
-        }
+        self.read_piece(&(*piece).into())
     }
 
     fn counts(&self) -> PieceCounts {

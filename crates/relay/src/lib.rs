@@ -1,4 +1,4 @@
-//! A depot's files, and an image's in a registry, are read once for a job, and go from node to node.
+//! A depot's files, and an image's, are read once for a job, and go from node to node.
 //!
 //! The nodes of a job form two trees (`tree`). Every node asks the one above it for pieces of these files, and passes on what it has got
 //! as soon as it is there; the two nodes at the tops read the depot, or ask the registry. Nothing is sent that was not asked for: a node
@@ -29,5 +29,5 @@ pub mod wire;
 pub use client::RelayReader;
 pub use mirror::{Mirror, MirrorAddress};
 pub use patience::RelayPatience;
-pub use piece::{REGISTRY_PIECE, RegistryReader, RelayFile, RelayPiece};
+pub use piece::{IMAGE_PIECE, ImageOpener, RegistryReader, RelayFile, RelayPiece};
 pub use serve::{RelaySetup, serve};

@@ -208,7 +208,7 @@ impl MirrorState {
     fn whole(&self, file: RelayFile) -> Option<Vec<u8>> {
         let mut all = vec![];
         loop {
-            let piece = RelayPiece::of_registry(file, all.len() as u64);
+            let piece = RelayPiece::of_image(file, all.len() as u64);
             self.spool.want(piece);
             // Where the last piece is a whole one, there is none behind it.
             let Some((bytes, origin)) = self.wait(&piece) else { return (!all.is_empty()).then_some(all) };
@@ -230,11 +230,11 @@ impl MirrorState {
         let (mut at, mut wanted) = (first, first);
         while at < end {
             while wanted < end && wanted < at.saturating_add(READ_AHEAD) {
-                let piece = RelayPiece::of_registry(file, wanted);
+                let piece = RelayPiece::of_image(file, wanted);
                 self.spool.want(piece);
                 wanted = piece.at.saturating_add(piece.length.into());
             }
-            let piece = RelayPiece::of_registry(file, at);
+            let piece = RelayPiece::of_image(file, at);
             let came = self.wait(&piece);
             let part = came.as_ref().and_then(|(bytes, _)| {
                 let to = (end - piece.at).min(bytes.len() as u64) as usize;

@@ -1,9 +1,12 @@
-//! What goes from node to node: pieces of a depot's files, and of what a registry has.
+//! What goes from node to node: pieces of a depot's files, of images' files, and of what a registry has.
 
-use skiff_snapshot::{DepotPiece, PieceFile};
+use std::fs::File;
+use std::os::fd::AsFd as _;
 
-/// Files of a registry are cut at multiples of so many bytes, so that all nodes ask for the same pieces.
-pub const REGISTRY_PIECE: u32 = 256 << 10;
+use skiff_snapshot::{DepotPiece, LARGEST_PIECE, PieceFile, read_at_most};
+
+/// Images' files and what a registry has are cut at multiples of so many bytes, so that all nodes ask for the same pieces.
+pub const IMAGE_PIECE: u32 = 256 << 10;
 
 /// Pieces of so many bytes of a file one behind the other go down the same tree: who reads its source reads so much of it in order.
 pub const STRIPE: u64 = 4 << 20;
@@ -13,6 +16,8 @@ pub const STRIPE: u64 = 4 << 20;
 pub enum RelayFile {
     /// One of the depot's.
     Depot(PieceFile),
+    /// An image that is one file, as its copy in the depot, by the SHA-256 of that file.
+    Image([u8; 32]),
     /// A manifest or an index of manifests in a registry, by its SHA-256.
     Manifest([u8; 32]),
     /// A blob in a registry, by its SHA-256.
@@ -30,6 +35,9 @@ pub struct RelayPiece {
     pub length: u32,
 }
 
+/// Who opens images' files in place of the other nodes, by their SHA-256; nothing where there is no such file.
+pub type ImageOpener = dyn Fn(&[u8; 32]) -> Option<File> + Send + Sync;
+
 /// Who asks the registry in place of the other nodes. Whatever comes is checked by who uses it: manifests and blobs have digests.
 pub trait RegistryReader: Send {
     /// The bytes of a piece of a manifest or a blob; nothing where it is not to be had.
@@ -46,11 +54,16 @@ impl From<DepotPiece> for RelayPiece {
 }
 
 impl RelayPiece {
-    /// The piece of what a registry has in which the byte at `at` is.
+    /// The piece of an image's file, or of what a registry has, in which the byte at `at` is.
     #[must_use]
-    pub fn of_registry(file: RelayFile, at: u64) -> Self {
-        let length = REGISTRY_PIECE;
+    pub fn of_image(file: RelayFile, at: u64) -> Self {
+        let length = IMAGE_PIECE;
         Self { file, at: at - at % u64::from(length), length }
+    }
+
+    /// Reads it from its file.
+    pub(crate) fn read_from(&self, file: &File) -> rustix::io::Result<Vec<u8>> {
+        read_at_most(file.as_fd(), self.length.min(LARGEST_PIECE) as usize, self.at)
     }
 
     /// The end of its stripe.
@@ -66,7 +79,7 @@ impl RelayFile {
         match self {
             Self::Depot(PieceFile::List(layer)) => &layer.0,
             Self::Depot(PieceFile::Pack(pack)) => &pack.0,
-            Self::Manifest(digest) | Self::Blob(digest) => digest,
+            Self::Image(digest) | Self::Manifest(digest) | Self::Blob(digest) => digest,
         }
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn ranges_that_a_pull_asks_for_at_once_have_readers_of_their_own() {
         let reader = |stripe: u64| {
-            let piece = RelayPiece::of_registry(RelayFile::Blob([7; 32]), stripe * STRIPE);
+            let piece = RelayPiece::of_image(RelayFile::Blob([7; 32]), stripe * STRIPE);
             reader_of(&piece, 8).expect("one of them")
         };
         for first in [0, 1, 6, 16] {
@@ -73,6 +73,6 @@ mod tests {
             readers.sort_unstable();
             assert_eq!(readers, (0..8).collect::<Vec<_>>(), "{first}");
         }
-        assert_eq!(reader_of(&RelayPiece::of_registry(RelayFile::Blob([7; 32]), 0), 0), None);
+        assert_eq!(reader_of(&RelayPiece::of_image(RelayFile::Blob([7; 32]), 0), 0), None);
     }
 }

@@ -20,12 +20,12 @@ use skiff_sys::IgnoreError;
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::mirror::{Mirror, serve_mirror};
 use crate::patience::RelayPatience;
-use crate::piece::{RegistryReader, RelayPiece};
+use crate::piece::{ImageOpener, RegistryReader, RelayPiece};
 use crate::registry::RegistryThreads;
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
 use crate::thread::spawn_thread;
 use crate::tree::{RelayTree, asked, may_be_asked};
-use crate::upstream::{PeerSettings, RelayAncestor, Upstream};
+use crate::upstream::{FileSource, PeerSettings, RelayAncestor, Upstream};
 use crate::visitors::Visitors;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
@@ -52,6 +52,8 @@ pub struct RelaySetup {
     pub ports: Vec<u16>,
     /// The depot.
     pub depot: Depot,
+    /// Who opens the files of images that are in no registry.
+    pub image_files: Box<ImageOpener>,
     /// A file without a name for what others will ask for.
     pub spool: Option<OwnedFd>,
     /// How long others may take.
@@ -65,13 +67,13 @@ pub struct RelaySetup {
 /// # Errors
 /// When no thread can be started.
 pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()> {
-    let RelaySetup { nodes, here, secret, ports, depot, spool, patience, image } = setup;
+    let RelaySetup { nodes, here, secret, ports, depot, image_files, spool, patience, image } = setup;
     let begin_now: Vec<bool> = nodes.iter().map(|(_, begins)| *begins).collect();
     let is_kept = RelayTree::BOTH.map(|tree| may_be_asked(tree, here, &begin_now));
     let spool = Arc::new(Spool::new(is_kept, spool.map(File::from)));
     let listener = listen(&ports);
     let peers = Arc::new(PeerSettings { secret, ports, begun: Instant::now(), patience });
-    let depot = Arc::new(depot);
+    let source = Arc::new(FileSource { depot, image_files });
     let (mirror, readers) = image.map_or((None, vec![]), |(mirror, readers)| (Some(mirror), readers));
     let registry = Arc::new(RegistryThreads::begin(readers, &spool)?);
     for tree in RelayTree::BOTH {
@@ -80,12 +82,20 @@ pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()
             RelayAncestor { number: node, name, addresses: None, is_expected }
         });
         let above: VecDeque<RelayAncestor> = above.collect();
-        let (spool, depot, peers) = (Arc::clone(&spool), Arc::clone(&depot), Arc::clone(&peers));
+        let (spool, source, peers) = (Arc::clone(&spool), Arc::clone(&source), Arc::clone(&peers));
         let registry = Arc::clone(&registry);
         spawn_thread(move || {
             let files = HashMap::new();
-            Upstream { tree, spool: &spool, depot: &depot, peers: &peers, above, files, registry: &registry }
-                .run();
+            Upstream {
+                tree,
+                spool: &spool,
+                source: &source,
+                peers: &peers,
+                above,
+                files,
+                registry: &registry,
+            }
+            .run();
         })?;
     }
     if let Some(mirror) = mirror {

@@ -17,11 +17,12 @@ use tempfile::TempDir;
 
 use crate::link::word;
 use crate::{
-    Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPatience, RelayPiece, RelayReader, RelaySetup,
-    serve,
+    ImageOpener, Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPatience, RelayPiece, RelayReader,
+    RelaySetup, serve,
 };
 
 const PIECE: u32 = 300_000;
+const IMAGE: [u8; 32] = [5; 32];
 
 /// A job: a depot with one pack, and who listens where.
 struct Job {
@@ -60,6 +61,12 @@ impl Job {
         starts.map(|at| DepotPiece { file: PieceFile::Pack(pack()), at: at as u64, length: PIECE }).collect()
     }
 
+    /// One image has the bytes of the pack.
+    fn image_files(&self) -> Box<ImageOpener> {
+        let file = self.dir.path().join(format!("packs/{}.pack", pack()));
+        Box::new(move |digest| (*digest == IMAGE).then(|| fs::File::open(&file).expect("it is there")))
+    }
+
     fn begin(&self, here: usize, nodes: usize, is_expected: impl Fn(usize) -> bool) -> Node {
         self.begin_with(here, nodes, is_expected, None)
     }
@@ -79,6 +86,7 @@ impl Job {
             secret: self.secret.clone(),
             ports: self.ports.clone(),
             depot: Depot::open_existing(self.dir.path()).expect("the depot"),
+            image_files: self.image_files(),
             spool: Some(tempfile::tempfile().expect("a file").into()),
             // On a busy machine threads of this process wait for long.
             patience: RelayPatience {
@@ -223,6 +231,40 @@ fn what_the_depot_lacks_is_not_had() {
         node.reader.begin(&job.pieces());
         assert!(node.reader.read(&job.pieces()[0]).is_some());
     }
+}
+
+#[test]
+fn the_file_of_an_image_is_read_once_by_all_together() {
+    let job = Job::new(20_000_001, 3);
+    let nodes: Vec<Node> = (0..3).map(|here| job.begin(here, 3, |_| true)).collect();
+    let length = job.bytes.len() as u64;
+    let read = |node: &Node, (digest, length)| {
+        let mut all = vec![];
+        let take = |bytes: &[u8]| {
+            all.extend_from_slice(bytes);
+            Ok(())
+        };
+        let is_whole = node.reader.read_image((digest, length), take).expect("taken");
+        (is_whole, all)
+    };
+    thread::scope(|scope| {
+        let reading: Vec<_> =
+            nodes.iter().map(|node| scope.spawn(move || read(node, (IMAGE, length)))).collect();
+        for reader in reading {
+            assert!(reader.join().expect("read") == (true, job.bytes.clone()));
+        }
+    });
+    let counts: Vec<PieceCounts> = nodes.iter().map(|node| node.reader.counts()).collect();
+    assert_eq!(from_depot(&counts), length, "{counts:?}");
+    assert!(counts.iter().all(|count| count.relayed + count.read == length), "{counts:?}");
+    for node in &nodes {
+        // One that nobody has, and one that is shorter than it should be.
+        assert!(!read(node, ([6; 32], 10)).0 && !read(node, (IMAGE, length + 1)).0);
+        // Where the bytes cannot be taken, no more are asked for; the snapshot is read all the same.
+        let full = node.reader.read_image((IMAGE, length), |_| Err(std::io::ErrorKind::StorageFull.into()));
+        assert_eq!(full.map_err(|e| e.kind()), Err(std::io::ErrorKind::StorageFull));
+    }
+    job.all_read(nodes);
 }
 
 /// A registry with one blob, which counts what is read of it.

@@ -1,9 +1,9 @@
-//! Where the pieces of one tree come from: the nodes above, nearest first, and in the end the depot or the registry.
+//! Where the pieces of one tree come from: the nodes above, nearest first, and in the end a file or the registry.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder, sleep};
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::secure;
-use skiff_snapshot::{Depot, DepotPiece, PieceFile};
+use skiff_snapshot::Depot;
 use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::patience::{KEPT_OPEN, RelayPatience};
-use crate::piece::{RelayFile, RelayPiece};
+use crate::piece::{ImageOpener, RelayFile, RelayPiece};
 use crate::registry::RegistryThreads;
 use crate::spool::{PieceOrigin, Spool};
 use crate::tree::RelayTree;
@@ -30,7 +30,7 @@ const MOST_ASKED: usize = 500;
 const TO_CONNECT: Duration = Duration::from_secs(2);
 /// How often a node is tried that has not begun yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// So many open files of the depot at most.
+/// So many open files at most.
 const MOST_FILES: usize = 32;
 /// When so many nodes do not answer at all, others will not either.
 const MOST_SILENT: u32 = 2;
@@ -54,13 +54,19 @@ pub(crate) struct PeerSettings {
     pub(crate) patience: RelayPatience,
 }
 
+/// What can be read of files.
+pub(crate) struct FileSource {
+    pub(crate) depot: Depot,
+    pub(crate) image_files: Box<ImageOpener>,
+}
+
 pub(crate) struct Upstream<'a> {
     pub(crate) tree: RelayTree,
     pub(crate) spool: &'a Spool,
-    pub(crate) depot: &'a Depot,
+    pub(crate) source: &'a FileSource,
     pub(crate) peers: &'a PeerSettings,
     pub(crate) above: VecDeque<RelayAncestor>,
-    pub(crate) files: HashMap<PieceFile, OwnedFd>,
+    pub(crate) files: HashMap<RelayFile, File>,
     pub(crate) registry: &'a RegistryThreads,
 }
 
@@ -85,7 +91,7 @@ impl Upstream<'_> {
         }
     }
 
-    /// The next piece. The depot's files stay open only while pieces are wanted.
+    /// The next piece. Files stay open only while pieces are wanted.
     fn next_wanted(&mut self) -> Option<RelayPiece> {
         let soon = self.spool.wait_for_wanted(self.tree, Some(KEPT_OPEN));
         soon.or_else(|| {
@@ -156,8 +162,10 @@ impl Upstream<'_> {
     }
 
     fn read(&mut self, piece: RelayPiece) {
-        let RelayFile::Depot(file) = piece.file else { return self.registry.read(piece, self.spool) };
-        match self.read_depot(&DepotPiece { file, at: piece.at, length: piece.length }) {
+        if matches!(piece.file, RelayFile::Manifest(_) | RelayFile::Blob(_)) {
+            return self.registry.read(piece, self.spool);
+        }
+        match self.read_file(&piece) {
             Some(bytes) => self.spool.put(piece, Arc::new(bytes), PieceOrigin::Source),
             // Who wanted it reads it itself, and says what is wrong.
             None => self.spool.fail(piece),
@@ -167,21 +175,31 @@ impl Upstream<'_> {
     /// A piece that the node above could not have. What a registry has denied to that one, not each node asks it for in turn.
     fn read_after_failure(&mut self, piece: RelayPiece) {
         match piece.file {
-            RelayFile::Depot(_) => self.read(piece),
+            RelayFile::Depot(_) | RelayFile::Image(_) => self.read(piece),
             RelayFile::Manifest(_) | RelayFile::Blob(_) => self.spool.fail(piece),
         }
     }
 
-    fn read_depot(&mut self, piece: &DepotPiece) -> Option<Vec<u8>> {
+    fn read_file(&mut self, piece: &RelayPiece) -> Option<Vec<u8>> {
         if self.files.len() >= MOST_FILES {
             self.files.clear();
         }
         if !self.files.contains_key(&piece.file)
-            && let Ok(file) = self.depot.open_piece_file(&piece.file)
+            && let Some(file) = self.source.open(&piece.file)
         {
             self.files.insert(piece.file, file);
         }
         piece.read_from(self.files.get(&piece.file)?).ok()
+    }
+}
+
+impl FileSource {
+    fn open(&self, file: &RelayFile) -> Option<File> {
+        match file {
+            RelayFile::Depot(file) => self.depot.open_piece_file(file).ok().map(File::from),
+            RelayFile::Image(digest) => (self.image_files)(digest),
+            RelayFile::Manifest(_) | RelayFile::Blob(_) => None,
+        }
     }
 }
 

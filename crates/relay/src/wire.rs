@@ -11,6 +11,7 @@ const LIST: u8 = 1;
 const PACK: u8 = 2;
 const MANIFEST: u8 = 3;
 const BLOB: u8 = 4;
+const IMAGE: u8 = 5;
 /// Bytes of a question: which file, its digest, where, how many bytes (little-endian).
 const QUESTION: usize = 1 + 32 + 8 + 4;
 
@@ -48,6 +49,7 @@ impl Codec for PieceRequest {
         let (kind, digest) = match file {
             RelayFile::Depot(PieceFile::List(LayerId(digest))) => (LIST, digest),
             RelayFile::Depot(PieceFile::Pack(PackId(digest))) => (PACK, digest),
+            RelayFile::Image(digest) => (IMAGE, digest),
             RelayFile::Manifest(digest) => (MANIFEST, digest),
             RelayFile::Blob(digest) => (BLOB, digest),
         };
@@ -62,6 +64,7 @@ impl Codec for PieceRequest {
         let file = match *kind {
             LIST => RelayFile::Depot(PieceFile::List(LayerId(*digest))),
             PACK => RelayFile::Depot(PieceFile::Pack(PackId(*digest))),
+            IMAGE => RelayFile::Image(*digest),
             MANIFEST => RelayFile::Manifest(*digest),
             BLOB => RelayFile::Blob(*digest),
             _ => return None,

@@ -1,10 +1,11 @@
 //! On a node: the container that a job or one of its steps has asked for, and how its tasks run in it.
 
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use skiff_env::deploy::{get_image, node_name, time_limit, until};
+use skiff_env::deploy::{get_image, node_name, time_limit, until_with};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
@@ -17,7 +18,6 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobContainer, JobImage};
 use skiff_spec::plan::Upper;
 use skiff_store::client;
-use skiff_store::file::ImageFile;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
@@ -64,16 +64,16 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     Ok(live)
 }
 
-/// The relay by which the nodes that lack a registry's image have it from each other.
+/// The relay by which the nodes that lack an image have it from each other.
 fn relay(context: &UserContext, job: &SlurmJob, container: &JobContainer, dir: &Path) -> Option<JobRelay> {
     let JobImage { id, reference } = container.image.as_ref()?;
     // Before the store is asked, which takes a process: most jobs have one node.
     let is_here = || dir.join(IMAGE).exists() || client::has(context, *id);
-    if !fan_out::has_others(context) || is_here() || ImageFile::of(reference).is_some() {
+    if !fan_out::has_others(context) || is_here() {
         return None;
     }
-    let (depot, image) = (Path::new(&container.depot), RelayImage::Named(reference));
-    fan_out::begin(context, RelayPlace { job: job.id, dir, depot, image })
+    let (depot, image) = (Path::new(&container.depot), RelayImage::Named(reference.clone()));
+    fan_out::begin(context, &RelayPlace { job: job.id, dir, depot, image })
 }
 
 /// What `--container-...` ask for, the place of the job's scripts, and its directories for temporary files.
@@ -110,7 +110,8 @@ fn image(
     };
     let (end, limit) = time_limit(context);
     let depot = Path::new(&container.depot);
-    let got = until(end, || get_image(context, depot, (wanted.id, &wanted.reference), relay))
+    let kept: Vec<BorrowedFd<'_>> = relay.iter().map(|relay| relay.descriptor()).collect();
+    let got = until_with(end, &kept, || get_image(context, depot, (wanted.id, &wanted.reference), relay))
         .map_err(|e| e.about(&format!("node {node}")))?;
     let (entry, part) = got.ok_or_else(|| {
         Error::new(format!("image {}: not got by node {node} within {limit} s", wanted.reference))

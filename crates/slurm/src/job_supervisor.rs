@@ -60,9 +60,10 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     let (is_mounted, not_mounted) = (Cell::new(false), RefCell::new(String::new()));
     let start = |form| {
         supervisor::session_at(context, &runtime, Lifetime::UntilStopped(keep), || {
-            let (depot, image) = (Path::new(&snapshot.depot), RelayImage::OfSnapshot(&snapshot.snapshot));
+            let (depot, image) =
+                (Path::new(&snapshot.depot), RelayImage::OfSnapshot(snapshot.snapshot.clone()));
             let place = RelayPlace { job: job.id, dir: &runtime.dir, depot, image };
-            let relay = fan_out::begin(context, place);
+            let relay = fan_out::begin(context, &place);
             let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());
             if !deployed.not_mounted.is_empty() {

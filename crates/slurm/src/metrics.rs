@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn part(part: StartPartKind, from: StartOrigin, bytes: u64, ms: u64) -> StartPart {
-        StartPart { part, from, bytes, read: 0, ms }
+        StartPart { part, from, bytes, read: 0, reused: 0, ms }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! layers/DIGEST/mark    when it was made and how much room it takes
 //! locks/DIGEST          held shared by who uses the layer, exclusively by who makes or removes it
 //! tmp/DIGEST            being unpacked or removed, under the exclusive lock
+//! lists/DIGEST          the chunks of a layer in the node's store of images (`cache_lists`)
 //! ```
 //!
 //! Layers are not synced to disk: they can be had again. Instead the mark holds the boot in which they were made, and after
@@ -35,6 +36,7 @@ use skiff_sys::{SystemContext, SystemError};
 const LAYERS: &str = "layers";
 const LOCKS: &str = "locks";
 const TEMPS: &str = "tmp";
+pub(crate) const LISTS: &str = "lists";
 const TREE: &str = "tree";
 const MARK: &str = "mark";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -46,6 +48,7 @@ pub struct Cache {
     layers: OwnedFd,
     locks: OwnedFd,
     temps: OwnedFd,
+    pub(crate) lists: OwnedFd,
     budget: u64,
     boot: String,
 }
@@ -118,8 +121,8 @@ impl Cache {
             let dir = rustix::fs::openat(root, name, dir_flags(), Mode::empty());
             Ok::<_, Error>(dir.on("open", object.as_os_str().as_bytes())?)
         };
-        let (layers, locks, temps) = (part(LAYERS)?, part(LOCKS)?, part(TEMPS)?);
-        Ok(Cache { path: path.into(), layers, locks, temps, budget, boot: boot_id()? })
+        let (layers, locks, temps, lists) = (part(LAYERS)?, part(LOCKS)?, part(TEMPS)?, part(LISTS)?);
+        Ok(Cache { path: path.into(), layers, locks, temps, lists, budget, boot: boot_id()? })
     }
 
     /// Keeps a layer whose directory [`fetch`] gave to another process, such as one inside the user namespace; nothing if it has
@@ -331,7 +334,7 @@ impl Cache {
     }
 
     /// Names that are digests: nothing else here is ours.
-    fn list(&self, dir: &OwnedFd, part: &str) -> Result<Vec<String>> {
+    pub(crate) fn list(&self, dir: &OwnedFd, part: &str) -> Result<Vec<String>> {
         let fresh =
             rustix::fs::openat(dir, c".", dir_flags(), Mode::empty()).on("open", self.object(part, "."))?;
         let names = names(fresh.as_fd()).on("read the directory", self.object(part, "."))?;
@@ -339,7 +342,7 @@ impl Cache {
         Ok(digests.filter(|name| name.parse::<LayerId>().is_ok()).collect())
     }
 
-    fn object(&self, part: &str, name: &str) -> Vec<u8> {
+    pub(crate) fn object(&self, part: &str, name: &str) -> Vec<u8> {
         self.path.join(part).join(name).into_os_string().as_bytes().to_vec()
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn read_to_end(file: BorrowedFd<'_>, limit: u64) -> rustix::io::Resul
 }
 
 /// So many bytes of a file from there on; fewer if it ends before.
-pub(crate) fn read_at_most(file: BorrowedFd<'_>, length: usize, at: u64) -> rustix::io::Result<Vec<u8>> {
+pub fn read_at_most(file: BorrowedFd<'_>, length: usize, at: u64) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
     let mut filled = 0;
     while filled < length {

@@ -8,6 +8,7 @@ mod apply;
 mod base;
 mod bundle;
 mod cache;
+mod cache_lists;
 mod changes;
 mod chunk;
 mod collect;
@@ -37,7 +38,9 @@ mod xattr;
 pub use apply::{apply, present, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
+pub use cache_lists::LEAST_SHARED;
 pub use changes::{ChangesInput, push_changes};
+pub use chunk::{LayerStream, NearLayer, SharedChunks};
 pub use collect::{
     CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
     UnnamedFile,
@@ -47,7 +50,9 @@ pub use depot::Depot;
 pub use diff::{Change, ChangeKind, DiffOptions, diff};
 pub use digest::{BadDigest, LayerId, PackId, SnapshotId};
 pub use error::{Error, Result};
+pub use file::read_at_most;
 pub use manifest::{LayerRef, SnapshotManifest};
+pub use packs::OpenLayer;
 pub use piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
 pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
 pub use unchanged::looks_changed;
@@ -55,7 +60,7 @@ pub use verify::{DepotCheck, DepotVerdict};
 
 /// What a layer consists of, for whoever makes something else of it than a directory.
 pub mod stream {
-    pub use crate::layer::{Attr, LayerReader, LayerRecord};
+    pub use crate::layer::{Attr, HEADER, LayerReader, LayerRecord, NO_EXTENT};
     pub use crate::xattr::OPAQUE;
 }
 

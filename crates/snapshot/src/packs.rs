@@ -10,7 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, ListFault, MAX_LIST, PackSource, Written};
+use crate::chunk::{
+    ChunkList, ChunkReader, ChunkWriter, ListFault, MAX_LIST, NearLayer, PackSource, Written,
+};
 use crate::depot::{Depot, LAYERS, LOOKS, PACKS};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
@@ -56,6 +58,52 @@ impl Read for LayerSource<'_> {
     }
 }
 
+/// A layer of a depot that is to be sent.
+pub struct OpenLayer<'a> {
+    layer: LayerRef,
+    source: LayerSource<'a>,
+}
+
+impl OpenLayer<'_> {
+    /// The list of its chunks, as the depot has it; nothing of one that versions before wrote in one piece.
+    #[must_use]
+    pub fn list(&self) -> Option<Vec<u8>> {
+        self.chunk_list().map(ChunkList::bytes)
+    }
+
+    pub(crate) fn chunk_list(&self) -> Option<&ChunkList> {
+        match &self.source {
+            LayerSource::Chunks(chunks) => Some(chunks.list()),
+            LayerSource::Whole(_) => None,
+        }
+    }
+
+    /// Takes chunks from these layers where they have them.
+    pub fn take_from(&mut self, near: Vec<NearLayer>) {
+        if let LayerSource::Chunks(chunks) = &mut self.source {
+            chunks.take_from(near);
+        }
+    }
+
+    /// Gives the layer's bytes, as they are, to whoever is to check them: [`stream::LayerReader`](crate::stream::LayerReader) reads them.
+    ///
+    /// # Errors
+    /// Something of it is not in the depot, or damaged there; or nobody takes it.
+    pub fn send(self, to: &mut dyn io::Write) -> Result<()> {
+        let Self { layer, mut source } = self;
+        let mut buffer = vec![0; SENT_AT_ONCE];
+        loop {
+            let read = match source.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(read) => read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(not_read(&layer, e)),
+            };
+            to.write_all(&buffer[..read]).on("send layer", layer.digest.to_string())?;
+        }
+    }
+}
+
 impl PackSource for Depot {
     fn open_pack(&self, pack: &PackId) -> Result<OwnedFd> {
         let what = || format!("pack {pack}");
@@ -75,19 +123,9 @@ impl Depot {
         LayerReader::new(self.layer_source(layer)?, layer.digest.to_string())
     }
 
-    /// Gives a layer's bytes, as they are, to whoever is to check them: [`stream::LayerReader`](crate::stream::LayerReader) reads them.
-    pub fn send_layer(&self, layer: &LayerRef, to: &mut dyn io::Write) -> Result<()> {
-        let mut source = self.layer_source(layer)?;
-        let mut buffer = vec![0; SENT_AT_ONCE];
-        loop {
-            let read = match source.read(&mut buffer) {
-                Ok(0) => return Ok(()),
-                Ok(read) => read,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(not_read(layer, e)),
-            };
-            to.write_all(&buffer[..read]).on("send layer", layer.digest.to_string())?;
-        }
+    /// Opens a layer that is to be sent.
+    pub fn open_layer(&self, layer: &LayerRef) -> Result<OpenLayer<'_>> {
+        Ok(OpenLayer { layer: *layer, source: self.layer_source(layer)? })
     }
 
     fn layer_source(&self, layer: &LayerRef) -> Result<LayerSource<'_>> {

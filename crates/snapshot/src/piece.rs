@@ -1,12 +1,10 @@
 //! Pieces of the depot's files: what has to be read of it for a snapshot, whoever reads it.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{LayerId, PackId};
-use crate::file::read_at_most;
 
 /// No piece has more bytes: a whole frame of a pack is one.
 pub const LARGEST_PIECE: u32 = 384 << 10;
@@ -51,14 +49,4 @@ pub trait PieceReader: fmt::Debug + Send + Sync {
 
     /// What has come so far.
     fn counts(&self) -> PieceCounts;
-}
-
-impl DepotPiece {
-    /// Reads it from its file.
-    ///
-    /// # Errors
-    /// As of reading files.
-    pub fn read_from(&self, file: &OwnedFd) -> rustix::io::Result<Vec<u8>> {
-        read_at_most(file.as_fd(), self.length.min(LARGEST_PIECE) as usize, self.at)
-    }
 }

@@ -10,6 +10,7 @@ mod diff;
 mod history;
 mod hostile;
 mod incremental;
+mod near;
 mod pieces;
 mod roundtrip;
 mod seeds;

@@ -52,7 +52,7 @@ fn world() -> (World, SnapshotId) {
     (world, id)
 }
 
-fn depot(world: &World, gives: fn(&DepotPiece, Vec<u8>) -> Option<Vec<u8>>) -> Depot {
+pub fn depot(world: &World, gives: fn(&DepotPiece, Vec<u8>) -> Option<Vec<u8>>) -> Depot {
     let mut files = HashMap::new();
     for part in ["layers", "packs"] {
         for entry in std::fs::read_dir(world.path("depot").join(part)).unwrap() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::resume_unwind;
@@ -32,7 +33,7 @@ use crate::fetcher;
 use crate::file::parse;
 use crate::index::ImageName;
 use crate::protocol::{LayerRequest, RegistryLogin, StoreReply, StoreRequest};
-use crate::store::{Collected, Quota};
+use crate::store::{Collected, ImageMetadata, Quota};
 use crate::writer;
 
 /// What Apptainer calls its images in registries.
@@ -193,19 +194,19 @@ pub fn add_layer(
 
 /// An image of the user's, its file open.
 pub fn open_image(context: &UserContext, entry: &ImageName) -> Result<OpenImage> {
-    let id = entry.id;
-    let (record, file) = match &context.helper {
-        None => writer::open(&own(context), context.uid, id)?,
-        Some(helper) => {
-            let mut writer = Writer::start(helper)?;
-            writer.send(&StoreRequest::Open(id))?;
-            match writer.last_reply(&mut |_| ())? {
-                (StoreReply::Opened(record), Some(file)) => (*record, file.into()),
-                _ => return Err(Error::OtherAnswer(format!("image {}", entry.reference))),
-            }
-        }
-    };
-    Ok(OpenImage { name: id.to_string(), config: record.config, file })
+    let (record, file) = open_file(context, entry.id, &entry.reference)?;
+    Ok(OpenImage { name: entry.id.to_string(), config: record.config, file })
+}
+
+/// The file of an image or of a layer that the user may use, and what is known of it; `name` is for messages.
+pub fn open_file(context: &UserContext, id: ImageId, name: &str) -> Result<(ImageMetadata, File)> {
+    let Some(helper) = &context.helper else { return writer::open(&own(context), context.uid, id) };
+    let mut writer = Writer::start(helper)?;
+    writer.send(&StoreRequest::Open(id))?;
+    match writer.last_reply(&mut |_| ())? {
+        (StoreReply::Opened(record), Some(file)) => Ok((*record, file.into())),
+        _ => Err(Error::OtherAnswer(format!("image {name}"))),
+    }
 }
 
 /// The store of a user without the helper.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use rustix::process::getuid;
 use skiff_image::export::{Target, export};
 use skiff_oci::digest::Digest;
@@ -83,6 +84,21 @@ pub fn find(depot: &Path, id: ImageId) -> Result<Option<ImageCopy>> {
         Some(ImageCopy { path: dir.path_of(&name), id: digits.parse().ok()? })
     });
     Ok(copy)
+}
+
+/// Opens the copy that has this digest.
+///
+/// # Errors
+/// As [`find`].
+pub fn open(depot: &Path, copy: ImageId) -> Result<Option<File>> {
+    let Some(dir) = existing(depot)? else { return Ok(None) };
+    let end = format!("-{copy}{SUFFIX}");
+    let names = dir.names().map_err(Fault::from)?;
+    let Some(name) = names.into_iter().find(|name| name.to_string_lossy().ends_with(&end)) else {
+        return Ok(None);
+    };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    Ok(Some(dir.file(name, flags, 0).map_err(Fault::from)?.into()))
 }
 
 /// Room that all copies in a depot take up, in bytes, unfinished ones included.

@@ -102,6 +102,27 @@ impl ImageFile {
         })
     }
 
+    /// The file itself, where it is one; nothing of a directory.
+    pub fn open_regular(&self) -> io::Result<Option<File>> {
+        let file = match &self.open {
+            Some(file) => file.try_clone()?,
+            None => {
+                // A pipe in its place must not make us wait.
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+                File::from(rustix::fs::open(&self.path, flags, Mode::empty())?)
+            }
+        };
+        Ok(file.metadata()?.is_file().then_some(file))
+    }
+
+    /// An image of the same name, which is read of this open file.
+    #[must_use]
+    pub fn read_from(&self, file: File) -> Self {
+        let Self { name, path, reference, open: _ } = self;
+        let (name, path, reference) = (name.clone(), path.clone(), reference.clone());
+        Self { name, path, reference, open: Some(file) }
+    }
+
     /// What it looks like now; of a directory, what its list of images looks like.
     pub fn stamp(&self) -> Result<FileStamp> {
         let meta = self.metadata().context(|| format!("file {}", self.path.display()))?;

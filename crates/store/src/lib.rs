@@ -21,6 +21,7 @@ pub mod unpacked;
 pub mod writer;
 
 pub use error::{Error, Result, ours};
+pub use layer::StoredLayer;
 pub use names::{PREFIX, find, known};
 pub use skiff_image::source::ImageSource;
 pub use store::{

@@ -1,18 +1,13 @@
 //! Asks an image's registry in place of all nodes of a job.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use skiff_oci::digest::Digest;
-use skiff_registry::{BlobRange, ImageParts};
+use skiff_registry::BlobRange;
 use skiff_relay::{RegistryReader, RelayFile, RelayPiece};
-use skiff_snapshot::Depot;
-use skiff_store::client;
-use skiff_user::context::UserContext;
 
-use super::RelayImage;
-use crate::base_fingerprint;
+use super::image::RelayedImage;
 
 /// As a pull, which has so many requests under way.
 const READERS: usize = 8;
@@ -20,38 +15,15 @@ const READERS: usize = 8;
 const MOST_RANGES: usize = 4;
 
 /// Readers for a relay.
-pub(super) fn readers(
-    context: &UserContext,
-    depot: &Path,
-    image: RelayImage<'_>,
-) -> Vec<Box<dyn RegistryReader>> {
-    let name = match image {
-        RelayImage::Named(reference) => ImageSource::Named(reference.into()),
-        RelayImage::OfSnapshot(snapshot) => ImageSource::OfSnapshot(depot.into(), snapshot.into()),
-    };
-    let image = Arc::new(Image { context: context.clone(), name, parts: OnceLock::new() });
+pub(super) fn readers(image: &Arc<RelayedImage>) -> Vec<Box<dyn RegistryReader>> {
     let reader = |_| -> Box<dyn RegistryReader> {
-        Box::new(ImageReader { image: Arc::clone(&image), manifest: None, ranges: vec![] })
+        Box::new(ImageReader { image: Arc::clone(image), manifest: None, ranges: vec![] })
     };
     (0..READERS).map(reader).collect()
 }
 
-/// What says which image it is.
-enum ImageSource {
-    Named(String),
-    OfSnapshot(PathBuf, String),
-}
-
-/// An image, and who is asked for it.
-struct Image {
-    context: UserContext,
-    name: ImageSource,
-    /// Once somebody has wanted something. `None` in it: no registry can be asked.
-    parts: OnceLock<Option<ImageParts>>,
-}
-
 struct ImageReader {
-    image: Arc<Image>,
+    image: Arc<RelayedImage>,
     /// The one that was read last.
     manifest: Option<([u8; 32], Vec<u8>)>,
     /// Answers that are being read, the one that was asked for last at the end.
@@ -71,18 +43,12 @@ impl RegistryReader for ImageReader {
         match piece.file {
             RelayFile::Manifest(digest) => self.read_manifest(digest, piece),
             RelayFile::Blob(digest) => self.read_blob(digest, piece),
-            RelayFile::Depot(_) => None,
+            RelayFile::Depot(_) | RelayFile::Image(_) => None,
         }
     }
 
     fn pause(&mut self) {
         self.ranges.clear();
-    }
-}
-
-impl Image {
-    fn parts(&self) -> Option<&ImageParts> {
-        self.parts.get_or_init(|| client::parts(&self.context, &self.name.find()?).ok()).as_ref()
     }
 }
 
@@ -122,18 +88,5 @@ impl ImageReader {
             self.ranges.push(range);
         }
         Some(bytes)
-    }
-}
-
-impl ImageSource {
-    fn find(&self) -> Option<String> {
-        match self {
-            Self::Named(name) => Some(name.clone()),
-            Self::OfSnapshot(depot, snapshot) => {
-                let manifest = Depot::open_existing(depot).ok()?.manifest(&snapshot.parse().ok()?).ok()?;
-                let (_, name) = base_fingerprint::image_of(&manifest.base).ok()??;
-                Some(name.to_owned())
-            }
-        }
     }
 }

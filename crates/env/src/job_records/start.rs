@@ -42,9 +42,12 @@ pub struct StartPart {
     pub from: StartOrigin,
     /// How many bytes that were; 0 of what was there already.
     pub bytes: u64,
-    /// Where the job's relays read the depot: how many bytes of its files this node needed and its own relay has read.
+    /// Where the job's relays read the depot, an image's file or a registry: how many bytes of that this node needed and its own relay has read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub read: u64,
+    /// How many bytes of layers were taken from other layers that the node had.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reused: u64,
     /// How long it took, in milliseconds.
     pub ms: u64,
 }
@@ -71,7 +74,7 @@ pub enum StartOrigin {
     Cache,
     /// The user's depot.
     Depot,
-    /// The depot, or an image's registry, through the job's relays.
+    /// The depot, or an image's file or registry, through the job's relays.
     Relay,
     /// This node's store of images, which has layers too.
     Store,
@@ -114,6 +117,7 @@ impl From<ImageOrigin> for StartOrigin {
             ImageOrigin::File => Self::File,
             ImageOrigin::Depot => Self::Depot,
             ImageOrigin::Registry => Self::Registry,
+            ImageOrigin::Nodes => Self::Relay,
         }
     }
 }
@@ -122,7 +126,7 @@ impl StartPart {
     /// An image that was looked for since `begun`.
     pub fn image(entry: &ImageName, origin: ImageOrigin, begun: Instant) -> Self {
         let bytes = if origin == ImageOrigin::Store { 0 } else { entry.size };
-        Self { part: StartPartKind::Image, from: origin.into(), bytes, read: 0, ms: since(begun) }
+        Self { part: StartPartKind::Image, from: origin.into(), bytes, read: 0, reused: 0, ms: since(begun) }
     }
 
     /// The same, if so much of it has come by the job's relays.
@@ -143,12 +147,19 @@ impl StartPart {
             Some(_) => StartOrigin::Relay,
         };
         let (part, bytes, read) = (StartPartKind::Snapshot, missing.unwrap_or(0), came.read);
-        Self { part, from, bytes, read, ms: since(begun) }
+        Self { part, from, bytes, read, reused: 0, ms: since(begun) }
     }
 
     /// The root itself, made since `begun`.
     pub fn root(begun: Instant) -> Self {
-        Self { part: StartPartKind::Root, from: StartOrigin::Node, bytes: 0, read: 0, ms: since(begun) }
+        Self {
+            part: StartPartKind::Root,
+            from: StartOrigin::Node,
+            bytes: 0,
+            read: 0,
+            reused: 0,
+            ms: since(begun),
+        }
     }
 }
 

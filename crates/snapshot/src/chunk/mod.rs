@@ -10,11 +10,13 @@
 
 mod cutter;
 mod list;
+mod near;
 mod pack;
 mod read;
 mod write;
 
 pub(crate) use list::{ChunkList, ListFault, MAX_SIZE as MAX_LIST};
+pub use near::{LayerStream, NearLayer, SharedChunks};
 pub(crate) use read::{ChunkReader, PackSource, read_all};
 pub(crate) use write::{ChunkWriter, Written};
 

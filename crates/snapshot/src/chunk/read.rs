@@ -1,5 +1,6 @@
 //! A layer's stream, put together again from its chunks.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -9,12 +10,13 @@ use zstd::bulk::Decompressor;
 
 use super::LARGEST_FRAME;
 use super::list::{ChunkList, ChunkRef, PackFrame};
+use super::near::NearLayer;
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
 use crate::piece::{DepotPiece, PieceFile, PieceReader};
 
 /// Where packs are.
-pub(crate) trait PackSource {
+pub(crate) trait PackSource: Sync {
     /// Opens a pack.
     fn open_pack(&self, pack: &PackId) -> Result<OwnedFd>;
 }
@@ -26,6 +28,8 @@ pub(crate) struct ChunkReader<'a> {
     reader: Option<&'a dyn PieceReader>,
     layer: LayerId,
     list: ChunkList,
+    /// Layers that are on this node: what they have is not read elsewhere.
+    near: Vec<NearLayer>,
     /// By number, those that are open.
     open: Vec<Option<OwnedFd>>,
     decompressor: Decompressor<'static>,
@@ -34,9 +38,13 @@ pub(crate) struct ChunkReader<'a> {
     /// The frame that was read last, and its number.
     frame: Vec<u8>,
     current: Option<u32>,
+    /// Nothing before the first read. Then the numbers of the frames that the reader was told of, as far as they have not been read.
+    planned: Option<VecDeque<u32>>,
     /// The chunk that is read, and how much of it was.
     chunk: usize,
     taken: usize,
+    /// The chunk, if a near layer had it.
+    near_chunk: Option<Vec<u8>>,
 }
 
 impl<'a> ChunkReader<'a> {
@@ -46,9 +54,6 @@ impl<'a> ChunkReader<'a> {
         layer: LayerId,
         list: ChunkList,
     ) -> Result<Self> {
-        if let Some(reader) = reader {
-            reader.begin(&pieces(&list));
-        }
         let open = list.packs.iter().map(|_| None).collect();
         let decompressor =
             Decompressor::new().map_err(|_| Errno::NOMEM).on("decompress", layer.to_string())?;
@@ -58,14 +63,46 @@ impl<'a> ChunkReader<'a> {
             reader,
             layer,
             list,
+            near: vec![],
             open,
             decompressor,
             stored,
             frame,
             current: None,
+            planned: None,
             chunk: 0,
             taken: 0,
+            near_chunk: None,
         })
+    }
+
+    /// What it consists of.
+    pub(crate) fn list(&self) -> &ChunkList {
+        &self.list
+    }
+
+    /// Before the first read: takes chunks from these layers where they have them.
+    pub(crate) fn take_from(&mut self, near: Vec<NearLayer>) {
+        self.near = near;
+    }
+
+    /// Says to whoever reads for this process what will be read, in order.
+    fn plan(&self) -> VecDeque<u32> {
+        let far =
+            self.list.chunks.iter().filter(|chunk| !self.near.iter().any(|near| near.has(&chunk.digest)));
+        let mut numbers: Vec<u32> = far.map(|chunk| chunk.frame).collect();
+        numbers.dedup();
+        if let Some(reader) = self.reader {
+            let piece = |number: &u32| piece(&self.list, self.list.frames[*number as usize]);
+            reader.begin(&numbers.iter().map(piece).collect::<Vec<_>>());
+        }
+        numbers.into()
+    }
+
+    /// The chunk as a near layer has it; nothing where none has, or has something else in its place.
+    fn take_near(&mut self, chunk: &ChunkRef) -> Option<Vec<u8>> {
+        let near = self.near.iter_mut().find(|near| near.has(&chunk.digest))?;
+        near.read(chunk)
     }
 
     fn fill(&mut self, number: u32) -> Result<()> {
@@ -73,7 +110,12 @@ impl<'a> ChunkReader<'a> {
         let frame = self.list.frames[number as usize];
         let PackFrame { pack, at, stored, length } = frame;
         let id = self.list.packs[pack as usize];
-        if self.filled_by_reader(&piece(&self.list, frame)) {
+        // A frame that was not to be read, as near layers were to have all of it, nobody else is asked for.
+        let is_planned = self
+            .planned
+            .as_mut()
+            .is_some_and(|planned| planned.pop_front_if(|next| *next == number).is_some());
+        if is_planned && self.filled_by_reader(&piece(&self.list, frame)) {
             return self.inflate(number, (&id, at), (stored, length));
         }
         let slot = &mut self.open[pack as usize];
@@ -114,29 +156,34 @@ impl<'a> ChunkReader<'a> {
     }
 }
 
-/// What is read of the depot for all chunks, in order.
-fn pieces(list: &ChunkList) -> Vec<DepotPiece> {
-    let mut numbers: Vec<u32> = list.chunks.iter().map(|chunk| chunk.frame).collect();
-    numbers.dedup();
-    numbers.into_iter().map(|number| piece(list, list.frames[number as usize])).collect()
-}
-
 fn piece(list: &ChunkList, PackFrame { pack, at, stored, .. }: PackFrame) -> DepotPiece {
     DepotPiece { file: PieceFile::Pack(list.packs[pack as usize]), at, length: stored }
 }
 
 impl Read for ChunkReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.planned.is_none() {
+            self.planned = Some(self.plan());
+        }
         let mut filled = 0;
         while filled < out.len()
-            && let Some(&ChunkRef { length, frame, offset, .. }) = self.list.chunks.get(self.chunk)
+            && let Some(&chunk) = self.list.chunks.get(self.chunk)
         {
-            if self.current != Some(frame) {
-                self.fill(frame).map_err(io::Error::other)?;
+            let ChunkRef { length, frame, offset, .. } = chunk;
+            if self.taken == 0 {
+                self.near_chunk = self.take_near(&chunk);
             }
-            let from = offset as usize + self.taken;
+            let bytes = match &self.near_chunk {
+                Some(bytes) => &bytes[..],
+                None => {
+                    if self.current != Some(frame) {
+                        self.fill(frame).map_err(io::Error::other)?;
+                    }
+                    &self.frame[offset as usize..][..length as usize]
+                }
+            };
             let now = (length as usize - self.taken).min(out.len() - filled);
-            out[filled..filled + now].copy_from_slice(&self.frame[from..from + now]);
+            out[filled..filled + now].copy_from_slice(&bytes[self.taken..self.taken + now]);
             filled += now;
             self.taken += now;
             if self.taken == length as usize {

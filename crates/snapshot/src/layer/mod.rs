@@ -42,8 +42,10 @@ use crate::xattr::XattrList;
 
 pub(crate) const MAGIC: &[u8; 8] = b"SKIFFLAY";
 pub(crate) const VERSION: u32 = 1;
+/// How a layer begins.
+pub const HEADER: [u8; 16] = *b"SKIFFLAY\x01\0\0\0\0\0\0\0";
 /// In place of an extent's offset: no more extents.
-pub(crate) const NO_EXTENT: u64 = u64::MAX;
+pub const NO_EXTENT: u64 = u64::MAX;
 /// File data is read, hashed and written in pieces of this size.
 pub(crate) const CHUNK: usize = 1 << 20;
 
@@ -102,8 +104,8 @@ pub enum LayerRecord {
 }
 
 impl LayerRecord {
-    /// Appends the record's bytes. Names and values longer than the kernel allows do not come from a file system.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends the record's bytes, without a file's content. Names and values longer than the kernel allows do not come from a file system.
+    pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             LayerRecord::Dir { name, attr, opaque } => {
                 head(out, tag::DIR, name);

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION};
+use super::{CHUNK, HEADER, LayerRecord, NO_EXTENT};
 use crate::digest::LayerId;
 use crate::error::Result;
 use skiff_sys::SystemContext;
@@ -77,8 +77,7 @@ impl<S: LayerSink> LayerWriter<S> {
     pub(crate) fn new(sink: S) -> Result<Self> {
         let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, entries: 0, data: 0 };
         let mut writer = LayerWriter { sink, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
-        let header = [&MAGIC[..], &VERSION.to_le_bytes(), &[0; 4]].concat();
-        writer.meta(&header)?;
+        writer.meta(&HEADER)?;
         Ok(writer)
     }
 

@@ -7,6 +7,7 @@
 mod data;
 mod file;
 mod pace;
+mod stored;
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,6 +32,7 @@ use file::LayerFile;
 use pace::PacedReader;
 
 pub(crate) use pace::Pace;
+pub use stored::StoredLayer;
 
 /// Interval between two checks of the user's quota.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use skiff_erofs::{InodeKind, Reader};
+use skiff_snapshot::LayerStream as _;
 use skiff_snapshot::stream::LayerReader;
 use skiff_spec::image::ImageId;
 
-use super::{LayerJob, Pace, ReceivedLayer, receive};
+use super::{LayerJob, Pace, ReceivedLayer, StoredLayer, receive};
 use crate::error::{Error, Result};
 use crate::protocol::LayerRequest;
 use crate::store::{Quota, Store};
@@ -209,6 +210,67 @@ fn all_of_a_layer_is_in_its_file() {
     };
     assert_eq!(xattrs("opaque"), [(b"user.overlay.opaque".to_vec(), b"y".to_vec())]);
     assert_eq!(xattrs("a0"), [(b"user.note".to_vec(), b"kept".to_vec())]);
+}
+
+#[test]
+fn a_layer_comes_out_as_the_stream_that_it_was_made_of() {
+    let whole = [0, 1, 4095, 4096, 4097, 3 << 20].map(|length| pattern(length, 3));
+    let mut stream = Stream::new();
+    stream.dir("a", 0o755, false);
+    stream.dir("b", 0o2750, true);
+    for (name, bytes) in ["f0", "f1", "f4095", "f4096", "f4097", "flarge"].iter().zip(&whole) {
+        let pieces = [(0, &bytes[..])];
+        let pieces = if bytes.is_empty() { &[][..] } else { &pieces[..] };
+        stream.file(name, name.len() == 5, bytes.len() as u64, pieces);
+    }
+    stream.whiteout("gone");
+    stream.up();
+    stream.up();
+    stream.fifo("fifo");
+    for (name, number) in [("link", 0), ("link2", 2), ("link3", 1)] {
+        stream.link(name, number);
+    }
+    let [one, two] = [pattern(8192, 1), pattern(9040, 2)];
+    stream.file("sparse", false, 50_000, &[(4096, &one), (40_960, &two)]);
+    stream.file("sparse-at-its-end", false, 50_000, &[(0, &one)]);
+    stream.symlink("symlink", "../where/ever");
+    stream.whiteout("too");
+    let (bytes, id) = stream.end();
+
+    let (_dir, store) = store();
+    send(&store, 7, id, &bytes).expect("taken");
+    let open = || StoredLayer::open(store.open_image(id).expect("open"), "test".into()).expect("a layer");
+    let mut stored = open();
+    assert_eq!(stored.length(), bytes.len() as u64);
+    for piece in [7, 1000, 100_003, bytes.len()] {
+        let mut all = vec![0; bytes.len()];
+        for (number, part) in all.chunks_mut(piece).enumerate() {
+            assert!(stored.read_at(part, (number * piece) as u64));
+        }
+        let differs = all.iter().zip(&bytes).position(|(one, other)| one != other);
+        assert_eq!(differs, None, "in pieces of {piece}");
+    }
+    // In any order, and not beyond its end.
+    let mut part = vec![0; 50_000];
+    for at in [3_000_000, 20, 100_000, bytes.len() - part.len()] {
+        assert!(open().read_at(&mut part, at as u64));
+        assert!(part == bytes[at..at + part.len()], "{at}");
+    }
+    let last = bytes.len() - part.len();
+    assert!(!stored.read_at(&mut part, last as u64 + 1));
+    assert!(!stored.read_at(&mut part, u64::MAX));
+}
+
+#[test]
+fn what_is_not_as_it_was_sent_does_not_come_out_as_something_else() {
+    // A piece that begins within a block: EROFS knows only the block.
+    let mut stream = Stream::new();
+    stream.file("sparse", false, 50_000, &[(10, &pattern(100, 1)), (20_000, &pattern(7, 9))]);
+    let (bytes, id) = stream.end();
+    let (_dir, store) = store();
+    send(&store, 7, id, &bytes).expect("taken");
+    let stored = StoredLayer::open(store.open_image(id).expect("open"), "test".into()).expect("a layer");
+    assert_ne!(stored.length(), bytes.len() as u64);
 }
 
 fn small() -> (Vec<u8>, ImageId) {

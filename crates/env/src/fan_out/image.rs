@@ -1,0 +1,121 @@
+//! The image that a job's root is over, as the job's nodes pass it on: by a registry's mirror, or as one file.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::fstatvfs;
+use skiff_oci::digest::Digest;
+use skiff_oci::hash::Hasher;
+use skiff_plan::get::ImageOrigin;
+use skiff_plan::image_peers::ImagePeers;
+use skiff_registry::ImageParts;
+use skiff_relay::{ImageOpener, MirrorAddress};
+use skiff_snapshot::{Depot, PieceCounts, PieceReader as _};
+use skiff_spec::image::ImageId;
+use skiff_store::client::{self, PullMirror};
+use skiff_store::copies;
+use skiff_store::file::ImageFile;
+use skiff_user::context::UserContext;
+
+use super::{JobRelay, open_unnamed_file};
+use crate::base_fingerprint;
+
+/// One part of so many of a disk stays free for what an image's file is fetched for.
+const ROOM: u64 = 10;
+
+/// What says which image a job's root is over.
+#[derive(Clone)]
+pub enum RelayImage {
+    /// The job itself, by a name.
+    Named(String),
+    /// The manifest of a snapshot, if it is over one.
+    OfSnapshot(String),
+}
+
+/// An image, and where it is to be had.
+pub(super) struct RelayedImage {
+    context: UserContext,
+    depot: PathBuf,
+    image: RelayImage,
+    /// Once somebody has wanted something. `None` in it: no registry can be asked.
+    parts: OnceLock<Option<ImageParts>>,
+}
+
+impl RelayedImage {
+    pub(super) fn new(context: &UserContext, depot: &Path, image: &RelayImage) -> Self {
+        let (context, depot, image) = (context.clone(), depot.to_owned(), image.clone());
+        Self { context, depot, image, parts: OnceLock::new() }
+    }
+
+    /// What it is made of in its registry.
+    pub(super) fn parts(&self) -> Option<&ImageParts> {
+        self.parts.get_or_init(|| client::parts(&self.context, &self.name()?).ok()).as_ref()
+    }
+
+    fn name(&self) -> Option<String> {
+        match &self.image {
+            RelayImage::Named(name) => Some(name.clone()),
+            RelayImage::OfSnapshot(snapshot) => {
+                let manifest = Depot::open_existing(&self.depot).ok()?.manifest(&snapshot.parse().ok()?);
+                let manifest = manifest.ok()?;
+                let (_, name) = base_fingerprint::image_of(&manifest.base).ok()??;
+                Some(name.to_owned())
+            }
+        }
+    }
+
+    /// Opens its copy in the depot, or the file that it is named by.
+    fn open_file(&self, digest: ImageId) -> Option<File> {
+        let copy = copies::open(&self.depot, digest).ok().flatten();
+        copy.or_else(|| ImageFile::of(&self.name()?)?.open_regular().ok()?)
+    }
+}
+
+/// Opens the image's file for a relay.
+pub(super) fn opener(image: &Arc<RelayedImage>) -> Box<ImageOpener> {
+    let image = Arc::clone(image);
+    Box::new(move |digest| image.open_file(ImageId(*digest)))
+}
+
+impl ImagePeers for JobRelay {
+    fn mirror(&self) -> Option<PullMirror> {
+        let answering = self.mirror.as_ref().filter(|mirror| mirror.counts().is_some());
+        let (server, repository) = answering?.location();
+        Some(PullMirror { server, repository })
+    }
+
+    fn file(&self, context: &UserContext, digest: ImageId, length: u64) -> Option<File> {
+        let reader = self.reader_for(length)?;
+        let mut file = File::from(open_unnamed_file(context)?);
+        let disk = fstatvfs(&file).ok()?;
+        let left = disk.f_bavail.saturating_mul(disk.f_frsize).checked_sub(length)?;
+        if left < disk.f_blocks.saturating_mul(disk.f_frsize) / ROOM {
+            return None;
+        }
+        let expected = Digest::Sha256(digest.0);
+        let mut hasher = Hasher::like(&expected);
+        let is_whole = reader.read_image((digest.0, length), |bytes| {
+            hasher.update(bytes);
+            file.write_all(bytes)
+        });
+        // Whoever has sent other bytes: none of them gets into a store.
+        if !is_whole.ok()? || hasher.finish() != expected {
+            return None;
+        }
+        self.came_of_file.set(reader.counts());
+        Some(file)
+    }
+}
+
+impl JobRelay {
+    /// What has come of an image by relays, if it came from there.
+    pub fn image_counts(&self, origin: ImageOrigin) -> PieceCounts {
+        match origin {
+            ImageOrigin::Registry => self.mirror.as_ref().and_then(MirrorAddress::counts).unwrap_or_default(),
+            ImageOrigin::Nodes => self.came_of_file.get(),
+            ImageOrigin::Store | ImageOrigin::File | ImageOrigin::Depot => PieceCounts::default(),
+        }
+    }
+}

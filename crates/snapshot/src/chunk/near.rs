@@ -1,0 +1,92 @@
+//! Layers that a node has already, from which chunks of another one are taken.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::list::{ChunkList, ChunkRef};
+use crate::digest::LayerId;
+
+/// The bytes of a layer, in whatever form it is kept.
+pub trait LayerStream: Send {
+    /// Fills the buffer from there on; whether that could be done. Whether they are the right bytes is seen by who uses them.
+    fn read_at(&mut self, into: &mut [u8], at: u64) -> bool;
+}
+
+/// Which of the chunks that are wanted a layer has, and where in its stream.
+pub struct SharedChunks {
+    layer: LayerId,
+    length: u64,
+    places: HashMap<[u8; 32], u64>,
+    bytes: u64,
+}
+
+/// Such a layer that can be read.
+pub struct NearLayer {
+    shared: SharedChunks,
+    source: Box<dyn LayerStream>,
+    /// Bytes that were taken of it.
+    taken: Arc<AtomicU64>,
+}
+
+impl SharedChunks {
+    /// `wanted`: chunks and their lengths, of which what this layer has is taken out.
+    pub(crate) fn take(wanted: &mut HashMap<[u8; 32], u32>, (layer, list): (LayerId, &ChunkList)) -> Self {
+        let (mut at, mut places, mut bytes) = (0, HashMap::new(), 0);
+        for chunk in &list.chunks {
+            if wanted.get(&chunk.digest) == Some(&chunk.length) {
+                wanted.remove(&chunk.digest);
+                places.insert(chunk.digest, at);
+                bytes += u64::from(chunk.length);
+            }
+            at += u64::from(chunk.length);
+        }
+        Self { layer, length: at, places, bytes }
+    }
+
+    /// Which layer it is.
+    pub fn layer(&self) -> LayerId {
+        self.layer
+    }
+
+    /// The length of its stream.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How many bytes the chunks have together.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The layer, read by this. `taken` gets how many bytes have been.
+    pub fn read_by(self, source: Box<dyn LayerStream>, taken: Arc<AtomicU64>) -> NearLayer {
+        NearLayer { shared: self, source, taken }
+    }
+}
+
+impl NearLayer {
+    pub(super) fn has(&self, digest: &[u8; 32]) -> bool {
+        self.shared.places.contains_key(digest)
+    }
+
+    /// A chunk; nothing if the layer has something else in its place.
+    pub(super) fn read(&mut self, chunk: &ChunkRef) -> Option<Vec<u8>> {
+        let at = *self.shared.places.get(&chunk.digest)?;
+        let mut bytes = vec![0; chunk.length as usize];
+        let is_right =
+            self.source.read_at(&mut bytes, at) && *blake3::hash(&bytes).as_bytes() == chunk.digest;
+        if !is_right {
+            return None;
+        }
+        self.taken.fetch_add(u64::from(chunk.length), Ordering::Relaxed);
+        Some(bytes)
+    }
+}
+
+impl fmt::Debug for NearLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NearLayer").field("layer", &self.shared.layer).finish_non_exhaustive()
+    }
+}
