@@ -30,6 +30,9 @@ const ENTRY: usize = 24;
 /// More libraries than any root has.
 const MOST: usize = 200_000;
 
+/// More text than all of them have, in bytes.
+const MOST_TEXT: usize = 64 << 20;
+
 /// What an entry says of a library's kind: for glibc, and for this processor in 64 bits.
 const NATIVE: u32 = if cfg!(target_arch = "aarch64") { 0x0a03 } else { 0x0303 };
 
@@ -89,7 +92,16 @@ impl Cache {
                 hwcap: u64::from(word(entry, 16)?) | u64::from(word(entry, 20)?) << 32,
             })
         };
-        let mut entries = table.chunks_exact(ENTRY).map(entry).collect::<Option<Vec<_>>>()?;
+        let (mut entries, mut text) = (vec![], 0);
+        for read in table.chunks_exact(ENTRY).map(entry) {
+            let read = read?;
+            text += read.name.len() + read.path.len();
+            // Many entries may name one long text, which would be kept for each.
+            if text > MOST_TEXT {
+                return None;
+            }
+            entries.push(read);
+        }
         let variants = variants(bytes).unwrap_or_default();
         let is_known = |hwcap: u64| (hwcap & u64::from(u32::MAX)) < variants.len() as u64;
         // One of a variant that has no name would be taken where it may not run.
@@ -104,7 +116,7 @@ impl Cache {
             let at = start + strings.len();
             strings.extend_from_slice(text);
             strings.push(0);
-            u32::try_from(at).unwrap_or_default().to_le_bytes()
+            offset(at).to_le_bytes()
         };
         for entry in &self.entries {
             table.extend(entry.flags.to_le_bytes());
@@ -114,11 +126,10 @@ impl Cache {
             table.extend(entry.hwcap.to_le_bytes());
         }
         let names: Vec<[u8; 4]> = self.variants.iter().map(|name| place(&mut strings, name)).collect();
-        let length = u32::try_from(strings.len()).unwrap_or_default();
+        let length = offset(strings.len());
         strings.resize(strings.len().next_multiple_of(4), 0);
-        let extension =
-            if names.is_empty() { 0 } else { u32::try_from(start + strings.len()).unwrap_or_default() };
-        let count = u32::try_from(self.entries.len()).unwrap_or_default();
+        let extension = if names.is_empty() { 0 } else { offset(start + strings.len()) };
+        let count = offset(self.entries.len());
         let mut bytes = MAGIC.to_vec();
         bytes.extend(count.to_le_bytes());
         bytes.extend(length.to_le_bytes());
@@ -127,13 +138,18 @@ impl Cache {
         bytes.resize(HEADER, 0);
         bytes.extend([table, strings].concat());
         if extension > 0 {
-            let size = u32::try_from(4 * names.len()).unwrap_or_default();
+            let size = offset(4 * names.len());
             let head = [EXTENSION, 1, VARIANTS, 0, extension + 24, size];
             bytes.extend(head.iter().flat_map(|word| word.to_le_bytes()));
             bytes.extend(names.concat());
         }
         bytes
     }
+}
+
+/// A place in a cache as it is written there. What is read has a limit far below what 32 bits count.
+fn offset(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 /// The names of variants in the part behind a cache's texts.

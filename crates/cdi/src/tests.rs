@@ -108,8 +108,8 @@ fn nobody_gets_more_than_the_job_was_given() {
         assert!(why.contains(want), "{words}: {why}");
     }
     let maker = Request::Gpus { kind: None, which: Which::IfGranted };
-    assert_eq!(catalog.resolve(&[maker.clone()], &only(&[])).expect("none").len(), 0);
-    assert_eq!(names(&catalog.resolve(&[maker.clone()], &only(&["1"])).expect("one")), "1");
+    assert_eq!(catalog.resolve(std::slice::from_ref(&maker), &only(&[])).expect("none").len(), 0);
+    assert_eq!(names(&catalog.resolve(std::slice::from_ref(&maker), &only(&["1"])).expect("one")), "1");
     assert_eq!(Catalog::default().resolve(&[maker], &only(&["1"])).expect("none").len(), 0);
 }
 
@@ -263,6 +263,11 @@ fn the_linkers_cache_has_ours_in_front_and_keeps_the_rest() {
     assert_eq!(ld_cache::paths_of(&both, "libcuda.so.1"), ["/lib/libcuda.so.550", "/compat/libcuda.so.1"]);
     assert_eq!(ld_cache::paths_of(&both, "libc.so.6"), ["/lib/libc.so.6"]);
     assert_eq!(merged(Some(b"no cache"), &[]), merged(None, &[]));
+    // Entries that all name one long text.
+    let mut bomb = merged(None, &vec![library("a", &"x".repeat(4000)); 20_000]);
+    let path: [u8; 4] = bomb[56..60].try_into().expect("a place");
+    bomb[48..].chunks_exact_mut(24).take(20_000).for_each(|entry| entry[8..12].copy_from_slice(&path));
+    assert_eq!(merged(Some(&bomb), &[]), merged(None, &[]));
     // What this host's own linker has written.
     if let Ok(host) = fs::read("/etc/ld.so.cache") {
         ld_cache::check(&host);

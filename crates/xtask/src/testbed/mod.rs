@@ -48,7 +48,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Bring a bed up, run a command on its login node, take everything down again
-    Up(args::BedOptions),
+    Up(Box<args::BedOptions>),
     /// Remove what beds that were killed together with their janitor have left
     Clean,
     #[command(hide = true)]
