@@ -100,7 +100,7 @@ pub fn install_packages(packages: &[&str]) -> anyhow::Result<()> {
 /// Carries out one `testbed` action; leaves the process with the command's own exit status where there is one.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Up(args) => std::process::exit(up::run(args)?),
+        Action::Up(args) => std::process::exit(up::run(*args)?),
         Action::Clean => janitor::clean_stale(),
         Action::Janitor { bed } => janitor::run(&bed),
         Action::Login { bed } => std::process::exit(login::run(&bed)?),

@@ -30,6 +30,9 @@ pub fn write_config(bed: &Bed) -> anyhow::Result<()> {
         "etc/slurm/cgroup.conf",
         if unused { "CgroupPlugin=disabled\n" } else { "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" },
     )?;
+    if !bed.args.gres_conf.is_empty() {
+        bed.write("etc/slurm/gres.conf", &(bed.args.gres_conf.join("\n") + "\n"))?;
+    }
     if let Some(plugin) = &bed.args.plugin {
         let target = bed.path("plugin.so");
         fs::copy(plugin, &target).with_context(|| format!("cannot copy {}", plugin.display()))?;
