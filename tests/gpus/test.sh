@@ -46,7 +46,7 @@ library() { # FILE SONAME PLACE
 library "$driver/libcuda.so.550.1" libcuda.so.1 "driver of the host"
 library "$driver/libnvidia-ml.so.550.1" libnvidia-ml.so.1 "management of the host"
 skeleton "$root"
-ln -sf busybox "$root/bin/readlink"
+for command in readlink echo; do ln -sf busybox "$root/bin/$command"; done
 mkdir -p "$root$libs" "$root/usr/lib64" "$root/opt/own"
 for link in lib lib64; do ln -s usr/$link "$root/$link"; done
 loader=$(readlink -f /lib64/ld-linux-x86-64.so.2)
@@ -217,9 +217,11 @@ broken 'Permission denied'
 chmod 644 /etc/cdi/nvidia.yaml
 # Two files of one directory; the later directory wins; a directory of the site's.
 describe >/etc/cdi/second.yaml
-broken 'describe it'
+refused "describe it" --gpus all
+fails 1 as alice skiff cdi check
+has "$out" "second.yaml describes it, too"
 rm /etc/cdi/second.yaml
-mkdir -p /run/cdi && describe | sed 's/550.1$/later/; s/=550.1/=later/' >/run/cdi/nvidia.yaml
+mkdir -p /run/cdi && describe | sed 's/DRIVER=550.1/DRIVER=later/' >/run/cdi/nvidia.yaml
 ok as alice skiff run --gpus all $cuda sh -c 'echo $DRIVER'
 equal "$out" later
 rm -r /run/cdi
@@ -230,6 +232,7 @@ rm /etc/skiff/conf.d/cdi.toml
 # ---- A root whose glibc is too old -------------------------------------------------------------------------------------------
 old=$images_tmp/old
 skeleton "$old"
+ln -sf busybox "$old/bin/echo"
 mkdir -p "$old$libs"
 printf 'GLIBC_2.2.5 { };\nGLIBC_2.17 { global: old; };\n' >"$images_tmp/versions"
 echo 'int old;' >"$images_tmp/old.c"

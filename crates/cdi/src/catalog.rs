@@ -184,13 +184,16 @@ impl Catalog {
         {
             return Ok(found);
         }
-        match self.conflicts().into_iter().find(|(known, ..)| known == name) {
-            Some((_, one, other)) => Err(CdiError::new(
-                format!("device {name}: both {} and {} describe it", one.display(), other.display()),
-                "administrator: remove one of the files; one in a later directory of cdi_dirs would count alone",
-            )),
-            None => Err(self.missing(name)),
-        }
+        Err(self.conflict(|known| known == name).unwrap_or_else(|| self.missing(name)))
+    }
+
+    /// Why a device that is `meant` does not count, if two files of one directory describe it.
+    pub(crate) fn conflict(&self, meant: impl Fn(&DeviceName) -> bool) -> Option<CdiError> {
+        let (name, one, other) = self.conflicts().into_iter().find(|(name, ..)| meant(name))?;
+        Some(CdiError::new(
+            format!("device {name}: both {} and {} describe it", one.display(), other.display()),
+            "administrator: remove one of the files; one in a later directory of cdi_dirs would count alone",
+        ))
     }
 
     /// Why there is no such device.

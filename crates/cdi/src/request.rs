@@ -199,6 +199,9 @@ impl Catalog {
             (Some(kind), _) => self.of_kind(kind, which, granted),
             (None, Which::IfGranted) => Ok(vec![]),
             (None, _) => {
+                if let Some(conflict) = self.conflict(|name| kinds.contains(&&*name.kind)) {
+                    return Err(conflict);
+                }
                 let none = format!("no file describes a GPU ({})", kinds.join(", "));
                 match self.broken() {
                     Some(broken) => Err(CdiError::new(format!("{none}; {broken}"), "skiff cdi check")),

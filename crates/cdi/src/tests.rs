@@ -148,6 +148,9 @@ fn later_directories_count_and_equals_exclude_each_other() {
     assert_eq!(value(&[("/etc/a.yaml", SMALL, 0), ("/run/a.yaml", &other, 1)]).as_deref(), Ok("2"));
     let why = value(&[("/etc/a.yaml", SMALL, 0), ("/etc/b.yaml", &other, 0)]).expect_err("a conflict");
     assert_eq!(why, "device a.b/c=x: both /etc/a.yaml and /etc/b.yaml describe it");
+    let both = catalog(&[("/etc/a.yaml", NVIDIA, 0), ("/etc/b.yaml", NVIDIA, 0)]);
+    let why = both.resolve(&[Request::nvidia()], &Granted::Everything).expect_err("a conflict").message;
+    assert_eq!(why, "device nvidia.com/gpu=0: both /etc/a.yaml and /etc/b.yaml describe it");
     let three = [("/etc/a.yaml", SMALL, 0), ("/etc/b.yaml", &other, 0), ("/run/a.yaml", SMALL, 1)];
     assert_eq!(value(&three).as_deref(), Ok("1"));
     let why = value(&[("/etc/a.yaml", "devices: 1", 0)]).expect_err("a broken one");
