@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::description::{Description, Device};
+use crate::description::{CdiDescription, CdiDevice};
 use crate::fields::Problem;
 use crate::name::DeviceName;
 
@@ -33,12 +33,12 @@ impl CdiError {
 /// A file that has been read.
 #[derive(Clone, Debug)]
 pub struct CdiFile {
-    /// Its path.
+    /// The path.
     pub path: PathBuf,
-    /// Its directory's place in the list: of two the later one counts.
+    /// The place of the directory in the list: of two files that of the later one counts.
     pub priority: usize,
     /// What it describes.
-    pub description: Description,
+    pub description: CdiDescription,
     /// What is wrong with it. With one problem nothing of it is used.
     pub problems: Vec<Problem>,
 }
@@ -52,11 +52,11 @@ pub struct Catalog {
 
 /// A device, and the file that has it.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct FoundDevice<'a> {
     /// The file.
     pub file: &'a CdiFile,
     /// The device.
-    pub device: &'a Device,
+    pub device: &'a CdiDevice,
 }
 
 impl CdiFile {
@@ -65,8 +65,8 @@ impl CdiFile {
     pub fn read(path: &Path, priority: usize) -> Self {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         let (description, problems) = match text_of(path) {
-            Ok(text) => Description::parse(&text, is_json),
-            Err(problem) => (Description::default(), vec![problem]),
+            Ok(text) => CdiDescription::parse(&text, is_json),
+            Err(problem) => (CdiDescription::default(), vec![problem]),
         };
         Self { path: path.into(), priority, description, problems }
     }
@@ -112,7 +112,7 @@ impl Catalog {
                     files.push(CdiFile {
                         path: dir.clone(),
                         priority,
-                        description: Description::default(),
+                        description: CdiDescription::default(),
                         problems,
                     });
                 }
@@ -127,13 +127,13 @@ impl Catalog {
 
     /// All devices of a kind in the files' order, each once: of those with one name the one that counts, if only one does.
     #[must_use]
-    pub fn devices(&self, kind: &str) -> Vec<Found<'_>> {
+    pub fn devices(&self, kind: &str) -> Vec<FoundDevice<'_>> {
         let of_kind = self.sound().filter(|file| file.description.kind == kind);
-        let all: Vec<Found<'_>> = of_kind
-            .flat_map(|file| file.description.devices.iter().map(move |device| Found { file, device }))
+        let all: Vec<FoundDevice<'_>> = of_kind
+            .flat_map(|file| file.description.devices.iter().map(move |device| FoundDevice { file, device }))
             .collect();
-        let counts = |one: &Found<'_>| {
-            let is_rival = |other: &&Found<'_>| {
+        let counts = |one: &FoundDevice<'_>| {
+            let is_rival = |other: &&FoundDevice<'_>| {
                 other.device.name == one.device.name
                     && other.file.path != one.file.path
                     && other.file.priority >= one.file.priority
@@ -178,7 +178,7 @@ impl Catalog {
     ///
     /// # Errors
     /// There is none, or two files of one directory have one.
-    pub fn find(&self, name: &DeviceName) -> Result<Found<'_>, CdiError> {
+    pub fn find(&self, name: &DeviceName) -> Result<FoundDevice<'_>, CdiError> {
         if let Some(found) =
             self.devices(&name.kind).into_iter().find(|found| found.device.name == name.device)
         {

@@ -2,10 +2,10 @@
 
 use std::path::{Component, Path};
 
-use crate::fields::{At, Keys, Notes, Problem};
-use crate::hook::{self, Hook};
+use crate::fields::{At, MapKeys, Notes, Problem};
+use crate::hook::{self, CdiHook};
 use crate::name::{check_device, check_kind};
-use crate::node::Node;
+use crate::node::LinedNode;
 
 /// The versions, the oldest first.
 const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
@@ -19,19 +19,19 @@ const OWN_PLACES: [&str; 4] = ["/proc", "/sys", "/dev", "/run/skiff"];
 
 /// What one file describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
+pub struct CdiDescription {
     /// `vendor.com/class`.
     pub kind: String,
     /// The devices, in the file's order.
-    pub devices: Vec<Device>,
+    pub devices: Vec<CdiDevice>,
     /// What each of the devices needs.
     pub edits: Edits,
 }
 
 /// A device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
-    /// Its name.
+pub struct CdiDevice {
+    /// The name.
     pub name: String,
     /// What it needs.
     pub edits: Edits,
@@ -47,7 +47,7 @@ pub struct Edits {
     /// Mounts of the host's files.
     pub mounts: Vec<HostMount>,
     /// Programs that a runtime would start.
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<CdiHook>,
     /// Groups that may use it.
     pub groups: Vec<u32>,
     /// What is asked for and is not there, in the file's words.
@@ -78,11 +78,11 @@ pub struct HostMount {
     pub read_only: bool,
 }
 
-impl Description {
+impl CdiDescription {
     /// Reads a file's text; `is_json` by its name. Without problems the description is sound.
     #[must_use]
     pub fn parse(text: &str, is_json: bool) -> (Self, Vec<Problem>) {
-        let tree = if is_json { Node::from_json(text) } else { Node::from_yaml(text) };
+        let tree = if is_json { LinedNode::from_json(text) } else { LinedNode::from_yaml(text) };
         match tree {
             Ok(tree) => {
                 let mut notes = Notes::default();
@@ -97,7 +97,7 @@ impl Description {
     }
 }
 
-fn read(at: &At<'_>, notes: &mut Notes) -> Description {
+fn read(at: &At<'_>, notes: &mut Notes) -> CdiDescription {
     let keys = at.keys(&["cdiVersion", "kind", "annotations", "devices", "containerEdits"], notes);
     let version = version(&keys, notes);
     let kind = keys.text("kind", notes).unwrap_or_default();
@@ -106,7 +106,7 @@ fn read(at: &At<'_>, notes: &mut Notes) -> Description {
     {
         notes.add(&at, why, "as vendor.com/gpu");
     }
-    let mut devices: Vec<Device> = vec![];
+    let mut devices: Vec<CdiDevice> = vec![];
     for at in keys.list("devices", notes) {
         let device = device(&at, version, notes);
         if devices.iter().any(|known| known.name == device.name) && !device.name.is_empty() {
@@ -119,11 +119,11 @@ fn read(at: &At<'_>, notes: &mut Notes) -> Description {
     }
     annotations(&keys, version, notes);
     let edits = keys.get("containerEdits").map(|at| edits(&at, version, notes)).unwrap_or_default();
-    Description { kind, devices, edits }
+    CdiDescription { kind, devices, edits }
 }
 
 /// The version as its place among those that there are.
-fn version(keys: &Keys<'_>, notes: &mut Notes) -> usize {
+fn version(keys: &MapKeys<'_>, notes: &mut Notes) -> usize {
     let newest = VERSIONS.len() - 1;
     let Some(at) = keys.need("cdiVersion", notes) else { return newest };
     let Some(text) = at.text(notes) else { return newest };
@@ -143,13 +143,13 @@ fn since(at: &At<'_>, version: usize, first: &str, notes: &mut Notes) {
     }
 }
 
-fn annotations(keys: &Keys<'_>, version: usize, notes: &mut Notes) {
+fn annotations(keys: &MapKeys<'_>, version: usize, notes: &mut Notes) {
     if let Some(at) = keys.get("annotations") {
         since(&at, version, "0.6.0", notes);
     }
 }
 
-fn device(at: &At<'_>, version: usize, notes: &mut Notes) -> Device {
+fn device(at: &At<'_>, version: usize, notes: &mut Notes) -> CdiDevice {
     let keys = at.keys(&["name", "annotations", "containerEdits"], notes);
     let name = keys.text("name", notes).unwrap_or_default();
     if let (Some(at), false) = (keys.get("name"), name.is_empty()) {
@@ -162,7 +162,7 @@ fn device(at: &At<'_>, version: usize, notes: &mut Notes) -> Device {
     }
     annotations(&keys, version, notes);
     let edits = keys.get("containerEdits").map(|at| edits(&at, version, notes)).unwrap_or_default();
-    Device { name, edits }
+    CdiDevice { name, edits }
 }
 
 const EDITS: [&str; 7] =
@@ -296,7 +296,7 @@ fn check_path(at: &At<'_>, path: &str, notes: &mut Notes) {
     }
 }
 
-fn hook(at: &At<'_>, notes: &mut Notes) -> Option<Hook> {
+fn hook(at: &At<'_>, notes: &mut Notes) -> Option<CdiHook> {
     let keys = at.keys(&["hookName", "path", "args", "env", "timeout"], notes);
     let when = keys.text("hookName", notes)?;
     if !HOOK_NAMES.contains(&&*when) {

@@ -1,6 +1,6 @@
 //! Keys of a description as typed values. All that is wrong is noted, with the line and the way to the key, and reading goes on.
 
-use crate::node::{Node, Value};
+use crate::node::{LinedNode, Value};
 
 /// What is wrong with a file, or keeps what it describes from being used.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -56,26 +56,26 @@ impl Notes {
 
 /// A value, and the way to it.
 pub(crate) struct At<'a> {
-    pub(crate) node: &'a Node,
+    pub(crate) node: &'a LinedNode,
     pub(crate) field: String,
 }
 
 impl<'a> At<'a> {
     /// The whole file.
-    pub(crate) fn root(node: &'a Node) -> Self {
+    pub(crate) fn root(node: &'a LinedNode) -> Self {
         Self { node, field: String::new() }
     }
 
-    fn below(&self, key: &str, node: &'a Node) -> At<'a> {
+    fn below(&self, key: &str, node: &'a LinedNode) -> At<'a> {
         let dot = if self.field.is_empty() { "" } else { "." };
         At { node, field: format!("{}{dot}{key}", self.field) }
     }
 
     /// The keys of a map, of which only those of `known` may be there; nothing if it is none.
-    pub(crate) fn keys(&self, known: &[&str], notes: &mut Notes) -> Keys<'a> {
+    pub(crate) fn keys(&self, known: &[&str], notes: &mut Notes) -> MapKeys<'a> {
         let Value::Map(map) = &self.node.value else {
             notes.add(self, format!("{} in the place of a set of keys", self.node.kind()), "");
-            return Keys { at: At { node: self.node, field: self.field.clone() }, map: &[] };
+            return MapKeys { at: At { node: self.node, field: self.field.clone() }, map: &[] };
         };
         for (number, (key, node)) in map.iter().enumerate() {
             let at = self.below(key, node);
@@ -85,7 +85,7 @@ impl<'a> At<'a> {
                 notes.add(&at, "the key is there twice", "");
             }
         }
-        Keys { at: At { node: self.node, field: self.field.clone() }, map }
+        MapKeys { at: At { node: self.node, field: self.field.clone() }, map }
     }
 
     /// The values of a list; none if it is none.
@@ -137,12 +137,12 @@ impl<'a> At<'a> {
 }
 
 /// The keys of a map.
-pub(crate) struct Keys<'a> {
+pub(crate) struct MapKeys<'a> {
     at: At<'a>,
-    map: &'a [(String, Node)],
+    map: &'a [(String, LinedNode)],
 }
 
-impl<'a> Keys<'a> {
+impl<'a> MapKeys<'a> {
     /// The value of a key, if it is there.
     pub(crate) fn get(&self, key: &str) -> Option<At<'a>> {
         self.map.iter().find(|(name, _)| name == key).map(|(key, node)| self.at.below(key, node))

@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 
 /// What a hook stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub enum CdiHook {
     /// Links: where each leads to, and where it is.
     Links(Vec<Link>),
     /// The linker's cache is to know the libraries in these directories.
@@ -14,12 +14,12 @@ pub enum Hook {
     Needless,
     /// What it does is left out, and the user is told.
     Ignored {
-        /// Its name.
+        /// The word for what the program is to do.
         name: String,
         /// What is not done.
         why: &'static str,
     },
-    /// It is not known what it does.
+    /// Nobody here knows what the program does.
     Unknown {
         /// The program, and the word that says what it is to do.
         name: String,
@@ -53,31 +53,31 @@ const IGNORED: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// Words of a known hook that make no sense.
-pub(crate) fn understand(path: &str, args: &[String]) -> Result<Hook, String> {
+pub(crate) fn understand(path: &str, args: &[String]) -> Result<CdiHook, String> {
     let program = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
     // The first word is the program's own name; older files have `hook` in front of what it is to do.
     let mut words =
         args.get(1..).unwrap_or_default().iter().map(String::as_str).skip_while(|word| *word == "hook");
     let name = words.next().unwrap_or_default();
     if !KNOWN_PROGRAMS.contains(&program) {
-        return Ok(Hook::Unknown { name: format!("{program} {name}").trim_end().into() });
+        return Ok(CdiHook::Unknown { name: format!("{program} {name}").trim_end().into() });
     }
     let words: Vec<&str> = words.collect();
     if NEEDLESS.contains(&name) {
-        return Ok(Hook::Needless);
+        return Ok(CdiHook::Needless);
     }
     if let Some((name, why)) = IGNORED.iter().find(|(known, _)| *known == name) {
-        return Ok(Hook::Ignored { name: (*name).into(), why });
+        return Ok(CdiHook::Ignored { name: (*name).into(), why });
     }
     match name {
         "create-symlinks" => {
-            values(&words, "--link")?.into_iter().map(link).collect::<Result<_, _>>().map(Hook::Links)
+            values(&words, "--link")?.into_iter().map(link).collect::<Result<_, _>>().map(CdiHook::Links)
         }
         "update-ldcache" => {
             let folders = values(&words, "--folder")?;
-            folders.into_iter().map(folder).collect::<Result<_, _>>().map(Hook::Libraries)
+            folders.into_iter().map(folder).collect::<Result<_, _>>().map(CdiHook::Libraries)
         }
-        name => Ok(Hook::Unknown { name: format!("{program} {name}").trim_end().into() }),
+        name => Ok(CdiHook::Unknown { name: format!("{program} {name}").trim_end().into() }),
     }
 }
 
@@ -145,7 +145,7 @@ fn folder(text: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn of(path: &str, words: &str) -> Result<Hook, String> {
+    fn of(path: &str, words: &str) -> Result<CdiHook, String> {
         understand(path, &words.split_whitespace().map(String::from).collect::<Vec<_>>())
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let links = |pairs: &[(&str, &str)]| {
             let link =
                 |(target, link): &(&str, &str)| Link { target: (*target).into(), link: (*link).into() };
-            Hook::Links(pairs.iter().map(link).collect())
+            CdiHook::Links(pairs.iter().map(link).collect())
         };
         let hook = "/usr/bin/nvidia-cdi-hook";
         for (path, words, want) in [
@@ -171,20 +171,23 @@ mod tests {
             (
                 hook,
                 "nvidia-cdi-hook update-ldcache --folder /lib --folder=/lib/vdpau --ldconfig-path /sbin/ldconfig",
-                Hook::Libraries(vec!["/lib".into(), "/lib/vdpau".into()]),
+                CdiHook::Libraries(vec!["/lib".into(), "/lib/vdpau".into()]),
             ),
-            (hook, "nvidia-cdi-hook disable-device-node-modification", Hook::Needless),
+            (hook, "nvidia-cdi-hook disable-device-node-modification", CdiHook::Needless),
             (
                 "/opt/evil/run",
                 "run create-symlinks --link a::/b",
-                Hook::Unknown { name: "run create-symlinks".into() },
+                CdiHook::Unknown { name: "run create-symlinks".into() },
             ),
-            (hook, "nvidia-cdi-hook brew --coffee", Hook::Unknown { name: "nvidia-cdi-hook brew".into() }),
-            (hook, "", Hook::Unknown { name: "nvidia-cdi-hook".into() }),
+            (hook, "nvidia-cdi-hook brew --coffee", CdiHook::Unknown { name: "nvidia-cdi-hook brew".into() }),
+            (hook, "", CdiHook::Unknown { name: "nvidia-cdi-hook".into() }),
         ] {
             assert_eq!(of(path, words).as_ref(), Ok(&want), "{words}");
         }
-        assert!(matches!(of(hook, "x enable-cuda-compat --host-driver-version=1"), Ok(Hook::Ignored { .. })));
+        assert!(matches!(
+            of(hook, "x enable-cuda-compat --host-driver-version=1"),
+            Ok(CdiHook::Ignored { .. })
+        ));
     }
 
     #[test]

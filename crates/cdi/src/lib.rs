@@ -15,15 +15,15 @@ mod name;
 mod node;
 mod request;
 
-pub use catalog::{Catalog, CdiError, CdiFile, Found};
-pub use description::{Description, Device, DeviceNode, Edits, HostMount};
+pub use catalog::{Catalog, CdiError, CdiFile, FoundDevice};
+pub use description::{CdiDescription, CdiDevice, DeviceNode, Edits, HostMount};
 pub use elf::{ElfFacts, GlibcVersion};
 pub use fields::Problem;
-pub use hook::{Hook, Link};
+pub use hook::{CdiHook, Link};
 pub use ld_cache::{Library, merged};
 pub use merge::Needs;
 pub use name::{ALL, DeviceName};
-pub use request::{Granted, Request, Which};
+pub use request::{DeviceRequest, Granted, WhichGpus};
 
 #[cfg(test)]
 mod tests;

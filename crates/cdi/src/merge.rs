@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::catalog::{CdiError, Found};
+use crate::catalog::{CdiError, FoundDevice};
 use crate::description::{DeviceNode, Edits, HostMount};
-use crate::hook::{Hook, Link};
+use crate::hook::{CdiHook, Link};
 use crate::name::DeviceName;
 
 /// All that devices need.
@@ -33,10 +33,10 @@ impl Needs {
     ///
     /// # Errors
     /// A hook that is not known, or a network device.
-    pub fn of(found: &[Found<'_>]) -> Result<Self, CdiError> {
+    pub fn of(found: &[FoundDevice<'_>]) -> Result<Self, CdiError> {
         let mut needs = Self::default();
         let mut files: Vec<&PathBuf> = vec![];
-        for Found { file, device } in found {
+        for FoundDevice { file, device } in found {
             let name = DeviceName { kind: file.description.kind.clone(), device: device.name.clone() };
             if !files.contains(&&file.path) {
                 files.push(&file.path);
@@ -76,16 +76,16 @@ impl Needs {
         }
         for hook in &edits.hooks {
             match hook {
-                Hook::Links(links) => add_new(&mut self.links, links),
-                Hook::Libraries(dirs) => add_new(&mut self.library_dirs, dirs),
-                Hook::Needless => {}
-                Hook::Ignored { name, why } => {
+                CdiHook::Links(links) => add_new(&mut self.links, links),
+                CdiHook::Libraries(dirs) => add_new(&mut self.library_dirs, dirs),
+                CdiHook::Needless => {}
+                CdiHook::Ignored { name, why } => {
                     add_new(
                         &mut self.left_out,
                         &[format!("{}: hook {name} is left out: {why}", file.display())],
                     );
                 }
-                Hook::Unknown { name } => {
+                CdiHook::Unknown { name } => {
                     let what = format!("names the hook {name:?}, and Skiff runs no program of such a file");
                     return refuse(
                         what,

@@ -14,7 +14,7 @@ const MOST_DEPTH: usize = 24;
 
 /// A value, and the line that it begins in, counted from one; zero if that is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct LinedNode {
     pub(crate) line: usize,
     pub(crate) value: Value,
 }
@@ -26,8 +26,8 @@ pub(crate) enum Value {
         text: String,
         is_plain: bool,
     },
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
+    List(Vec<LinedNode>),
+    Map(Vec<(String, LinedNode)>),
 }
 
 /// Why a text is no tree.
@@ -41,7 +41,7 @@ fn error(line: usize, why: impl Into<String>) -> TreeError {
     TreeError { line, why: why.into() }
 }
 
-impl Node {
+impl LinedNode {
     /// From JSON. Its values know no lines.
     pub(crate) fn from_json(text: &str) -> Result<Self, TreeError> {
         serde_json::from_str(text).map_err(|e| error(e.line(), format!("not JSON: {e}")))
@@ -96,17 +96,17 @@ struct Open {
     /// The key whose value comes next, in a map.
     key: Option<String>,
     is_map: bool,
-    list: Vec<Node>,
-    map: Vec<(String, Node)>,
+    list: Vec<LinedNode>,
+    map: Vec<(String, LinedNode)>,
 }
 
 #[derive(Default)]
 struct YamlBuilder {
     open: Vec<Open>,
     /// Values that have a name, by its number.
-    anchors: BTreeMap<usize, Node>,
+    anchors: BTreeMap<usize, LinedNode>,
     nodes: usize,
-    root: Option<Node>,
+    root: Option<LinedNode>,
 }
 
 impl YamlBuilder {
@@ -114,7 +114,7 @@ impl YamlBuilder {
         match event {
             Event::Scalar(text, style, anchor, _) => {
                 let value = Value::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain };
-                self.add(Node { line, value }, anchor)
+                self.add(LinedNode { line, value }, anchor)
             }
             Event::SequenceStart(anchor, _) => self.begin(line, anchor, false),
             Event::MappingStart(anchor, _) => self.begin(line, anchor, true),
@@ -122,7 +122,7 @@ impl YamlBuilder {
                 let Some(ended) = self.open.pop() else { return Ok(()) };
                 let value = if ended.is_map { Value::Map(ended.map) } else { Value::List(ended.list) };
                 self.nodes = self.nodes.saturating_sub(1);
-                self.add(Node { line: ended.line, value }, ended.anchor)
+                self.add(LinedNode { line: ended.line, value }, ended.anchor)
             }
             Event::Alias(anchor) => {
                 let meant = self.anchors.get(&anchor);
@@ -155,7 +155,7 @@ impl YamlBuilder {
         }
     }
 
-    fn add(&mut self, node: Node, anchor: usize) -> Result<(), TreeError> {
+    fn add(&mut self, node: LinedNode, anchor: usize) -> Result<(), TreeError> {
         self.counted(node.line)?;
         if anchor > 0 {
             self.nodes = self.nodes.saturating_add(node.count());
@@ -169,14 +169,14 @@ impl YamlBuilder {
         match (open.is_map, open.key.take(), node) {
             (false, _, node) => open.list.push(node),
             (true, Some(key), node) => open.map.push((key, node)),
-            (true, None, Node { value: Value::Scalar { text, .. }, .. }) => open.key = Some(text),
+            (true, None, LinedNode { value: Value::Scalar { text, .. }, .. }) => open.key = Some(text),
             (true, None, node) => return Err(error(node.line, format!("a key that is {}", node.kind()))),
         }
         Ok(())
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for LinedNode {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(JsonVisitor).map(|value| Self { line: 0, value })
     }
@@ -242,9 +242,9 @@ mod tests {
 
     #[test]
     fn json_and_yaml_are_one_tree() {
-        let json = Node::from_json(r#"{"a": ["x", 1, true, null], "b": {"c": "d"}}"#).expect("JSON");
-        let yaml = Node::from_yaml("a: ['x', 1, true, null]\nb:\n  c: \"d\"\n").expect("YAML");
-        fn without_lines(node: &Node) -> Node {
+        let json = LinedNode::from_json(r#"{"a": ["x", 1, true, null], "b": {"c": "d"}}"#).expect("JSON");
+        let yaml = LinedNode::from_yaml("a: ['x', 1, true, null]\nb:\n  c: \"d\"\n").expect("YAML");
+        fn without_lines(node: &LinedNode) -> LinedNode {
             let value = match &node.value {
                 Value::List(list) => Value::List(list.iter().map(without_lines).collect()),
                 Value::Map(map) => {
@@ -252,14 +252,14 @@ mod tests {
                 }
                 scalar => scalar.clone(),
             };
-            Node { line: 0, value }
+            LinedNode { line: 0, value }
         }
         assert_eq!(without_lines(&yaml), json);
     }
 
     #[test]
     fn aliases_stand_for_what_they_name_as_long_as_that_is_little() {
-        let node = Node::from_yaml("a: &x [1, 2]\nb: *x\n").expect("YAML");
+        let node = LinedNode::from_yaml("a: &x [1, 2]\nb: *x\n").expect("YAML");
         let Value::Map(map) = node.value else { panic!("a map") };
         assert_eq!(map[0].1.value, map[1].1.value);
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
@@ -267,7 +267,7 @@ mod tests {
             let names = vec![format!("*a{}", level - 1); 10].join(", ");
             bomb += &format!("a{level}: &a{level} [{names}]\n");
         }
-        let why = Node::from_yaml(&bomb).expect_err("a bomb").why;
+        let why = LinedNode::from_yaml(&bomb).expect_err("a bomb").why;
         assert!(why.starts_with("more than"), "{why}");
         let deep = format!("{}{}", "[".repeat(60), "]".repeat(60));
         for (text, want) in [
@@ -277,8 +277,8 @@ mod tests {
             ("", "nothing in it"),
             ("? [a]\n: b\n", "a key that is a list"),
         ] {
-            assert_eq!(Node::from_yaml(text).expect_err(text).why, want, "{text}");
+            assert_eq!(LinedNode::from_yaml(text).expect_err(text).why, want, "{text}");
         }
-        assert!(Node::from_json(&format!("{}{}", "[".repeat(200), "]".repeat(200))).is_err());
+        assert!(LinedNode::from_json(&format!("{}{}", "[".repeat(200), "]".repeat(200))).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! What users ask for, what their job lets them have, and the devices that come of both.
 
-use crate::catalog::{Catalog, CdiError, Found, GENERATE, shortened};
+use crate::catalog::{Catalog, CdiError, FoundDevice, GENERATE, shortened};
 use crate::name::{ALL, DeviceName};
 
 /// The kinds of GPUs, the one that is looked for first in front.
@@ -8,7 +8,7 @@ const GPU_KINDS: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
 
 /// One thing that is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum DeviceRequest {
     /// A device by its full name, or all of its kind.
     Device(DeviceName),
     /// GPUs.
@@ -16,20 +16,20 @@ pub enum Request {
         /// Of which vendor; nothing for the one that the host has files of.
         kind: Option<&'static str>,
         /// Which.
-        which: Which,
+        which: WhichGpus,
     },
 }
 
 /// Which GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum WhichGpus {
     /// All that the user may have.
     All,
     /// So many of these.
     Count(usize),
-    /// These, by number or UUID.
+    /// Some, by number or UUID.
     These(Vec<String>),
-    /// Those that are granted, if any are: nobody has asked but the image's maker.
+    /// What is granted, if anything is: nobody has asked but the image's maker.
     IfGranted,
 }
 
@@ -42,29 +42,29 @@ pub enum Granted {
     Only(Vec<String>),
 }
 
-impl Request {
+impl DeviceRequest {
     /// GPUs in Docker's words: `all`, a number, a list of numbers and UUIDs, `device=...`.
     ///
     /// # Errors
     /// Says what is wrong.
     pub fn gpus(text: &str) -> Result<Self, String> {
-        Ok(Self::Gpus { kind: None, which: Which::parse(text)? })
+        Ok(Self::Gpus { kind: None, which: WhichGpus::parse(text)? })
     }
 
     /// All GPUs of NVIDIA's.
     #[must_use]
     pub fn nvidia() -> Self {
-        Self::Gpus { kind: Some(GPU_KINDS[0]), which: Which::All }
+        Self::Gpus { kind: Some(GPU_KINDS[0]), which: WhichGpus::All }
     }
 
     /// All GPUs of AMD's.
     #[must_use]
     pub fn amd() -> Self {
-        Self::Gpus { kind: Some(GPU_KINDS[1]), which: Which::All }
+        Self::Gpus { kind: Some(GPU_KINDS[1]), which: WhichGpus::All }
     }
 }
 
-impl Which {
+impl WhichGpus {
     fn parse(text: &str) -> Result<Self, String> {
         let plain = text.replace('"', "");
         let (mut key, mut ids) = ("", vec![]);
@@ -160,15 +160,19 @@ impl Catalog {
     ///
     /// # Errors
     /// One that does not exist, or is not granted.
-    pub fn resolve(&self, requests: &[Request], granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
-        let mut found: Vec<Found<'_>> = vec![];
+    pub fn resolve(
+        &self,
+        requests: &[DeviceRequest],
+        granted: &Granted,
+    ) -> Result<Vec<FoundDevice<'_>>, CdiError> {
+        let mut found: Vec<FoundDevice<'_>> = vec![];
         for request in requests {
             let more = match request {
-                Request::Device(name) => self.named(name, granted)?,
-                Request::Gpus { kind, which } => self.gpus(*kind, which, granted)?,
+                DeviceRequest::Device(name) => self.named(name, granted)?,
+                DeviceRequest::Gpus { kind, which } => self.gpus(*kind, which, granted)?,
             };
             for one in more {
-                let is_same = |other: &Found<'_>| std::ptr::eq(other.device, one.device);
+                let is_same = |other: &FoundDevice<'_>| std::ptr::eq(other.device, one.device);
                 if !found.iter().any(is_same) {
                     found.push(one);
                 }
@@ -177,9 +181,10 @@ impl Catalog {
         Ok(found)
     }
 
-    fn named(&self, name: &DeviceName, granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+    fn named(&self, name: &DeviceName, granted: &Granted) -> Result<Vec<FoundDevice<'_>>, CdiError> {
         if GPU_KINDS.contains(&&*name.kind) && *granted != Granted::Everything {
-            let which = if name.device == ALL { Which::All } else { Which::These(vec![name.device.clone()]) };
+            let which =
+                if name.device == ALL { WhichGpus::All } else { WhichGpus::These(vec![name.device.clone()]) };
             return self.of_kind(&name.kind, &which, granted);
         }
         match self.find(name) {
@@ -193,11 +198,16 @@ impl Catalog {
         }
     }
 
-    fn gpus(&self, kind: Option<&str>, which: &Which, granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+    fn gpus(
+        &self,
+        kind: Option<&str>,
+        which: &WhichGpus,
+        granted: &Granted,
+    ) -> Result<Vec<FoundDevice<'_>>, CdiError> {
         let kinds: Vec<&str> = kind.map_or_else(|| GPU_KINDS.to_vec(), |kind| vec![kind]);
         match (kinds.iter().find(|kind| !self.devices(kind).is_empty()), which) {
             (Some(kind), _) => self.of_kind(kind, which, granted),
-            (None, Which::IfGranted) => Ok(vec![]),
+            (None, WhichGpus::IfGranted) => Ok(vec![]),
             (None, _) => {
                 if let Some(conflict) = self.conflict(|name| kinds.contains(&&*name.kind)) {
                     return Err(conflict);
@@ -211,12 +221,17 @@ impl Catalog {
         }
     }
 
-    fn of_kind(&self, kind: &str, which: &Which, granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+    fn of_kind(
+        &self,
+        kind: &str,
+        which: &WhichGpus,
+        granted: &Granted,
+    ) -> Result<Vec<FoundDevice<'_>>, CdiError> {
         let all = self.devices(kind);
         let mine = match granted {
             Granted::Everything => units(&all),
             Granted::Only(ids) if ids.is_empty() => match which {
-                Which::IfGranted => return Ok(vec![]),
+                WhichGpus::IfGranted => return Ok(vec![]),
                 _ => {
                     return Err(CdiError::new(
                         "this job has no GPU",
@@ -227,32 +242,32 @@ impl Catalog {
             Granted::Only(ids) => ids.iter().map(|id| by_id(&all, kind, id)).collect::<Result<_, _>>()?,
         };
         match which {
-            Which::All | Which::IfGranted => {
+            WhichGpus::All | WhichGpus::IfGranted => {
                 match (granted, all.iter().find(|found| found.device.name == ALL)) {
                     (Granted::Everything, Some(whole)) => Ok(vec![*whole]),
                     _ => Ok(mine),
                 }
             }
-            Which::Count(count) if *count <= mine.len() => Ok(mine[..*count].to_vec()),
-            Which::Count(count) => {
+            WhichGpus::Count(count) if *count <= mine.len() => Ok(mine[..*count].to_vec()),
+            WhichGpus::Count(count) => {
                 let whose = if *granted == Granted::Everything { "this host" } else { "this job" };
                 Err(CdiError::new(
                     format!("{count} GPUs of {kind}: {whose} has {}", mine.len()),
                     "skiff cdi list",
                 ))
             }
-            Which::These(ids) => ids.iter().map(|id| granted_id(&all, &mine, kind, id)).collect(),
+            WhichGpus::These(ids) => ids.iter().map(|id| granted_id(&all, &mine, kind, id)).collect(),
         }
     }
 }
 
 /// One that is asked for by name, if it is among those that the user may have.
 fn granted_id<'a>(
-    all: &[Found<'a>],
-    mine: &[Found<'a>],
+    all: &[FoundDevice<'a>],
+    mine: &[FoundDevice<'a>],
     kind: &str,
     id: &str,
-) -> Result<Found<'a>, CdiError> {
+) -> Result<FoundDevice<'a>, CdiError> {
     let found = by_id(all, kind, id)?;
     match mine.iter().any(|one| is_same_unit(one, &found)) {
         true => Ok(found),
@@ -267,16 +282,17 @@ fn granted_id<'a>(
 }
 
 /// The device that a number or a UUID means. A job manager counts device nodes, and the vendor's own numbers may differ from these.
-fn by_id<'a>(all: &[Found<'a>], kind: &str, id: &str) -> Result<Found<'a>, CdiError> {
+fn by_id<'a>(all: &[FoundDevice<'a>], kind: &str, id: &str) -> Result<FoundDevice<'a>, CdiError> {
     let is_number = id.bytes().all(|byte| byte.is_ascii_digit());
     let node = format!("/dev/nvidia{id}");
-    let has_node = |found: &&Found<'a>| {
+    let has_node = |found: &&FoundDevice<'a>| {
         is_number && found.device.name != ALL && found.device.edits.nodes.iter().any(|one| one.inside == node)
     };
     // Vendors' lists may have the beginning of a UUID.
-    let is_named =
-        |found: &&Found<'a>| found.device.name == id || (id.len() > 8 && found.device.name.starts_with(id));
-    let is_plain = |found: &&Found<'a>| has_node(found) && !found.device.name.contains(':');
+    let is_named = |found: &&FoundDevice<'a>| {
+        found.device.name == id || (id.len() > 8 && found.device.name.starts_with(id))
+    };
+    let is_plain = |found: &&FoundDevice<'a>| has_node(found) && !found.device.name.contains(':');
     let found = all.iter().find(is_plain).or_else(|| all.iter().find(is_named));
     found.copied().ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|found| &*found.device.name).collect();
@@ -287,14 +303,14 @@ fn by_id<'a>(all: &[Found<'a>], kind: &str, id: &str) -> Result<Found<'a>, CdiEr
     })
 }
 
-fn is_same_unit(one: &Found<'_>, other: &Found<'_>) -> bool {
+fn is_same_unit(one: &FoundDevice<'_>, other: &FoundDevice<'_>) -> bool {
     one.device.name == other.device.name
         || (!one.device.edits.nodes.is_empty() && one.device.edits.nodes == other.device.edits.nodes)
 }
 
 /// Each GPU once, though it may have a number and a UUID for names.
-fn units<'a>(all: &[Found<'a>]) -> Vec<Found<'a>> {
-    let mut units: Vec<Found<'a>> = vec![];
+fn units<'a>(all: &[FoundDevice<'a>]) -> Vec<FoundDevice<'a>> {
+    let mut units: Vec<FoundDevice<'a>> = vec![];
     for found in all.iter().filter(|found| found.device.name != ALL) {
         if !units.iter().any(|known| is_same_unit(known, found)) {
             units.push(*found);

@@ -10,7 +10,7 @@ const NVIDIA: &str = include_str!("../tests/data/nvidia.yaml");
 const AMD: &str = include_str!("../tests/data/amd.json");
 
 fn file(name: &str, text: &str, priority: usize) -> CdiFile {
-    let (description, problems) = Description::parse(text, name.ends_with("json"));
+    let (description, problems) = CdiDescription::parse(text, name.ends_with("json"));
     CdiFile { path: name.into(), priority, description, problems }
 }
 
@@ -18,7 +18,7 @@ fn catalog(files: &[(&str, &str, usize)]) -> Catalog {
     Catalog { files: files.iter().map(|(name, text, priority)| file(name, text, *priority)).collect() }
 }
 
-fn names(found: &[Found<'_>]) -> String {
+fn names(found: &[FoundDevice<'_>]) -> String {
     found.iter().map(|found| found.device.name.as_str()).collect::<Vec<_>>().join(" ")
 }
 
@@ -33,7 +33,7 @@ fn vendors_files_are_sound() {
     }
     let catalog = catalog(&[("/etc/cdi/nvidia.yaml", NVIDIA, 0), ("/var/run/cdi/amd.json", AMD, 1)]);
     assert_eq!(catalog.kinds(), ["amd.com/gpu", "nvidia.com/gpu"]);
-    let found = catalog.resolve(&[Request::nvidia()], &Granted::Everything).expect("GPUs");
+    let found = catalog.resolve(&[DeviceRequest::nvidia()], &Granted::Everything).expect("GPUs");
     let needs = Needs::of(&found).expect("all of it");
     assert!(needs.mounts.iter().all(|mount| mount.read_only));
     assert!(needs.variables.contains(&("NVIDIA_VISIBLE_DEVICES".into(), "void".into())));
@@ -41,7 +41,7 @@ fn vendors_files_are_sound() {
     assert!(needs.library_dirs.contains(&"/lib/x86_64-linux-gnu".into()));
     let link = needs.links.iter().find(|link| link.link.ends_with("/libcuda.so")).expect("a link");
     assert_eq!(link.target, "libcuda.so.1");
-    let found = catalog.resolve(&[Request::amd()], &only(&["1"])).expect("GPUs");
+    let found = catalog.resolve(&[DeviceRequest::amd()], &only(&["1"])).expect("GPUs");
     let nodes = Needs::of(&found).expect("all of it").nodes;
     let nodes: Vec<_> = nodes.iter().map(|node| node.inside.as_str()).collect();
     assert_eq!(nodes, ["/dev/dri/card2", "/dev/dri/renderD129", "/dev/kfd"]);
@@ -49,23 +49,27 @@ fn vendors_files_are_sound() {
 
 #[test]
 fn requests_are_dockers() {
-    let these = |ids: &[&str]| Ok(Which::These(ids.iter().map(ToString::to_string).collect()));
+    let these = |ids: &[&str]| Ok(WhichGpus::These(ids.iter().map(ToString::to_string).collect()));
     for (text, want) in [
-        ("all", Ok(Which::All)),
-        ("2", Ok(Which::Count(2))),
+        ("all", Ok(WhichGpus::All)),
+        ("2", Ok(WhichGpus::Count(2))),
         ("0,2", these(&["0", "2"])),
         ("device=0", these(&["0"])),
         ("\"device=0,1\"", these(&["0", "1"])),
         ("\"device=0,1\",capabilities=utility,driver=nvidia", these(&["0", "1"])),
-        ("count=3,capabilities=compute", Ok(Which::Count(3))),
-        ("count=all", Ok(Which::All)),
+        ("count=3,capabilities=compute", Ok(WhichGpus::Count(3))),
+        ("count=all", Ok(WhichGpus::All)),
         ("GPU-61a2c7f4-0b1a", these(&["GPU-61a2c7f4-0b1a"])),
         ("0:1", these(&["0:1"])),
     ] {
-        assert_eq!(Request::gpus(text), want.map(|which| Request::Gpus { kind: None, which }), "{text}");
+        assert_eq!(
+            DeviceRequest::gpus(text),
+            want.map(|which| DeviceRequest::Gpus { kind: None, which }),
+            "{text}"
+        );
     }
     for text in ["", "0", "-2", "a b", "dev=0", "count=x", "device=", "../x", "0,,1", "capabilities=gpu"] {
-        assert!(Request::gpus(text).is_err(), "{text:?}");
+        assert!(DeviceRequest::gpus(text).is_err(), "{text:?}");
     }
 }
 
@@ -74,8 +78,8 @@ fn nobody_gets_more_than_the_job_was_given() {
     let catalog = catalog(&[("nvidia.yaml", NVIDIA, 0)]);
     let gpus = |words: &str, granted: &Granted| {
         let request = match words.strip_prefix("device ") {
-            Some(name) => Request::Device(DeviceName::parse(name).expect("a name")),
-            None => Request::gpus(words).expect("a request"),
+            Some(name) => DeviceRequest::Device(DeviceName::parse(name).expect("a name")),
+            None => DeviceRequest::gpus(words).expect("a request"),
         };
         catalog.resolve(&[request], granted).map(|found| names(&found)).map_err(|e| e.message)
     };
@@ -107,7 +111,7 @@ fn nobody_gets_more_than_the_job_was_given() {
         let why = gpus(words, granted).expect_err(words);
         assert!(why.contains(want), "{words}: {why}");
     }
-    let maker = Request::Gpus { kind: None, which: Which::IfGranted };
+    let maker = DeviceRequest::Gpus { kind: None, which: WhichGpus::IfGranted };
     assert_eq!(catalog.resolve(std::slice::from_ref(&maker), &only(&[])).expect("none").len(), 0);
     assert_eq!(names(&catalog.resolve(std::slice::from_ref(&maker), &only(&["1"])).expect("one")), "1");
     assert_eq!(Catalog::default().resolve(&[maker], &only(&["1"])).expect("none").len(), 0);
@@ -149,7 +153,7 @@ fn later_directories_count_and_equals_exclude_each_other() {
     let why = value(&[("/etc/a.yaml", SMALL, 0), ("/etc/b.yaml", &other, 0)]).expect_err("a conflict");
     assert_eq!(why, "device a.b/c=x: both /etc/a.yaml and /etc/b.yaml describe it");
     let both = catalog(&[("/etc/a.yaml", NVIDIA, 0), ("/etc/b.yaml", NVIDIA, 0)]);
-    let why = both.resolve(&[Request::nvidia()], &Granted::Everything).expect_err("a conflict").message;
+    let why = both.resolve(&[DeviceRequest::nvidia()], &Granted::Everything).expect_err("a conflict").message;
     assert_eq!(why, "device nvidia.com/gpu=0: both /etc/a.yaml and /etc/b.yaml describe it");
     let three = [("/etc/a.yaml", SMALL, 0), ("/etc/b.yaml", &other, 0), ("/run/a.yaml", SMALL, 1)];
     assert_eq!(value(&three).as_deref(), Ok("1"));
@@ -200,11 +204,11 @@ fn what_is_wrong_is_named_with_its_line_and_key() {
         ("kind:", "kind: [", "not YAML"),
     ] {
         let text = SMALL.replacen(from, to, 1);
-        let (_, problems) = Description::parse(&text, false);
+        let (_, problems) = CdiDescription::parse(&text, false);
         let said: Vec<String> = problems.iter().map(Problem::text).collect();
         assert!(said.iter().any(|said| said.contains(want)), "{text}\n{said:?}");
     }
-    let (_, problems) = Description::parse(&SMALL.replace("env:", "evn:"), false);
+    let (_, problems) = CdiDescription::parse(&SMALL.replace("env:", "evn:"), false);
     assert_eq!(problems[0].hint, "\"env\" may be meant");
 }
 

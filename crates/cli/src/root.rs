@@ -3,7 +3,7 @@
 
 use clap::Args;
 use clap::builder::{StringValueParser, TypedValueParser};
-use skiff_plan::devices::{AMD, NVIDIA};
+use skiff_plan::device_words::{AMD, NVIDIA};
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{DEVICE, GPUS, absolute};

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use skiff_cdi::{Catalog, CdiError, DeviceName, ElfFacts, Granted, HostMount, Needs, Request, Which};
+use skiff_cdi::{Catalog, CdiError, ElfFacts, Granted, HostMount, Needs};
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::config::Config;
 use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport, NeededGlibc};
@@ -15,17 +15,8 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::job::names;
 use skiff_spec::plan::{Mount, Source};
 
-use crate::BaseFacts;
+use crate::device_words::{GPUS, GRANTED, request};
 use crate::inside::ProcessArgs;
-use crate::mount_words::{DEVICE, GPUS};
-use crate::{Facts, PlanOptions};
-
-/// In a word for GPUs: those of NVIDIA's.
-pub const NVIDIA: &str = "nvidia";
-/// In a word for GPUs: those of AMD's.
-pub const AMD: &str = "amd";
-/// In a word for GPUs: those of the job, if it has some, as an image's maker wants them.
-pub const GRANTED: &str = "granted";
 
 /// What the devices need that were asked for, found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,27 +27,6 @@ pub struct DeviceFacts {
     pub mounts: Vec<HostMount>,
     /// What is made in the root beside mounts.
     pub support: DeviceSupport,
-}
-
-/// The described device or the GPUs that a word of the mounts asks for; nothing if it is a mount.
-pub fn request(word: &str) -> Result<Option<Request>> {
-    if let Some(name) = word.strip_prefix(DEVICE).filter(|name| DeviceName::is_meant(name)) {
-        let name = DeviceName::parse(name).map_err(|why| {
-            Fault::new(format!("--device {name}: {why}"))
-                .hint("it is written VENDOR/CLASS=NAME: skiff cdi list")
-        })?;
-        return Ok(Some(Request::Device(name)));
-    }
-    let Some(which) = word.strip_prefix(GPUS) else { return Ok(None) };
-    match which {
-        NVIDIA => Ok(Some(Request::nvidia())),
-        AMD => Ok(Some(Request::amd())),
-        GRANTED => Ok(Some(Request::Gpus { kind: None, which: Which::IfGranted })),
-        words => Request::gpus(words).map(Some).map_err(|why| {
-            Fault::new(format!("--gpus {words}: {why}"))
-                .hint("it is all, a number of GPUs, or which: 0,2 or device=UUID")
-        }),
-    }
 }
 
 /// These words without those for described devices.
@@ -155,30 +125,23 @@ fn settings(variables: &[(String, String)]) -> Vec<String> {
     variables.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-impl Facts<'_> {
-    /// With what the described devices among these words need, in a root that has the host's `/dev` unless it is contained.
+impl DeviceFacts {
+    /// What the described devices among these words need, in a root that has the host's `/dev` unless it is contained; nothing if there are none.
     ///
     /// # Errors
     /// One is not there, or not for this user, or its description names what is not there.
-    pub fn with_devices(self, words: &[String], contain: bool) -> Result<Self> {
-        let Some((asked, needs)) = needs(words, self.config)? else { return Ok(self) };
-        let is_host = matches!(self.base, BaseFacts::Host { .. });
+    pub fn looked_up(
+        words: &[String],
+        config: &Config,
+        (contain, is_host): (bool, bool),
+    ) -> Result<Option<Self>> {
+        let Some((asked, needs)) = needs(words, config)? else { return Ok(None) };
         if !contain {
             refuse_new_nodes(&needs)?;
         }
-        let devices = Some(DeviceFacts::of(asked, needs, is_host)?);
-        Ok(Self { devices, ..self })
+        Self::of(asked, needs, is_host).map(Some)
     }
 
-    /// Sets the variables of devices, but for those that the user has named.
-    pub fn set_variables(&self, command: &mut CommandSpec, inside: &ProcessArgs) {
-        if let Some(devices) = &self.devices {
-            set(&devices.support.variables, command, inside);
-        }
-    }
-}
-
-impl DeviceFacts {
     /// Over the host's root what lies at the same path is there already.
     fn of(asked: Vec<String>, needs: Needs, is_host: bool) -> Result<Self> {
         let devices = needs.devices.iter().map(|(name, _)| name.to_string()).collect();
@@ -281,13 +244,12 @@ fn refuse_new_nodes(needs: &Needs) -> Result<()> {
 }
 
 /// The mounts that devices need. Where `/dev` is the host's, their nodes are there.
-pub(crate) fn mounts(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>> {
-    let Some(devices) = &facts.devices else {
+pub(crate) fn mounts(words: &[String], contain: bool, devices: Option<&DeviceFacts>) -> Result<Vec<Mount>> {
+    let Some(devices) = devices else {
         // What is asked for is looked up before anything is planned.
-        let asks = options.asked.mounts.iter().map(|word| request(word)).collect::<Result<Vec<_>>>()?;
-        return match asks.into_iter().flatten().next() {
-            Some(_) => Err(Fault::new("devices: not given to what starts here")),
-            None => Ok(vec![]),
+        return match without(words)?.len() == words.len() {
+            true => Ok(vec![]),
+            false => Err(Fault::new("devices: not given to what starts here")),
         };
     };
     let bind = |host: &str, inside: &str, read_only| Mount {
@@ -296,7 +258,7 @@ pub(crate) fn mounts(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mou
         read_only,
         optional: false,
     };
-    let is_shown = |(host, inside): &&(String, String)| options.asked.contain || host != inside;
+    let is_shown = |(host, inside): &&(String, String)| contain || host != inside;
     let nodes = devices.nodes.iter().filter(is_shown).map(|(host, inside)| bind(host, inside, false));
     let files = devices.mounts.iter().map(|mount| bind(&mount.host, &mount.inside, mount.read_only));
     Ok(nodes.chain(files).collect())

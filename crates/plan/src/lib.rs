@@ -5,6 +5,7 @@
 pub mod base;
 mod bounded;
 pub mod described;
+pub mod device_words;
 pub mod devices;
 mod facts;
 pub mod get;
@@ -32,8 +33,9 @@ use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, SshUser, Upper, inside as places};
 
+pub use device_words::{DEVICE, GPUS};
 pub use facts::{BaseFacts, Facts, accounts, refuse_inside};
-pub use mount_words::{DEVICE, GPUS, TMPFS, absolute, parse_mount, parse_mounts};
+pub use mount_words::{TMPFS, absolute, parse_mount, parse_mounts};
 pub use mounts::output;
 use mounts::{
     bind, bind_path, home, hosts_terminals, is_sound, memory, own, system_mounts, terminals, volume,
@@ -194,7 +196,7 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
     for text in facts.config.mounts.iter().filter(|_| !options.asked.contain) {
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
-    mounts.extend(devices::mounts(options, facts)?);
+    mounts.extend(devices::mounts(&options.asked.mounts, options.asked.contain, facts.devices.as_ref())?);
     for text in &options.asked.mounts {
         mounts.extend(parse_mounts(text)?);
     }

@@ -7,14 +7,10 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::{Mount, Source, inside};
 use skiff_spec::size;
 
-use crate::devices;
+use crate::device_words::{self, DEVICE};
 
 /// In front of the target of an empty file system in memory; `--tmpfs` makes it, and what users write never begins so.
 pub const TMPFS: &str = "tmpfs:";
-/// In front of a device's path, or the name by which a vendor describes it; `--device` makes it.
-pub const DEVICE: &str = "device:";
-/// In front of the GPUs that are asked for; `--gpus`, `--nv` and `--rocm` make it.
-pub const GPUS: &str = "gpus:";
 
 /// Options that change nothing here. There are no labels of SELinux inside, and what is mounted on the host later does not come in.
 #[rustfmt::skip]
@@ -58,7 +54,7 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
 /// All mounts of one word of the command line.
 pub fn parse_mounts(text: &str) -> Result<Vec<Mount>> {
     // What a described device needs is known only when the descriptions have been read.
-    if devices::request(text)?.is_some() {
+    if device_words::request(text)?.is_some() {
         return Ok(vec![]);
     }
     match is_settings(text) {

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, OFlags, fstat, readlinkat, statat, symlinkat, unlinkat};
@@ -14,11 +14,8 @@ use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::mounts::{bind_one, open_in_root, resolve_or_make};
-use crate::root::place;
 use crate::rootfs_inputs::RootfsInputs;
 
-/// Where the linker looks for its cache.
-const CACHE: &str = "/etc/ld.so.cache";
 /// No cache is longer, in bytes.
 const LONGEST: u64 = 32 << 20;
 
@@ -35,11 +32,14 @@ const GLIBC: [&str; 7] = [
 /// Where systems have musl's linker, which is its library.
 const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
 
-/// Makes it all, if a device was asked for.
-pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<()> {
+/// Where the linker looks for its cache.
+pub const CACHE: &str = "/etc/ld.so.cache";
+
+/// Makes it all, if a device was asked for; the linker's cache is a mount that is to hang at [`CACHE`].
+pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Option<OwnedFd>> {
     let devices = &inputs.plan.devices;
     match devices.glibc.as_ref().map(|needed| (check_glibc(root, needed), needed.optional)) {
-        Some((Err(_), true)) => return Ok(()),
+        Some((Err(_), true)) => return Ok(None),
         Some((fits, _)) => fits?,
         None => {}
     }
@@ -47,7 +47,7 @@ pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<()> {
         make_link(root, inputs, link).map_err(|e| e.about(&format!("link {}", link.link)))?;
     }
     if devices.libraries.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let library = |library: &skiff_spec::device::DeviceLibrary| Library {
         name: library.name.clone(),
@@ -58,7 +58,7 @@ pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<()> {
     let file = inputs.bytes_with("ld.so.cache", &cache, 0o644)?;
     let mount = bind_one(file.as_fd()).context(|| CACHE)?;
     set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(|| CACHE)?;
-    place(root, &mount, Path::new(CACHE))
+    Ok(Some(mount))
 }
 
 /// A file of the root's; nothing if there is none that could be it.

@@ -71,7 +71,9 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
             place(root, mount, Path::new(target))?;
         }
     }
-    devices::make(root, inputs)?;
+    if let Some(cache) = devices::make(root, inputs)? {
+        place(root, &cache, Path::new(devices::CACHE))?;
+    }
     if let Some(user) = &inputs.plan.ssh_user {
         let is_kept = matches!(inputs.plan.upper, Upper::Directory(_));
         ssh_user::tell(root, user, is_kept)
@@ -189,7 +191,7 @@ fn is_vacant(root: BorrowedFd<'_>, target: &Path, base: Base) -> bool {
 }
 
 /// Hangs a mount into the root at `target`, making the place if there is none.
-pub(crate) fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path) -> Result<()> {
+fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path) -> Result<()> {
     let shown = || format!("mount on {}", target.display());
     let relative =
         target.strip_prefix("/").map_err(|_| Fault::new(format!("{}: not an absolute path", shown())))?;

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use skiff_cdi::{Catalog, CdiFile, Edits, Found, Needs, Problem};
+use skiff_cdi::{Catalog, CdiFile, Edits, FoundDevice, Needs, Problem};
 use skiff_cli::CdiCommand;
 use skiff_output::{self as output, ListFormat};
 use skiff_plan::devices;
@@ -60,8 +60,8 @@ fn list(dirs: &[PathBuf], format: &ListFormat<'_>) -> Result<()> {
     Ok(())
 }
 
-fn listed(found: &Found<'_>) -> ListedDevice {
-    let Found { file, device } = found;
+fn listed(found: &FoundDevice<'_>) -> ListedDevice {
+    let FoundDevice { file, device } = found;
     ListedDevice {
         name: format!("{}={}", file.description.kind, device.name),
         file: file.path.clone(),
@@ -116,7 +116,7 @@ fn checked(file: &CdiFile, catalog: &Catalog) -> CheckedFile {
     let of_file = |fault: Fault| Problem::of_file(fault.message, fault.hint);
     for device in &file.description.devices {
         // What is needed for each, as if it were asked for.
-        match Needs::of(&[Found { file, device }]) {
+        match Needs::of(&[FoundDevice { file, device }]) {
             Ok(needs) => notes.extend(needs.left_out),
             Err(e) => problems.push(of_file(Fault::new(e.message).hint(e.hint))),
         }
