@@ -300,6 +300,11 @@ const ALL: &[Examples] = &[
     ("cluster down", &[("End it:", "skiff cluster down lab")]),
     ("cluster notebook", &[("Inside a job of several nodes:", "skiff cluster notebook")]),
     ("cluster desktop", &[("Inside a job of several nodes:", "skiff cluster desktop")]),
+    (
+        "cdi list",
+        &[("The devices you may ask for:", "skiff cdi list"), ("", "skiff run --gpus 1 site/tool:1")],
+    ),
+    ("cdi check", &[("Is a file of a vendor's sound?", "skiff cdi check /etc/cdi/nvidia.yaml")]),
     ("net list", &[("The networks you may use:", "skiff net list")]),
     ("net show", &[("Who has which address:", "skiff net show lab")]),
     (

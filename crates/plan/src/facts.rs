@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use skiff_sandbox::command::CommandSpec;
 use skiff_site::account;
 use skiff_spec::account::Group;
 use skiff_spec::config::Config;
@@ -14,6 +15,8 @@ use skiff_spec::plan::{Accounts, Route};
 use skiff_sys::IgnoreError;
 use skiff_user::context::{UserContext, is_inside};
 
+use crate::devices::{self, DeviceFacts};
+use crate::inside::ProcessArgs;
 use crate::ssh_user;
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
@@ -38,6 +41,8 @@ pub struct Facts<'a> {
     pub working_dir: Option<PathBuf>,
     /// The directory with the socket of the user's ssh agent, if it lies in the host's `/tmp`.
     pub agent_dir: Option<PathBuf>,
+    /// What devices need that were asked for, if any were.
+    pub devices: Option<DeviceFacts>,
     /// The base.
     pub base: BaseFacts,
 }
@@ -91,6 +96,23 @@ impl<'a> Facts<'a> {
         Self::over(context, BaseFacts::Directory { tree: tree.into(), accounts: accounts(context) })
     }
 
+    /// With what the described devices among these words need, in a root that has the host's `/dev` unless it is contained.
+    ///
+    /// # Errors
+    /// One is not there, or not for this user, or its description names what is not there.
+    pub fn with_devices(self, words: &[String], contain: bool) -> Result<Self> {
+        let is_host = matches!(self.base, BaseFacts::Host { .. });
+        let devices = DeviceFacts::looked_up(words, self.config, (contain, is_host))?;
+        Ok(Self { devices, ..self })
+    }
+
+    /// Sets the variables of devices, but for those that the user has named.
+    pub fn set_variables(&self, command: &mut CommandSpec, inside: &ProcessArgs) {
+        if let Some(found) = &self.devices {
+            devices::set(&found.support.variables, command, inside);
+        }
+    }
+
     fn over(context: &'a UserContext, base: BaseFacts) -> Result<Self> {
         refuse_inside(context)?;
         // Its target where it is a link.
@@ -104,6 +126,7 @@ impl<'a> Facts<'a> {
             resolv_conf: real.filter(|real| real.starts_with("/run")),
             working_dir: None,
             agent_dir: None,
+            devices: None,
             base,
         })
     }

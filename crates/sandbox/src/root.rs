@@ -23,7 +23,7 @@ use crate::mounts::{
 };
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 use crate::ssh_user;
-use crate::{accounts, mtab};
+use crate::{accounts, devices, mtab};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
@@ -70,6 +70,9 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
         if let Some(mount) = mount {
             place(root, mount, Path::new(target))?;
         }
+    }
+    if let Some(cache) = devices::make(root, inputs)? {
+        place(root, &cache, Path::new(devices::CACHE))?;
     }
     if let Some(user) = &inputs.plan.ssh_user {
         let is_kept = matches!(inputs.plan.upper, Upper::Directory(_));

@@ -48,7 +48,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Bring a bed up, run a command on its login node, take everything down again
-    Up(args::BedOptions),
+    Up(Box<args::BedOptions>),
     /// Remove what beds that were killed together with their janitor have left
     Clean,
     #[command(hide = true)]
@@ -100,7 +100,7 @@ pub fn install_packages(packages: &[&str]) -> anyhow::Result<()> {
 /// Carries out one `testbed` action; leaves the process with the command's own exit status where there is one.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Action::Up(args) => std::process::exit(up::run(args)?),
+        Action::Up(args) => std::process::exit(up::run(*args)?),
         Action::Clean => janitor::clean_stale(),
         Action::Janitor { bed } => janitor::run(&bed),
         Action::Login { bed } => std::process::exit(login::run(&bed)?),

@@ -30,6 +30,9 @@ pub fn write_config(bed: &Bed) -> anyhow::Result<()> {
         "etc/slurm/cgroup.conf",
         if unused { "CgroupPlugin=disabled\n" } else { "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" },
     )?;
+    if !bed.args.gres_conf.is_empty() {
+        bed.write("etc/slurm/gres.conf", &(bed.args.gres_conf.join("\n") + "\n"))?;
+    }
     if let Some(plugin) = &bed.args.plugin {
         let target = bed.path("plugin.so");
         fs::copy(plugin, &target).with_context(|| format!("cannot copy {}", plugin.display()))?;
@@ -80,7 +83,10 @@ fn slurm_conf(bed: &Bed) -> anyhow::Result<String> {
     for node in bed.args.node_names() {
         let address = node_address(&node)?;
         let cpus = bed.args.cpus;
-        lines.push(format!("NodeName={node} NodeAddr={address} CPUs={cpus} RealMemory=2000 State=UNKNOWN"));
+        let further = bed.args.node_conf.join(" ");
+        lines.push(format!(
+            "NodeName={node} NodeAddr={address} CPUs={cpus} RealMemory=2000 State=UNKNOWN {further}"
+        ));
     }
     lines.push("PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP".into());
     lines.extend(bed.args.slurm_conf.iter().cloned());
