@@ -4,6 +4,7 @@
 
 pub mod base;
 mod bounded;
+pub mod definition;
 pub mod described;
 mod facts;
 pub mod get;

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use skiff_edf::Template;
 use skiff_env::deploy::{get_image, node_name, time_limit, until};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::ImageOrigin;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, base, in_image};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, base, definition, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
@@ -137,6 +138,7 @@ pub fn enter(
     let kept: Vec<_> =
         container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
     in_image::enter(command, entry.id, &exec);
+    definition::set_variables(command, &templates(container)?)?;
     for (name, value) in kept {
         command.set(name, value);
     }
@@ -158,6 +160,15 @@ pub fn enter(
         command.cwd = Path::new("/").join(&exec.working_dir);
     }
     Ok(())
+}
+
+/// The variables of the definition that the job was submitted with.
+fn templates(container: &JobContainer) -> Result<Vec<(String, Template)>> {
+    let parsed = |(name, text): &(String, String)| {
+        let template = Template::parse(text).map_err(|e| Error::new(format!("variable {name}: {e}")))?;
+        Ok((name.clone(), template))
+    };
+    container.settings.iter().map(parsed).collect()
 }
 
 /// Says so if a container of this name was there, and is of another image.

@@ -148,6 +148,9 @@ pub struct JobContainer {
     pub writable: bool,
     /// Whether the image's entry point is run, with the task's program as its argument.
     pub entrypoint: bool,
+    /// Variables that an environment definition file sets, and their values, in which the image's may stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<(String, String)>,
     /// Variables whose value outside counts, whatever the image says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,
