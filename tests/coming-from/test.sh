@@ -6,7 +6,7 @@ registry=10.77.0.1:5000
 . "$(dirname "$0")/../images/lib.sh"
 # As udev leaves it, for networks of her own.
 mode=$(stat -c %a /dev/net/tun)
-trap 'chmod "$mode" /dev/net/tun; images_cleanup' EXIT
+trap 'chmod "$mode" /dev/net/tun; rm -f /etc/cdi/nvidia.yaml; images_cleanup' EXIT
 chmod 666 /dev/net/tun
 page=/usr/share/doc/skiff/coming-from.md
 root=$images_tmp/root
@@ -19,6 +19,9 @@ node_stores
 push library/debian:12 "$root" --config '{"Cmd":["sh"],"Env":["PATH=/usr/bin:/bin"]}'
 printf '[[registry]]\nlocation = "docker.io"\n[[registry.mirror]]\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
 printf '[[registry]]\nprefix = "registry.site"\nlocation = "%s"\ninsecure = true\n' $registry >>/home/alice/.config/containers/registries.conf
+# A GPU that is nothing but a variable.
+mkdir -p /etc/cdi
+printf 'cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n  containerEdits:\n    env: [HAS_GPU=yes]\n' >/etc/cdi/nvidia.yaml
 as alice sh -c 'mkdir data bin; echo here >data/file; echo B=2 >variables
     printf "Bootstrap: docker\nFrom: debian:12\n%%runscript\n    cat /etc/issue\n" >solver.def'
 for name in docker podman apptainer singularity ch-run; do as alice ln -s /usr/bin/skiff bin/$name; done
@@ -54,6 +57,7 @@ for section in 'Docker and Podman' 'Apptainer and Singularity' Charliecloud 'Enr
             *"ulimit -n'") equal "$out" 512 "$line" ;;
             *'ls /a /b') has "$out" passwd "$line" && has "$out" file "$line" ;;
             *' pwd') [[ $out = /usr || $out = /tmp ]] || fail "$line: $out" ;;
+            *--gpus* | *--nv* | *nvidia.com*) has "$out" HAS_GPU=yes "$line" ;;
             *' A=1 '*) has "$out" A=1 "$line" ;;
             *'/dev/fuse') equal "$out" /dev/fuse "$line" ;;
             *'{{.Image}}'*) has "$out" 'web image:debian:12' "$line" ;;

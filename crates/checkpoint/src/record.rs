@@ -342,6 +342,7 @@ mod tests {
             net: Net::Host,
             hostname: None,
             ssh_user: None,
+            devices: Default::default(),
             shims: vec![],
         };
         let instance = Started {

@@ -8,7 +8,7 @@ const OPTIONS: [(&[&str], &str); 21] = [
     (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
     (&["--privileged", "--cap-add", "--add-caps", "--allow-setuid", "--keep-privs"], "nothing inside has more rights than you outside; --root is root over your own files"),
     (&["--cap-drop", "--drop-caps", "--security-opt", "--security", "--no-privs"], "a program that runs as yourself has no capabilities; --untrusted also takes away the network, your files and many system calls"),
-    (&["--gpus", "--nv", "--nvccli", "--rocm"], "the host's devices are there as they are open to you; mount the driver's libraries: -v DIR:DIR:ro"),
+    (&["--nvccli"], "--nv: Skiff reads the files of the Container Device Interface (docs/gpus.md)"),
     (&["--memory", "-m", "--memory-swap", "--cpus", "--cpuset-cpus", "--cpu-shares", "--pids-limit", "--blkio-weight"], "limits are the job manager's: `srun --mem=4G --cpus-per-task=2 skiff run ...`"),
     (&["--restart"], "an instance is started once; a job is restarted by the job manager: `sbatch --requeue`"),
     (&["--userns", "--uidmap", "--gidmap", "--subuidname"], "--me runs as yourself, --root as root inside, --user NAME as a user of the image"),

@@ -307,6 +307,11 @@ const ALL: &[Examples] = &[
     ),
     ("edf show", &[("With what it builds upon:", "skiff edf show pytorch")]),
     ("edf new", &[("Begin one:", "skiff edf new debian:12 > ~/.edf/solver.toml")]),
+    (
+        "cdi list",
+        &[("The devices you may ask for:", "skiff cdi list"), ("", "skiff run --gpus 1 site/tool:1")],
+    ),
+    ("cdi check", &[("Is a file of a vendor's sound?", "skiff cdi check /etc/cdi/nvidia.yaml")]),
     ("net list", &[("The networks you may use:", "skiff net list")]),
     ("net show", &[("Who has which address:", "skiff net show lab")]),
     (

@@ -9,9 +9,10 @@ use clap::{ArgMatches, CommandFactory};
 use crate::Cli;
 
 /// Options and arguments that name files of the host; `cp` says itself which of its paths is the host's.
-const NAMING: [&str; 12] = [
+const NAMING: [&str; 13] = [
     "base",
     "context",
+    "described",
     "env_files",
     "file",
     "hostfile",

@@ -14,6 +14,7 @@ use skiff_output as output;
 mod app;
 mod build;
 pub mod called_as;
+mod cdi;
 mod checkpoint;
 mod cluster;
 pub mod complete;
@@ -45,6 +46,7 @@ mod suggest;
 pub use app::{AppCommand, AppRunArgs};
 use build::BUILT;
 pub use build::BuildArgs;
+pub use cdi::CdiCommand;
 pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
@@ -216,6 +218,9 @@ pub enum CliCommand {
     /// Manage virtual clusters: containers on the hosts of a job, or on this host
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// List and check the devices that vendors describe (CDI): GPUs and others
+    #[command(subcommand)]
+    Cdi(CdiCommand),
     /// Show and check the site's networks
     #[command(subcommand)]
     Net(NetCommand),

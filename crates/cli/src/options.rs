@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use skiff_plan::inside::ProcessArgs;
-use skiff_plan::{DEVICE, RootOptions, RootSource, SHARED_MEMORY, TMPFS};
+use skiff_plan::{RootOptions, RootSource, SHARED_MEMORY, TMPFS};
 use skiff_spec::fault::{Fault, Result};
 
 use super::root::{ContainArgs, HostArgs, RootArgs};
@@ -85,24 +85,12 @@ impl StartArgs {
 
 impl From<RootArgs> for RootOptions {
     fn from(args: RootArgs) -> Self {
-        let RootArgs {
-            inside,
-            writable,
-            tmpfs,
-            shm_size,
-            hostname,
-            ulimits,
-            device,
-            user,
-            pull,
-            host,
-            contain,
-        } = args;
+        let RootArgs { inside, writable, tmpfs, shm_size, hostname, ulimits, user, pull, host, contain } =
+            args;
         let ContainArgs { contain, containall, no_home } = contain;
         let host = Self::from(host);
         let shared = shm_size.map(|size| format!("{TMPFS}{SHARED_MEMORY}:size={size}"));
         let mut mounts = host.mounts;
-        mounts.extend(device.into_iter().map(|device| format!("{DEVICE}{device}")));
         mounts.extend(tmpfs.into_iter().map(|dir| format!("{TMPFS}{dir}")).chain(shared));
         Self {
             inside: ProcessArgs { cleanenv: inside.cleanenv || containall, ..inside },
@@ -120,7 +108,7 @@ impl From<RootArgs> for RootOptions {
 /// What takes no more flags takes changes.
 impl From<HostArgs> for RootOptions {
     fn from(args: HostArgs) -> Self {
-        let HostArgs { mounts, net } = args;
-        Self { mounts, net, writable: true, ..Self::default() }
+        let mounts = args.words();
+        Self { mounts, net: args.net, writable: true, ..Self::default() }
     }
 }

@@ -3,9 +3,10 @@
 
 use clap::Args;
 use clap::builder::{StringValueParser, TypedValueParser};
-use skiff_plan::absolute;
+use skiff_plan::devices::{AMD, NVIDIA};
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
+use skiff_plan::{DEVICE, GPUS, absolute};
 use skiff_spec::limit::ResourceLimit;
 use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
@@ -33,9 +34,6 @@ pub struct RootArgs {
     /// Resource limit of the command, as for setrlimit(2): NAME=SOFT[:HARD], such as nofile=4096; -1 means unlimited
     #[arg(long = "ulimit", value_name = "LIMIT")]
     pub ulimits: Vec<ResourceLimit>,
-    /// Mount a device: PATH[:TARGET[:rwm]]; without --contain all devices are there
-    #[arg(long, value_name = "DEVICE")]
-    pub device: Vec<String>,
     /// Run as this user of the image, by name or number, mapped to your subordinate ids [default with --root: the image's user, or root]
     #[arg(short, long, value_name = "USER[:GROUP]", conflicts_with = "me")]
     pub user: Option<String>,
@@ -58,6 +56,32 @@ pub struct HostArgs {
     /// Network: host, none, private (outgoing connections only), or a site network (`skiff net list`) [default: host]
     #[arg(long, visible_alias = "network", value_name = "NET")]
     pub net: Option<Net>,
+    /// Add a device that a vendor describes (`skiff cdi list`): VENDOR/CLASS=NAME; or mount one: PATH[:TARGET[:rwm]] (without --contain all are there)
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Vec<String>,
+    /// Add GPUs and their driver's libraries: all, a number of them, or which: 0,2 or device=UUID; in a job, of those that it has
+    #[arg(long, value_name = "GPUS")]
+    pub gpus: Vec<String>,
+    /// Add all GPUs of NVIDIA's, as --gpus all
+    #[arg(long)]
+    pub nv: bool,
+    /// Add all GPUs of AMD's, as --gpus all
+    #[arg(long)]
+    pub rocm: bool,
+}
+
+impl HostArgs {
+    /// Mounts and devices as the planner has them.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let Self { mounts, net: _, device, gpus, nv, rocm } = self;
+        let of_vendor = [(nv, NVIDIA), (rocm, AMD)].into_iter().filter(|(is_asked, _)| **is_asked);
+        let mut words = mounts.clone();
+        words.extend(device.iter().map(|device| format!("{DEVICE}{device}")));
+        words.extend(gpus.iter().map(|gpus| format!("{GPUS}{gpus}")));
+        words.extend(of_vendor.map(|(_, vendor)| format!("{GPUS}{vendor}")));
+        words
+    }
 }
 
 /// A mount, or several, with the source as an absolute path: what is written down is read elsewhere.

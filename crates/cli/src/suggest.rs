@@ -10,6 +10,11 @@ use crate::elsewhere;
 const IDENTITY: [&str; 3] = ["--root", "--fakeroot", "--me"];
 const OF_ENTERING: &str = "it is for the commands that run something: `skiff env enter`, `skiff env exec`, `skiff run` and `skiff exec`";
 
+/// Options of all commands that start something inside.
+const OF_STARTING: [&str; 3] = ["--gpus", "--nv", "--rocm"];
+const WHERE_STARTED: &str =
+    "GPUs are given where something starts: `skiff run`, `skiff instance start` and `skiff env create`";
+
 /// What to do in the place of an option or a command that others have, and Skiff has not.
 pub fn foreign(e: &clap::Error) -> Option<Fault> {
     let said = |kind| match e.get(kind) {
@@ -21,6 +26,11 @@ pub fn foreign(e: &clap::Error) -> Option<Fault> {
             let word = said(ContextKind::InvalidArg)?;
             if IDENTITY.contains(&word) {
                 return Some(Fault::new(format!("{word}: not an option of this command")).hint(OF_ENTERING));
+            }
+            if OF_STARTING.contains(&word) {
+                return Some(
+                    Fault::new(format!("{word}: not an option of this command")).hint(WHERE_STARTED),
+                );
             }
             Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(word)?))
         }

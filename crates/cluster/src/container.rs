@@ -79,7 +79,7 @@ pub fn options(
     let mount =
         |target: &str, source, read_only| Mount { source, target: target.into(), read_only, optional: false };
     let hosts = files::etc_hosts(members, own_hosts);
-    let asked = HostArgs { mounts: wanted.mounts.clone(), net: Some(net.clone()) };
+    let asked = HostArgs { mounts: wanted.mounts.clone(), net: Some(net.clone()), ..HostArgs::default() };
     PlanOptions {
         // Everybody is themselves here: the host's commands run as they are.
         shims: false,

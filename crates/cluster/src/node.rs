@@ -112,6 +112,7 @@ fn plan(
 ) -> Result<Plan> {
     let facts = ResolvedBase::on_node(context, &wanted.root)?.facts(context)?;
     let options = options(wanted, (upper, log), node, key, &network::own_hosts());
+    let facts = facts.with_devices(&options.asked.mounts, options.asked.contain)?;
     let plan = plan::build(options, facts)?;
     base::make_ready(context, &plan)?;
     Ok(plan)
@@ -131,7 +132,7 @@ pub fn options(
         ("/run/munge", Source::Files(vec![file("key", 0o400, key)])),
         (HOSTS, Source::Text(files::etc_hosts(&node.members, own_hosts))),
     ];
-    let asked = HostArgs { mounts: wanted.mounts.clone(), net: None };
+    let asked = HostArgs { mounts: wanted.mounts.clone(), ..HostArgs::default() };
     let options = PlanOptions {
         own: vec![plan::output(log)],
         ..PlanOptions::new(wanted.name.clone(), upper, asked.into())

@@ -9,7 +9,7 @@ use skiff_launch::launching::{CallbackSetup, Launching};
 use skiff_launch::manager::Launch;
 use skiff_output as output;
 use skiff_plan::inside::ProcessArgs;
-use skiff_plan::{self as plan, in_image};
+use skiff_plan::{self as plan, devices, in_image};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::CommandExit;
@@ -49,7 +49,9 @@ pub fn run(run: &ClusterRunArgs) -> Result<i32> {
         return show(&plan, run.json).map(|()| 0);
     }
     // Whatever the hosts would all say, once and at once.
-    let options = container::options(&plan.wanted, container::memory(&context), &net, vec![], (&[], ""));
+    let mut options = container::options(&plan.wanted, container::memory(&context), &net, vec![], (&[], ""));
+    // This host may have no devices.
+    options.asked.mounts = devices::without(&options.asked.mounts)?;
     plan::build(options, ResolvedBase::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;
@@ -76,7 +78,7 @@ fn plan(run: &ClusterRunArgs, net: &Net, context: &UserContext) -> Result<Plan> 
         root,
         identity: if run.inside.root { Identity::Root } else { Identity::Me },
         scratch: run.scratch.clone().unwrap_or_default(),
-        mounts: run.host.mounts.clone(),
+        mounts: run.host.words(),
         silence: context.config.cluster.silence_seconds,
         variables: program.env.iter().filter(|(name, _)| !files::is_a_sessions_own(name)).cloned().collect(),
     };

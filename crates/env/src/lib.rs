@@ -114,7 +114,7 @@ fn note_missing(mount: &Mount) {
 }
 
 fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
-    let HostArgs { mounts, net } = host;
+    let (mounts, net) = (&host.words(), &host.net);
     let ground = match RootSource::of_base(base)? {
         RootSource::Host => EnvironmentBase::Host,
         RootSource::Image(image) => EnvironmentBase::Image(skiff_store::find(context, &image)?),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
 use skiff_packages::PackageChange;
+use skiff_plan::devices;
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
 use skiff_runtime::control::{self, ControlRequest, Live, SupervisorStatus};
@@ -41,12 +42,14 @@ pub fn command(
     inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<CommandSpec> {
-    match env.ground()? {
-        EnvironmentBase::Host => Ok(inside.command(context, words)),
+    let mut command = match env.ground()? {
+        EnvironmentBase::Host => inside.command(context, words),
         EnvironmentBase::Image(entry) => {
-            in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)
+            in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)?
         }
-    }
+    };
+    devices::set_variables(&env.settings()?.mounts, &context.config, &mut command, inside)?;
+    Ok(command)
 }
 
 /// As a login does: `command` by the login shell if there is one, else the shell as a login shell.

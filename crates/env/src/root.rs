@@ -98,7 +98,10 @@ pub fn view_of_host<'a>(
 
 /// The plan by which an environment runs.
 pub fn plan(context: &UserContext, env: &Environment) -> Result<Plan> {
-    plan::build(options(env, env.settings()?.clone()), base::of_ground(context, &env.ground()?)?)
+    let options = options(env, env.settings()?.clone());
+    let facts = base::of_ground(context, &env.ground()?)?
+        .with_devices(&options.asked.mounts, options.asked.contain)?;
+    plan::build(options, facts)
 }
 
 /// What an environment's settings ask for.

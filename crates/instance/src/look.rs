@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use skiff_env as env;
 use skiff_output::{self as output, ListFormat};
-use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
+use skiff_plan::{devices, in_image};
 use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::record::{ENV, InstanceDir, State};
@@ -201,7 +201,7 @@ fn command(
     let own = started.identity == Identity::Root || context.route() == Route::Rootless;
     let root = inside.root || (own && !inside.me);
     let inside = ProcessArgs { root, me: !root, ..inside.clone() };
-    let command = match (started.of.strip_prefix(ENV), record.image()?) {
+    let mut command = match (started.of.strip_prefix(ENV), record.image()?) {
         (Some(name), _) => {
             let env = name.parse().map_err(|e| Error::new(format!("{e}")))?;
             let mut command = env::command(context, &Environment::existing(context, env)?, &inside, words)?;
@@ -221,6 +221,7 @@ fn command(
         }
         (None, None) => inside.command(context, words),
     };
+    devices::set(&started.plan.devices.variables, &mut command, &inside);
     Ok((inside.identity(), command))
 }
 

@@ -17,7 +17,7 @@ use skiff_plan::described::DescribedProcess;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::show::show;
 use skiff_plan::stop::stop_signal;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, ssh_agent};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, devices, ssh_agent};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::record::{ENV, InstanceDir};
@@ -267,7 +267,9 @@ fn of_environment(
     let mut facts = base::of_ground(context, &env.ground()?)?;
     // Whoever enters it from the same session has that agent, too.
     facts.agent_dir = ssh_agent::directory(context, &env::command(context, env, &inside, &words)?, &inside);
-    let plan = plan::build(over_environment(options, settings, paths), facts)?;
+    let options = over_environment(options, settings, paths);
+    let facts = facts.with_devices(&options.asked.mounts, options.asked.contain)?;
+    let plan = plan::build(options, facts)?;
     let command = match &words[..] {
         [] => None,
         words => {
@@ -276,6 +278,7 @@ fn of_environment(
             if let Some(user) = &user {
                 inside.become_other(&mut command, user);
             }
+            devices::set(&plan.devices.variables, &mut command, &inside);
             command.limits = asked_limits;
             Some(command)
         }

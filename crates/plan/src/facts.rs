@@ -14,6 +14,7 @@ use skiff_spec::plan::{Accounts, Route};
 use skiff_sys::IgnoreError;
 use skiff_user::context::{UserContext, is_inside};
 
+use crate::devices::DeviceFacts;
 use crate::ssh_user;
 
 /// Parts of a system that may lie on a disk of their own; a clone of `/` does not show them.
@@ -38,6 +39,8 @@ pub struct Facts<'a> {
     pub working_dir: Option<PathBuf>,
     /// The directory with the socket of the user's ssh agent, if it lies in the host's `/tmp`.
     pub agent_dir: Option<PathBuf>,
+    /// What devices need that were asked for, if any were.
+    pub devices: Option<DeviceFacts>,
     /// The base.
     pub base: BaseFacts,
 }
@@ -104,6 +107,7 @@ impl<'a> Facts<'a> {
             resolv_conf: real.filter(|real| real.starts_with("/run")),
             working_dir: None,
             agent_dir: None,
+            devices: None,
             base,
         })
     }

@@ -6,6 +6,7 @@ pub mod base;
 mod bounded;
 pub mod definition;
 pub mod described;
+pub mod devices;
 mod facts;
 pub mod get;
 pub mod import;
@@ -33,7 +34,7 @@ use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, SshUser, Upper, inside as places};
 
 pub use facts::{BaseFacts, Facts, accounts, refuse_inside};
-pub use mount_words::{DEVICE, TMPFS, absolute, parse_mount, parse_mounts};
+pub use mount_words::{DEVICE, GPUS, TMPFS, absolute, parse_mount, parse_mounts};
 pub use mounts::output;
 use mounts::{
     bind, bind_path, home, hosts_terminals, is_sound, memory, own, system_mounts, terminals, volume,
@@ -147,6 +148,7 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
         unpacked,
         accounts: with_shell(accounts, options.shell),
         mounts,
+        devices: facts.devices.map(|found| found.support).unwrap_or_default(),
         net: options.net_of_group.unwrap_or(net),
         hostname,
         shims,
@@ -193,6 +195,7 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
     for text in facts.config.mounts.iter().filter(|_| !options.asked.contain) {
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
+    mounts.extend(devices::mounts(options, facts)?);
     for text in &options.asked.mounts {
         mounts.extend(parse_mounts(text)?);
     }

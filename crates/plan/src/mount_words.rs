@@ -7,10 +7,14 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::{Mount, Source, inside};
 use skiff_spec::size;
 
+use crate::devices;
+
 /// In front of the target of an empty file system in memory; `--tmpfs` makes it, and what users write never begins so.
 pub const TMPFS: &str = "tmpfs:";
-/// In front of a device's path; `--device` makes it.
+/// In front of a device's path, or the name by which a vendor describes it; `--device` makes it.
 pub const DEVICE: &str = "device:";
+/// In front of the GPUs that are asked for; `--gpus`, `--nv` and `--rocm` make it.
+pub const GPUS: &str = "gpus:";
 
 /// Options that change nothing here. There are no labels of SELinux inside, and what is mounted on the host later does not come in.
 #[rustfmt::skip]
@@ -53,6 +57,10 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
 
 /// All mounts of one word of the command line.
 pub fn parse_mounts(text: &str) -> Result<Vec<Mount>> {
+    // What a described device needs is known only when the descriptions have been read.
+    if devices::request(text)?.is_some() {
+        return Ok(vec![]);
+    }
     match is_settings(text) {
         true => Ok(vec![of_settings(text)?]),
         false => pieces(text).into_iter().map(parse_mount).collect(),
@@ -191,7 +199,7 @@ fn of_device(text: &str) -> Result<Mount> {
     let is_device = |path: &str| path.starts_with("/dev/");
     if !is_device(source) || !is_device(target) {
         return Err(Error::new(format!("--device {text}: not a path below /dev"))
-            .hint("without --contain, all devices of the host that are open to you are there"));
+            .hint("a device that a vendor describes is VENDOR/CLASS=NAME: skiff cdi list"));
     }
     let read_only = match parts.next().unwrap_or("rwm") {
         "" => return Err(Error::new(format!("--device {text}: no permissions")).hint("they are r, w and m")),
@@ -260,6 +268,8 @@ mod tests {
             ("tmpfs:/b", "/b <- memory 1777 0"),
             ("tmpfs:/b:rw,size=64m,mode=755,nosuid", "/b <- memory 755 67108864"),
             ("tmpfs:/b:ro", "/b <- memory 1777 0 ro"),
+            ("device:nvidia.com/gpu=all", ""),
+            ("gpus:\"device=0,1\"", ""),
             ("device:/dev/fuse", "/dev/fuse <- /dev/fuse"),
             ("device:/dev/sda:/dev/xvda:r", "/dev/xvda <- /dev/sda ro"),
         ] {
@@ -295,7 +305,10 @@ mod tests {
             "tmpfs:/b:mode=4777",
             "tmpfs:/b:uid=3",
             "tmpfs:/run/skiff",
-            "device:nvidia.com/gpu=all",
+            "device:nvidia.com/gpu=",
+            "gpus:",
+            "gpus:0",
+            "gpus:../x",
             "device:/etc/x",
             "device:/dev/a:/etc/x",
             "device:/dev/a:/dev/b:q",

@@ -39,8 +39,8 @@ pub struct RootOptions {
     pub user: Option<String>,
     /// When the image is pulled.
     pub pull: PullWhen,
-    /// `SOURCE[:TARGET[:ro]]` with absolute paths, lists of them, or with [`TMPFS`](crate::TMPFS) or [`DEVICE`](crate::DEVICE) in front; the
-    /// later the stronger.
+    /// `SOURCE[:TARGET[:ro]]` with absolute paths, lists of them, or with [`TMPFS`](crate::TMPFS), [`DEVICE`](crate::DEVICE) or
+    /// [`GPUS`](crate::GPUS) in front; the later the stronger.
     pub mounts: Vec<String>,
     /// The network, if one was named.
     pub net: Option<Net>,

@@ -37,6 +37,7 @@ pub fn asked_for(plan: &Plan, facts: &Facts<'_>, upper: &Upper) -> Result<RootOp
 
 fn with_home(plan: &Plan, facts: &Facts<'_>, upper: &Upper, no_home: bool) -> Result<RootOptions> {
     let asked = RootOptions {
+        mounts: plan.devices.asked.clone(),
         net: Some(plan.net.clone()),
         hostname: plan.hostname.clone(),
         no_home,
@@ -49,7 +50,7 @@ fn with_home(plan: &Plan, facts: &Facts<'_>, upper: &Upper, no_home: bool) -> Re
     let made =
         |asked: &RootOptions| build(PlanOptions::new(RUN, upper.clone(), asked.clone()), facts.clone());
     let mut usual = made(&asked)?.mounts;
-    let (mut mounts, mut strange) = (vec![], None);
+    let (mut mounts, mut strange) = (asked.mounts.clone(), None);
     for mount in &plan.mounts {
         match (usual.iter().position(|one| one == mount), words_for(mount)) {
             (Some(at), _) => drop(usual.swap_remove(at)),
@@ -91,7 +92,7 @@ fn words_for(mount: &Mount) -> Option<String> {
 fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
     #[rustfmt::skip]
     let Plan {
-        name, route, base, layers, stored_layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, net,
+        name, route, base, layers, stored_layers, upper, read_only, dumpable, contain, untrusted, unpacked, accounts, mounts, devices, net,
         hostname, shims, ssh_user,
     } = one;
     let parts = [
@@ -108,6 +109,7 @@ fn difference(one: &Plan, other: &Plan) -> Option<&'static str> {
         ("unpacked", *unpacked == other.unpacked),
         ("accounts", *accounts == other.accounts),
         ("mounts", *mounts == other.mounts),
+        ("devices", *devices == other.devices),
         ("net", *net == other.net),
         ("hostname", *hostname == other.hostname),
         ("shims", *shims == other.shims),

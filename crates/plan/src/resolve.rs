@@ -42,11 +42,12 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
             )
             .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
         }
-        let mut facts = Facts::of_host(context)?;
+        let mut facts = Facts::of_host(context)?.with_devices(&asked.mounts, asked.contain)?;
         let mut command = inside.command(context, &asked.argv);
         facts.working_dir = begin_in(asked, context, &mut command, "")?;
         facts.agent_dir = ssh_agent::directory(context, &command, inside);
         let identity = become_user(asked, None, inside.identity(), &mut command);
+        facts.set_variables(&mut command, inside);
         command.limits = asked.limits()?;
         command.close_descriptors = asked.contain;
         let process = MainProcess { command, identity, stop: None };
@@ -57,7 +58,8 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
         false => get::to_run(context, image, asked.pull)?,
     };
     let mut exec = entry.exec()?;
-    let mut facts = base::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
+    let facts = base::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
+    let mut facts = facts.with_devices(&asked.mounts, asked.contain)?;
     let entrypoint = asked.entrypoint.as_deref();
     let mut command = in_image::command(context, (entry.id, &exec), inside, entrypoint, &asked.argv)?;
     facts.working_dir = begin_in(asked, context, &mut command, &exec.working_dir)?;
@@ -76,6 +78,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
         }
         identity => identity,
     };
+    facts.set_variables(&mut command, inside);
     command.limits = asked.limits()?;
     command.close_descriptors = asked.contain;
     let stop = exec.stop_signal.filter(|signal| !signal.is_empty());

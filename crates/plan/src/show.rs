@@ -43,6 +43,9 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
         Upper::Memory { size } => format!("in memory, at most {size}"),
     };
     output::line(&format!("changes go   {upper}"))?;
+    for device in &plan.devices.devices {
+        output::line(&format!("device       {device}"))?;
+    }
     for mount in &plan.mounts {
         let source = match &mount.source {
             Source::Bind(path) => path.display().to_string(),

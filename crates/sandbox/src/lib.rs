@@ -9,6 +9,7 @@ pub mod adopt;
 mod child;
 pub mod command;
 mod confine;
+mod devices;
 pub mod enter;
 pub mod exec_request;
 mod failed;

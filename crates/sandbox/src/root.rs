@@ -23,7 +23,7 @@ use crate::mounts::{
 };
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 use crate::ssh_user;
-use crate::{accounts, mtab};
+use crate::{accounts, devices, mtab};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
@@ -71,6 +71,7 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
             place(root, mount, Path::new(target))?;
         }
     }
+    devices::make(root, inputs)?;
     if let Some(user) = &inputs.plan.ssh_user {
         let is_kept = matches!(inputs.plan.upper, Upper::Directory(_));
         ssh_user::tell(root, user, is_kept)
@@ -188,7 +189,7 @@ fn is_vacant(root: BorrowedFd<'_>, target: &Path, base: Base) -> bool {
 }
 
 /// Hangs a mount into the root at `target`, making the place if there is none.
-fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path) -> Result<()> {
+pub(crate) fn place(root: BorrowedFd<'_>, mount: &OwnedFd, target: &Path) -> Result<()> {
     let shown = || format!("mount on {}", target.display());
     let relative =
         target.strip_prefix("/").map_err(|_| Fault::new(format!("{}: not an absolute path", shown())))?;

@@ -217,6 +217,11 @@ impl<'a> RootfsInputs<'a> {
         }
     }
 
+    /// The file system in memory that is the environment's own.
+    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
     /// A new directory in memory.
     pub fn dir(&self, name: &str, mode: u32) -> Result<OwnedFd> {
         mkdirat(&self.memory, name, Mode::from_raw_mode(mode))
@@ -237,10 +242,15 @@ impl<'a> RootfsInputs<'a> {
     }
 
     fn text_with(&self, name: &str, text: &str, mode: u32) -> Result<OwnedFd> {
+        self.bytes_with(name, text.as_bytes(), mode)
+    }
+
+    /// A new file in memory with this content.
+    pub(crate) fn bytes_with(&self, name: &str, bytes: &[u8], mode: u32) -> Result<OwnedFd> {
         use std::io::Write;
         let about = || format!("file {name} in memory");
         let mut file = std::fs::File::from(self.file(name)?);
-        file.write_all(text.as_bytes()).context(about)?;
+        file.write_all(bytes).context(about)?;
         rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).context(about)?;
         Ok(file.into())
     }

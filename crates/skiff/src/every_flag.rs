@@ -38,6 +38,7 @@ fn value(id: &str) -> &'static str {
         "tmpfs" => "/scratch",
         "shm_size" => "64M",
         "device" => "/dev/fuse",
+        "gpus" => "2",
         "workdir" => "/srv",
         "hostname" => "n1",
         "ulimits" => "nofile=512",

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use skiff_app as app;
+use skiff_cdi::HostMount;
 use skiff_cli::{
     AppCommand, Cli, CliCommand, ClusterCommand, EnvCommand, InstanceCommand, NodesCommand, RunArgs,
     SlurmCommand, StartArgs,
@@ -17,11 +18,13 @@ use skiff_cluster::{container, local, node};
 use skiff_env::root;
 use skiff_instance::{foreground, start};
 use skiff_launch::sealed_box::{self, Opener};
+use skiff_plan::devices::DeviceFacts;
 use skiff_plan::{BaseFacts, Facts, PlanOptions, Relocation, RootOptions, RootSource, build, relocate};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::record::InstanceDir;
 use skiff_slurm as slurm;
 use skiff_spec::config::{Config, Slurm as Site};
+use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport, NeededGlibc};
 use skiff_spec::image::ImageId;
 use skiff_spec::job::{JobImage, Snapshot};
 use skiff_spec::members;
@@ -32,7 +35,7 @@ use skiff_spec::settings::Settings;
 use skiff_sys::IgnoreError;
 
 /// A file's name, the machine that it is for, and the words.
-const CASES: [(&str, Machine, &str); 50] = [
+const CASES: [(&str, Machine, &str); 52] = [
     ("run-host", HELPER, "run -- true"),
     ("run-host-me", HELPER, "run --me -- true"),
     ("run-host-rootless", ROOTLESS, "run -- true"),
@@ -62,6 +65,8 @@ const CASES: [(&str, Machine, &str); 50] = [
         HELPER,
         "run --contain --tmpfs /scratch:size=1M,mode=700 --device /dev/fuse -v /data:/a:ro,z,/data/in:/b debian:12 -- true",
     ),
+    ("run-image-gpus", HELPER, "run --gpus all debian:12"),
+    ("run-image-gpus-contain", HELPER, "run --contain --gpus all -v /data:/usr/lib debian:12"),
     ("run-image-containall", HELPER, "run -C debian:12"),
     ("run-image-no-home", HELPER, "run --no-home -v /data debian:12"),
     ("run-image-untrusted", HELPER, "run --untrusted -v /data:/data:ro debian:12"),
@@ -143,6 +148,23 @@ fn config() -> Config {
     }
 }
 
+/// What a made-up GPU needs.
+fn gpu() -> DeviceFacts {
+    let library = "/usr/lib/libcuda.so.550";
+    DeviceFacts {
+        nodes: vec![("/dev/nvidia0".into(), "/dev/nvidia0".into())],
+        mounts: vec![HostMount { host: library.into(), inside: library.into(), read_only: true }],
+        support: DeviceSupport {
+            asked: vec!["gpus:all".into()],
+            devices: vec!["nvidia.com/gpu=all".into()],
+            variables: vec!["NVIDIA_VISIBLE_DEVICES=void".into()],
+            links: vec![DeviceLink { link: "/usr/lib/libcuda.so.1".into(), target: "libcuda.so.550".into() }],
+            libraries: vec![DeviceLibrary { name: "libcuda.so.1".into(), path: library.into() }],
+            glibc: Some(NeededGlibc { version: [2, 17], library: library.into(), optional: false }),
+        },
+    }
+}
+
 impl Machine {
     fn build(self, options: PlanOptions, over: &str) -> Plan {
         let mut over = base(over, self.route);
@@ -158,6 +180,7 @@ impl Machine {
             working_dir: None,
             login: Some("alice".into()),
             agent_dir: None,
+            devices: options.asked.mounts.iter().any(|word| word == "gpus:all").then(gpu),
             base: over,
         };
         build(options, facts).expect("a plan")
@@ -175,7 +198,7 @@ impl Machine {
             CliCommand::Shell(shell) => self.command(shell.options()),
             CliCommand::Instance(InstanceCommand::Start(start)) => self.instance(&start),
             CliCommand::Env(EnvCommand::Create { base, host, .. }) => {
-                let settings = settings(host.mounts, host.net.unwrap_or_default());
+                let settings = settings(host.words(), host.net.unwrap_or_default());
                 self.build(root::options(&dev(), settings), &base)
             }
             CliCommand::Checkpoint(_) => self.restored(),

@@ -1,5 +1,6 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
+mod cdi;
 mod commit;
 mod complete;
 mod copy;
@@ -174,6 +175,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Agent => return migrate::agent(),
         CliCommand::AgentCall { ref node, port } => return migrate::call_agent(node, port),
         CliCommand::Cluster(command) => return cluster::run(&command),
+        CliCommand::Cdi(command) => return cdi::run(&command),
         CliCommand::Net(command) => return net::run(&command),
         CliCommand::Pull(pull) => images::commands::pull(&pull)?,
         CliCommand::Push(push) => images::push::push(&push)?,

@@ -58,6 +58,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Tag { .. }
         | CliCommand::History { .. }
         | CliCommand::Complete { .. }
+        | CliCommand::Cdi(_)
         | CliCommand::Net(_)
         | CliCommand::Pull(_)
         | CliCommand::Import(_)

@@ -10,7 +10,7 @@ use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::ImageOrigin;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, base, definition, in_image};
+use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions, base, definition, devices, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
@@ -20,12 +20,16 @@ use skiff_spec::plan::Upper;
 use skiff_store::client;
 use skiff_store::file::ImageFile;
 use skiff_store::index::ImageName;
+use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
+
+/// In the directory of the job's supervisor: the variables that the container's devices need.
+const VARIABLES: &str = "devices";
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
@@ -53,16 +57,54 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         let (entry, part) = image(context, container, &runtime.dir, relay.as_ref())?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let exec = entry.exec()?;
-        let mut facts = base::facts(context, entry.id, exec.volumes)?;
+        let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
         facts.working_dir =
             working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
         let options = options(container, upper, vec![spool(context)], temporary(job.id));
+        let (facts, options) = with_devices(facts, options, &exec.env)?;
+        note_variables(&runtime.dir, &facts)?;
         times.prepared(vec![part]);
         // Others may begin later; it ends with the container.
         Ok((plan::build(options, facts)?, relay.map(JobRelay::into_holder_end).into_iter().collect()))
     })?;
     times.note(job);
     Ok(live)
+}
+
+/// With the GPUs that the image's maker wants.
+fn with_devices<'a>(
+    facts: Facts<'a>,
+    mut options: PlanOptions,
+    variables: &[String],
+) -> Result<(Facts<'a>, PlanOptions)> {
+    let Some(word) = devices::of_image(variables) else { return Ok((facts, options)) };
+    match facts.clone().with_devices(std::slice::from_ref(&word), options.asked.contain) {
+        // Who has no GPU need not care what is wrong with its description.
+        Err(_) if !devices::is_known_to_have_gpus() => Ok((facts, options)),
+        found => {
+            options.asked.mounts.push(word);
+            Ok((found?, options))
+        }
+    }
+}
+
+/// Notes for the tasks which variables the devices of their container need: nothing is looked up for each of them.
+fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
+    let Some(devices) = &facts.devices else { return Ok(()) };
+    let text = devices.support.variables.join("\0");
+    let file = dir.join(VARIABLES);
+    fs::write(&file, text).context(|| file.display().to_string())
+}
+
+/// Sets the variables of a container's devices for a task that Slurm has given some.
+fn set_variables(command: &mut CommandSpec, job: &SlurmJob) {
+    if !devices::has_granted() {
+        return;
+    }
+    let Ok(text) = small_file::read_to_string(&job.supervisor_dir().join(VARIABLES)) else { return };
+    for (name, value) in text.split('\0').filter_map(|setting| setting.split_once('=')) {
+        command.set(name, value);
+    }
 }
 
 /// The relay by which the nodes that lack a registry's image have it from each other.
@@ -138,6 +180,7 @@ pub fn enter(
     let kept: Vec<_> =
         container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
     in_image::enter(command, entry.id, &exec);
+    set_variables(command, job);
     definition::set_variables(command, &templates(container)?)?;
     for (name, value) in kept {
         command.set(name, value);

@@ -84,6 +84,9 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
     for name in ["HOME", "USER", "PWD", names::SUBMIT_DIR, names::JOB_NODES, names::STEP_NODES] {
         variables.extend(spank.variable(name).map(|value| (name, value)));
     }
+    for name in names::GPUS.into_iter().chain(names::WANTED_GPUS) {
+        variables.extend(spank.variable(name).map(|value| (name, value)));
+    }
     let run = SkiffCommand::on_node(&args.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
     let outcome = run.and_then(|run| run.for_user(job.uid, job.gid).run());
     if let Some(why) = failure(&outcome) {

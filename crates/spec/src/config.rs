@@ -56,6 +56,8 @@ pub struct Config {
     pub depot_bytes: u64,
     /// Mounted in every environment if they exist: `SOURCE[:TARGET[:ro]]`.
     pub mounts: Vec<String>,
+    /// Directories with descriptions of devices (CDI); of two that describe one device, that in the later directory counts.
+    pub cdi_dirs: Vec<String>,
     /// Parts of the host's `/run` and of other service directories that programs inside need, if they exist.
     pub services: Vec<String>,
     /// Dotted names that the user's own configuration cannot change.
@@ -192,6 +194,7 @@ impl Default for Config {
             depot_keep_days: 7,
             depot_bytes: 0,
             mounts: vec![],
+            cdi_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
             services: [
                 "/etc/slurm",
                 "/run/munge",
@@ -220,7 +223,7 @@ impl Default for Config {
 
 impl Default for InsideConfig {
     fn default() -> Self {
-        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit build app cluster net pull push import export images tag history rmi \
+        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit build app cluster cdi net pull push import export images tag history rmi \
                         inspect login logout store depot doctor sweep config complete";
         Self { commands: commands.split_whitespace().map(String::from).collect() }
     }

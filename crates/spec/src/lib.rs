@@ -5,6 +5,7 @@ pub mod account;
 pub mod caller;
 pub mod checkpoint;
 pub mod config;
+pub mod device;
 pub mod fault;
 pub mod fuzz;
 pub mod ids;

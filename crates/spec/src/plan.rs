@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::DeviceSupport;
 use crate::image::ImageId;
 use crate::name::HostName;
 use crate::network::{Net, NetName};
@@ -181,6 +182,9 @@ pub struct Plan {
     pub accounts: Accounts,
     /// Mounted on the root, in this order.
     pub mounts: Vec<Mount>,
+    /// What devices need there beside mounts.
+    #[serde(default, skip_serializing_if = "DeviceSupport::is_empty")]
+    pub devices: DeviceSupport,
     /// Network of the container.
     #[serde(default, skip_serializing_if = "Net::is_host")]
     pub net: Net,

@@ -22,7 +22,7 @@ const FAKEROOT: Rule = (&["--fakeroot", "-f"], Becomes::Words(&["--root"]));
 
 /// Of `exec`, `run`, `shell` and `instance start`.
 #[rustfmt::skip]
-const RUN: [Rule; 26] = [
+const RUN: [Rule; 29] = [
     (&["--bind", "-B"], Becomes::Value("--bind")),
     (&["--mount"], Becomes::Value("--mount")),
     (&["--env"], Becomes::Made(variables)),
@@ -32,6 +32,10 @@ const RUN: [Rule; 26] = [
     (&["--network"], Becomes::Made(network)),
     (&["--net", "-n"], AS_EVER),
     (&["--scratch", "-S"], Becomes::Value("--tmpfs")),
+    (&["--nv"], Becomes::Words(&["--nv"])),
+    // By NVIDIA's own program there, by the files that it writes here.
+    (&["--nvccli"], Becomes::Words(&["--nv"])),
+    (&["--rocm"], Becomes::Words(&["--rocm"])),
     (&["--contain", "-c"], Becomes::Words(&["--contain"])),
     (&["--containall", "-C"], Becomes::Words(&["--containall"])),
     (&["--cleanenv", "-e"], Becomes::Words(&["--cleanenv"])),

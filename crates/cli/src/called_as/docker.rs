@@ -10,7 +10,7 @@ use crate::elsewhere;
 
 /// Of `run` and `create`.
 #[rustfmt::skip]
-const RUN: [Rule; 25] = [
+const RUN: [Rule; 26] = [
     (&["--detach", "-d"], Becomes::Words(&["--detach"])),
     (&["--rm"], Becomes::Words(&["--rm"])),
     (&["--interactive", "-i"], AS_EVER),
@@ -29,6 +29,7 @@ const RUN: [Rule; 25] = [
     (&["--hostname", "-h"], Becomes::Value("--hostname")),
     (&["--ulimit"], Becomes::Value("--ulimit")),
     (&["--device"], Becomes::Value("--device")),
+    (&["--gpus"], Becomes::Value("--gpus")),
     (&["--name"], Becomes::Value("--name")),
     (&["--workdir", "-w"], Becomes::Value("--workdir")),
     (&["--user", "-u"], Becomes::Value("--user")),

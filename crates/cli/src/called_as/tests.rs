@@ -163,7 +163,6 @@ fn what_is_not_translated_is_named() {
         ("apptainer push x.sif oras://r.example/x", "push"),
         ("docker compose up", "compose"),
         ("docker load", "standard input"),
-        ("apptainer exec --nv x id", "--nv"),
         ("apptainer exec --overlay o x id", "--overlay"),
         ("apptainer exec library://x id", "library://x"),
         ("apptainer build --sandbox x docker://debian", "--sandbox"),

@@ -93,6 +93,7 @@ impl Agent<'_> {
         let upper = upper.unwrap_or_else(|| container::memory(self.context));
         let options = container::options(&wanted, upper, self.net, made, (members, &network::own_hosts()));
         let facts = ResolvedBase::on_node(self.context, &wanted.root)?.facts(self.context)?;
+        let facts = facts.with_devices(&options.asked.mounts, options.asked.contain)?;
         let plan = plan::build(options, facts)?;
         let container = SshContainer::start(self.context, &plan, wanted.identity)?;
         container.notes().iter().for_each(|note| self.channel.tell(&AgentMessage::Note(note.clone())));

@@ -47,7 +47,9 @@ pub fn up(context: &UserContext, wanted: &UpArgs) -> Result<()> {
     let net = launching.as_ref().map(|_| wanted.host.net.clone().unwrap_or_default());
     let upper = Upper::Memory { size: context.config.run.memory.clone() };
     // The root of every node on this host, but for what differs between them.
-    let plan = plan::build(options(wanted, upper, net.clone(), &record), found.facts(context)?)?;
+    let options = options(wanted, upper, net.clone(), &record);
+    let facts = found.facts(context)?.with_devices(&options.asked.mounts, options.asked.contain)?;
+    let plan = plan::build(options, facts)?;
     if wanted.dry_run {
         return show(&plan, launching.as_ref(), wanted.json);
     }
@@ -135,7 +137,7 @@ fn spec(
         root: found.root(),
         identity: Identity::Root,
         scratch: wanted.scratch.clone().unwrap_or_default(),
-        mounts: wanted.host.mounts.clone(),
+        mounts: wanted.host.words(),
         variables: vec![],
         silence: context.config.cluster.silence_seconds,
     };

@@ -93,7 +93,8 @@ impl PlanFile {
             .hint(AGAIN));
         }
         let (upper, _) = scratch::of_a_command(context, true)?;
-        let (mut facts, entry) = facts(context, plan.base)?;
+        let (facts, entry) = facts(context, plan.base)?;
+        let mut facts = facts.with_devices(&plan.devices.asked, plan.contain)?;
         facts.working_dir = working_dir(&plan);
         facts.agent_dir = ssh_agent::shown(&plan);
         let asked = asked_for(&plan, &facts, &upper)?;

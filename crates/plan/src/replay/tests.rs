@@ -30,6 +30,7 @@ fn facts(config: &Config, base: Base) -> Facts<'_> {
         resolv_conf: Some("/run/resolv.conf".into()),
         working_dir: None,
         agent_dir: None,
+        devices: None,
         base,
     }
 }

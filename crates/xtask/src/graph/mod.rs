@@ -15,7 +15,7 @@ mod forgotten;
 mod lex;
 mod modules;
 
-/// Crate, and what it uses, with spaces between: exactly that. `erofs`, `oci`, `registry`, `criu` and `tar` stand alone, for others to use.
+/// Crate, and what it uses, with spaces between: exactly that. `cdi`, `erofs`, `oci`, `registry`, `criu` and `tar` stand alone, for others to use.
 const ARROWS: &[(&str, &str)] = &[
     ("sys", ""),
     ("slurm-names", ""),
@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("erofs", ""),
     ("packages", ""),
     ("edf", ""),
+    ("cdi", ""),
     ("oci", ""),
     ("criu", ""),
     ("tar", ""),
@@ -35,14 +36,14 @@ const ARROWS: &[(&str, &str)] = &[
     ("launch", "sys spec ipc"),
     ("snapshot", "site sys"),
     ("relay", "sys oci ipc launch snapshot"),
-    ("sandbox", "sys spec site ipc"),
+    ("sandbox", "sys cdi spec site ipc"),
     ("net", "sys spec ipc"),
     ("output", "sys spec sandbox"),
     ("helper", "sys spec site sandbox net"),
     ("user", "sys spec site sandbox output"),
     ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
-    ("plan", "sys edf spec oci site launch sandbox output user store runtime"),
+    ("plan", "sys cdi edf spec oci site launch sandbox output user store runtime"),
     ("cli", "spec output plan"),
     ("app", "sys spec site sandbox output user store cli"),
     (
@@ -60,7 +61,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("slurm", "sys edf spec site ipc image launch sandbox output user store runtime plan cli env"),
     (
         "skiff",
-        "sys edf spec oci copy site ipc registry image launch relay sandbox net output user store runtime plan cli app env build cluster instance checkpoint migrate slurm",
+        "sys cdi edf spec oci copy site ipc registry image launch relay sandbox net output user store runtime plan cli app env build cluster instance checkpoint migrate slurm",
     ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", ""),

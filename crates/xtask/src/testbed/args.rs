@@ -31,6 +31,9 @@ pub struct BedOptions {
     /// A further line of slurm.conf, for example KillWait=2
     #[arg(long, value_name = "LINE")]
     pub slurm_conf: Vec<String>,
+    /// A further setting of every node in slurm.conf, for example Gres=gpu:2
+    #[arg(long, value_name = "SETTING")]
+    pub node_conf: Vec<String>,
     /// How slurmd follows the processes of a job: linuxproc, cgroup or pgid
     #[arg(long, default_value = "linuxproc")]
     pub proctrack: String,

@@ -80,7 +80,10 @@ fn slurm_conf(bed: &Bed) -> anyhow::Result<String> {
     for node in bed.args.node_names() {
         let address = node_address(&node)?;
         let cpus = bed.args.cpus;
-        lines.push(format!("NodeName={node} NodeAddr={address} CPUs={cpus} RealMemory=2000 State=UNKNOWN"));
+        let further = bed.args.node_conf.join(" ");
+        lines.push(format!(
+            "NodeName={node} NodeAddr={address} CPUs={cpus} RealMemory=2000 State=UNKNOWN {further}"
+        ));
     }
     lines.push("PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP".into());
     lines.extend(bed.args.slurm_conf.iter().cloned());

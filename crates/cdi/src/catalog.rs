@@ -1,0 +1,251 @@
+//! All files of the directories that a site has for them, and which device each name means.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::description::{Description, Device};
+use crate::fields::Problem;
+use crate::name::DeviceName;
+
+/// No vendor's file is longer, in bytes.
+const LONGEST: u64 = 4 << 20;
+/// More files than a site has in a directory.
+const MOST_FILES: usize = 1000;
+
+/// What is wrong with what is asked for, and how to mend it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CdiError {
+    /// What, on which object, why.
+    pub message: String,
+    /// How to mend it.
+    pub hint: String,
+}
+
+impl CdiError {
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: hint.into() }
+    }
+}
+
+/// A file that has been read.
+#[derive(Clone, Debug)]
+pub struct CdiFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its directory's place in the list: of two the later one counts.
+    pub priority: usize,
+    /// What it describes.
+    pub description: Description,
+    /// What is wrong with it. With one problem nothing of it is used.
+    pub problems: Vec<Problem>,
+}
+
+/// All files.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    /// In order of the directories, and by name.
+    pub files: Vec<CdiFile>,
+}
+
+/// A device, and the file that has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The file.
+    pub file: &'a CdiFile,
+    /// The device.
+    pub device: &'a Device,
+}
+
+impl CdiFile {
+    /// Reads a file; what is wrong with it is in its problems.
+    #[must_use]
+    pub fn read(path: &Path, priority: usize) -> Self {
+        let is_json = path.extension().is_some_and(|extension| extension == "json");
+        let (description, problems) = match text_of(path) {
+            Ok(text) => Description::parse(&text, is_json),
+            Err(problem) => (Description::default(), vec![problem]),
+        };
+        Self { path: path.into(), priority, description, problems }
+    }
+}
+
+fn text_of(path: &Path) -> Result<String, Problem> {
+    let of_system =
+        |e: io::Error| Problem::of_file(e.to_string(), "administrator: everybody must be able to read it");
+    // A named pipe in the place of a file makes nobody wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty()).map_err(|e| of_system(e.into()))?);
+    let metadata = file.metadata().map_err(of_system)?;
+    if !metadata.is_file() {
+        return Err(Problem::of_file("not a file", ""));
+    }
+    let mut bytes = vec![];
+    if metadata.len() <= LONGEST {
+        file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(of_system)?;
+    }
+    if metadata.len() > LONGEST || bytes.len() as u64 > LONGEST {
+        return Err(Problem::of_file(
+            format!("longer than {} MiB, which no description of devices is", LONGEST >> 20),
+            "",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|_| Problem::of_file("not UTF-8", ""))
+}
+
+impl Catalog {
+    /// Reads the directories. One that is missing has no files.
+    #[must_use]
+    pub fn read(dirs: &[PathBuf]) -> Self {
+        let mut files: Vec<CdiFile> = vec![];
+        for (priority, dir) in dirs.iter().enumerate() {
+            match names_in(dir) {
+                Ok(paths) => files.extend(paths.iter().map(|path| CdiFile::read(path, priority))),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => {
+                    let problems = vec![Problem::of_file(
+                        e.to_string(),
+                        "administrator: everybody must be able to read it",
+                    )];
+                    files.push(CdiFile {
+                        path: dir.clone(),
+                        priority,
+                        description: Description::default(),
+                        problems,
+                    });
+                }
+            }
+        }
+        Self { files }
+    }
+
+    fn sound(&self) -> impl Iterator<Item = &CdiFile> {
+        self.files.iter().filter(|file| file.problems.is_empty())
+    }
+
+    /// All devices of a kind in the files' order, each once: of those with one name the one that counts, if only one does.
+    #[must_use]
+    pub fn devices(&self, kind: &str) -> Vec<Found<'_>> {
+        let of_kind = self.sound().filter(|file| file.description.kind == kind);
+        let all: Vec<Found<'_>> = of_kind
+            .flat_map(|file| file.description.devices.iter().map(move |device| Found { file, device }))
+            .collect();
+        let counts = |one: &Found<'_>| {
+            let is_rival = |other: &&Found<'_>| {
+                other.device.name == one.device.name
+                    && other.file.path != one.file.path
+                    && other.file.priority >= one.file.priority
+            };
+            all.iter().find(is_rival).is_none()
+        };
+        all.iter().filter(|one| counts(one)).copied().collect()
+    }
+
+    /// The kinds there are, sorted.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<&str> {
+        let mut kinds: Vec<&str> = self.sound().map(|file| file.description.kind.as_str()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    /// Names that two files of one directory describe, so that neither counts, with these files.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<(DeviceName, &Path, &Path)> {
+        let mut found = vec![];
+        let files: Vec<&CdiFile> = self.sound().collect();
+        for (number, one) in files.iter().enumerate() {
+            for other in &files[number + 1..] {
+                if (one.priority, &one.description.kind) != (other.priority, &other.description.kind) {
+                    continue;
+                }
+                let both = one.description.devices.iter();
+                let both =
+                    both.filter(|device| other.description.devices.iter().any(|o| o.name == device.name));
+                found.extend(both.map(|device| {
+                    let name = DeviceName { kind: one.description.kind.clone(), device: device.name.clone() };
+                    (name, &*one.path, &*other.path)
+                }));
+            }
+        }
+        found
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// There is none, or two files of one directory have one.
+    pub fn find(&self, name: &DeviceName) -> Result<Found<'_>, CdiError> {
+        if let Some(found) =
+            self.devices(&name.kind).into_iter().find(|found| found.device.name == name.device)
+        {
+            return Ok(found);
+        }
+        match self.conflicts().into_iter().find(|(known, ..)| known == name) {
+            Some((_, one, other)) => Err(CdiError::new(
+                format!("device {name}: both {} and {} describe it", one.display(), other.display()),
+                "administrator: remove one of the files; one in a later directory of cdi_dirs would count alone",
+            )),
+            None => Err(self.missing(name)),
+        }
+    }
+
+    /// Why there is no such device.
+    fn missing(&self, name: &DeviceName) -> CdiError {
+        if let Some(broken) = self.broken() {
+            return CdiError::new(format!("device {name}: not described; {broken}"), "skiff cdi check");
+        }
+        let known: Vec<&str> = self.devices(&name.kind).iter().map(|found| &*found.device.name).collect();
+        let kinds = self.kinds();
+        match (known.is_empty(), kinds.is_empty()) {
+            (false, _) => CdiError::new(
+                format!("device {name}: not one of {}, which has {}", name.kind, shortened(&known)),
+                "skiff cdi list",
+            ),
+            (true, false) => CdiError::new(
+                format!("device {name}: no file describes {}, only {}", name.kind, shortened(&kinds)),
+                "skiff cdi list",
+            ),
+            (true, true) => CdiError::new(
+                format!("device {name}: this host has no descriptions of devices (CDI)"),
+                GENERATE,
+            ),
+        }
+    }
+
+    /// The first file that is not used, with the reason.
+    pub(crate) fn broken(&self) -> Option<String> {
+        let file = self.files.iter().find(|file| !file.problems.is_empty())?;
+        Some(format!("{} is not used: {}", file.path.display(), file.problems.first()?.text()))
+    }
+}
+
+/// What an administrator does where there are no files.
+pub(crate) const GENERATE: &str =
+    "administrator: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, or amd-ctk cdi generate";
+
+/// A list that fits in a message.
+pub(crate) fn shortened(names: &[&str]) -> String {
+    const MOST: usize = 12;
+    let more = if names.len() > MOST { format!(" and {} more", names.len() - MOST) } else { String::new() };
+    format!("{}{more}", names.iter().take(MOST).copied().collect::<Vec<_>>().join(", "))
+}
+
+/// The files of a directory that are descriptions by their names, sorted.
+fn names_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = vec![];
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is_one = path
+            .extension()
+            .is_some_and(|extension| ["json", "yaml"].iter().any(|known| extension == *known));
+        if is_one && paths.len() < MOST_FILES {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}

@@ -1,0 +1,210 @@
+//! What the linker has to know of a library: its name, and which glibc it needs or is. Only the dynamic section of 64-bit ELF files is read,
+//! as elf(5) and the gABI describe it.
+
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// A version of glibc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GlibcVersion(pub u32, pub u32);
+
+/// What is known of a library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElfFacts {
+    /// The name that programs ask for.
+    pub soname: Option<String>,
+    /// The newest glibc of which it needs a symbol.
+    pub needs: Option<GlibcVersion>,
+    /// The newest glibc of which it has a symbol.
+    pub has: Option<GlibcVersion>,
+}
+
+/// More entries no table of a library has.
+const MOST_ENTRIES: usize = 4096;
+/// Longer names no library has, in bytes.
+const LONGEST_NAME: usize = 255;
+
+/// `PT_LOAD` and `PT_DYNAMIC` of program headers.
+const LOAD: u32 = 1;
+const DYNAMIC: u32 = 2;
+
+/// `DT_STRTAB`, `DT_SONAME`, `DT_VERDEF` and `DT_VERNEED` of dynamic sections.
+const STRINGS: u64 = 5;
+const SONAME: u64 = 14;
+const DEFINED: u64 = 0x6fff_fffc;
+const NEEDED: u64 = 0x6fff_fffe;
+
+/// glibc marks by this name that it understands packed relocations, which it does from 2.36 on.
+const PACKED_RELOCATIONS: &str = "GLIBC_ABI_DT_RELR";
+
+/// What bytes are read from by their place.
+pub(crate) trait Bytes {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<usize>;
+}
+
+impl Bytes for File {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_at(&mut buffer[filled..], at.checked_add(filled as u64)?) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+        Some(filled)
+    }
+}
+
+impl Bytes for [u8] {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<usize> {
+        let rest = self.get(usize::try_from(at).ok()?..)?;
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Some(length)
+    }
+}
+
+impl GlibcVersion {
+    /// Reads `GLIBC_2.34`; nothing of names that are no version.
+    fn parse(name: &str) -> Option<Self> {
+        if name == PACKED_RELOCATIONS {
+            return Some(Self(2, 36));
+        }
+        let mut parts = name.strip_prefix("GLIBC_")?.split('.');
+        Some(Self(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+}
+
+impl fmt::Display for GlibcVersion {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}.{}", self.0, self.1)
+    }
+}
+
+impl ElfFacts {
+    /// Of a file; nothing if it is no library of 64 bits.
+    #[must_use]
+    pub fn of(file: &File) -> Option<Self> {
+        read(file)
+    }
+}
+
+struct Elf<'a, B: ?Sized> {
+    bytes: &'a B,
+    /// Address, size and place in the file of each part that is loaded.
+    loaded: Vec<[u64; 3]>,
+    strings: u64,
+}
+
+pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B) -> Option<ElfFacts> {
+    let mut head = [0; 64];
+    bytes.fill(&mut head, 0).filter(|read| *read == head.len())?;
+    // 64 bits, and the lowest byte first.
+    if head[..6] != [0x7f, b'E', b'L', b'F', 2, 1] {
+        return None;
+    }
+    let (table, entry, count) = (long(&head, 32)?, half(&head, 54)?, half(&head, 56)?);
+    if entry != 56 || count == 0 || usize::from(count) > MOST_ENTRIES {
+        return None;
+    }
+    let headers = some(bytes, table, 56 * usize::from(count))?;
+    let mut elf = Elf { bytes, loaded: vec![], strings: 0 };
+    let mut dynamic = None;
+    for header in headers.chunks_exact(56) {
+        match word(header, 0)? {
+            LOAD => elf.loaded.push([long(header, 16)?, long(header, 32)?, long(header, 8)?]),
+            DYNAMIC => dynamic = Some((long(header, 8)?, long(header, 32)?)),
+            _ => {}
+        }
+    }
+    let (at, size) = dynamic?;
+    let section = some(bytes, at, usize::try_from(size).ok()?.min(16 * MOST_ENTRIES))?;
+    let entry = |wanted: u64| {
+        let entries = section.chunks_exact(16).map(|entry| (long(entry, 0), long(entry, 8)));
+        entries.take_while(|(tag, _)| *tag != Some(0)).find(|(tag, _)| *tag == Some(wanted))?.1
+    };
+    elf.strings = elf.place(entry(STRINGS)?)?;
+    let soname = entry(SONAME).and_then(|offset| elf.string(offset));
+    let needs = entry(NEEDED).and_then(|at| elf.newest(elf.place(at)?, Table::Needed));
+    let has = entry(DEFINED).and_then(|at| elf.newest(elf.place(at)?, Table::Defined));
+    Some(ElfFacts { soname, needs, has })
+}
+
+/// Which table of versions.
+#[derive(Clone, Copy)]
+enum Table {
+    Needed,
+    Defined,
+}
+
+impl<B: Bytes + ?Sized> Elf<'_, B> {
+    /// Where in the file an address is.
+    fn place(&self, address: u64) -> Option<u64> {
+        let part = self
+            .loaded
+            .iter()
+            .find(|[from, size, _]| address.checked_sub(*from).is_some_and(|at| at < *size))?;
+        (address - part[0]).checked_add(part[2])
+    }
+
+    fn string(&self, offset: u64) -> Option<String> {
+        let mut buffer = [0; LONGEST_NAME + 1];
+        let read = self.bytes.fill(&mut buffer, self.strings.checked_add(offset)?)?;
+        let text = buffer[..read].split(|byte| *byte == 0).next()?;
+        (text.len() < read).then(|| std::str::from_utf8(text).ok().map(String::from))?
+    }
+
+    /// The newest glibc in a table of versions: entries, each with a chain of names.
+    fn newest(&self, table: u64, kind: Table) -> Option<GlibcVersion> {
+        let mut newest = None;
+        let mut at = table;
+        for _ in 0..MOST_ENTRIES {
+            let size = if matches!(kind, Table::Needed) { 16 } else { 20 };
+            let entry = some(self.bytes, at, size)?;
+            let (count, names, next) = match kind {
+                Table::Needed => (half(&entry, 2)?, word(&entry, 8)?, word(&entry, 12)?),
+                // The first name is its own, those behind it its parents'.
+                Table::Defined => (half(&entry, 6)?.min(1), word(&entry, 12)?, word(&entry, 16)?),
+            };
+            let mut name_at = at.checked_add(names.into())?;
+            for _ in 0..count {
+                let name = match kind {
+                    Table::Needed => some(self.bytes, name_at, 16)?,
+                    Table::Defined => some(self.bytes, name_at, 8)?,
+                };
+                let (text, behind) = match kind {
+                    Table::Needed => (word(&name, 8)?, word(&name, 12)?),
+                    Table::Defined => (word(&name, 0)?, word(&name, 4)?),
+                };
+                newest = newest.max(self.string(text.into()).and_then(|name| GlibcVersion::parse(&name)));
+                name_at = name_at.checked_add(behind.into())?;
+            }
+            if next == 0 {
+                break;
+            }
+            at = at.checked_add(next.into())?;
+        }
+        newest
+    }
+}
+
+fn some<B: Bytes + ?Sized>(bytes: &B, at: u64, length: usize) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; length];
+    bytes.fill(&mut buffer, at).filter(|read| *read == length)?;
+    Some(buffer)
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_le_bytes)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}

@@ -1,0 +1,29 @@
+//! Devices as the Container Device Interface describes them ([its specification](https://github.com/cncf-tags/container-device-interface)): the
+//! files of vendors are read and checked, requests become devices, and these what a container needs. Uses nothing else of Skiff's. Of a file
+//! nothing is ever executed, and all of it is foreign: each length and each depth has a limit.
+
+mod catalog;
+mod description;
+mod elf;
+mod fields;
+#[doc(hidden)]
+pub mod fuzz;
+mod hook;
+mod ld_cache;
+mod merge;
+mod name;
+mod node;
+mod request;
+
+pub use catalog::{Catalog, CdiError, CdiFile, Found};
+pub use description::{Description, Device, DeviceNode, Edits, HostMount};
+pub use elf::{ElfFacts, GlibcVersion};
+pub use fields::Problem;
+pub use hook::{Hook, Link};
+pub use ld_cache::{Library, merged};
+pub use merge::Needs;
+pub use name::{ALL, DeviceName};
+pub use request::{Granted, Request, Which};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The edits of all devices that are asked for as one.
+
+use std::path::PathBuf;
+
+use crate::catalog::{CdiError, Found};
+use crate::description::{DeviceNode, Edits, HostMount};
+use crate::hook::{Hook, Link};
+use crate::name::DeviceName;
+
+/// All that devices need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Which devices, and the file of each.
+    pub devices: Vec<(DeviceName, PathBuf)>,
+    /// Variables.
+    pub variables: Vec<(String, String)>,
+    /// Device nodes.
+    pub nodes: Vec<DeviceNode>,
+    /// Mounts.
+    pub mounts: Vec<HostMount>,
+    /// Links.
+    pub links: Vec<Link>,
+    /// Directories whose libraries the linker is to find.
+    pub library_dirs: Vec<String>,
+    /// Groups that may use them.
+    pub groups: Vec<u32>,
+    /// What is left out, as a sentence each.
+    pub left_out: Vec<String>,
+}
+
+impl Needs {
+    /// What these devices need: of each file once what all its devices need, then what each needs.
+    ///
+    /// # Errors
+    /// A hook that is not known, or a network device.
+    pub fn of(found: &[Found<'_>]) -> Result<Self, CdiError> {
+        let mut needs = Self::default();
+        let mut files: Vec<&PathBuf> = vec![];
+        for Found { file, device } in found {
+            let name = DeviceName { kind: file.description.kind.clone(), device: device.name.clone() };
+            if !files.contains(&&file.path) {
+                files.push(&file.path);
+                needs.add(&file.description.edits, &name, &file.path)?;
+            }
+            needs.add(&device.edits, &name, &file.path)?;
+            needs.devices.push((name, file.path.clone()));
+        }
+        Ok(needs)
+    }
+
+    fn add(&mut self, edits: &Edits, name: &DeviceName, file: &std::path::Path) -> Result<(), CdiError> {
+        let refuse = |what: String, hint: &str| {
+            Err(CdiError::new(format!("device {name}: {} {what}", file.display()), hint))
+        };
+        if let Some(network) = edits.network_devices.first() {
+            let what = format!(
+                "wants the network device {network} moved into the container, which takes root on the host"
+            );
+            return refuse(
+                what,
+                "a network of the site's gives a container an address of its own: skiff net list",
+            );
+        }
+        for (variable, value) in &edits.variables {
+            self.variables.retain(|(known, _)| known != variable);
+            self.variables.push((variable.clone(), value.clone()));
+        }
+        add_new(&mut self.nodes, &edits.nodes);
+        for mount in &edits.mounts {
+            self.mounts.retain(|known| known.inside != mount.inside);
+            self.mounts.push(mount.clone());
+        }
+        add_new(&mut self.groups, &edits.groups);
+        for what in &edits.ignored {
+            add_new(&mut self.left_out, &[format!("{}: {what} is left out", file.display())]);
+        }
+        for hook in &edits.hooks {
+            match hook {
+                Hook::Links(links) => add_new(&mut self.links, links),
+                Hook::Libraries(dirs) => add_new(&mut self.library_dirs, dirs),
+                Hook::Needless => {}
+                Hook::Ignored { name, why } => {
+                    add_new(
+                        &mut self.left_out,
+                        &[format!("{}: hook {name} is left out: {why}", file.display())],
+                    );
+                }
+                Hook::Unknown { name } => {
+                    let what = format!("names the hook {name:?}, and Skiff runs no program of such a file");
+                    return refuse(
+                        what,
+                        "administrator: take the hook out of the file, or mount what it would make: skiff cdi check",
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_new<T: Clone + PartialEq>(all: &mut Vec<T>, more: &[T]) {
+    for one in more {
+        if !all.contains(one) {
+            all.push(one.clone());
+        }
+    }
+}

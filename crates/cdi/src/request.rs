@@ -1,0 +1,301 @@
+//! What users ask for, what their job lets them have, and the devices that come of both.
+
+use crate::catalog::{Catalog, CdiError, Found, GENERATE, shortened};
+use crate::name::{ALL, DeviceName};
+
+/// The kinds of GPUs, the one that is looked for first in front.
+const GPU_KINDS: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
+
+/// One thing that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A device by its full name, or all of its kind.
+    Device(DeviceName),
+    /// GPUs.
+    Gpus {
+        /// Of which vendor; nothing for the one that the host has files of.
+        kind: Option<&'static str>,
+        /// Which.
+        which: Which,
+    },
+}
+
+/// Which GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All that the user may have.
+    All,
+    /// So many of these.
+    Count(usize),
+    /// These, by number or UUID.
+    These(Vec<String>),
+    /// Those that are granted, if any are: nobody has asked but the image's maker.
+    IfGranted,
+}
+
+/// What a job may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// Everything: there is no job, or its manager does not share GPUs out.
+    Everything,
+    /// These GPUs, by number or UUID.
+    Only(Vec<String>),
+}
+
+impl Request {
+    /// GPUs in Docker's words: `all`, a number, a list of numbers and UUIDs, `device=...`.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn gpus(text: &str) -> Result<Self, String> {
+        Ok(Self::Gpus { kind: None, which: Which::parse(text)? })
+    }
+
+    /// All GPUs of NVIDIA's.
+    #[must_use]
+    pub fn nvidia() -> Self {
+        Self::Gpus { kind: Some(GPU_KINDS[0]), which: Which::All }
+    }
+
+    /// All GPUs of AMD's.
+    #[must_use]
+    pub fn amd() -> Self {
+        Self::Gpus { kind: Some(GPU_KINDS[1]), which: Which::All }
+    }
+}
+
+impl Which {
+    fn parse(text: &str) -> Result<Self, String> {
+        let plain = text.replace('"', "");
+        let (mut key, mut ids) = ("", vec![]);
+        let mut count = None;
+        for piece in plain.split(',') {
+            let value = match piece.split_once('=') {
+                Some((name, value)) => {
+                    key = ["device", "count", "capabilities", "driver"]
+                        .into_iter()
+                        .find(|known| *known == name)
+                        .ok_or_else(|| format!("{name:?} is not device, count, capabilities or driver"))?;
+                    value
+                }
+                None => piece,
+            };
+            match key {
+                // What the driver's files are for is decided by who has described them.
+                "capabilities" | "driver" => {}
+                "count" => count = Some(value.to_owned()),
+                _ if is_id(value) => ids.push(value.to_owned()),
+                _ => return Err(format!("{value:?} is not the number or the name of a GPU")),
+            }
+        }
+        // A number alone is a count, as Docker has it.
+        if let ("", [one]) = (key, &ids[..]) {
+            count = Some(one.clone()).filter(|one| one == ALL || one.parse::<usize>().is_ok());
+        }
+        match count.as_deref() {
+            Some(ALL | "-1") => Ok(Self::All),
+            Some(number) => match number.parse() {
+                Ok(number) if number > 0 => Ok(Self::Count(number)),
+                _ => Err(format!("{number:?} is not a number of GPUs")),
+            },
+            None if ids.is_empty() => Err("no GPU is named".into()),
+            None if ids.iter().any(|id| id == ALL) => Ok(Self::All),
+            None => Ok(Self::These(ids)),
+        }
+    }
+}
+
+/// Whether a text can be the number, the name or the UUID of a GPU.
+fn is_id(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-:_.".contains(c))
+}
+
+impl Granted {
+    /// What a job's variables say.
+    #[must_use]
+    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let is_slurm = variable("SLURM_JOB_ID").is_some();
+        if !is_slurm && ["PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"].iter().all(|name| variable(name).is_none())
+        {
+            return Self::Everything;
+        }
+        // Slurm's own numbers are those of the node; the others may begin at zero in each job.
+        let names = [
+            "SLURM_STEP_GPUS",
+            "SLURM_JOB_GPUS",
+            "CUDA_VISIBLE_DEVICES",
+            "ROCR_VISIBLE_DEVICES",
+            "ZE_AFFINITY_MASK",
+        ];
+        let names = if is_slurm { &names[..] } else { &names[2..] };
+        match names.iter().find_map(|name| variable(name)) {
+            Some(text) => Self::Only(ids(&text)),
+            None if is_slurm => Self::Only(vec![]),
+            None => Self::Everything,
+        }
+    }
+}
+
+/// The numbers and UUIDs of a list; `2-4` stands for three numbers.
+fn ids(text: &str) -> Vec<String> {
+    let mut found = vec![];
+    for id in text.split(',').map(str::trim) {
+        let range = id
+            .split_once('-')
+            .and_then(|(from, to)| Some((from.parse::<u32>().ok()?, to.parse::<u32>().ok()?)));
+        match range {
+            Some((from, to)) if to.saturating_sub(from) < 1024 => {
+                found.extend((from..=to).map(|id| id.to_string()))
+            }
+            _ if ["", "none", "void", "NoDevFiles", "-1"].contains(&id) => {}
+            _ => found.push(id.into()),
+        }
+    }
+    found
+}
+
+impl Catalog {
+    /// The devices that requests mean, each once.
+    ///
+    /// # Errors
+    /// One that does not exist, or is not granted.
+    pub fn resolve(&self, requests: &[Request], granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+        let mut found: Vec<Found<'_>> = vec![];
+        for request in requests {
+            let more = match request {
+                Request::Device(name) => self.named(name, granted)?,
+                Request::Gpus { kind, which } => self.gpus(*kind, which, granted)?,
+            };
+            for one in more {
+                let is_same = |other: &Found<'_>| std::ptr::eq(other.device, one.device);
+                if !found.iter().any(is_same) {
+                    found.push(one);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn named(&self, name: &DeviceName, granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+        if GPU_KINDS.contains(&&*name.kind) && *granted != Granted::Everything {
+            let which = if name.device == ALL { Which::All } else { Which::These(vec![name.device.clone()]) };
+            return self.of_kind(&name.kind, &which, granted);
+        }
+        match self.find(name) {
+            Ok(found) => Ok(vec![found]),
+            // Not every file has a device that stands for all.
+            Err(why) if name.device == ALL => match self.devices(&name.kind) {
+                none if none.is_empty() => Err(why),
+                all => Ok(all),
+            },
+            Err(why) => Err(why),
+        }
+    }
+
+    fn gpus(&self, kind: Option<&str>, which: &Which, granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+        let kinds: Vec<&str> = kind.map_or_else(|| GPU_KINDS.to_vec(), |kind| vec![kind]);
+        match (kinds.iter().find(|kind| !self.devices(kind).is_empty()), which) {
+            (Some(kind), _) => self.of_kind(kind, which, granted),
+            (None, Which::IfGranted) => Ok(vec![]),
+            (None, _) => {
+                let none = format!("no file describes a GPU ({})", kinds.join(", "));
+                match self.broken() {
+                    Some(broken) => Err(CdiError::new(format!("{none}; {broken}"), "skiff cdi check")),
+                    None => Err(CdiError::new(none, GENERATE)),
+                }
+            }
+        }
+    }
+
+    fn of_kind(&self, kind: &str, which: &Which, granted: &Granted) -> Result<Vec<Found<'_>>, CdiError> {
+        let all = self.devices(kind);
+        let mine = match granted {
+            Granted::Everything => units(&all),
+            Granted::Only(ids) if ids.is_empty() => match which {
+                Which::IfGranted => return Ok(vec![]),
+                _ => {
+                    return Err(CdiError::new(
+                        "this job has no GPU",
+                        "srun --gpus=1, or #SBATCH --gpus-per-node=1",
+                    ));
+                }
+            },
+            Granted::Only(ids) => ids.iter().map(|id| by_id(&all, kind, id)).collect::<Result<_, _>>()?,
+        };
+        match which {
+            Which::All | Which::IfGranted => {
+                match (granted, all.iter().find(|found| found.device.name == ALL)) {
+                    (Granted::Everything, Some(whole)) => Ok(vec![*whole]),
+                    _ => Ok(mine),
+                }
+            }
+            Which::Count(count) if *count <= mine.len() => Ok(mine[..*count].to_vec()),
+            Which::Count(count) => {
+                let whose = if *granted == Granted::Everything { "this host" } else { "this job" };
+                Err(CdiError::new(
+                    format!("{count} GPUs of {kind}: {whose} has {}", mine.len()),
+                    "skiff cdi list",
+                ))
+            }
+            Which::These(ids) => ids.iter().map(|id| granted_id(&all, &mine, kind, id)).collect(),
+        }
+    }
+}
+
+/// One that is asked for by name, if it is among those that the user may have.
+fn granted_id<'a>(
+    all: &[Found<'a>],
+    mine: &[Found<'a>],
+    kind: &str,
+    id: &str,
+) -> Result<Found<'a>, CdiError> {
+    let found = by_id(all, kind, id)?;
+    match mine.iter().any(|one| is_same_unit(one, &found)) {
+        true => Ok(found),
+        false => {
+            let names: Vec<&str> = mine.iter().map(|one| &*one.device.name).collect();
+            Err(CdiError::new(
+                format!("GPU {id} of {kind}: this job has not been given it, but {}", shortened(&names)),
+                "--gpus all gives what the job has",
+            ))
+        }
+    }
+}
+
+/// The device that a number or a UUID means. A job manager counts device nodes, and the vendor's own numbers may differ from these.
+fn by_id<'a>(all: &[Found<'a>], kind: &str, id: &str) -> Result<Found<'a>, CdiError> {
+    let is_number = id.bytes().all(|byte| byte.is_ascii_digit());
+    let node = format!("/dev/nvidia{id}");
+    let has_node = |found: &&Found<'a>| {
+        is_number && found.device.name != ALL && found.device.edits.nodes.iter().any(|one| one.inside == node)
+    };
+    // Vendors' lists may have the beginning of a UUID.
+    let is_named =
+        |found: &&Found<'a>| found.device.name == id || (id.len() > 8 && found.device.name.starts_with(id));
+    let is_plain = |found: &&Found<'a>| has_node(found) && !found.device.name.contains(':');
+    let found = all.iter().find(is_plain).or_else(|| all.iter().find(is_named));
+    found.copied().ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|found| &*found.device.name).collect();
+        CdiError::new(
+            format!("GPU {id} of {kind}: not described; there are {}", shortened(&names)),
+            "skiff cdi list",
+        )
+    })
+}
+
+fn is_same_unit(one: &Found<'_>, other: &Found<'_>) -> bool {
+    one.device.name == other.device.name
+        || (!one.device.edits.nodes.is_empty() && one.device.edits.nodes == other.device.edits.nodes)
+}
+
+/// Each GPU once, though it may have a number and a UUID for names.
+fn units<'a>(all: &[Found<'a>]) -> Vec<Found<'a>> {
+    let mut units: Vec<Found<'a>> = vec![];
+    for found in all.iter().filter(|found| found.device.name != ALL) {
+        if !units.iter().any(|known| is_same_unit(known, found)) {
+            units.push(*found);
+        }
+    }
+    units
+}

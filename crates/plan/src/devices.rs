@@ -1,0 +1,303 @@
+//! Devices that vendors describe (CDI): which are asked for, what the user may have of them, and what they need. The descriptions and the
+//! driver's libraries are foreign, and nothing of them is executed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use skiff_cdi::{Catalog, CdiError, DeviceName, ElfFacts, Granted, HostMount, Needs, Request, Which};
+use skiff_sandbox::command::{CommandSpec, own_variable};
+use skiff_spec::config::Config;
+use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport, NeededGlibc};
+use skiff_spec::fault::{Fault, Result};
+use skiff_spec::job::names;
+use skiff_spec::plan::{Mount, Source};
+
+use crate::BaseFacts;
+use crate::inside::ProcessArgs;
+use crate::mount_words::{DEVICE, GPUS};
+use crate::{Facts, PlanOptions};
+
+/// In a word for GPUs: those of NVIDIA's.
+pub const NVIDIA: &str = "nvidia";
+/// In a word for GPUs: those of AMD's.
+pub const AMD: &str = "amd";
+/// In a word for GPUs: those of the job, if it has some, as an image's maker wants them.
+pub const GRANTED: &str = "granted";
+
+/// What the devices need that were asked for, found on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Device nodes, the host's and the one inside.
+    pub nodes: Vec<(String, String)>,
+    /// Mounts.
+    pub mounts: Vec<HostMount>,
+    /// What is made in the root beside mounts.
+    pub support: DeviceSupport,
+}
+
+/// The described device or the GPUs that a word of the mounts asks for; nothing if it is a mount.
+pub fn request(word: &str) -> Result<Option<Request>> {
+    if let Some(name) = word.strip_prefix(DEVICE).filter(|name| DeviceName::is_meant(name)) {
+        let name = DeviceName::parse(name).map_err(|why| {
+            Fault::new(format!("--device {name}: {why}"))
+                .hint("it is written VENDOR/CLASS=NAME: skiff cdi list")
+        })?;
+        return Ok(Some(Request::Device(name)));
+    }
+    let Some(which) = word.strip_prefix(GPUS) else { return Ok(None) };
+    match which {
+        NVIDIA => Ok(Some(Request::nvidia())),
+        AMD => Ok(Some(Request::amd())),
+        GRANTED => Ok(Some(Request::Gpus { kind: None, which: Which::IfGranted })),
+        words => Request::gpus(words).map(Some).map_err(|why| {
+            Fault::new(format!("--gpus {words}: {why}"))
+                .hint("it is all, a number of GPUs, or which: 0,2 or device=UUID")
+        }),
+    }
+}
+
+/// These words without those for described devices.
+pub fn without(words: &[String]) -> Result<Vec<String>> {
+    let is_mount = |word: &String| request(word).map(|request| request.is_none().then(|| word.clone()));
+    Ok(words.iter().map(is_mount).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// The word by which an image asks for GPUs, as NVIDIA's and AMD's own images do: by a variable, which the user's own wins over.
+#[must_use]
+pub fn of_image(variables: &[String]) -> Option<String> {
+    let of_maker = |name: &str| {
+        variables
+            .iter()
+            .rev()
+            .find_map(|setting| setting.strip_prefix(name)?.strip_prefix('=').map(String::from))
+    };
+    let wanted = names::WANTED_GPUS.iter().find_map(|name| {
+        own_variable(name.as_ref()).and_then(|value| value.into_string().ok()).or_else(|| of_maker(name))
+    });
+    let is_none = |wanted: &str| ["", "void", "none"].contains(&wanted);
+    wanted.filter(|wanted| !is_none(wanted)).map(|_| format!("{GPUS}{GRANTED}"))
+}
+
+/// The directories with descriptions.
+#[must_use]
+pub fn dirs(config: &Config) -> Vec<PathBuf> {
+    config.cdi_dirs.iter().map(PathBuf::from).collect()
+}
+
+/// What this user's job lets them have.
+#[must_use]
+pub fn granted() -> Granted {
+    // Before a step's tasks Slurm has not said which they get. Their root has the host's own nodes, which Slurm guards.
+    if own_variable(names::STEPD_PID.as_ref()).is_some() {
+        return Granted::Everything;
+    }
+    Granted::of(|name| own_variable(name.as_ref()).and_then(|value| value.into_string().ok()))
+}
+
+/// Whether a job has GPUs for sure, as far as Slurm has said before the tasks begin.
+#[must_use]
+pub fn is_known_to_have_gpus() -> bool {
+    names::GPUS.iter().any(|name| own_variable(name.as_ref()).is_some())
+}
+
+/// Whether this user's job has a GPU, or need not be given one.
+#[must_use]
+pub fn has_granted() -> bool {
+    granted() != Granted::Only(vec![])
+}
+
+fn ours(e: CdiError) -> Fault {
+    Fault::new(e.message).hint(e.hint)
+}
+
+/// What the described devices among these words need. Nothing is looked at if there are none.
+fn needs(words: &[String], config: &Config) -> Result<Option<(Vec<String>, Needs)>> {
+    let mut asked = vec![];
+    for word in words {
+        asked.extend(request(word)?.map(|request| (word.clone(), request)));
+    }
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let (words, requests): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+    let catalog = Catalog::read(&dirs(config));
+    let found = catalog.resolve(&requests, &granted()).map_err(ours)?;
+    Ok(Some((words, Needs::of(&found).map_err(ours)?)))
+}
+
+/// The variables of the described devices among these words, for a command in a root that has them already.
+pub fn set_variables(
+    words: &[String],
+    config: &Config,
+    command: &mut CommandSpec,
+    inside: &ProcessArgs,
+) -> Result<()> {
+    if let Some((_, needs)) = needs(words, config)? {
+        set(&settings(&needs.variables), command, inside);
+    }
+    Ok(())
+}
+
+/// Sets the variables of devices, but for those that the user has named.
+pub fn set(settings: &[String], command: &mut CommandSpec, inside: &ProcessArgs) {
+    let named = inside.settings();
+    for (name, value) in settings.iter().filter_map(|setting| setting.split_once('=')) {
+        if !named.iter().any(|(known, _)| known == name) {
+            command.set(name, value);
+        }
+    }
+}
+
+fn settings(variables: &[(String, String)]) -> Vec<String> {
+    variables.iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+impl Facts<'_> {
+    /// With what the described devices among these words need, in a root that has the host's `/dev` unless it is contained.
+    ///
+    /// # Errors
+    /// One is not there, or not for this user, or its description names what is not there.
+    pub fn with_devices(self, words: &[String], contain: bool) -> Result<Self> {
+        let Some((asked, needs)) = needs(words, self.config)? else { return Ok(self) };
+        let is_host = matches!(self.base, BaseFacts::Host { .. });
+        if !contain {
+            refuse_new_nodes(&needs)?;
+        }
+        let devices = Some(DeviceFacts::of(asked, needs, is_host)?);
+        Ok(Self { devices, ..self })
+    }
+
+    /// Sets the variables of devices, but for those that the user has named.
+    pub fn set_variables(&self, command: &mut CommandSpec, inside: &ProcessArgs) {
+        if let Some(devices) = &self.devices {
+            set(&devices.support.variables, command, inside);
+        }
+    }
+}
+
+impl DeviceFacts {
+    /// Over the host's root what lies at the same path is there already.
+    fn of(asked: Vec<String>, needs: Needs, is_host: bool) -> Result<Self> {
+        let devices = needs.devices.iter().map(|(name, _)| name.to_string()).collect();
+        let file = needs.devices.first().map(|(_, file)| file.display().to_string()).unwrap_or_default();
+        for node in &needs.nodes {
+            check_node(&node.host, &file)?;
+        }
+        let nodes = needs.nodes.into_iter().map(|node| (node.host, node.inside)).collect();
+        let mut facts = Self { nodes, ..Self::default() };
+        let variables = settings(&needs.variables);
+        facts.support = DeviceSupport { asked, devices, variables, ..DeviceSupport::default() };
+        facts.mounts =
+            needs.mounts.into_iter().filter(|mount| !is_host || mount.host != mount.inside).collect();
+        if is_host && facts.mounts.is_empty() {
+            return Ok(facts);
+        }
+        let link = |link: skiff_cdi::Link| DeviceLink { link: link.link, target: link.target };
+        facts.support.links = needs.links.into_iter().map(link).collect();
+        let dirs: BTreeSet<&Path> = needs.library_dirs.iter().map(Path::new).collect();
+        for at in 0..facts.mounts.len() {
+            facts.look_at(at, &dirs, &file)?;
+        }
+        let is_makers = facts.support.asked.iter().all(|word| word.strip_prefix(GPUS) == Some(GRANTED));
+        if let Some(needed) = facts.support.glibc.as_mut().filter(|_| is_makers) {
+            needed.optional = !is_known_to_have_gpus();
+        }
+        Ok(facts)
+    }
+
+    /// Notes of a mounted file, if it is a library, what the linker has to know.
+    fn look_at(&mut self, at: usize, dirs: &BTreeSet<&Path>, file: &str) -> Result<()> {
+        let HostMount { host, inside, .. } = &self.mounts[at];
+        if !host.contains(".so") {
+            return match std::fs::metadata(host) {
+                Ok(_) => Ok(()),
+                Err(e) => Err(not_there(host, file, &e)),
+            };
+        }
+        // A named pipe in its place makes nobody wait.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let opened = openat(CWD, &**host, flags, Mode::empty());
+        let library = File::from(opened.map_err(|e| not_there(host, file, &e.into()))?);
+        let Some(elf) = ElfFacts::of(&library) else { return Ok(()) };
+        if let Some(needed) = elf.needs {
+            let version = [needed.0, needed.1];
+            if self.support.glibc.as_ref().is_none_or(|known| known.version < version) {
+                self.support.glibc = Some(NeededGlibc { version, library: host.clone(), optional: false });
+            }
+        }
+        let inside = Path::new(inside);
+        let (Some(dir), Some(name), Some(soname)) =
+            (inside.parent(), inside.file_name().and_then(|name| name.to_str()), elf.soname)
+        else {
+            return Ok(());
+        };
+        if !dirs.contains(dir) || soname.contains('/') {
+            return Ok(());
+        }
+        let path = inside.display().to_string();
+        // As the linker's own program does: under its name, too, for those who look in the directory.
+        let link = dir.join(&soname).display().to_string();
+        let is_taken = self.mounts.iter().any(|mount| mount.inside == link)
+            || self.support.links.iter().any(|known| known.link == link);
+        if !is_taken {
+            self.support.links.push(DeviceLink { link, target: name.into() });
+        }
+        self.support.libraries.push(DeviceLibrary { name: soname, path });
+        Ok(())
+    }
+}
+
+fn not_there(path: &str, file: &str, e: &std::io::Error) -> Fault {
+    Fault::new(format!("{path}: {e}, and {file} names it"))
+        .hint("administrator: write the file anew, as after an update of the driver: nvidia-ctk cdi generate")
+}
+
+fn check_node(host: &str, file: &str) -> Result<()> {
+    let kind = std::fs::metadata(host).map_err(|e| not_there(host, file, &e))?.file_type();
+    match kind.is_char_device() || kind.is_block_device() {
+        true => Ok(()),
+        false => {
+            Err(Fault::new(format!("{host}: not a device, and {file} names it as one"))
+                .hint("skiff cdi check"))
+        }
+    }
+}
+
+/// Refuses nodes that would have to be made in the host's own `/dev`.
+fn refuse_new_nodes(needs: &Needs) -> Result<()> {
+    let is_new =
+        |node: &&skiff_cdi::DeviceNode| node.host != node.inside && !Path::new(&node.inside).exists();
+    match needs.nodes.iter().find(is_new) {
+        Some(node) => Err(Fault::new(format!(
+            "device node {}: /dev is the host's, and has no place for it",
+            node.inside
+        ))
+        .hint("--contain gives a /dev of its own")),
+        None => Ok(()),
+    }
+}
+
+/// The mounts that devices need. Where `/dev` is the host's, their nodes are there.
+pub(crate) fn mounts(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>> {
+    let Some(devices) = &facts.devices else {
+        // What is asked for is looked up before anything is planned.
+        let asks = options.asked.mounts.iter().map(|word| request(word)).collect::<Result<Vec<_>>>()?;
+        return match asks.into_iter().flatten().next() {
+            Some(_) => Err(Fault::new("devices: not given to what starts here")),
+            None => Ok(vec![]),
+        };
+    };
+    let bind = |host: &str, inside: &str, read_only| Mount {
+        source: Source::Bind(host.into()),
+        target: inside.into(),
+        read_only,
+        optional: false,
+    };
+    let is_shown = |(host, inside): &&(String, String)| options.asked.contain || host != inside;
+    let nodes = devices.nodes.iter().filter(is_shown).map(|(host, inside)| bind(host, inside, false));
+    let files = devices.mounts.iter().map(|mount| bind(&mount.host, &mount.inside, mount.read_only));
+    Ok(nodes.chain(files).collect())
+}

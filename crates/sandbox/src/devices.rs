@@ -1,0 +1,145 @@
+//! What devices need in a root beside mounts: links, and a cache of the linker's that has the driver's libraries. All is made by Skiff itself; no
+//! program of the root's is run for it, and of the root's files only bounded pieces are read.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, OFlags, fstat, readlinkat, statat, symlinkat, unlinkat};
+use rustix::io::Errno;
+use skiff_cdi::{ElfFacts, GlibcVersion, Library};
+use skiff_spec::device::{DeviceLink, NeededGlibc};
+use skiff_spec::fault::{Context, Fault, Result};
+use skiff_sys::mount::{MountAttr, set_attributes};
+
+use crate::mounts::{bind_one, open_in_root, resolve_or_make};
+use crate::root::place;
+use crate::rootfs_inputs::RootfsInputs;
+
+/// Where the linker looks for its cache.
+const CACHE: &str = "/etc/ld.so.cache";
+/// No cache is longer, in bytes.
+const LONGEST: u64 = 32 << 20;
+
+/// Where systems have glibc.
+const GLIBC: [&str; 7] = [
+    "lib/x86_64-linux-gnu/libc.so.6",
+    "lib/aarch64-linux-gnu/libc.so.6",
+    "usr/lib/x86_64-linux-gnu/libc.so.6",
+    "usr/lib/aarch64-linux-gnu/libc.so.6",
+    "lib64/libc.so.6",
+    "usr/lib64/libc.so.6",
+    "lib/libc.so.6",
+];
+/// Where systems have musl's linker, which is its library.
+const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
+
+/// Makes it all, if a device was asked for.
+pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<()> {
+    let devices = &inputs.plan.devices;
+    match devices.glibc.as_ref().map(|needed| (check_glibc(root, needed), needed.optional)) {
+        Some((Err(_), true)) => return Ok(()),
+        Some((fits, _)) => fits?,
+        None => {}
+    }
+    for link in &devices.links {
+        make_link(root, inputs, link).map_err(|e| e.about(&format!("link {}", link.link)))?;
+    }
+    if devices.libraries.is_empty() {
+        return Ok(());
+    }
+    let library = |library: &skiff_spec::device::DeviceLibrary| Library {
+        name: library.name.clone(),
+        path: library.path.clone(),
+    };
+    let libraries: Vec<Library> = devices.libraries.iter().map(library).collect();
+    let cache = skiff_cdi::merged(read(root, Path::new(CACHE))?.as_deref(), &libraries);
+    let file = inputs.bytes_with("ld.so.cache", &cache, 0o644)?;
+    let mount = bind_one(file.as_fd()).context(|| CACHE)?;
+    set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(|| CACHE)?;
+    place(root, &mount, Path::new(CACHE))
+}
+
+/// A file of the root's; nothing if there is none that could be it.
+fn read(root: BorrowedFd<'_>, path: &Path) -> Result<Option<Vec<u8>>> {
+    let Some(file) = open(root, path)? else { return Ok(None) };
+    let mut bytes = vec![];
+    file.take(LONGEST).read_to_end(&mut bytes).context(|| path.display().to_string())?;
+    Ok(Some(bytes))
+}
+
+fn open(root: BorrowedFd<'_>, path: &Path) -> Result<Option<File>> {
+    let shown = || path.display().to_string();
+    match open_in_root(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+        Ok(file) => {
+            let kind = FileType::from_raw_mode(fstat(&file).context(shown)?.st_mode);
+            Ok((kind == FileType::RegularFile).then(|| File::from(file)))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS | Errno::NXIO) => Ok(None),
+        Err(e) => Err(e).context(shown),
+    }
+}
+
+/// Refuses a root whose glibc is older than the driver's libraries need: they would fail when a program is in the middle of its work.
+fn check_glibc(root: BorrowedFd<'_>, needed: &NeededGlibc) -> Result<()> {
+    let NeededGlibc { version: [major, minor], library, optional: _ } = needed;
+    let needs = GlibcVersion(*major, *minor);
+    for path in GLIBC {
+        let Some(file) = open(root, Path::new(path))? else { continue };
+        return match ElfFacts::of(&file).and_then(|elf| elf.has) {
+            Some(has) if has < needs => Err(Fault::new(format!(
+                "{library}: needs glibc {needs}, and this root has glibc {has}"
+            ))
+            .hint("run it in an image of a newer system: Debian 12 has glibc 2.36, Ubuntu 24.04 has 2.39")),
+            _ => Ok(()),
+        };
+    }
+    for path in MUSL {
+        if open(root, Path::new(path))?.is_some() {
+            return Err(Fault::new(format!(
+                "{library}: needs glibc {needs}, and this root has musl in its place"
+            ))
+            .hint("drivers are made for glibc: run it in an image of Debian, Ubuntu or a RHEL clone"));
+        }
+    }
+    // Nothing in it looks for libraries.
+    Ok(())
+}
+
+/// Makes a link, in the place of what is there.
+fn make_link(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, link: &DeviceLink) -> Result<()> {
+    let path = Path::new(&link.link);
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Fault::new("not a path for a link"));
+    };
+    let is_device = path.starts_with("/dev");
+    let dir = match resolve_or_make(root, dir.strip_prefix("/").unwrap_or(dir), true) {
+        // The host's own, which has such links where they are wanted.
+        Err(Errno::ROFS | Errno::PERM | Errno::ACCESS) if is_device => return Ok(()),
+        dir => dir.context(|| "its directory")?,
+    };
+    if readlinkat(&dir, name, vec![]).is_ok_and(|target| target.as_bytes() == link.target.as_bytes()) {
+        return Ok(());
+    }
+    let device = |of: BorrowedFd<'_>| fstat(of).map(|stat| stat.st_dev).context(|| "file system");
+    let own = [device(root)?, device(inputs.memory())?];
+    if !own.contains(&device(dir.as_fd())?) {
+        return match is_device {
+            true => Ok(()),
+            // The file would stay there when this root is gone.
+            false => Err(Fault::new("its directory is a mount of the host's")
+                .hint("mount something else there, or nothing: -v, and `mounts` in the configuration")),
+        };
+    }
+    if let Ok(there) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let is_dir = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
+        let flags = if is_dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        match unlinkat(&dir, name, flags) {
+            // What is mounted there is what the link would lead to, or was asked for in its place.
+            Err(Errno::BUSY) => return Ok(()),
+            removed => removed.context(|| "what is there")?,
+        }
+    }
+    symlinkat(&*link.target, &dir, name).context(|| "made")
+}

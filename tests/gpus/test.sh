@@ -1,0 +1,273 @@
+# takes: 20
+# bed: --nodes 2 --slurm-conf GresTypes=gpu --node-conf Gres=gpu:2
+# GPUs and other devices as vendors describe them (docs/gpus.md): device nodes that are none, a driver that says where it is, and a program that
+# asks the linker for it, as everybody's do.
+. "$(dirname "$0")/../lib.sh"
+# Where the nodes reach it too.
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root
+driver=/opt/driver
+made=()
+cleanup() {
+    [ ${#made[@]} = 0 ] || rm -f "${made[@]}"
+    rm -rf "$driver" /etc/cdi /run/cdi /etc/skiff/conf.d/cdi.toml
+    images_cleanup
+}
+trap cleanup EXIT
+for node in nvidia0 nvidia1 nvidiactl; do
+    [ -e /dev/$node ] || { mknod -m 666 /dev/$node c 1 3 && made+=(/dev/$node); }
+done
+
+# ---- A driver, and an image of a system like Debian -------------------------------------------------------------------------
+arch=$(cc -print-multiarch)
+libs=/usr/lib/$arch
+mkdir -p "$driver"
+cat >"$images_tmp/driver.c" <<'END'
+#include <pthread.h>
+const char *where(void) { return PLACE; }
+static void *nothing(void *x) { return x; }
+int uses(void) { pthread_t t; return pthread_create(&t, 0, nothing, 0); }
+END
+cat >"$images_tmp/cuda.c" <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int n, char **words) {
+    void *library = dlopen(n > 1 ? words[1] : "libcuda.so.1", RTLD_NOW);
+    if (!library) { puts(dlerror()); return 1; }
+    const char *(*where)(void) = (const char *(*)(void))dlsym(library, "where");
+    puts(where ? where() : "no driver");
+    return 0;
+}
+END
+library() { # FILE SONAME PLACE
+    cc -shared -fPIC -Wl,-soname,"$2" "-DPLACE=\"$3\"" -o "$1" "$images_tmp/driver.c"
+}
+library "$driver/libcuda.so.550.1" libcuda.so.1 "driver of the host"
+library "$driver/libnvidia-ml.so.550.1" libnvidia-ml.so.1 "management of the host"
+skeleton "$root"
+ln -sf busybox "$root/bin/readlink"
+mkdir -p "$root$libs" "$root/usr/lib64" "$root/opt/own"
+for link in lib lib64; do ln -s usr/$link "$root/$link"; done
+loader=$(readlink -f /lib64/ld-linux-x86-64.so.2)
+cp "$loader" "$root/usr/lib64/ld-linux-x86-64.so.2"
+cp -L "/lib/$arch/libc.so.6" "$root$libs/"
+cc -o "$root/bin/cuda" "$images_tmp/cuda.c"
+library "$root/opt/own/libown.so.1" libown.so.1 "library of the image"
+# What NVIDIA's images bring for older drivers, and must not win.
+mkdir -p "$root/opt/compat"
+library "$root/opt/compat/libcuda.so.1" libcuda.so.1 "stub of the image"
+printf '/opt/own\n/opt/compat\n' >"$root/etc/ld.so.conf"
+ldconfig -r "$root" -f /etc/ld.so.conf
+start_registry
+make_store
+node_stores
+cuda=$registry/tools/cuda:1
+push tools/cuda:1 "$root" --config '{"Env":["PATH=/usr/bin:/bin","NVIDIA_VISIBLE_DEVICES=all"]}'
+
+describe() { # EDITS...: lines of the edits of all devices, behind those of everybody's files
+    cat <<END
+cdiVersion: 0.5.0
+kind: nvidia.com/gpu
+devices:
+    - name: "0"
+      containerEdits:
+        deviceNodes:
+            - path: /dev/nvidia0
+    - name: "1"
+      containerEdits:
+        deviceNodes:
+            - path: /dev/nvidia1
+    - name: all
+      containerEdits:
+        deviceNodes:
+            - path: /dev/nvidia0
+            - path: /dev/nvidia1
+containerEdits:
+    env:
+        - NVIDIA_VISIBLE_DEVICES=void
+        - DRIVER=550.1
+    deviceNodes:
+        - path: /dev/nvidiactl
+    hooks:
+        - hookName: createContainer
+          path: /usr/bin/nvidia-cdi-hook
+          args: [nvidia-cdi-hook, create-symlinks, --link, "libcuda.so.1::$libs/libcuda.so", --link, "../../..$libs/libcuda.so.1::/opt/links/libcuda.so"]
+        - hookName: createContainer
+          path: /usr/bin/nvidia-cdi-hook
+          args: [nvidia-cdi-hook, enable-cuda-compat, --host-driver-version=550.1]
+        - hookName: createContainer
+          path: /usr/bin/nvidia-cdi-hook
+          args: [nvidia-cdi-hook, update-ldcache, --folder, $libs]
+        - hookName: createContainer
+          path: /usr/bin/nvidia-cdi-hook
+          args: [nvidia-cdi-hook, disable-device-node-modification]
+${1:-}
+    mounts:
+        - hostPath: $driver/libcuda.so.550.1
+          containerPath: $libs/libcuda.so.550.1
+          options: [ro, nosuid, nodev, rbind, rprivate]
+        - hostPath: $driver/libnvidia-ml.so.550.1
+          containerPath: $libs/libnvidia-ml.so.550.1
+          options: [ro, nosuid, nodev, rbind, rprivate]
+${2:-}
+END
+}
+mkdir -p /etc/cdi
+describe >/etc/cdi/nvidia.yaml
+
+# ---- What there is ----------------------------------------------------------------------------------------------------------
+ok as alice skiff cdi list
+has "$out" 'nvidia.com/gpu=0'
+has "$out" '/etc/cdi/nvidia.yaml'
+fits as alice skiff cdi list --json
+equal "$(json "$out" "[(one['name'], one['nodes']) for one in d if one['name'].endswith('=1')]")" "[('nvidia.com/gpu=1', ['/dev/nvidia1'])]"
+ok as alice skiff cdi check
+has "$out" 'pass  /etc/cdi/nvidia.yaml'
+has "$out" 'note: /etc/cdi/nvidia.yaml: hook enable-cuda-compat is left out'
+fits as alice skiff cdi check --json
+
+# ---- The driver is found, by rootless and helper, whatever the image and its root ------------------------------------------
+own_helper=${SKIFF_HELPER:-}
+for route in helper rootless; do
+    SKIFF_HELPER=$own_helper
+    [ $route = helper ] || SKIFF_HELPER=none
+    fails 1 as alice skiff run -v "$driver:/nothing" --entrypoint= $cuda cuda libnvidia-ml.so.1
+    has "$out" 'cannot open shared object' "$route: without a GPU there is no driver"
+    for words in '--gpus all' --nv '--device nvidia.com/gpu=all' '--gpus 1' '--gpus device=1' '--gpus all --contain' '--gpus all -C' \
+        '--gpus all --root' '--gpus all --writable --root' '--gpus all --untrusted' '--gpus 0,1'; do
+        ok as alice skiff run $words $cuda cuda
+        equal "$out" 'driver of the host' "$route $words"
+    done
+    ok as alice skiff run --gpus all $cuda sh -c 'cuda libnvidia-ml.so.1; cuda libown.so.1; cuda /opt/links/libcuda.so; cuda libcuda.so
+        readlink '"$libs"'/libcuda.so.1; echo $DRIVER $NVIDIA_VISIBLE_DEVICES; touch '"$libs"'/libcuda.so.550.1 2>/dev/null || echo read-only'
+    equal "$out" $'management of the host\nlibrary of the image\ndriver of the host\ndriver of the host\nlibcuda.so.550.1\n550.1 void\nread-only' "$route"
+    ok as alice skiff run --gpus all -e DRIVER=mine $cuda sh -c 'echo $DRIVER'
+    equal "$out" mine "$route: what the user sets is stronger"
+    # Contained, there are the nodes that were asked for, and no others.
+    ok as alice skiff run --contain --gpus device=1 $cuda sh -c 'ls /dev | grep nvidia; : >/dev/nvidia1'
+    equal "$out" $'nvidia1\nnvidiactl' "$route"
+    ok as alice skiff run --contain --gpus 1 -- sh -c 'ls /dev | grep nvidia'
+    equal "$out" $'nvidia0\nnvidiactl' "$route: over the host's root"
+done
+SKIFF_HELPER=$own_helper
+ok as alice skiff instance start --gpus all --entrypoint= $cuda web sleep 600
+ok as alice skiff exec web sh -c 'cuda; echo $DRIVER'
+equal "$out" $'driver of the host\n550.1'
+ok as alice skiff stop web
+ok as alice skiff env create --base image:$cuda --gpus all dev
+ok as alice skiff env exec dev -- sh -c 'cuda; echo $DRIVER'
+equal "$out" $'driver of the host\n550.1'
+ok as alice skiff env stop dev
+ok as alice skiff env rm -f dev
+# A plan that was printed is carried out as it is, and no other.
+ok as alice sh -c "skiff run --dry-run --json --contain --gpus 1 $cuda cuda >plan"
+fits as alice skiff run --dry-run --json --contain --gpus 1 $cuda cuda
+ok as alice skiff run --plan plan
+equal "$out" 'driver of the host'
+sed -i 's/nvidia0/nvidia1/g' /home/alice/plan
+fails 125 as alice skiff run --plan plan
+
+# ---- What cannot be is said before anything starts --------------------------------------------------------------------------
+refused() { # WHY WORDS...
+    fails 125 as alice skiff run "${@:2}" $cuda echo started
+    has "$err" "$1" "${*:2}"
+    has "$err" 'hint: ' "${*:2}"
+    lacks "$out" started
+}
+refused 'this host has 2' --gpus 3
+refused 'GPU 7 of nvidia.com/gpu: not described; there are 0, 1, all' --gpus device=7
+refused 'not one of nvidia.com/gpu' --device nvidia.com/gpu=7
+refused 'no file describes amd.com/gpu, only nvidia.com/gpu' --device amd.com/gpu=0
+refused 'no file describes a GPU (amd.com/gpu)' --rocm
+refused '--gpus x/y' --gpus x/y
+refused "the device's name is empty" --device nvidia.com/gpu=
+broken() { # WHY: what is refused with the file as it is now, and found by the check
+    refused "$1" --gpus all
+    fails 1 as alice skiff cdi check
+    has "$out" 'fail  /etc/cdi/nvidia.yaml'
+    fits_too "$1"
+}
+fits_too() { has "$out" "$1"; }
+describe '        - {hookName: createContainer, path: /opt/evil, args: [evil, now]}' >/etc/cdi/nvidia.yaml
+broken 'names the hook "evil now"'
+describe '        - {hookName: createContainer, path: /usr/bin/nvidia-ctk, args: [x, hook, create-symlinks, --link, ../../../../x::/a/b]}' >/etc/cdi/nvidia.yaml
+broken 'the target leads out of the root'
+describe '' '        - {hostPath: /opt/driver/gone, containerPath: /x}' >/etc/cdi/nvidia.yaml
+broken '/opt/driver/gone: '
+describe '' '        - {hostPath: /etc/passwd, containerPath: /}' >/etc/cdi/nvidia.yaml
+broken "would cover what is the container's own"
+describe '' '        - {hostPath: /etc/passwd, containerPath: /a/../../b}' >/etc/cdi/nvidia.yaml
+broken 'holds `..`'
+describe '' '        - {hostPaht: /etc/passwd, containerPath: /b}' >/etc/cdi/nvidia.yaml
+broken 'hostPaht: there is no such key'
+has "$out" 'hint: "hostPath" may be meant'
+printf 'a: &a [x, x, x, x, x, x, x, x, x]\n' >/etc/cdi/nvidia.yaml
+for level in b c d e f g h; do
+    before=$(printf '%b' "\\$(printf '%03o' $(($(printf '%d' "'$level") - 1)))")
+    printf '%s: &%s [*%s, *%s, *%s, *%s, *%s, *%s, *%s, *%s, *%s]\n' $level $level $before $before $before $before $before $before $before $before $before >>/etc/cdi/nvidia.yaml
+done
+broken 'more than 100000 values'
+truncate -s 100M /etc/cdi/nvidia.yaml
+broken 'longer than 4 MiB'
+rm /etc/cdi/nvidia.yaml && mkfifo -m 644 /etc/cdi/nvidia.yaml
+broken 'not a file'
+rm /etc/cdi/nvidia.yaml && describe >/etc/cdi/nvidia.yaml && chmod 600 /etc/cdi/nvidia.yaml
+broken 'Permission denied'
+chmod 644 /etc/cdi/nvidia.yaml
+# Two files of one directory; the later directory wins; a directory of the site's.
+describe >/etc/cdi/second.yaml
+broken 'describe it'
+rm /etc/cdi/second.yaml
+mkdir -p /run/cdi && describe | sed 's/550.1$/later/; s/=550.1/=later/' >/run/cdi/nvidia.yaml
+ok as alice skiff run --gpus all $cuda sh -c 'echo $DRIVER'
+equal "$out" later
+rm -r /run/cdi
+mkdir -p /etc/skiff/conf.d && echo 'cdi_dirs = ["/opt/driver/cdi"]' >/etc/skiff/conf.d/cdi.toml
+refused 'no file describes a GPU' --gpus all
+rm /etc/skiff/conf.d/cdi.toml
+
+# ---- A root whose glibc is too old -------------------------------------------------------------------------------------------
+old=$images_tmp/old
+skeleton "$old"
+mkdir -p "$old$libs"
+printf 'GLIBC_2.2.5 { };\nGLIBC_2.17 { global: old; };\n' >"$images_tmp/versions"
+echo 'int old;' >"$images_tmp/old.c"
+cc -shared -fPIC -nostdlib -Wl,-soname,libc.so.6 -Wl,--version-script="$images_tmp/versions" -o "$old$libs/libc.so.6" "$images_tmp/old.c"
+push tools/old:1 "$old" --config '{"Env":["PATH=/bin","NVIDIA_VISIBLE_DEVICES=all"]}'
+fails 125 as alice skiff run --gpus all $registry/tools/old:1 echo started
+has "$err" "$driver/libcuda.so.550.1: needs glibc 2.34, and this root has glibc 2.17"
+has "$err" 'hint: '
+lacks "$out" started
+ok as alice skiff run $registry/tools/old:1 echo started
+rm -r "${old:?}/usr/lib" && mkdir "$old/lib" && touch "$old/lib/ld-musl-x86_64.so.1"
+push tools/musl:1 "$old"
+fails 125 as alice skiff run --gpus all $registry/tools/musl:1 echo started
+has "$err" 'and this root has musl in its place'
+
+# ---- In a job, what Slurm has given decides ------------------------------------------------------------------------------------
+gres() { for node in n1 n2; do echo "NodeName=$node Name=gpu File=/dev/nvidia[0-1]"; done; }
+gres >/etc/slurm/gres.conf
+for node in n1 n2; do
+    on $node sh -c 'kill "$(cat /var/spool/slurmd.pid)"'
+    eventually 10 on $node sh -c '! [ -e /var/spool/slurmd.pid ]'
+    on $node slurmd
+done
+eventually 20 sh -c 'sinfo -h -o %t | grep -qx idle'
+image=10.77.0.1:5000#tools/cuda:1
+ok as alice srun -Q --gres=gpu:1 -w n1 --container-image=$image sh -c 'cuda; echo $DRIVER $SLURM_STEP_GPUS $CUDA_VISIBLE_DEVICES'
+equal "$out" $'driver of the host\n550.1 0 0'
+ok as alice srun -Q --gres=gpu:2 -N2 -n4 --container-image=$image cuda
+equal "$(sort -u <<<"$out")" 'driver of the host'
+ok as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --gpus all $cuda sh -c 'ls /dev | grep nvidia; cuda'
+equal "$out" $'nvidia0\nnvidiactl\ndriver of the host'
+fails 125 as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --gpus 2 $cuda echo started
+has "$err" 'this job has 1'
+fails 125 as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --device nvidia.com/gpu=1 $cuda echo started
+has "$err" 'this job has not been given it, but 0'
+fails 125 as alice srun -Q -w n1 skiff run --gpus all $cuda echo started
+has "$err" 'this job has no GPU'
+ok as alice srun -Q -w n1 --container-image=$image sh -c 'echo [$DRIVER]'
+equal "$out" '[]'
+ok as alice env NVIDIA_VISIBLE_DEVICES=none srun -Q --gres=gpu:1 -w n1 --container-image=$image cuda
+equal "$out" 'stub of the image'
