@@ -43,6 +43,9 @@ pub struct ContainerArgs {
     /// Variables of an environment definition file, with their values.
     #[arg(skip)]
     pub settings: Vec<(String, String)>,
+    /// Devices of such a file, by their names in CDI.
+    #[arg(skip)]
+    pub devices: Vec<String>,
     /// Mount the user's home
     #[arg(long = "container-mount-home", conflicts_with = "no_home")]
     pub home: bool,

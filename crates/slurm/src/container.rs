@@ -71,18 +71,23 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     Ok(live)
 }
 
-/// With the GPUs that the image's maker wants.
+/// With the devices that a definition names, and the GPUs that the image's maker wants.
 fn with_devices<'a>(
     facts: Facts<'a>,
     mut options: PlanOptions,
     variables: &[String],
 ) -> Result<(Facts<'a>, PlanOptions)> {
-    let Some(word) = devices::of_image(variables) else { return Ok((facts, options)) };
-    match facts.clone().with_devices(std::slice::from_ref(&word), options.asked.contain) {
+    let contain = options.asked.contain;
+    let asked = |facts: Facts<'a>, options: PlanOptions| {
+        Ok((facts.with_devices(&options.asked.mounts, contain)?, options))
+    };
+    let Some(word) = devices::of_image(variables) else { return asked(facts, options) };
+    let all = [options.asked.mounts.clone(), vec![word]].concat();
+    match facts.clone().with_devices(&all, contain) {
         // Who has no GPU need not care what is wrong with its description.
-        Err(_) if !devices::is_known_to_have_gpus() => Ok((facts, options)),
+        Err(_) if !devices::is_known_to_have_gpus() => asked(facts, options),
         found => {
-            options.asked.mounts.push(word);
+            options.asked.mounts = all;
             Ok((found?, options))
         }
     }

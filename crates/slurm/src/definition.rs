@@ -7,7 +7,7 @@ use skiff_edf::{Definition, is_file_name};
 use skiff_output as output;
 use skiff_plan::definition::{image, mount_words, read, unheard, with_surroundings};
 use skiff_runtime::environments::Environment;
-use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 use skiff_store::PREFIX;
@@ -36,11 +36,6 @@ pub fn container(submit: &SubmitArgs) -> Result<Option<ContainerArgs>> {
     }
     let found = read(&context, word)?;
     unheard(&found).iter().for_each(|line| output::note(line));
-    if let Some(device) = found.devices.first() {
-        return Err(Error::new(format!(
-            "definition {word}: device {device}: jobs get no devices by a definition yet"
-        )));
-    }
     merged(found, word, &submit.container).map(Some)
 }
 
@@ -53,6 +48,7 @@ fn merged(found: Definition, word: &str, asked: &ContainerArgs) -> Result<Contai
         workdir: asked.workdir.clone().or(found.workdir),
         entrypoint: asked.entrypoint || (found.entrypoint && !asked.no_entrypoint),
         readonly: asked.readonly || !(found.writable || asked.writable),
+        devices: found.devices,
         settings: found.env.into_iter().map(|(name, value)| (name, value.to_string())).collect(),
         ..asked.clone()
     })

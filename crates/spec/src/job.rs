@@ -134,7 +134,7 @@ pub struct JobContainer {
     /// The name under which its changes are kept as long as the job has the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<EnvName>,
-    /// `SOURCE:TARGET[:ro]`.
+    /// `SOURCE:TARGET[:ro]`; devices as on the command line of `skiff run`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
     /// Where tasks start, if not where the image says.
