@@ -4,7 +4,7 @@
 # Where the nodes reach it too.
 registry=10.77.0.1:5000
 . "$(dirname "$0")/../images/lib.sh"
-trap 'rm -rf /srv/edf /srv/data; images_cleanup' EXIT
+trap 'rm -rf /srv/edf /srv/data /etc/cdi/thing.yaml; images_cleanup' EXIT
 root=$images_tmp/root
 skeleton "$root"
 for command in hostname sort env pwd touch; do ln -sf busybox "$root/bin/$command"; done
@@ -67,6 +67,14 @@ ok as alice srun -Q --environment=job sh -c 'echo [$FROM_BASE]'
 equal "$out" '[]'
 ok as alice skiff env rm -f job
 
+# Devices, as their vendor describes them.
+mkdir -p /etc/cdi && printf 'cdiVersion: 0.6.0\nkind: skiff.test/thing\ndevices:\n- name: one\n  containerEdits: {env: [GIVEN=device]}\n' >/etc/cdi/thing.yaml
+as alice sh -c 'printf "base_environment = \"job\"\ndevices = [\"skiff.test/thing=one\"]\n" >device.toml'
+ok as alice skiff run device.toml sh -c 'echo $GIVEN'
+equal "$out" device
+ok as alice srun -Q --environment=./device.toml sh -c 'echo $GIVEN'
+equal "$out" device
+
 # Shown and checked.
 ok as alice skiff edf show job
 has "$out" '# from /home/alice/.edf/base.toml'
@@ -88,7 +96,7 @@ refused() { # TEXT MESSAGE
     has "$out" "$2" 'checked'
     fails 125 as alice skiff run wrong.toml true
     has "$err" "$2" 'run'
-    fails 1 as alice srun -Q --environment=./wrong.toml true
+    fails 125 as alice srun -Q --environment=./wrong.toml true
     has "$err" "$2" 'submitted'
 }
 refused 'imag = "x"\n' 'wrong.toml:1: there is no key "imag"'
@@ -107,7 +115,7 @@ printf 'image = "10.77.0.1:5000#tools/env:1"\nannotations.com.hooks.cxi.enabled 
 fails 125 as alice skiff run wrong.toml true
 has "$err" 'annotation com.hooks.cxi.enabled=true: nothing here acts on it'
 has "$err" 'variable A of the definition: the variable NOT_SET is not set'
-fails 1 as alice srun -Q --environment=./wrong.toml true
+fails 125 as alice srun -Q --environment=./wrong.toml true
 has "$err" 'variable A of the definition: the variable NOT_SET is not set'
 mkfifo wrong.fifo.toml && chown alice wrong.fifo.toml
 fails 125 timeout 30 setpriv --reuid alice --regid alice --init-groups env -i HOME=/home/alice PATH=/usr/bin:/bin skiff run wrong.fifo.toml true

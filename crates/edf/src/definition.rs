@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::file::{At, DefinitionFile, hint_of};
-use crate::search::Surroundings;
+use crate::search::DefinitionContext;
 use crate::template::Template;
 
 /// More files than these build upon each other by mistake.
@@ -77,15 +77,15 @@ impl Definition {
     ///
     /// # Errors
     /// What is wrong with it, or with a file that it builds upon.
-    pub fn read(word: &str, surroundings: &Surroundings<'_>) -> Result<Self, Error> {
+    pub fn read(word: &str, context: &DefinitionContext<'_>) -> Result<Self, Error> {
         let mut found = Self::default();
-        Loader { surroundings, open: vec![], read: 0 }.load(word, None, &mut found)?;
+        Loader { context, open: vec![], read: 0 }.load(word, None, &mut found)?;
         Ok(found)
     }
 }
 
 struct Loader<'a, 'b> {
-    surroundings: &'a Surroundings<'b>,
+    context: &'a DefinitionContext<'b>,
     /// The files that are being read, each because the one before builds upon it.
     open: Vec<PathBuf>,
     read: usize,
@@ -104,7 +104,7 @@ impl Loader<'_, '_> {
             hint: hint.into(),
         };
         let from = self.open.last().and_then(|path| path.parent()).map(Path::to_path_buf);
-        let found = self.surroundings.find(word, from.as_deref());
+        let found = self.context.find(word, from.as_deref());
         let (path, bytes) = found.map_err(|e| match base_of {
             Some(base) => Error { place: base.place.clone(), what: format!("base_environment: {e}"), ..e },
             None => e,
@@ -210,7 +210,7 @@ impl Loader<'_, '_> {
     }
 
     fn filled(&self, text: &At<Template>) -> Result<String, Error> {
-        let value = |name: &str| self.surroundings.text(name);
+        let value = |name: &str| self.context.text(name);
         text.value.fill(&value).map_err(|e| wrong_at(text, e.to_string(), hint_of(&e)))
     }
 }
@@ -235,7 +235,10 @@ mod tests {
             let found = files.iter().find(|(name, _)| Path::new(name) == path);
             found.map(|(_, text)| text.as_bytes().to_vec()).ok_or_else(|| ErrorKind::NotFound.into())
         };
-        Definition::read(word, &Surroundings { variable: &variable, home: "/home/alice".into(), read: &read })
+        Definition::read(
+            word,
+            &DefinitionContext { variable: &variable, home: "/home/alice".into(), read: &read },
+        )
     }
 
     fn wrong(text: &str) -> String {

@@ -1,6 +1,6 @@
 //! Environment definition files (EDF), as the container engine of the Swiss centre has them: a TOML file that says in which image a job runs,
 //! what is mounted there, and which variables are set. Read here, with the files that they build upon; nothing is started, looked up, or
-//! opened but by the caller's [`Surroundings`], and all text is foreign.
+//! opened but by the caller's [`DefinitionContext`], and all text is foreign.
 
 mod check;
 mod definition;
@@ -10,7 +10,7 @@ mod template;
 
 pub use check::KEYS;
 pub use definition::{Definition, DefinitionMount, MountKind};
-pub use search::{Surroundings, is_file_name};
+pub use search::{DefinitionContext, is_file_name};
 pub use template::{Template, TemplateError};
 
 /// No file is longer, in bytes.

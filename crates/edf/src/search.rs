@@ -13,7 +13,7 @@ const IN_HOME: &str = ".edf";
 const ENDING: &str = "toml";
 
 /// What the caller knows, and a definition may ask for.
-pub struct Surroundings<'a> {
+pub struct DefinitionContext<'a> {
     /// A variable of the user's.
     pub variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// The user's home.
@@ -22,9 +22,9 @@ pub struct Surroundings<'a> {
     pub read: &'a dyn Fn(&Path) -> std::io::Result<Vec<u8>>,
 }
 
-impl fmt::Debug for Surroundings<'_> {
+impl fmt::Debug for DefinitionContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Surroundings").field("home", &self.home).finish_non_exhaustive()
+        f.debug_struct("DefinitionContext").field("home", &self.home).finish_non_exhaustive()
     }
 }
 
@@ -34,7 +34,7 @@ pub fn is_file_name(word: &str) -> bool {
     word.contains('/') || Path::new(word).extension().is_some_and(|ending| ending == ENDING)
 }
 
-impl Surroundings<'_> {
+impl DefinitionContext<'_> {
     /// A variable as text.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         (self.variable)(name)?.into_string().ok()

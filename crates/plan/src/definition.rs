@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
-use skiff_edf::{Definition, DefinitionMount, LONGEST, MountKind, Surroundings, Template};
+use skiff_edf::{Definition, DefinitionContext, DefinitionMount, LONGEST, MountKind, Template};
 use skiff_output as output;
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Fault, Result};
@@ -17,19 +17,19 @@ use crate::{DEVICE, RootOptions, RootSource, bounded};
 /// # Errors
 /// What is wrong with it, with the line.
 pub fn read(context: &UserContext, word: &str) -> Result<Definition> {
-    with_surroundings(context, |surroundings| Definition::read(word, surroundings))
+    with_context(context, |context| Definition::read(word, context))
         .map_err(|e| Fault::new(e.to_string()).hint(e.hint))
 }
 
 /// Does something with what definitions may ask for.
-pub fn with_surroundings<T>(context: &UserContext, act: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContext<'_>) -> T) -> T {
     let variable = |name: &str| own_variable(name.as_ref());
     let read = |path: &Path| {
         let bytes = bounded::read(path)?;
         let too_long = || IoError::new(ErrorKind::FileTooLarge, format!("longer than {LONGEST} bytes"));
         (bytes.len() <= LONGEST).then_some(bytes).ok_or_else(too_long)
     };
-    act(&Surroundings { variable: &variable, home: context.home.clone(), read: &read })
+    act(&DefinitionContext { variable: &variable, home: context.home.clone(), read: &read })
 }
 
 /// A mount of a definition as the command line has it.

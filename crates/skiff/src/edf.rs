@@ -7,7 +7,7 @@ use serde::Serialize;
 use skiff_cli::EdfCommand;
 use skiff_edf::{Definition, MountKind};
 use skiff_output as output;
-use skiff_plan::definition::{image, read, unheard, with_surroundings};
+use skiff_plan::definition::{image, read, unheard, with_context};
 use skiff_spec::fault::{Fault, Result};
 use skiff_user::context::UserContext;
 
@@ -39,7 +39,7 @@ fn list(context: &UserContext, json: bool) -> Result<()> {
         Ok(found) => ListedDefinition { name, file, image: found.image, error: None },
         Err(e) => ListedDefinition { name, file, image: None, error: Some(e.message) },
     };
-    let all: Vec<_> = with_surroundings(context, |all| all.names()).into_iter().map(listed).collect();
+    let all: Vec<_> = with_context(context, |all| all.names()).into_iter().map(listed).collect();
     if json {
         return output::json(&all);
     }
@@ -62,10 +62,10 @@ struct CheckedDefinition {
 }
 
 fn check(context: &UserContext, words: &[String], json: bool) -> Result<i32> {
-    let all = || with_surroundings(context, |all| all.names()).into_iter().map(|(name, _)| name).collect();
+    let all = || with_context(context, |all| all.names()).into_iter().map(|(name, _)| name).collect();
     let words: Vec<String> = if words.is_empty() { all() } else { words.to_vec() };
     if words.is_empty() {
-        let dirs = with_surroundings(context, |all| all.directories());
+        let dirs = with_context(context, |all| all.directories());
         let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         return Err(Fault::new(format!("there are no definitions in {}", dirs.join(", ")))
             .hint("`skiff edf new` prints one to start from; a file is named with a / or with .toml"));
@@ -208,11 +208,11 @@ mod tests {
         for text in [text, all] {
             let read = |_: &Path| Ok(text.clone().into_bytes());
             let variable = |name: &str| (name == "USER").then(|| "alice".into());
-            let surroundings =
-                skiff_edf::Surroundings { variable: &variable, home: "/home/alice".into(), read: &read };
+            let context =
+                skiff_edf::DefinitionContext { variable: &variable, home: "/home/alice".into(), read: &read };
             let without_base = text.replace("base_environment = \"common\"", "");
             let read = |_: &Path| Ok(without_base.clone().into_bytes());
-            let found = Definition::read("x.toml", &skiff_edf::Surroundings { read: &read, ..surroundings });
+            let found = Definition::read("x.toml", &skiff_edf::DefinitionContext { read: &read, ..context });
             assert_eq!(found.expect("sound").image.as_deref(), Some("debian:12"), "{text}");
         }
     }

@@ -101,9 +101,10 @@ fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
     fs::write(&file, text).context(|| file.display().to_string())
 }
 
-/// Sets the variables of a container's devices for a task that Slurm has given some.
-fn set_variables(command: &mut CommandSpec, job: &SlurmJob) {
-    if !devices::has_granted() {
+/// Sets the variables of a container's devices for a task that Slurm has given some, or whose container was asked for with them.
+fn set_variables(command: &mut CommandSpec, job: &SlurmJob, container: &JobContainer) {
+    let is_device = |word: &String| matches!(devices::request(word), Ok(Some(_)));
+    if !devices::has_granted() && !container.mounts.iter().any(is_device) {
         return;
     }
     let Ok(text) = small_file::read_to_string(&job.supervisor_dir().join(VARIABLES)) else { return };
@@ -185,7 +186,7 @@ pub fn enter(
     let kept: Vec<_> =
         container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
     in_image::enter(command, entry.id, &exec);
-    set_variables(command, job);
+    set_variables(command, job, container);
     definition::set_variables(command, &templates(container)?)?;
     for (name, value) in kept {
         command.set(name, value);

@@ -5,7 +5,7 @@ use std::path::Path;
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_edf::{Definition, is_file_name};
 use skiff_output as output;
-use skiff_plan::definition::{image, mount_words, read, unheard, with_surroundings};
+use skiff_plan::definition::{image, mount_words, read, unheard, with_context};
 use skiff_runtime::environments::Environment;
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
@@ -19,7 +19,7 @@ fn is_meant(context: &UserContext, word: &str) -> Result<bool> {
         return Ok(true);
     }
     let Ok(name) = word.parse::<EnvName>() else { return Ok(false) };
-    let is_known = || with_surroundings(context, |all| all.names().iter().any(|(name, _)| name == word));
+    let is_known = || with_context(context, |all| all.names().iter().any(|(name, _)| name == word));
     Ok(!Environment::named(context, name)?.exists() && is_known())
 }
 
