@@ -1,6 +1,11 @@
 //! Keys of a description as typed values. All that is wrong is noted, with the line and the way to the key, and reading goes on.
 
+use strsim::osa_distance;
+
 use crate::node::{LinedNode, Value};
+
+/// No key that may be meant is longer, in characters.
+const LONGEST_KEY: usize = 64;
 
 /// What is wrong with a file, or keeps what it describes from being used.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -175,25 +180,10 @@ impl<'a> MapKeys<'a> {
 
 /// Which key may have been meant.
 fn nearest(key: &str, known: &[&str]) -> String {
-    let best = known.iter().map(|name| (slips(&key.to_lowercase(), &name.to_lowercase()), name)).min();
+    let key: String = key.chars().take(LONGEST_KEY).collect::<String>().to_lowercase();
+    let best = known.iter().map(|name| (osa_distance(&key, &name.to_lowercase()), name)).min();
     match best {
         Some((slips, name)) if slips <= 3 && slips < name.len() => format!("{name:?} may be meant"),
         _ => format!("the keys here are {}", known.join(", ")),
     }
-}
-
-/// How many letters have to be put in, left out or exchanged.
-fn slips(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.chars().take(64).enumerate() {
-        let mut before = line;
-        row[0] = line + 1;
-        for (at, known) in other.iter().enumerate() {
-            let exchanged = before + usize::from(letter != *known);
-            before = row[at + 1];
-            row[at + 1] = exchanged.min(before + 1).min(row[at] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

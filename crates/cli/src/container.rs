@@ -7,7 +7,7 @@ use skiff_spec::name::EnvName;
 
 #[derive(Args)]
 pub struct SubmitArgs {
-    /// Environment, or image:IMAGE
+    /// Environment, image:IMAGE, or an environment definition file: FILE.toml, or its name
     #[arg(long)]
     pub environment: Option<String>,
     /// Nodes whose changes become a snapshot: rank0, all, or a node's name
@@ -20,7 +20,7 @@ pub struct SubmitArgs {
     pub container: ContainerArgs,
 }
 
-#[derive(Args, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Default, PartialEq, Eq)]
 pub struct ContainerArgs {
     /// Prepare a job that has a script
     #[arg(long, conflicts_with = "step")]
@@ -40,6 +40,12 @@ pub struct ContainerArgs {
     /// Variables that keep the job's value where the image sets another
     #[arg(long = "container-env", value_name = "NAME", value_delimiter = ',')]
     pub variables: Vec<String>,
+    /// Variables of an environment definition file, with their values.
+    #[arg(skip)]
+    pub settings: Vec<(String, String)>,
+    /// Devices of such a file, by their names in CDI.
+    #[arg(skip)]
+    pub devices: Vec<String>,
     /// Mount the user's home
     #[arg(long = "container-mount-home", conflicts_with = "no_home")]
     pub home: bool,

@@ -300,6 +300,13 @@ const ALL: &[Examples] = &[
     ("cluster down", &[("End it:", "skiff cluster down lab")]),
     ("cluster notebook", &[("Inside a job of several nodes:", "skiff cluster notebook")]),
     ("cluster desktop", &[("Inside a job of several nodes:", "skiff cluster desktop")]),
+    ("edf list", &[("Which names has `srun --environment=`?", "skiff edf list")]),
+    (
+        "edf check",
+        &[("All that are found by name:", "skiff edf check"), ("A file:", "skiff edf check ./solver.toml")],
+    ),
+    ("edf show", &[("With what it builds upon:", "skiff edf show pytorch")]),
+    ("edf new", &[("Begin one:", "skiff edf new debian:12 > ~/.edf/solver.toml")]),
     (
         "cdi list",
         &[("The devices you may ask for:", "skiff cdi list"), ("", "skiff run --gpus 1 site/tool:1")],

@@ -21,6 +21,7 @@ pub mod complete;
 mod container;
 mod copy;
 mod depot;
+mod edf;
 mod elsewhere;
 mod env;
 mod examples;
@@ -51,6 +52,7 @@ pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use depot::DepotCommand;
+pub use edf::EdfCommand;
 pub use env::{EnvCommand, EnvNameArg, ExecArgs};
 pub use files::{may_name, named_files};
 pub use image::{
@@ -287,6 +289,9 @@ pub enum CliCommand {
     /// Inspect, prune and verify the depot, where snapshots for jobs are
     #[command(subcommand)]
     Depot(DepotCommand),
+    /// Show and check environment definition files (EDF)
+    #[command(subcommand)]
+    Edf(EdfCommand),
     /// Check this host and suggest fixes
     Doctor(OutputArgs),
     /// Remove leftovers of crashed environments and jobs on this host

@@ -221,7 +221,8 @@ fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &InstanceDi
         Of::Image(image) => RootSource::Image(image.clone()),
         Of::Host => RootSource::Host,
     };
-    of_base(context, start, options(RootOptions { source, ..asked }, record, upper))
+    let asked = RootOptions { source, ..asked }.with_definition(context)?;
+    of_base(context, start, options(asked, record, upper))
 }
 
 /// What is asked of the root.

@@ -11,6 +11,7 @@ use skiff_spec::image::ImageId;
 use skiff_spec::plan::Identity;
 use skiff_user::context::UserContext;
 
+use crate::definition::set_variables;
 use crate::inside::ProcessArgs;
 
 /// Variables that name places of the host's root, by the beginnings of their names: inside they would lead astray.
@@ -41,7 +42,7 @@ pub fn command(
 ) -> Result<CommandSpec> {
     let argv = words_of(exec, entrypoint, words);
     let mut command =
-        with_variables(context, (id, exec), inside, inside.identity_in_image(context.route()), &argv);
+        with_variables(context, (id, exec), inside, inside.identity_in_image(context.route()), &argv)?;
     if inside.workdir.is_none() && !exec.working_dir.is_empty() {
         // Docker begins a relative one at the root.
         command.cwd = Path::new("/").join(&exec.working_dir);
@@ -72,7 +73,7 @@ pub fn in_environment(
 ) -> Result<CommandSpec> {
     let shell = [OsString::from("/bin/sh")];
     let words = if words.is_empty() { &shell } else { words };
-    Ok(with_variables(context, image, inside, inside.identity(), words))
+    with_variables(context, image, inside, inside.identity(), words)
 }
 
 /// The user's variables without those of the host's root, the image's, and what they have asked for, each the stronger the later.
@@ -82,13 +83,14 @@ fn with_variables(
     inside: &ProcessArgs,
     identity: Identity,
     argv: &[OsString],
-) -> CommandSpec {
+) -> Result<CommandSpec> {
     let mut command = inside.command_as(context, identity, argv);
     enter(&mut command, id, exec);
+    set_variables(&mut command, &inside.templates)?;
     for (name, value) in inside.settings() {
         command.set(name, value);
     }
-    command
+    Ok(command)
 }
 
 /// What comes from elsewhere into an image loses what leads to places there, and gets what its maker meant. What was in this one before

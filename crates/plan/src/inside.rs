@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use skiff_edf::Template;
 use skiff_runtime::proxy::MPI_OF_ROOT;
 use skiff_sandbox::command::{CommandSpec, DEFAULT_PATH, own_env, own_variable};
 use skiff_spec::caller::ONLY_INSIDE;
@@ -32,6 +33,9 @@ pub struct ProcessArgs {
     /// Pass on no variables except TERM, the proxy variables and those named by --env
     #[arg(long)]
     pub cleanenv: bool,
+    /// The variables of an environment definition file, in which the image's may stand.
+    #[arg(skip)]
+    pub templates: Vec<(String, Template)>,
     /// Whether nobody trusts what runs there.
     #[arg(skip)]
     pub untrusted: bool,

@@ -4,6 +4,7 @@
 
 pub mod base;
 mod bounded;
+pub mod definition;
 pub mod described;
 pub mod device_words;
 pub mod devices;

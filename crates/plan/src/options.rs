@@ -151,6 +151,7 @@ impl From<&JobContainer> for RootOptions {
             step: _,
             name: _,
             variables: _,
+            settings: _,
             save: _,
             script: _,
             depot: _,

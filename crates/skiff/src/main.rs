@@ -5,6 +5,7 @@ mod commit;
 mod complete;
 mod copy;
 mod doctor;
+mod edf;
 #[cfg(test)]
 mod every_flag;
 #[cfg(test)]
@@ -195,6 +196,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Logout { server, output } => images::login::logout(&server, output.json)?,
         CliCommand::Store(command) => return images::commands::store(&command),
         CliCommand::Depot(command) => return env::depot::run(&command),
+        CliCommand::Edf(command) => return edf::run(&command),
         CliCommand::Slurm(command) => return slurm::run(&command),
         CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
         CliCommand::Exec(exec) => return named::exec(exec),

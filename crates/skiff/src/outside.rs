@@ -70,6 +70,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::Logout { .. }
         | CliCommand::Store(_)
         | CliCommand::Depot(_)
+        | CliCommand::Edf(_)
         | CliCommand::Doctor(_)
         | CliCommand::Sweep(_)
         | CliCommand::Config(_) => true,

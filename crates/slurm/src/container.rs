@@ -5,12 +5,13 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use skiff_edf::Template;
 use skiff_env::deploy::{get_image, node_name, time_limit, until_with};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::ImageOrigin;
-use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions, base, devices, in_image};
+use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions, base, definition, devices, in_image};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
@@ -70,18 +71,23 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     Ok(live)
 }
 
-/// With the GPUs that the image's maker wants.
+/// With the devices that a definition names, and the GPUs that the image's maker wants.
 fn with_devices<'a>(
     facts: Facts<'a>,
     mut options: PlanOptions,
     variables: &[String],
 ) -> Result<(Facts<'a>, PlanOptions)> {
-    let Some(word) = devices::of_image(variables) else { return Ok((facts, options)) };
-    match facts.clone().with_devices(std::slice::from_ref(&word), options.asked.contain) {
+    let contain = options.asked.contain;
+    let asked = |facts: Facts<'a>, options: PlanOptions| {
+        Ok((facts.with_devices(&options.asked.mounts, contain)?, options))
+    };
+    let Some(word) = devices::of_image(variables) else { return asked(facts, options) };
+    let all = [options.asked.mounts.clone(), vec![word]].concat();
+    match facts.clone().with_devices(&all, contain) {
         // Who has no GPU need not care what is wrong with its description.
-        Err(_) if !devices::is_known_to_have_gpus() => Ok((facts, options)),
+        Err(_) if !devices::is_known_to_have_gpus() => asked(facts, options),
         found => {
-            options.asked.mounts.push(word);
+            options.asked.mounts = all;
             Ok((found?, options))
         }
     }
@@ -95,9 +101,10 @@ fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
     fs::write(&file, text).context(|| file.display().to_string())
 }
 
-/// Sets the variables of a container's devices for a task that Slurm has given some.
-fn set_variables(command: &mut CommandSpec, job: &SlurmJob) {
-    if !devices::has_granted() {
+/// Sets the variables of a container's devices for a task that Slurm has given some, or whose container was asked for with them.
+fn set_variables(command: &mut CommandSpec, job: &SlurmJob, container: &JobContainer) {
+    let is_device = |word: &String| matches!(devices::request(word), Ok(Some(_)));
+    if !devices::has_granted() && !container.mounts.iter().any(is_device) {
         return;
     }
     let Ok(text) = small_file::read_to_string(&job.supervisor_dir().join(VARIABLES)) else { return };
@@ -180,7 +187,8 @@ pub fn enter(
     let kept: Vec<_> =
         container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
     in_image::enter(command, entry.id, &exec);
-    set_variables(command, job);
+    set_variables(command, job, container);
+    definition::set_variables(command, &templates(container)?)?;
     for (name, value) in kept {
         command.set(name, value);
     }
@@ -202,6 +210,15 @@ pub fn enter(
         command.cwd = Path::new("/").join(&exec.working_dir);
     }
     Ok(())
+}
+
+/// The variables of the definition that the job was submitted with.
+fn templates(container: &JobContainer) -> Result<Vec<(String, Template)>> {
+    let parsed = |(name, text): &(String, String)| {
+        let template = Template::parse(text).map_err(|e| Error::new(format!("variable {name}: {e}")))?;
+        Ok((name.clone(), template))
+    };
+    container.settings.iter().map(parsed).collect()
 }
 
 /// Says so if a container of this name was there, and is of another image.

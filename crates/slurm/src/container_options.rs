@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
-use skiff_plan::{self as plan, get};
+use skiff_plan::{self as plan, DEVICE, get};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobContainer, JobImage};
 use skiff_user::context::UserContext;
@@ -51,6 +51,8 @@ pub fn described(
         workdir,
         name,
         variables,
+        settings,
+        devices,
         no_home,
         root,
         entrypoint,
@@ -76,17 +78,20 @@ pub fn described(
             .hint("it takes names alone: --container-env=NAME,NAME"));
     }
     let depot = depot()?;
+    let mounts = mounts.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
+    let devices = devices.iter().map(|device| format!("{DEVICE}{device}"));
     Ok(JobContainer {
         environment,
         image,
         step,
         name: name.clone(),
-        mounts: mounts.iter().map(|text| mount(text)).collect::<Result<_>>()?,
+        mounts: mounts.into_iter().chain(devices).collect(),
         workdir: workdir.as_deref().map(|dir| utf8(&Path::new("/").join(dir))).transpose()?,
         home: !no_home,
         root: *root,
         writable: !readonly,
         entrypoint: *entrypoint,
+        settings: settings.clone(),
         variables: variables.clone(),
         save: save.as_deref().map(save::target).transpose()?,
         script: save.is_some() && *script,

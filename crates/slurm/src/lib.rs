@@ -9,6 +9,7 @@ mod broadcast;
 mod commit;
 pub mod container;
 pub mod container_options;
+mod definition;
 mod here;
 mod job;
 mod job_dirs;

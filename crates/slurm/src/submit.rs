@@ -18,7 +18,7 @@ use skiff_spec::revision::{EnvRevision, Revision};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::container_options;
+use crate::{container_options, definition};
 
 /// Prints what the plug-in needs for a job that is to run in an environment or a container; the exit code.
 pub fn submit(submit: &SubmitArgs) -> Result<i32> {
@@ -27,6 +27,10 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
         return Ok(code);
     }
     let commit = commit(submit)?;
+    if let Some(container) = definition::container(submit)? {
+        let asked = RequestedRoot::Container(&container, submit.step);
+        return describe(&UserContext::load()?, asked, commit).map(|()| 0);
+    }
     match asked(submit)? {
         RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => {
             of_this_job(&name, commit)?;

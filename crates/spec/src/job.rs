@@ -134,7 +134,7 @@ pub struct JobContainer {
     /// The name under which its changes are kept as long as the job has the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<EnvName>,
-    /// `SOURCE:TARGET[:ro]`.
+    /// `SOURCE:TARGET[:ro]`; devices as on the command line of `skiff run`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
     /// Where tasks start, if not where the image says.
@@ -148,6 +148,9 @@ pub struct JobContainer {
     pub writable: bool,
     /// Whether the image's entry point is run, with the task's program as its argument.
     pub entrypoint: bool,
+    /// Variables that an environment definition file sets, and their values, in which the image's may stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<(String, String)>,
     /// Variables whose value outside counts, whatever the image says.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<String>,

@@ -15,7 +15,7 @@ const LARGER: usize = 1088 << 10;
 /// What `malloc` aligns to.
 const ALIGNMENT: usize = 16;
 
-/// Those that nobody has.
+/// The blocks that nobody has.
 pub(super) struct SpareBlocks {
     smaller: [AtomicPtr<u8>; 8],
     larger: [AtomicPtr<u8>; 4],

@@ -22,6 +22,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("spec", "slurm-names"),
     ("erofs", ""),
     ("packages", ""),
+    ("edf", ""),
     ("cdi", ""),
     ("oci", ""),
     ("criu", ""),
@@ -42,7 +43,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("user", "sys spec site sandbox output"),
     ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
-    ("plan", "sys cdi spec oci site launch sandbox output user store runtime"),
+    ("plan", "sys cdi edf spec oci site launch sandbox output user store runtime"),
     ("cli", "spec output plan"),
     ("app", "sys spec site sandbox output user store cli"),
     (
@@ -57,10 +58,10 @@ const ARROWS: &[(&str, &str)] = &[
         "sys spec criu site ipc snapshot sandbox net output user store runtime plan cli env instance",
     ),
     ("migrate", "sys spec criu site ipc launch sandbox output user store runtime plan cli env checkpoint"),
-    ("slurm", "sys spec site ipc image launch sandbox output user store runtime plan cli env"),
+    ("slurm", "sys edf spec site ipc image launch sandbox output user store runtime plan cli env"),
     (
         "skiff",
-        "sys cdi spec oci copy site ipc registry image launch relay sandbox net output user store runtime plan cli app env build cluster instance checkpoint migrate slurm",
+        "sys cdi edf spec oci copy site ipc registry image launch relay sandbox net output user store runtime plan cli app env build cluster instance checkpoint migrate slurm",
     ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", ""),

@@ -158,8 +158,11 @@ mod tests {
     }
 
     fn model(words: &[&str]) -> Model {
-        Curve::parse_from([&["x", "--stragglers", "0", "--failures", "0", "--latency", "0", "--work", "1e15"], words].concat())
-            .model
+        Curve::parse_from(
+            [&["x", "--stragglers", "0", "--failures", "0", "--latency", "0", "--work", "1e15"], words]
+                .concat(),
+        )
+        .model
     }
 
     fn last(name: &str, model: &Model, nodes: usize) -> f64 {

@@ -1,0 +1,203 @@
+//! One file, as it stands: every value with the line that it is on.
+
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::check::meant;
+use crate::template::Template;
+use crate::{Error, TemplateError};
+
+/// Nothing is meant by more levels of annotations.
+const DEEPEST: usize = 16;
+
+/// A value, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct At<T> {
+    pub place: String,
+    pub value: T,
+}
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DefinitionFile {
+    pub bases: Vec<At<Template>>,
+    pub image: Option<At<Template>>,
+    pub mounts: Vec<At<Template>>,
+    pub env: Vec<(String, At<Template>)>,
+    pub workdir: Option<At<Template>>,
+    pub writable: Option<bool>,
+    pub entrypoint: Option<bool>,
+    pub devices: Vec<At<Template>>,
+    pub annotations: Vec<(String, At<Template>)>,
+}
+
+/// A file on its way to being understood.
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl DefinitionFile {
+    pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
+        let in_file =
+            |what: String, hint: &str| Error { place: path.display().to_string(), what, hint: hint.into() };
+        let text = std::str::from_utf8(bytes).map_err(|e| in_file(e.to_string(), "TOML is text in UTF-8"))?;
+        let reader = Reader { path, text };
+        let table = DeTable::parse(text).map_err(|e| {
+            let at = e.span().map_or(0, |span| span.start);
+            reader.wrong(
+                at,
+                e.message().trim_end().replace('\n', "; "),
+                "a definition is a TOML file: `skiff edf new` prints one",
+            )
+        })?;
+        reader.definition(table.get_ref())
+    }
+}
+
+impl Reader<'_> {
+    fn definition(&self, table: &DeTable<'_>) -> Result<DefinitionFile, Error> {
+        let mut found = DefinitionFile::default();
+        for (key, value) in table {
+            let name = &**key.get_ref();
+            match name {
+                "base_environment" => found.bases = self.list(name, value, true)?,
+                "image" => found.image = Some(self.template(name, value)?),
+                "mounts" => found.mounts = self.list(name, value, false)?,
+                "workdir" => found.workdir = Some(self.template(name, value)?),
+                "writable" => found.writable = Some(self.boolean(name, value)?),
+                "entrypoint" => found.entrypoint = Some(self.boolean(name, value)?),
+                "devices" => found.devices = self.list(name, value, false)?,
+                "env" => found.env = self.variables(value)?,
+                "annotations" => self.annotations("", value, DEEPEST, &mut found.annotations)?,
+                unknown => {
+                    let what = format!("there is no key {unknown:?}");
+                    return Err(self.wrong(key.span().start, what, &meant(unknown)));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn template(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<At<Template>, Error> {
+        match value.get_ref() {
+            DeValue::String(text) => self.parsed(value, text),
+            other => Err(self.other(name, "a text", other, value)),
+        }
+    }
+
+    fn parsed(&self, value: &Spanned<DeValue<'_>>, text: &str) -> Result<At<Template>, Error> {
+        let at = value.span().start;
+        if text.contains('\0') {
+            return Err(self.wrong(at, "a zero byte in a text".into(), "no name or value can have one"));
+        }
+        let template = Template::parse(text).map_err(|e| self.wrong(at, e.to_string(), hint_of(&e)))?;
+        Ok(At { place: self.place(at), value: template })
+    }
+
+    fn boolean(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Error> {
+        match value.get_ref() {
+            DeValue::Boolean(value) => Ok(*value),
+            other => Err(self.other(name, "true or false", other, value)),
+        }
+    }
+
+    /// A list of texts, or where that is allowed a single one.
+    fn list(
+        &self,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        may_be_one: bool,
+    ) -> Result<Vec<At<Template>>, Error> {
+        match value.get_ref() {
+            DeValue::Array(values) => values.iter().map(|value| self.template(name, value)).collect(),
+            DeValue::String(_) if may_be_one => Ok(vec![self.template(name, value)?]),
+            other => Err(self.other(name, "a list of texts", other, value)),
+        }
+    }
+
+    fn variables(&self, value: &Spanned<DeValue<'_>>) -> Result<Vec<(String, At<Template>)>, Error> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(self.other("env", "a table", value.get_ref(), value));
+        };
+        let mut found = vec![];
+        for (key, value) in table {
+            let name = &**key.get_ref();
+            if name.is_empty() || name.contains(['=', '\0']) {
+                let what = format!("{name:?} is not the name of a variable");
+                return Err(self.wrong(key.span().start, what, "a name has no = in it"));
+            }
+            found.push((name.to_owned(), self.scalar(&format!("env.{name}"), value)?));
+        }
+        Ok(found)
+    }
+
+    /// A text, or what a text can be made of.
+    fn scalar(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<At<Template>, Error> {
+        match value.get_ref() {
+            DeValue::String(text) => self.parsed(value, text),
+            DeValue::Integer(number) if number.radix() == 10 => self.parsed(value, number.as_str()),
+            DeValue::Float(number) => self.parsed(value, number.as_str()),
+            DeValue::Boolean(value_) => self.parsed(value, if *value_ { "true" } else { "false" }),
+            other => Err(self.other(name, "a text", other, value)),
+        }
+    }
+
+    /// Tables in tables, with dots between their names.
+    fn annotations(
+        &self,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        levels: usize,
+        into: &mut Vec<(String, At<Template>)>,
+    ) -> Result<(), Error> {
+        match value.get_ref() {
+            DeValue::Table(table) if levels > 0 => table.iter().try_for_each(|(key, value)| {
+                let dot = if name.is_empty() { "" } else { "." };
+                self.annotations(&format!("{name}{dot}{}", key.get_ref()), value, levels - 1, into)
+            }),
+            other if name.is_empty() => Err(self.other("annotations", "a table", other, value)),
+            _ => {
+                into.push((name.to_owned(), self.scalar(&format!("annotations.{name}"), value)?));
+                Ok(())
+            }
+        }
+    }
+
+    fn other(&self, name: &str, wanted: &str, found: &DeValue<'_>, at: &Spanned<DeValue<'_>>) -> Error {
+        let found = match found {
+            DeValue::String(_) => "a text",
+            DeValue::Integer(_) | DeValue::Float(_) => "a number",
+            DeValue::Boolean(_) => "true or false",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        self.wrong(
+            at.span().start,
+            format!("{name} is {found}, and must be {wanted}"),
+            "`skiff edf new` shows how each is written",
+        )
+    }
+
+    fn place(&self, at: usize) -> String {
+        let before = self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
+        format!("{}:{}", self.path.display(), before + 1)
+    }
+
+    fn wrong(&self, at: usize, what: String, hint: &str) -> Error {
+        Error { place: self.place(at), what, hint: hint.into() }
+    }
+}
+
+/// What to do about a text whose variables are wrong.
+pub(crate) fn hint_of(e: &TemplateError) -> &'static str {
+    match e {
+        TemplateError::Unset(_) => {
+            "${NAME:-TEXT} stands for TEXT where NAME is not set, ${NAME:-} for nothing"
+        }
+        _ => "a variable is written ${NAME}, a dollar sign before a brace $$",
+    }
+}

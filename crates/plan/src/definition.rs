@@ -1,0 +1,152 @@
+//! Environment definition files (EDF): what they say becomes what is asked of a root.
+
+use std::ffi::OsString;
+use std::io::{Error as IoError, ErrorKind};
+use std::path::Path;
+
+use skiff_edf::{Definition, DefinitionContext, DefinitionMount, LONGEST, MountKind, Template};
+use skiff_output as output;
+use skiff_sandbox::command::{CommandSpec, own_variable};
+use skiff_spec::fault::{Fault, Result};
+use skiff_user::context::UserContext;
+
+use crate::{DEVICE, RootOptions, RootSource, bounded};
+
+/// Reads a definition: of a file, or of a name that is looked up.
+///
+/// # Errors
+/// What is wrong with it, with the line.
+pub fn read(context: &UserContext, word: &str) -> Result<Definition> {
+    with_context(context, |context| Definition::read(word, context))
+        .map_err(|e| Fault::new(e.to_string()).hint(e.hint))
+}
+
+/// Does something with what definitions may ask for.
+pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContext<'_>) -> T) -> T {
+    let variable = |name: &str| own_variable(name.as_ref());
+    let read = |path: &Path| {
+        let bytes = bounded::read(path)?;
+        let too_long = || IoError::new(ErrorKind::FileTooLarge, format!("longer than {LONGEST} bytes"));
+        (bytes.len() <= LONGEST).then_some(bytes).ok_or_else(too_long)
+    };
+    act(&DefinitionContext { variable: &variable, home: context.home.clone(), read: &read })
+}
+
+/// A mount of a definition as the command line has it.
+///
+/// # Errors
+/// One that cannot be had.
+pub fn mount_words(mount: &DefinitionMount) -> Result<String> {
+    let DefinitionMount { source, target, is_read_only, kind } = mount;
+    match kind {
+        MountKind::Bind => Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" })),
+        MountKind::Squashfs => Err(Fault::new(format!("mount {source}:{target}:sqsh: files with a file system in them are not mounted yet"))
+            .hint("`skiff import FILE NAME` makes an image of it; or unpack it into a directory (unsquashfs -d DIR FILE), and mount that")),
+    }
+}
+
+/// The image that a definition names.
+///
+/// # Errors
+/// It names none.
+pub fn image(definition: &Definition, word: &str) -> Result<String> {
+    definition.image.clone().ok_or_else(|| {
+        Fault::new(format!("definition {word}: it names no image"))
+            .hint("`image = \"debian:12\"`, there or in a file of base_environment")
+    })
+}
+
+/// What of a definition nothing here acts on.
+#[must_use]
+pub fn unheard(definition: &Definition) -> Vec<String> {
+    let is_off = |value: &str| matches!(value, "" | "false" | "0" | "off");
+    let asked = definition
+        .annotations
+        .iter()
+        .filter(|(name, value)| name.starts_with("com.hooks.") && !is_off(value));
+    asked.map(|(name, value)| format!("annotation {name}={value}: nothing here acts on it")).collect()
+}
+
+impl RootOptions {
+    /// With what a definition says, if it is one that was named in the place of an image. What else was said is stronger.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn with_definition(self, context: &UserContext) -> Result<Self> {
+        let word = match &self.source {
+            RootSource::Image(word) if is_definition(word) => word.clone(),
+            _ => return Ok(self),
+        };
+        let found = read(context, &word)?;
+        unheard(&found).iter().for_each(|line| output::note(line));
+        let mounts = found.mounts.iter().map(mount_words).collect::<Result<Vec<_>>>()?;
+        let devices = found.devices.iter().map(|device| format!("{DEVICE}{device}")).collect();
+        let mut inside = self.inside;
+        inside.workdir = inside.workdir.or_else(|| found.workdir.clone());
+        inside.templates = found.env.clone().into_iter().collect();
+        Ok(Self {
+            source: RootSource::Image(image(&found, &word)?),
+            entrypoint: self.entrypoint.or_else(|| (!found.entrypoint).then(OsString::new)),
+            mounts: [mounts, devices, self.mounts].concat(),
+            writable: self.writable || found.writable,
+            inside,
+            ..self
+        })
+    }
+}
+
+/// Whether a word in the place of an image is a definition.
+#[must_use]
+pub fn is_definition(word: &str) -> bool {
+    Path::new(word).extension().is_some_and(|ending| ending == "toml")
+}
+
+/// Sets the variables of a definition, in which those count that the command has by now: the user's, and the image's over them. One that
+/// is empty is unset.
+///
+/// # Errors
+/// One that stands in another's value, and is not set.
+pub fn set_variables(command: &mut CommandSpec, templates: &[(String, Template)]) -> Result<()> {
+    // All are filled in before the first is set: they do not count for each other.
+    let value = |name: &str| {
+        let set = command.var(name).map(OsString::from).or_else(|| own_variable(name.as_ref()));
+        set.and_then(|value| value.into_string().ok())
+    };
+    let filled = |(name, template): &(String, Template)| {
+        let filled = template.fill(&value).map_err(|e| {
+            Fault::new(format!("variable {name} of the definition: {e}"))
+                .hint("variables of the user's and of the image's may stand there; ${NAME:-TEXT} stands for TEXT where NAME is not set")
+        });
+        Ok((name.clone(), filled?))
+    };
+    let filled = templates.iter().map(filled).collect::<Result<Vec<_>>>()?;
+    for (name, value) in filled {
+        match value.is_empty() {
+            true => command.env.retain(|(set, _)| *set != *name),
+            false => command.set(&name, value),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_a_definition_count_what_the_image_has() {
+        let mut command = CommandSpec::default();
+        command.set("PATH", "/image/bin");
+        command.set("GONE", "x");
+        let templates = [("A", "1"), ("PATH", "/opt/bin:${PATH}"), ("GONE", ""), ("B", "${A:-none}")];
+        let templates =
+            templates.map(|(name, text)| (name.to_owned(), Template::parse(text).expect("sound")));
+        set_variables(&mut command, &templates).expect("set");
+        let set = |name: &str| command.var(name).map(|value| value.to_string_lossy().into_owned());
+        assert_eq!(set("PATH").as_deref(), Some("/opt/bin:/image/bin"));
+        assert_eq!((set("A").as_deref(), set("B").as_deref(), set("GONE")), (Some("1"), Some("none"), None));
+        let unset = [("A".to_owned(), Template::parse("${NOT_SET_ANYWHERE}").expect("sound"))];
+        let e = set_variables(&mut command, &unset).expect_err("not set");
+        assert_eq!(e.message, "variable A of the definition: the variable NOT_SET_ANYWHERE is not set");
+    }
+}

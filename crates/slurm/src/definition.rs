@@ -1,0 +1,87 @@
+//! At submission: what an environment definition file says becomes the words of `--container-...`; those that were given are stronger.
+
+use std::path::Path;
+
+use skiff_cli::{ContainerArgs, SubmitArgs};
+use skiff_edf::{Definition, is_file_name};
+use skiff_output as output;
+use skiff_plan::definition::{image, mount_words, read, unheard, with_context};
+use skiff_runtime::environments::Environment;
+use skiff_spec::fault::Result;
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::inside;
+use skiff_store::PREFIX;
+use skiff_user::context::UserContext;
+
+/// Whether a word means a definition: a file, or a name that no environment of the user's has and a definition does.
+fn is_meant(context: &UserContext, word: &str) -> Result<bool> {
+    if is_file_name(word) {
+        return Ok(true);
+    }
+    let Ok(name) = word.parse::<EnvName>() else { return Ok(false) };
+    let is_known = || with_context(context, |all| all.names().iter().any(|(name, _)| name == word));
+    Ok(!Environment::named(context, name)?.exists() && is_known())
+}
+
+/// What a definition and the words beside it ask for together; nothing if none is meant.
+pub fn container(submit: &SubmitArgs) -> Result<Option<ContainerArgs>> {
+    let named = submit.environment.as_deref().filter(|word| !word.starts_with(PREFIX));
+    // In a job there are no environments, and the user's definitions may not be looked up.
+    let Some(word) = named.filter(|word| is_file_name(word) || !Path::new(inside::PROGRAM).exists()) else {
+        return Ok(None);
+    };
+    let context = UserContext::load_silently()?;
+    if !is_meant(&context, word)? {
+        return Ok(None);
+    }
+    let found = read(&context, word)?;
+    unheard(&found).iter().for_each(|line| output::note(line));
+    merged(found, word, &submit.container).map(Some)
+}
+
+fn merged(found: Definition, word: &str, asked: &ContainerArgs) -> Result<ContainerArgs> {
+    let named = asked.image.clone().map_or_else(|| image(&found, word), Ok)?;
+    let mounts = found.mounts.iter().map(mount_words).collect::<Result<Vec<_>>>()?;
+    Ok(ContainerArgs {
+        image: Some(named),
+        mounts: [mounts, asked.mounts.clone()].concat(),
+        workdir: asked.workdir.clone().or(found.workdir),
+        entrypoint: asked.entrypoint || (found.entrypoint && !asked.no_entrypoint),
+        readonly: asked.readonly || !(found.writable || asked.writable),
+        devices: found.devices,
+        settings: found.env.into_iter().map(|(name, value)| (name, value.to_string())).collect(),
+        ..asked.clone()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_beside_a_definition_is_stronger() {
+        let found = Definition {
+            image: Some("debian:12".into()),
+            workdir: Some("/w".into()),
+            writable: false,
+            ..Definition::default()
+        };
+        let alone = merged(found.clone(), "x", &ContainerArgs::default()).expect("sound");
+        assert_eq!(
+            (alone.image.as_deref(), alone.readonly, alone.entrypoint),
+            (Some("debian:12"), true, true)
+        );
+        let asked = ContainerArgs {
+            image: Some("ubuntu".into()),
+            workdir: Some("/v".into()),
+            writable: true,
+            no_entrypoint: true,
+            ..ContainerArgs::default()
+        };
+        let both = merged(found, "x", &asked).expect("sound");
+        assert_eq!((both.image.as_deref(), both.readonly, both.entrypoint), (Some("ubuntu"), false, false));
+        assert_eq!(both.workdir.as_deref(), Some(Path::new("/v")));
+        let none = merged(Definition::default(), "x", &ContainerArgs::default());
+        assert!(none.expect_err("no image").message.contains("it names no image"));
+    }
+}

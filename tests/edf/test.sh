@@ -1,0 +1,124 @@
+# takes: 25
+# Environment definition files: by skiff run, by Slurm's commands, shown and checked.
+. "$(dirname "$0")/../lib.sh"
+# Where the nodes reach it too.
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+trap 'rm -rf /srv/edf /srv/data /etc/cdi/thing.yaml; images_cleanup' EXIT
+root=$images_tmp/root
+skeleton "$root"
+for command in hostname sort env pwd touch; do ln -sf busybox "$root/bin/$command"; done
+mkdir "$root/opt" "$root/data"
+printf '#!/bin/sh\necho tool of the image\n' >"$root/opt/tool" && chmod 755 "$root/opt/tool"
+printf '#!/bin/sh\nexport ENTERED=yes\nexec "$@"\n' >"$root/opt/entry" && chmod 755 "$root/opt/entry"
+start_registry
+make_store
+node_stores
+push tools/env:1 "$root" --config '{"Entrypoint":["/opt/entry"],"Env":["PATH=/opt:/usr/bin:/bin","OF=image"],"WorkingDir":"/"}'
+cd /home/alice
+mkdir -p /srv/data && echo shared >/srv/data/file
+as alice mkdir -p .edf
+as alice sh -c 'cat >.edf/base.toml' <<X
+image = "10.77.0.1:5000#tools/env:1"
+mounts = ["/srv/data:/data"]
+[env]
+FROM_BASE = "yes"
+OF = "base"
+X
+as alice sh -c 'cat >.edf/job.toml' <<'X'
+base_environment = "base"
+mounts = ["/srv/data:/mine/${USER}:ro"]
+workdir = "/data"
+[env]
+OF = "definition over ${OF}"
+PATH = "/added:${PATH}"
+GONE = ""
+X
+show='echo "$OF|$FROM_BASE|${GONE-unset}|$ENTERED|$PATH"; pwd; cat file /mine/alice/file'
+want=$'definition over image|yes|unset|yes|/added:/opt:/usr/bin:/bin\n/data\nshared\nshared'
+
+# The same by a file and by a name, here and in jobs.
+ok as alice env GONE=x skiff run .edf/job.toml sh -c "$show"
+equal "$out" "$want"
+for definition in job ./.edf/job.toml /home/alice/.edf/job.toml; do
+    ok as alice env GONE=x srun -Q --environment=$definition sh -c "$show"
+    equal "$out" "$want" "$definition"
+done
+ok as alice srun -Q -N2 --environment=job hostname
+equal "$(sort <<<"$out")" $'n1\nn2'
+printf '#!/bin/sh\ntool; srun -Q sh -c "echo \\$FROM_BASE"\n' >batch && chmod 755 batch
+ok as alice sbatch -Q --wait --output=batch.out --environment=job ./batch
+equal "$(cat batch.out)" $'tool of the image\nyes'
+
+# What is said beside it is stronger; files that a site has, by EDF_PATH.
+ok as alice skiff run -w / -e OF=mine -v /srv/data:/mine/alice .edf/job.toml sh -c 'echo $OF; pwd; touch /mine/alice/x 2>&1 | grep -c denied'
+equal "$out" $'mine\n/\n1'
+ok as alice srun -Q --environment=job --container-workdir=/opt --no-container-entrypoint sh -c 'pwd; echo [$ENTERED]'
+equal "$out" $'/opt\n[]'
+mkdir -p /srv/edf && printf 'base_environment = "/home/alice/.edf/base.toml"\nwritable = false\nentrypoint = false\n' >/srv/edf/site.toml
+fails 1 as alice env EDF_PATH=/srv/edf srun -Q --environment=site touch /new
+has "$err" 'Read-only file system'
+ok as alice env EDF_PATH=/srv/edf skiff edf list
+equal "$(xargs <<<"$out")" 'NAME IMAGE FILE site 10.77.0.1:5000#tools/env:1 /srv/edf/site.toml'
+
+# An environment of the user's that is called so comes first.
+ok as alice skiff env create job
+ok as alice srun -Q --environment=job sh -c 'echo [$FROM_BASE]'
+equal "$out" '[]'
+ok as alice skiff env rm -f job
+
+# Devices, as their vendor describes them.
+mkdir -p /etc/cdi && printf 'cdiVersion: 0.6.0\nkind: skiff.test/thing\ndevices:\n- name: one\n  containerEdits: {env: [GIVEN=device]}\n' >/etc/cdi/thing.yaml
+as alice sh -c 'printf "base_environment = \"job\"\ndevices = [\"skiff.test/thing=one\"]\n" >device.toml'
+ok as alice skiff run device.toml sh -c 'echo $GIVEN'
+equal "$out" device
+ok as alice srun -Q --environment=./device.toml sh -c 'echo $GIVEN'
+equal "$out" device
+
+# Shown and checked.
+ok as alice skiff edf show job
+has "$out" '# from /home/alice/.edf/base.toml'
+has "$out" '"/srv/data:/mine/alice:ro"'
+has "$out" 'PATH = "/added:${PATH}"'
+ok as alice skiff edf show --json job
+equal "$(json "$out" 'd["workdir"]')" /data
+ok as alice skiff edf check
+equal "$out" $'base: sound\njob: sound'
+as alice sh -c 'skiff edf new 10.77.0.1:5000/tools/env:1 >new.toml'
+ok as alice skiff edf check ./new.toml
+ok as alice skiff run new.toml tool
+equal "$out" 'tool of the image'
+
+# What is wrong is said at once, with its line.
+refused() { # TEXT MESSAGE
+    printf "$1" >wrong.toml && chown alice wrong.toml
+    fails 1 as alice skiff edf check ./wrong.toml
+    has "$out" "$2" 'checked'
+    fails 125 as alice skiff run wrong.toml true
+    has "$err" "$2" 'run'
+    fails 125 as alice srun -Q --environment=./wrong.toml true
+    has "$err" "$2" 'submitted'
+}
+refused 'imag = "x"\n' 'wrong.toml:1: there is no key "imag"'
+refused '\nimage = "${NOT_SET}"\n' 'wrong.toml:2: the variable NOT_SET is not set'
+refused 'base_environment = "wrong.toml"\n' 'builds upon itself'
+refused 'writable = true\n' 'it names no image'
+printf 'image = "10.77.0.1:5000#tools/env:1"\nmounts = ["/nowhere:/x"]\n' >wrong.toml
+fails 1 as alice skiff edf check ./wrong.toml
+has "$out" '/nowhere: No such file'
+fails 125 as alice skiff run wrong.toml true
+has "$err" '/nowhere'
+printf 'image = "10.77.0.1:5000#tools/env:1"\nmounts = ["/a.sqsh:/x:sqsh"]\n' >wrong.toml
+fails 125 as alice skiff run wrong.toml true
+has "$err" 'skiff import FILE NAME'
+printf 'image = "10.77.0.1:5000#tools/env:1"\nannotations.com.hooks.cxi.enabled = "true"\nenv.A = "${NOT_SET}"\n' >wrong.toml
+fails 125 as alice skiff run wrong.toml true
+has "$err" 'annotation com.hooks.cxi.enabled=true: nothing here acts on it'
+has "$err" 'variable A of the definition: the variable NOT_SET is not set'
+fails 125 as alice srun -Q --environment=./wrong.toml true
+has "$err" 'variable A of the definition: the variable NOT_SET is not set'
+mkfifo wrong.fifo.toml && chown alice wrong.fifo.toml
+fails 125 timeout 30 setpriv --reuid alice --regid alice --init-groups env -i HOME=/home/alice PATH=/usr/bin:/bin skiff run wrong.fifo.toml true
+has "$err" 'nothing has come of it in time'
+fails 125 as alice skiff run none.toml true
+has "$err" 'none.toml: No such file'
