@@ -11,7 +11,9 @@ use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::ImageOrigin;
-use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions, base, definition, devices, in_image};
+use skiff_plan::{
+    self as plan, Facts, PlanOptions, RootOptions, base, definition, device_words, devices, in_image,
+};
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
@@ -103,7 +105,7 @@ fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
 
 /// Sets the variables of a container's devices for a task that Slurm has given some, or whose container was asked for with them.
 fn set_variables(command: &mut CommandSpec, job: &SlurmJob, container: &JobContainer) {
-    let is_device = |word: &String| matches!(devices::request(word), Ok(Some(_)));
+    let is_device = |word: &String| matches!(device_words::request(word), Ok(Some(_)));
     if !devices::has_granted() && !container.mounts.iter().any(is_device) {
         return;
     }

@@ -82,6 +82,6 @@ mod tests {
         assert_eq!((both.image.as_deref(), both.readonly, both.entrypoint), (Some("ubuntu"), false, false));
         assert_eq!(both.workdir.as_deref(), Some(Path::new("/v")));
         let none = merged(Definition::default(), "x", &ContainerArgs::default());
-        assert!(none.expect_err("no image").message.contains("it names no image"));
+        assert!(none.err().expect("no image").message.contains("it names no image"));
     }
 }
