@@ -91,8 +91,10 @@ fn a_file_with_another_content() {
         (b"/list".to_vec(), replacement("base\n", Some((1000, 5)))),
         (b"/emptied".to_vec(), replacement("", None)),
     ];
-    let filter = RootFilter { leave_out: &|_, _| false, replaced: &replaced.into() };
-    of_filtered_root((root.as_fd(), "root"), filter, image.as_fd(), (room.as_fd(), "room")).unwrap();
+    let filter = RootFilter { leave_out: &|_, _| false, replaced: &replaced.into(), unreadable: None };
+    let mut watch = |_| true;
+    of_filtered_root((root.as_fd(), "root"), filter, image.as_fd(), (room.as_fd(), "room"), &mut watch)
+        .unwrap();
     let seen = of_image(Path::new(&format!("/proc/self/fd/{}", image.as_raw_fd())));
     let mut expected = of_directory(dir.path());
     let list = &seen[&b"/list"[..]];

@@ -1,7 +1,7 @@
 //! The files of a running container as an image, for whoever wants to keep them as they are at this moment.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -45,6 +45,24 @@ pub struct RootFilter<'a> {
     pub leave_out: LeaveOut<'a>,
     /// Files that have another content, by their paths.
     pub replaced: &'a BTreeMap<Vec<u8>, OtherContent>,
+    /// Told of each file, or directory, that this process may not read: the one is left out, the other empty. Without it that is an error.
+    pub unreadable: Option<&'a dyn Fn(&[u8])>,
+}
+
+impl<'a> RootFilter<'a> {
+    /// Files have their own content, and must be readable.
+    fn plain(leave_out: LeaveOut<'a>, replaced: &'a BTreeMap<Vec<u8>, OtherContent>) -> Self {
+        RootFilter { leave_out, replaced, unreadable: None }
+    }
+}
+
+/// How much of a root there is, as far as it has been looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RootSize {
+    /// Files, directories and what else has a name.
+    pub files: u64,
+    /// Bytes of files without their holes, roughly; of a file with several names once.
+    pub bytes: u64,
 }
 
 /// Writes all that is on the mount `root` into `image`, an empty file: an EROFS image. What is mounted in it is not part of it; nor are
@@ -58,15 +76,12 @@ pub fn of_root(
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
-    of_filtered_root(
-        (root, name),
-        RootFilter { leave_out, replaced: &BTreeMap::new() },
-        image,
-        (room, room_name),
-    )
+    let replaced = BTreeMap::new();
+    let filter = RootFilter::plain(leave_out, &replaced);
+    of_filtered_root((root, name), filter, image, (room, room_name), &mut |_| true)
 }
 
-/// The same with other contents for some files.
+/// The same but for what the filter says. `watch` is told of each piece how many bytes have been read, and gives whether to go on.
 ///
 /// # Errors
 /// As [`of_root`].
@@ -75,9 +90,27 @@ pub fn of_filtered_root(
     filter: RootFilter<'_>,
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
+    watch: &mut dyn FnMut(u64) -> bool,
 ) -> Result<()> {
-    let root = Root { root, name, filter, numbers: RefCell::default(), own: None };
-    convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
+    let root = Root::new((root, name), filter);
+    convert(&root, job(name, image, (room, room_name), watch)).map(drop)
+}
+
+/// How much such an image would hold.
+///
+/// # Errors
+/// Something cannot be looked at.
+pub fn survey((root, name): (BorrowedFd<'_>, &str), filter: RootFilter<'_>) -> Result<RootSize> {
+    let root = Root::new((root, name), filter);
+    let mut known = HashSet::new();
+    let mut ahead = vec![root.root()?.file];
+    while let Some(directory) = ahead.pop() {
+        let children = root.children(&directory)?.into_iter().map(|(_, child)| child);
+        let below = children.filter(|child| matches!(child.kind, ForeignFileType::Directory));
+        // One that was moved meanwhile has been met where it was.
+        ahead.extend(below.filter(|child| known.insert(child.number)).map(|child| child.file));
+    }
+    Ok(root.seen())
 }
 
 /// The same for a user's own directory with the files of a root. What belongs to the user there belongs to root in the image, as whoever unpacked
@@ -91,12 +124,13 @@ pub fn of_directory(
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
     let own = Some((getuid().as_raw(), getgid().as_raw()));
-    let filter = RootFilter { leave_out: &|_, _| false, replaced: &BTreeMap::new() };
-    let root = Root { root, name, filter, numbers: RefCell::default(), own };
+    let replaced = BTreeMap::new();
+    let filter = RootFilter::plain(&|_, _| false, &replaced);
+    let root = Root { own, ..Root::new((root, name), filter) };
     convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
 }
 
-fn job<'a>(
+pub(super) fn job<'a>(
     source: &'a str,
     image: BorrowedFd<'a>,
     (scratch, scratch_name): (BorrowedFd<'a>, &'a str),
@@ -106,7 +140,7 @@ fn job<'a>(
     ConversionJob { image, name: scratch_name, source, scratch, scratch_name, limits, watch }
 }
 
-struct Root<'a> {
+pub(super) struct Root<'a> {
     root: BorrowedFd<'a>,
     name: &'a str,
     filter: RootFilter<'a>,
@@ -114,13 +148,25 @@ struct Root<'a> {
     numbers: RefCell<HashMap<(u64, u64), u64>>,
     /// The user and group who are root in the image.
     own: Option<(u32, u32)>,
+    seen: Cell<RootSize>,
 }
 
 /// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
-type Path = Vec<u8>;
+pub(super) type Path = Vec<u8>;
+
+impl<'a> Root<'a> {
+    pub(super) fn new((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
+        Root { root, name, filter, numbers: RefCell::default(), own: None, seen: Cell::default() }
+    }
+
+    /// What has been found so far.
+    pub(super) fn seen(&self) -> RootSize {
+        self.seen.get()
+    }
+}
 
 impl Root<'_> {
-    fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    pub(super) fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let path = match path.strip_prefix(b"/") {
             Some(path) => OsStr::from_bytes(path),
             None => OsStr::new("."),
@@ -134,7 +180,22 @@ impl Root<'_> {
         }
     }
 
-    fn shown(&self, path: &[u8]) -> String {
+    /// Whether what this process may not read is left out.
+    fn skips(&self, path: &[u8], why: Errno) -> bool {
+        let tell = self.filter.unreadable.filter(|_| matches!(why, Errno::ACCESS | Errno::PERM));
+        tell.map(|tell| tell(path)).is_some()
+    }
+
+    /// Whether a file is one that is left out for that. What others may read is only found out when it is read.
+    fn is_unreadable(&self, file: &ForeignFile<Path>) -> bool {
+        let may_be = matches!(file.kind, ForeignFileType::File)
+            && file.attributes.mode & 0o004 == 0
+            && self.filter.unreadable.is_some()
+            && !self.filter.replaced.contains_key(&file.file);
+        may_be && self.open(&file.file, OFlags::NONBLOCK).is_err_and(|why| self.skips(&file.file, why))
+    }
+
+    pub(super) fn shown(&self, path: &[u8]) -> String {
         format!("{}:{}", self.name, path.escape_ascii())
     }
 
@@ -178,6 +239,7 @@ impl Foreign for Root<'_> {
         let about = || self.shown(directory);
         let dir = match self.open(directory, OFlags::DIRECTORY) {
             Err(Errno::NOENT) => return Ok(vec![]),
+            Err(why) if self.skips(directory, why) => return Ok(vec![]),
             dir => dir.on("open", about())?,
         };
         let mut names = vec![];
@@ -196,17 +258,21 @@ impl Foreign for Root<'_> {
         let mut children = vec![];
         for name in names {
             let path = [directory, &b"/"[..], &name].concat();
-            match self.child(&dir, &name, path) {
+            match self.child(&dir, &name, path.clone()) {
                 // Another process has removed it since.
                 Err(Error::Io(SystemError { source: Errno::NOENT, .. })) => {}
+                // A directory that lets its names be read, and nothing else.
+                Err(Error::Io(SystemError { source, .. })) if self.skips(&path, source) => {}
                 child => {
-                    let child = child?;
+                    let (child, bytes) = child?;
                     let target = if let ForeignFileType::Symlink(target) = &child.kind {
                         Some(&target[..])
                     } else {
                         None
                     };
-                    if !(self.filter.leave_out)(&child.file, target) {
+                    if !(self.filter.leave_out)(&child.file, target) && !self.is_unreadable(&child) {
+                        let RootSize { files, bytes: before } = self.seen.get();
+                        self.seen.set(RootSize { files: files + 1, bytes: before + bytes });
                         children.push((name.into_boxed_slice(), child));
                     }
                 }
@@ -220,7 +286,12 @@ impl Foreign for Root<'_> {
         if let Some(OtherContent { content, .. }) = self.filter.replaced.get(file) {
             return if content.is_empty() { Ok(()) } else { each(FilePiece::Data(content)) };
         }
-        let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
+        let opened = match self.open(file, OFlags::NONBLOCK) {
+            // For whoever reads a root that may change it is gone.
+            Err(why) if self.skips(file, why) => Err(Errno::NOENT),
+            opened => opened,
+        };
+        let opened = opened.on("open", about())?;
         let stat = fstat(&opened).on("look at", about())?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(SystemError::new("open", about(), Errno::NOENT).into());
@@ -256,7 +327,8 @@ impl Foreign for Root<'_> {
 }
 
 impl Root<'_> {
-    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<ForeignFile<Path>> {
+    /// A file of a directory, and how many bytes it adds to those that are known.
+    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<(ForeignFile<Path>, u64)> {
         let about = || self.shown(&path);
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).on("look at", about())?;
         let xattrs = xattrs(dir, name).on("read the attributes of", about())?;
@@ -277,12 +349,18 @@ impl Root<'_> {
                 return Err(Error::Foreign { object: about(), why, hint: None });
             }
         };
+        let is_known = || self.numbers.borrow().contains_key(&(stat.st_dev, stat.st_ino));
+        let is_again = stat.st_nlink > 1 && is_known();
+        let bytes = match kind {
+            ForeignFileType::File if !is_again => (stat.st_size as u64).min(stat.st_blocks as u64 * 512),
+            _ => 0,
+        };
         let replaced = self.filter.replaced.get(&path).and_then(|replacement| replacement.mtime);
         let mut found = self.found(path, &stat, xattrs, kind);
         if let (Some((seconds, nanoseconds)), ForeignFileType::File) = (replaced, &found.kind) {
             (found.attributes.mtime, found.attributes.mtime_nsec) = (seconds, nanoseconds);
         }
-        Ok(found)
+        Ok((found, bytes))
     }
 }
 
