@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use serde::{Deserialize, Serialize};
 use skiff_image::changes::ChangesLabels;
-use skiff_image::export::changes::{ChangesInput, UpperMarks, WrittenChanges, of_changes, survey};
+use skiff_image::export::changes::{CommittedUpper, UpperMarks, WrittenChanges, of_changes, survey};
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::marks;
@@ -79,7 +79,7 @@ pub struct HostChanges<'a> {
 }
 
 impl<'a> HostChanges<'a> {
-    /// Those of an environment over the host's root.
+    /// Reads what the host's root is that the environment stands on.
     ///
     /// # Errors
     /// What the host's packages are cannot be read.
@@ -110,7 +110,7 @@ impl<'a> HostChanges<'a> {
 
     fn with_input(
         &self,
-        act: impl FnOnce(&ChangesInput<'_>) -> Result<WrittenChanges>,
+        act: impl FnOnce(&CommittedUpper<'_>) -> Result<WrittenChanges>,
     ) -> Result<ImageContents> {
         let upper = self.env.dir.join("upper");
         let own = own_view(self.context, Base::Host)?;
@@ -120,7 +120,7 @@ impl<'a> HostChanges<'a> {
             let name = self.env.name.as_str();
             let (upper, base, texts) = (upper.as_fd(), base.as_fd(), &self.texts);
             let WrittenChanges { files, bytes, skipped } =
-                act(&ChangesInput { upper, name, base, marks, texts })?;
+                act(&CommittedUpper { upper, name, base, marks, texts })?;
             let skipped = skipped.iter().map(|path| show(path)).collect();
             Ok(ImageContents { files, bytes, skipped, ..ImageContents::default() })
         })

@@ -2,7 +2,7 @@
 //!
 //! To registries and other programs it is an image as any, with one layer. What is removed is a whiteout there, as OCI layers have them: an empty
 //! file `.wh.NAME`, and `.wh..wh..opq` in a directory that hides the base's. Below the layer there is nothing that it could hide, so an image's
-//! file has these names as files of their own. What else must be known of the base is in [`TEXTS`].
+//! file has these names as files of their own. What else must be known of the base is in `/.skiff/base`.
 
 use std::collections::BTreeMap;
 

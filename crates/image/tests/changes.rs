@@ -16,7 +16,7 @@ use serde_json::json;
 use skiff_image::assemble::{AssemblyJob, AssemblyProgress, ImageLimits, assemble};
 use skiff_image::changes::ChangesLabels;
 use skiff_image::export::OpenImage;
-use skiff_image::export::changes::{ChangesInput, UpperMarks, WrittenChanges, of_changes, survey};
+use skiff_image::export::changes::{CommittedUpper, UpperMarks, WrittenChanges, of_changes, survey};
 use skiff_image::spill::new_file;
 
 /// What stands for an attribute that hides the base's directory.
@@ -40,7 +40,7 @@ fn image_of(
     let [upper, base, room] = [upper, base, room.path()].map(|path| File::open(path).unwrap());
     let image = new_file(room.as_fd(), "room").unwrap();
     let marks = UpperMarks { is_opaque: &hides, names: &[b".wh..opq"] };
-    let input = ChangesInput { upper: upper.as_fd(), name: "dev", base: base.as_fd(), marks, texts };
+    let input = CommittedUpper { upper: upper.as_fd(), name: "dev", base: base.as_fd(), marks, texts };
     let looked = survey(&input)?;
     let written = of_changes(&input, image.as_fd(), (room.as_fd(), "room"), &mut |_| true)?;
     assert_eq!(looked, written, "what is looked at is what is written");

@@ -266,8 +266,7 @@ impl ContainerRoot<'_> {
             let replacement =
                 |list: &CleanedList| OtherContent { content: list.text.clone().into(), mtime: list.mtime };
             let replaced = cleaned.iter().map(|(path, list)| (path.clone(), replacement(list))).collect();
-            let filter = RootFilter { leave_out: &leave_out, replaced: &replaced, unreadable: None };
-            act((all.as_fd(), self.name), filter)
+            act((all.as_fd(), self.name), RootFilter::plain(&leave_out, &replaced))
         })
     }
 }

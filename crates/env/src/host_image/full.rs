@@ -30,14 +30,18 @@ use crate::base_view::open_dir;
 
 /// Directories whose content is of a running system, or somebody's own, and no part of an image. They are empty in it.
 const EMPTY: [&str; 8] = ["/boot", "/dev", "/home", "/proc", "/run", "/sys", "/tmp", "/var/tmp"];
+/// Of these, such as everybody needs to write to. Inside, other directories are mounted there.
+const MODES: [(&str, u16); 2] = [("/tmp", 0o1777), ("/var/tmp", 0o1777)];
 /// Files that a file system has for itself.
 const LEFT_OUT: [&str; 1] = ["/lost+found"];
 /// The host's own logs say who has been on it; what the environment has there are its own.
 const LOGS: &str = "/var/log";
 /// What tells one system from another, empty until the system begins (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
+/// Makes a list of passwords of one of accounts.
+type LockAccounts = fn(&str) -> String;
 /// Lists of passwords, each with the list of its accounts.
-const PASSWORDS: [(&str, &str, fn(&str) -> String); 2] =
+const PASSWORDS: [(&str, &str, LockAccounts); 2] =
     [("/etc/shadow", "/etc/passwd", locked::shadow), ("/etc/gshadow", "/etc/group", locked::gshadow)];
 /// A longer list of accounts is not read, in bytes.
 const LONGEST_LIST: u64 = 8 << 20;
@@ -109,10 +113,14 @@ impl<'a> HostRoot<'a> {
             let (upper, host) = (open_dir(&self.upper)?, open_dir(Path::new("/"))?);
             let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), self);
             let replaced = judge.replaced()?;
+            let leave_out = |path: &[u8], target: Option<&[u8]>| judge.leaves_out(path, target);
+            let is_upper = |path: &[u8]| judge.is_changed(path);
             let filter = RootFilter {
-                leave_out: &|path, target| judge.leaves_out(path, target),
-                replaced: &replaced,
                 unreadable: Some(&|_| ()),
+                modes: &MODES,
+                // Without the helper the root is fuse-overlayfs's.
+                is_upper: self.is_judged.then_some(&is_upper),
+                ..RootFilter::plain(&leave_out, &replaced)
             };
             act(&judge, filter)
         })

@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use skiff_erofs::tree::{Attributes, XattrsId};
 
-use super::root::{Path, Root, RootFilter, job};
+use super::root::{Path, ReadRoot, RootFilter, job};
 use crate::changes::{OPAQUE, TEXTS, WHITEOUT, is_mark};
 use crate::convert::{Children, FilePiece, Foreign, ForeignFile, ForeignFileType, convert};
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ pub struct UpperMarks<'a> {
 }
 
 /// What of an environment becomes an image.
-pub struct ChangesInput<'a> {
+pub struct CommittedUpper<'a> {
     /// The upper.
     pub upper: BorrowedFd<'a>,
     /// Name of the environment, for messages.
@@ -53,7 +53,7 @@ pub struct WrittenChanges {
 /// # Errors
 /// The upper has a name that in a layer means something else, it cannot be read, or the image not be written.
 pub fn of_changes(
-    input: &ChangesInput<'_>,
+    input: &CommittedUpper<'_>,
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
     watch: &mut dyn FnMut(u64) -> bool,
@@ -68,7 +68,7 @@ pub fn of_changes(
 ///
 /// # Errors
 /// As [`of_changes`].
-pub fn survey(input: &ChangesInput<'_>) -> Result<WrittenChanges> {
+pub fn survey(input: &CommittedUpper<'_>) -> Result<WrittenChanges> {
     let replaced = BTreeMap::new();
     let changes = Changes::new(input, &replaced);
     let mut ahead = vec![changes.root()?.file];
@@ -83,8 +83,8 @@ pub fn survey(input: &ChangesInput<'_>) -> Result<WrittenChanges> {
 }
 
 struct Changes<'a> {
-    input: &'a ChangesInput<'a>,
-    upper: Root<'a>,
+    input: &'a CommittedUpper<'a>,
+    upper: ReadRoot<'a>,
     files: Cell<u64>,
     skipped: RefCell<Vec<Vec<u8>>>,
 }
@@ -104,9 +104,12 @@ enum ChangedFile<'a> {
 type Found<'a> = ForeignFile<ChangedFile<'a>>;
 
 impl<'a> Changes<'a> {
-    fn new(input: &'a ChangesInput<'a>, replaced: &'a BTreeMap<Vec<u8>, super::root::OtherContent>) -> Self {
-        let filter = RootFilter { leave_out: &|_, _| false, replaced, unreadable: None };
-        let upper = Root::new((input.upper, input.name), filter);
+    fn new(
+        input: &'a CommittedUpper<'a>,
+        replaced: &'a BTreeMap<Vec<u8>, super::root::OtherContent>,
+    ) -> Self {
+        let filter = RootFilter::plain(&|_, _| false, replaced);
+        let upper = ReadRoot::new((input.upper, input.name), filter);
         Changes { input, upper, files: Cell::default(), skipped: RefCell::default() }
     }
 

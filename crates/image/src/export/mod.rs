@@ -10,6 +10,7 @@ mod directory;
 mod layer;
 mod replace;
 pub mod root;
+mod xattrs;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -3,31 +3,34 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, lgetxattr, llistxattr, major,
-    minor, openat2, readlinkat, seek, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, major, minor, openat2,
+    readlinkat, seek, statat,
 };
 use rustix::io::Errno;
 use rustix::process::{getgid, getuid};
 use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 use skiff_sys::positional::read_at;
 
+use super::xattrs::xattrs;
 use crate::assemble::ImageLimits;
 use crate::convert::{Children, ConversionJob, FilePiece, Foreign, ForeignFile, ForeignFileType, convert};
 use crate::error::{Error, Result};
-use crate::layer::is_kept;
 use skiff_sys::{SystemContext, SystemError};
 
 const PIECE: usize = 1 << 20;
-/// The kernel's limit for a value, and for a list of names.
-const MAX_XATTR: usize = 64 << 10;
 
 /// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads.
 pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
+
+/// Who is told of a file, by its path.
+pub type UnreadableNotice<'a> = &'a dyn Fn(&[u8]);
+
+/// Whether a file is of the upper file system, by its path.
+pub type IsUpper<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// What a file has in the image in the place of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,14 +48,19 @@ pub struct RootFilter<'a> {
     pub leave_out: LeaveOut<'a>,
     /// Files that have another content, by their paths.
     pub replaced: &'a BTreeMap<Vec<u8>, OtherContent>,
-    /// Told of each file, or directory, that this process may not read: the one is left out, the other empty. Without it that is an error.
-    pub unreadable: Option<&'a dyn Fn(&[u8])>,
+    /// UnreadableNotice of each file, or directory, that this process may not read: the one is left out, the other empty. Without it that is an error.
+    pub unreadable: Option<UnreadableNotice<'a>>,
+    /// Modes that directories have in the image, by their paths.
+    pub modes: &'a [(&'a str, u16)],
+    /// Of a root whose files have numbers of several file systems and one device (fuse-overlayfs): whether a file is of the upper one. There a
+    /// number alone does not tell which names are of one file.
+    pub is_upper: Option<IsUpper<'a>>,
 }
 
 impl<'a> RootFilter<'a> {
     /// Files have their own content, and must be readable.
-    fn plain(leave_out: LeaveOut<'a>, replaced: &'a BTreeMap<Vec<u8>, OtherContent>) -> Self {
-        RootFilter { leave_out, replaced, unreadable: None }
+    pub fn plain(leave_out: LeaveOut<'a>, replaced: &'a BTreeMap<Vec<u8>, OtherContent>) -> Self {
+        RootFilter { leave_out, replaced, unreadable: None, modes: &[], is_upper: None }
     }
 }
 
@@ -92,7 +100,7 @@ pub fn of_filtered_root(
     (room, room_name): (BorrowedFd<'_>, &str),
     watch: &mut dyn FnMut(u64) -> bool,
 ) -> Result<()> {
-    let root = Root::new((root, name), filter);
+    let root = ReadRoot::new((root, name), filter);
     convert(&root, job(name, image, (room, room_name), watch)).map(drop)
 }
 
@@ -101,7 +109,7 @@ pub fn of_filtered_root(
 /// # Errors
 /// Something cannot be looked at.
 pub fn survey((root, name): (BorrowedFd<'_>, &str), filter: RootFilter<'_>) -> Result<RootSize> {
-    let root = Root::new((root, name), filter);
+    let root = ReadRoot::new((root, name), filter);
     let mut known = HashSet::new();
     let mut ahead = vec![root.root()?.file];
     while let Some(directory) = ahead.pop() {
@@ -126,7 +134,7 @@ pub fn of_directory(
     let own = Some((getuid().as_raw(), getgid().as_raw()));
     let replaced = BTreeMap::new();
     let filter = RootFilter::plain(&|_, _| false, &replaced);
-    let root = Root { own, ..Root::new((root, name), filter) };
+    let root = ReadRoot { own, ..ReadRoot::new((root, name), filter) };
     convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
 }
 
@@ -140,23 +148,36 @@ pub(super) fn job<'a>(
     ConversionJob { image, name: scratch_name, source, scratch, scratch_name, limits, watch }
 }
 
-pub(super) struct Root<'a> {
+pub(super) struct ReadRoot<'a> {
     root: BorrowedFd<'a>,
     name: &'a str,
     filter: RootFilter<'a>,
-    /// Files by device and number there: an overlay's lie on several.
-    numbers: RefCell<HashMap<(u64, u64), u64>>,
+    /// Files by device and number there, and file system: an overlay's lie on several.
+    numbers: RefCell<HashMap<FileKey, u64>>,
+    /// How many directories have got a number that nothing else has.
+    directories: Cell<u64>,
     /// The user and group who are root in the image.
     own: Option<(u32, u32)>,
     seen: Cell<RootSize>,
 }
 
+/// Device, number there, and whether it is of the upper file system.
+type FileKey = (u64, u64, bool);
+
 /// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
 pub(super) type Path = Vec<u8>;
 
-impl<'a> Root<'a> {
+impl<'a> ReadRoot<'a> {
     pub(super) fn new((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
-        Root { root, name, filter, numbers: RefCell::default(), own: None, seen: Cell::default() }
+        ReadRoot {
+            root,
+            name,
+            filter,
+            numbers: RefCell::default(),
+            directories: Cell::default(),
+            own: None,
+            seen: Cell::default(),
+        }
     }
 
     /// What has been found so far.
@@ -165,7 +186,7 @@ impl<'a> Root<'a> {
     }
 }
 
-impl Root<'_> {
+impl ReadRoot<'_> {
     pub(super) fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let path = match path.strip_prefix(b"/") {
             Some(path) => OsStr::from_bytes(path),
@@ -199,19 +220,29 @@ impl Root<'_> {
         format!("{}:{}", self.name, path.escape_ascii())
     }
 
+    fn key(&self, path: &[u8], stat: &Stat) -> FileKey {
+        (stat.st_dev, stat.st_ino, self.filter.is_upper.is_some_and(|is_upper| is_upper(path)))
+    }
+
     fn found(&self, path: Path, stat: &Stat, xattrs: Xattrs, kind: ForeignFileType) -> ForeignFile<Path> {
-        let mut numbers = self.numbers.borrow_mut();
-        let next = numbers.len() as u64 + 1;
+        let is_directory = matches!(kind, ForeignFileType::Directory);
+        let of_filter = self.filter.modes.iter().find(|(dir, _)| is_directory && dir.as_bytes() == path);
         let attributes = Attributes {
-            mode: (stat.st_mode & 0o7777) as u16,
+            mode: of_filter.map_or((stat.st_mode & 0o7777) as u16, |(_, mode)| *mode),
             uid: if self.own.is_some_and(|(uid, _)| uid == stat.st_uid) { 0 } else { stat.st_uid },
             gid: if self.own.is_some_and(|(_, gid)| gid == stat.st_gid) { 0 } else { stat.st_gid },
             mtime: stat.st_mtime,
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs: XattrsId(0),
         };
-        let number = if matches!(kind, ForeignFileType::Directory) || stat.st_nlink > 1 {
-            *numbers.entry((stat.st_dev, stat.st_ino)).or_insert(next)
+        let number = if is_directory && self.filter.is_upper.is_some() {
+            self.directories.set(self.directories.get() + 1);
+            // No file that is numbered in turn has so great a number.
+            self.directories.get() | 1 << 63
+        } else if is_directory || stat.st_nlink > 1 {
+            let mut numbers = self.numbers.borrow_mut();
+            let next = numbers.len() as u64 + 1;
+            *numbers.entry(self.key(&path, stat)).or_insert(next)
         } else {
             // Nobody asks for it again.
             0
@@ -220,7 +251,7 @@ impl Root<'_> {
     }
 }
 
-impl Foreign for Root<'_> {
+impl Foreign for ReadRoot<'_> {
     type File = Path;
 
     /// Some process may be left in the container.
@@ -326,7 +357,7 @@ impl Foreign for Root<'_> {
     }
 }
 
-impl Root<'_> {
+impl ReadRoot<'_> {
     /// A file of a directory, and how many bytes it adds to those that are known.
     fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<(ForeignFile<Path>, u64)> {
         let about = || self.shown(&path);
@@ -349,7 +380,7 @@ impl Root<'_> {
                 return Err(Error::Foreign { object: about(), why, hint: None });
             }
         };
-        let is_known = || self.numbers.borrow().contains_key(&(stat.st_dev, stat.st_ino));
+        let is_known = || self.numbers.borrow().contains_key(&self.key(&path, &stat));
         let is_again = stat.st_nlink > 1 && is_known();
         let bytes = match kind {
             ForeignFileType::File if !is_again => (stat.st_size as u64).min(stat.st_blocks as u64 * 512),
@@ -362,28 +393,4 @@ impl Root<'_> {
         }
         Ok((found, bytes))
     }
-}
-
-/// The extended attributes of a file in a directory. (There are no calls for that which take a descriptor and a name.)
-fn xattrs(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Xattrs> {
-    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
-    let mut names = Vec::with_capacity(MAX_XATTR);
-    match llistxattr(&path, spare_capacity(&mut names)) {
-        Err(Errno::OPNOTSUPP) => return Ok(vec![]),
-        listed => listed?,
-    };
-    let mut found = Xattrs::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_kept(name)) {
-        let mut value = Vec::with_capacity(MAX_XATTR);
-        match lgetxattr(&path, name, spare_capacity(&mut value)) {
-            // It went meanwhile, is for others' eyes, or a capability of another user namespace, which means nothing here.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW | Errno::OPNOTSUPP) => {}
-            got => {
-                got?;
-                found.push((name.into(), value.into()));
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
 }
