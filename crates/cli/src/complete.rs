@@ -89,7 +89,7 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         (_, _, "environment") => Some(Environments),
         ("env", "clone" | "diff" | "tag" | "rollback", "env") => Some(Snapshots),
         ("env", "diff" | "rollback", "snapshots" | "to") => Some(Snapshots),
-        ("env", "create", _) | (_, _, "new") => None,
+        ("env", "create", _) | ("env", "commit", "image") | (_, _, "new") => None,
         ("env", _, "name" | "names") => Some(Environments),
         ("net", _, "name") => Some(Networks),
         ("cluster", "up", "name") => None,

@@ -9,6 +9,7 @@ use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::{EnvRevision, SnapshotRef, TagName};
 
+use crate::image::CommitArgs;
 use crate::root::{BASE, HostArgs};
 use crate::show::{DryRunArgs, ListArgs, OutputArgs};
 
@@ -134,13 +135,16 @@ pub enum EnvCommand {
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Create an environment from an exported file
+    /// Create an environment from an exported file, or from an image of another one's changes
     Import {
-        /// File that `skiff env export` wrote
+        /// File that `skiff env export` wrote, or image:IMAGE for one that `skiff commit` made
+        #[arg(value_name = "FILE|image:IMAGE")]
         file: PathBuf,
         /// Environment name [default: the name it was exported by]
         name: Option<EnvName>,
     },
+    /// Create an image from an environment
+    Commit(CommitArgs),
     /// List the snapshots taken of an environment, newest first
     #[command(after_help = REFERENCES)]
     History {

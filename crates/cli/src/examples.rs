@@ -75,7 +75,20 @@ const ALL: &[Examples] = &[
         ],
     ),
     ("env export", &[("Take an environment to another site:", "skiff env export dev dev.skiff")]),
-    ("env import", &[("Make it there:", "skiff env import dev.skiff")]),
+    (
+        "env import",
+        &[
+            ("Make it there:", "skiff env import dev.skiff"),
+            ("Of an image that `skiff commit` has made of one:", "skiff env import image:SERVER/team/dev:1"),
+        ],
+    ),
+    (
+        "env commit",
+        &[(
+            "For a registry, to make the same environment elsewhere:",
+            "skiff env commit dev SERVER/team/dev:1",
+        )],
+    ),
     (
         "env clone",
         &[
@@ -226,6 +239,10 @@ const ALL: &[Examples] = &[
         &[
             ("An image of what an instance has become:", "skiff commit web web:patched"),
             ("What an environment has become, with a remark:", "skiff commit -m tuned dev solver:2"),
+            (
+                "With the host's root below it, so that it runs anywhere:",
+                "skiff commit --full dev solver:full",
+            ),
         ],
     ),
     (

@@ -45,6 +45,12 @@ pub struct CommitArgs {
     /// Author that the image names
     #[arg(short, long, value_name = "TEXT")]
     pub author: Option<String>,
+    /// Of an environment over the host's root: the whole root with the changes in it, instead of the changes alone
+    #[arg(long)]
+    pub full: bool,
+    /// Print what the image would hold, and make none
+    #[arg(long)]
+    pub dry_run: bool,
     /// Hide progress
     #[arg(short, long)]
     pub quiet: bool,

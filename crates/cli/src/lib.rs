@@ -125,6 +125,10 @@ impl Cli {
         if let CliCommand::Run(run) = &mut cli.command {
             run.look_for_dashes(words);
         }
+        // One command, two places in which it is looked for.
+        if let CliCommand::Env(EnvCommand::Commit(args)) = cli.command {
+            cli.command = CliCommand::Commit(args);
+        }
         Ok(cli)
     }
 }

@@ -12,6 +12,8 @@ pub mod depot;
 mod export;
 pub mod fan_out;
 pub mod history;
+pub mod host_image;
+mod import;
 pub mod job_records;
 mod job_status;
 pub mod latest;
@@ -92,7 +94,8 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             rollback::rollback(&context, env, to.as_ref(), (dry_run.dry_run, dry_run.json))?;
         }
         EnvCommand::Export { name, file, output } => export::export(&context, name, file, output.json)?,
-        EnvCommand::Import { file, name } => export::import(&context, file, name.as_ref())?,
+        EnvCommand::Import { file, name } => import::import(&context, file, name.as_ref())?,
+        EnvCommand::Commit(_) => unreachable!("the command line has it as `skiff commit`"),
         EnvCommand::Stop(env) => stop(&context, &env.name)?,
         EnvCommand::Rm { names, force, dry_run } => {
             output::each(names, |name| remove::remove(&context, name, *force, *dry_run))?;
@@ -118,7 +121,11 @@ fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dr
     let (mounts, net) = (&host.words(), &host.net);
     let ground = match RootSource::of_base(base)? {
         RootSource::Host => EnvironmentBase::Host,
-        RootSource::Image(image) => EnvironmentBase::Image(skiff_store::find(context, &image)?),
+        RootSource::Image(image) => {
+            let entry = skiff_store::find(context, &image)?;
+            entry.refuse_changes()?;
+            EnvironmentBase::Image(entry)
+        }
     };
     // What is wrong with a mount shows now, not at the first start.
     for mount in mounts {

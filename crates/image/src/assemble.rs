@@ -49,6 +49,8 @@ pub struct AssemblyJob<'a> {
     pub limits: ImageLimits,
     /// How many layers are unpacked at the same time.
     pub threads: usize,
+    /// Whether whiteouts stay as files of their names: in an image of changes ([`crate::changes`]), which has one layer.
+    pub keeps_whiteouts: bool,
 }
 
 /// What no image may exceed, however small its layers are.
@@ -160,7 +162,7 @@ fn try_assemble(job: &AssemblyJob<'_>, progress: &AssemblyProgress) -> Result<Op
         entries: AtomicU64::new(0),
         misled: AtomicBool::new(false),
         failure: Mutex::new(None),
-        merge: Mutex::new(Merge { merger: Merger::new(), next: 0, waiting }),
+        merge: Mutex::new(Merge { merger: Merger::new(job.keeps_whiteouts), next: 0, waiting }),
     };
     let outcomes = all.unpack();
     if let Some(error) = locked(&all.failure).take() {
@@ -348,7 +350,8 @@ impl LayerSlot<'_> {
             space,
             layer: self.layer,
         };
-        let mut unpacker = LayerUnpacker::new(target, self, Spill::new(job.scratch, job.scratch_name)?);
+        let spill = Spill::new(job.scratch, job.scratch_name)?;
+        let mut unpacker = LayerUnpacker::new(target, self, spill, job.keeps_whiteouts);
         while !self.try_once(blob, &mut unpacker)? {
             clear(job.image, job.name, &unpacker.reset())?;
             self.all.progress.forget(self.layer);

@@ -22,7 +22,7 @@ use crate::transport::{self, Archive, FilePart, ImageLayout};
 /// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
 /// files' data is left out.
 pub fn layers(mut bytes: &[u8]) -> bool {
-    let mut merger = Merger::new();
+    let mut merger = Merger::new(false);
     while let [low, high, rest @ ..] = bytes {
         let len = usize::from(u16::from_le_bytes([*low, *high])) * 512;
         let (layer, rest) = rest.split_at(len.min(rest.len()));
@@ -41,7 +41,7 @@ fn records(layer: &[u8]) -> Option<LayerEntries> {
     let mut reader = TarReader::new(&layer[..]);
     let mut records = LayerEntries::default();
     while let Some(entry) = reader.next_entry().ok()? {
-        crate::layer::note(&mut records, entry, |kind| match kind {
+        crate::layer::note(&mut records, entry, false, |kind| match kind {
             EntryKind::File(size) | EntryKind::Sparse { size, .. } => {
                 Ok(Content::Whole { size, block: 0, tail: 0 })
             }

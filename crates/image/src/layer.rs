@@ -54,6 +54,7 @@ pub(crate) struct LayerUnpacker<'a, O> {
     gathered_at: u64,
     preallocation: Preallocation,
     sum: DataSum,
+    keeps_whiteouts: bool,
 }
 
 /// What came of a layer.
@@ -67,11 +68,27 @@ pub(crate) struct UnpackedLayer {
 }
 
 impl<'a, O: Others> LayerUnpacker<'a, O> {
-    pub fn new(target: LayerTarget<'a>, others: &'a O, spill: Spill) -> LayerUnpacker<'a, O> {
+    pub fn new(
+        target: LayerTarget<'a>,
+        others: &'a O,
+        spill: Spill,
+        keeps_whiteouts: bool,
+    ) -> LayerUnpacker<'a, O> {
         let room = Room::new(target.space, target.layer);
         let gathered = Vec::with_capacity(GATHER);
         let (records, preallocation, sum) = Default::default();
-        LayerUnpacker { target, others, room, spill, records, gathered, gathered_at: 0, preallocation, sum }
+        LayerUnpacker {
+            target,
+            others,
+            room,
+            spill,
+            records,
+            gathered,
+            gathered_at: 0,
+            preallocation,
+            sum,
+            keeps_whiteouts,
+        }
     }
 
     /// Unpacks all that the stream has. After an error [`LayerUnpacker::reset`] must come before another try.
@@ -80,7 +97,7 @@ impl<'a, O: Others> LayerUnpacker<'a, O> {
         while let Some(entry) = reader.next_entry().map_err(|error| self.name(error))? {
             self.others.entry()?;
             let mut records = std::mem::take(&mut self.records);
-            note(&mut records, entry, |kind| self.content(kind, &mut reader))?;
+            note(&mut records, entry, self.keeps_whiteouts, |kind| self.content(kind, &mut reader))?;
             self.records = records;
         }
         self.flush()
@@ -262,9 +279,10 @@ impl<'a, O: Others> LayerUnpacker<'a, O> {
 pub(crate) fn note(
     records: &mut LayerEntries,
     entry: TarEntry,
+    keeps_whiteouts: bool,
     content: impl FnOnce(EntryKind) -> Result<Content>,
 ) -> Result<()> {
-    if is_mark(&entry.path) {
+    if !keeps_whiteouts && is_mark(&entry.path) {
         records.push_mark(&entry.path);
         return Ok(());
     }
@@ -304,6 +322,7 @@ fn runs(map: &[Segment]) -> Vec<BlockRun> {
 pub(crate) fn is_kept(name: &[u8]) -> bool {
     !name.starts_with(b"trusted.overlay.")
         && !name.starts_with(b"user.overlay.")
+        && !name.starts_with(b"user.fuseoverlayfs.")
         && name != b"security.selinux"
 }
 

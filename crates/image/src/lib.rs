@@ -6,6 +6,7 @@
 
 pub mod assemble;
 pub mod blob;
+pub mod changes;
 pub mod convert;
 mod error;
 pub mod export;

@@ -3,6 +3,8 @@
 //! To be run as root of a user namespace, so that owners can be set as far as it has ids; what a user may not make at all
 //! (devices, attributes of the kernel's own) is left out and counted.
 
+mod changes;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,6 +14,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use skiff_erofs::{FileEntry, InodeKind, ReadAt, Reader, StoredInode};
+
+pub use changes::{change_texts, unpack_changes};
 
 use crate::error::{Error, Result};
 use skiff_sys::{SystemContext, SystemError};
@@ -52,16 +56,11 @@ impl LeftOut {
 /// # Errors
 /// The image is damaged, or the system refuses what it should not.
 pub fn unpack<S: ReadAt>(reader: &Reader<S>, target: BorrowedFd<'_>) -> Result<LeftOut> {
-    let mut unpacker =
-        TreeUnpacker { reader, target, links: HashMap::new(), times: vec![], left_out: LeftOut::default() };
+    let mut unpacker = TreeUnpacker::new(reader, target);
     for file in reader.files() {
         unpacker.file(&file?)?;
     }
-    // What was made in them has changed the times of directories, and a mode may keep even its owner out: those come last.
-    for (path, inode) in std::mem::take(&mut unpacker.times).into_iter().rev() {
-        unpacker.seal(&path, &inode)?;
-    }
-    Ok(unpacker.left_out)
+    unpacker.finish()
 }
 
 struct TreeUnpacker<'a, S> {
@@ -73,7 +72,19 @@ struct TreeUnpacker<'a, S> {
     left_out: LeftOut,
 }
 
-impl<S: ReadAt> TreeUnpacker<'_, S> {
+impl<'a, S: ReadAt> TreeUnpacker<'a, S> {
+    fn new(reader: &'a Reader<S>, target: BorrowedFd<'a>) -> Self {
+        TreeUnpacker { reader, target, links: HashMap::new(), times: vec![], left_out: LeftOut::default() }
+    }
+
+    /// What was made in them has changed the times of directories, and a mode may keep even its owner out: those come last.
+    fn finish(mut self) -> Result<LeftOut> {
+        for (path, inode) in std::mem::take(&mut self.times).into_iter().rev() {
+            self.seal(&path, &inode)?;
+        }
+        Ok(self.left_out)
+    }
+
     fn file(&mut self, FileEntry { path, inode }: &FileEntry) -> Result<()> {
         if path.is_empty() {
             self.times.push((vec![], *inode));

@@ -11,7 +11,7 @@ use crate::common::mounted::{Mounted, of_directory};
 use crate::common::seen::{Seen, assert_same, of_image, without_devices};
 use crate::common::{Builder, is_root, of_all_but_huge};
 use rustix::fs::{FileType, Mode, mknodat};
-use skiff_image::export::root::{LeaveOut, OtherContent, RootFilter, of_filtered_root, of_root};
+use skiff_image::export::root::{IsUpper, LeaveOut, OtherContent, RootFilter, of_filtered_root, of_root};
 use skiff_image::spill::new_file;
 
 /// The image of what is at `path`; and how much room its file takes.
@@ -91,8 +91,11 @@ fn a_file_with_another_content() {
         (b"/list".to_vec(), replacement("base\n", Some((1000, 5)))),
         (b"/emptied".to_vec(), replacement("", None)),
     ];
-    let filter = RootFilter { leave_out: &|_, _| false, replaced: &replaced.into() };
-    of_filtered_root((root.as_fd(), "root"), filter, image.as_fd(), (room.as_fd(), "room")).unwrap();
+    let replaced = replaced.into();
+    let filter = RootFilter::plain(&|_, _| false, &replaced);
+    let mut watch = |_| true;
+    of_filtered_root((root.as_fd(), "root"), filter, image.as_fd(), (room.as_fd(), "room"), &mut watch)
+        .unwrap();
     let seen = of_image(Path::new(&format!("/proc/self/fd/{}", image.as_raw_fd())));
     let mut expected = of_directory(dir.path());
     let list = &seen[&b"/list"[..]];
@@ -148,4 +151,32 @@ fn files_that_are_shorter_than_they_say() {
     let seen = image_of(dir, &leave).0;
     let Some(entry) = seen.get(&b"/enabled"[..]) else { panic!("it is not there") };
     assert_eq!(entry.size, size as u64);
+}
+
+#[test]
+fn files_of_several_file_systems_are_told_apart_though_their_numbers_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::create_dir(at("tmp")).unwrap();
+    std::fs::write(at("upper"), "upper").unwrap();
+    // As fuse-overlayfs shows a file of another file system that has the same number by chance.
+    std::fs::hard_link(at("upper"), at("lower")).unwrap();
+    let (room_dir, replaced) = (tempfile::tempdir().unwrap(), Default::default());
+    let (root, room) = (File::open(dir.path()).unwrap(), File::open(room_dir.path()).unwrap());
+    let links = |is_upper: Option<IsUpper<'_>>| {
+        let image = new_file(room.as_fd(), "room").unwrap();
+        let filter = RootFilter {
+            is_upper,
+            modes: &[("/tmp", 0o1777)],
+            ..RootFilter::plain(&|_, _| false, &replaced)
+        };
+        let mut watch = |_| true;
+        of_filtered_root((root.as_fd(), "root"), filter, image.as_fd(), (room.as_fd(), "room"), &mut watch)
+            .unwrap();
+        let seen = of_image(Path::new(&format!("/proc/self/fd/{}", image.as_raw_fd())));
+        assert_eq!(seen[&b"/tmp"[..]].mode & 0o7777, 0o1777);
+        seen[&b"/upper"[..]].links
+    };
+    assert_eq!(links(None), 2);
+    assert_eq!(links(Some(&|path| path == b"/upper")), 1);
 }

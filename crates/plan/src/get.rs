@@ -151,9 +151,12 @@ pub fn check_platform(text: &str) -> std::result::Result<(), String> {
 pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
     let of = |ImageName { id, reference, .. }| JobImage { id, reference };
     if ImageFile::of(text).is_some() {
-        return import::find_or_import(context, text).map(of);
+        let entry = import::find_or_import(context, text)?;
+        entry.refuse_changes()?;
+        return Ok(of(entry));
     }
     if let Some(entry) = known(context, text)? {
+        entry.refuse_changes()?;
         copies::put(context, &context.depot()?, &entry)?;
         return Ok(of(entry));
     }

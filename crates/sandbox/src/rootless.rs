@@ -22,6 +22,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exec, exit_now, fork, fork_as, keep_on_exec};
 
 use crate::confine::Confinement;
+use crate::mountinfo;
 use crate::mounts::{as_root_mount, attach, bind_one, by_number, open_dir, resolve_or_make};
 use crate::root;
 use crate::rootfs_inputs::{PLACE, RootfsInputs};
@@ -219,43 +220,14 @@ fn cover_other_mounts() -> Result<()> {
     Ok(())
 }
 
-/// The places of what is mounted on the root itself, in the text of `mountinfo`. Names in it are any user's who mounts one (FUSE), and of any
-/// bytes.
+/// The places of what is mounted on the root itself, in the text of `mountinfo`.
 fn below_root(mounts: &[u8]) -> Vec<PathBuf> {
-    let fields = |line: &'_ [u8]| -> Option<(Vec<u8>, Vec<u8>, PathBuf)> {
-        let mut words = line.split(|byte| *byte == b' ');
-        let (id, parent, place) = (words.next()?, words.next()?, words.nth(2)?);
-        Some((id.into(), parent.into(), unescape(place)))
-    };
-    let all: Vec<_> = mounts.split(|byte| *byte == b'\n').filter_map(fields).collect();
+    let all = mountinfo::parse(mounts);
     // Of several on top of each other the last is seen.
-    let Some(root) = all.iter().rev().find(|(_, _, place)| place == Path::new("/")).map(|(id, ..)| id) else {
-        return vec![];
-    };
-    all.iter()
-        .filter(|(_, parent, place)| parent == root && place != Path::new("/"))
-        .map(|(_, _, place)| place.clone())
-        .collect()
-}
-
-/// Undoes the kernel's `\\040` for a space and the like.
-fn unescape(word: &[u8]) -> PathBuf {
-    let (mut bytes, mut rest) = (vec![], word);
-    while let [first, tail @ ..] = rest {
-        let code =
-            tail.get(..3).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match (first, code) {
-            (b'\\', Some(code)) => {
-                bytes.push(code);
-                rest = &tail[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    PathBuf::from(crate::command::os(&bytes))
+    let root = all.iter().rev().find(|mount| mount.place == Path::new("/"));
+    let Some(root) = root.map(|mount| mount.id.clone()) else { return vec![] };
+    let places = all.into_iter().filter(|mount| mount.parent == root && mount.place != Path::new("/"));
+    places.map(|mount| mount.place).collect()
 }
 
 /// Mounts what whoever has `device` open serves.

@@ -24,6 +24,17 @@ const KEYS: &str = ".ssh";
 /// In [`CONFIGURATIONS`]. Of what several files say the first counts: the site's come before this one.
 const CONFIGURATION: &str = "zz-skiff.conf";
 
+/// Whether a file of a root is one of these, by its path and, of a link, where it leads.
+#[must_use]
+pub fn is_own(path: &[u8], target: Option<&[u8]>) -> bool {
+    let is_in = |dir: &str, name: &str| {
+        let name_at = path.strip_prefix(dir.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
+        name_at == Some(name.as_bytes())
+    };
+    let is_link = is_in(ROOTS_HOME, KEYS) && target == Some(inside::SSH_DIR.as_bytes());
+    is_link || (target.is_none() && is_in(CONFIGURATIONS, CONFIGURATION))
+}
+
 /// Makes the link to the user's `.ssh` in root's home.
 ///
 /// # Errors

@@ -1,18 +1,22 @@
 //! `skiff commit`: the files of an instance or environment as an image of their own.
 //!
 //! They are read by a process that is root of the container's user namespace, since they may belong to any of the user's ids, and that root inside
-//! does not see. From what it
-//! writes, an image file with the new configuration, the store imports as it does from any user's file.
+//! does not see. From what it writes, an image file with the new configuration, the store imports as it does from any user's file. Of an
+//! environment over the host's root the image has the changes alone, or with `--full` all that is shown.
+
+mod config;
+mod reading;
 
 use std::os::fd::AsFd;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use skiff_cli::CommitArgs;
-use skiff_env::own_files::{BaseFiles, CleanedList};
-use skiff_image::export::root::{self, OtherContent, RootFilter};
+use skiff_env::host_image::full::HostRoot;
+use skiff_env::host_image::{HostChanges, ImageContents, ImageTarget, ReadProgress, watched};
+use skiff_env::own_files::{BaseFiles, CleanedList, OwnFiles};
+use skiff_image::export::root::{self, OtherContent, RootFilter, RootSize};
 use skiff_image::source::{ImageSource, temporary};
-use skiff_oci::manifest::{ImageConfig, Instructions};
-use skiff_oci::platform::Platform;
 use skiff_output as output;
 use skiff_plan::import;
 use skiff_plan::progress::PullProgress;
@@ -26,51 +30,46 @@ use skiff_spec::plan::{Accounts, Base, inside};
 use skiff_store::file::name_for;
 use skiff_store::index::ImageName;
 use skiff_store::{client, ours};
-use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 use crate::images::commands::{ListedImage, digest};
 use crate::named;
+use reading::Reading;
 
 /// Makes the image; prints its id.
 pub fn commit(args: &CommitArgs) -> Result<()> {
-    let CommitArgs { changes, message, author, quiet, json, name, image } = args;
     let context = UserContext::load()?;
     // Before anything is read: at the end it would be all for nothing.
-    let reference = name_for(image)?;
-    let live = named::enter(&context, name, "commit")?;
-    let below = image_below(&context, name)?;
-    let mut config = below.config.clone();
-    change(&mut config, changes)?;
-    note_step(&mut config, name.as_str(), message.as_deref(), author.as_deref());
-    let platform = platform(&config)?;
-    let mut progress = PullProgress::new(None, *quiet);
-    if !quiet {
-        output::note(&format!("reading the files of {name}"));
-    }
-    let own = (&base_files(&context, &below), &skiff_plan::accounts(&context));
-    let source = read(&live, name.as_str(), &config, own)?;
-    let entry = import::import_made(&context, source, reference, &platform, &mut progress)?;
-    live.leave();
-    client::mount(&context, entry.id);
-    match json {
-        true => output::json(&ListedImage::of(&entry)),
-        false => output::line(&digest(entry.id)),
+    let reference = name_for(&args.image)?;
+    let committing = Committing { context: &context, args, reference };
+    match below(&context, &args.name)? {
+        Below::Image(image) => committing.over_image(&image),
+        Below::Host(env) if args.full => committing.whole(&env),
+        Below::Host(env) => committing.changes(&env),
     }
 }
 
-/// The image that the container was made of: the new one inherits its configuration.
-fn image_below(context: &UserContext, name: &EnvName) -> Result<ImageName> {
-    let environment = Environment::named(context, name.clone())?;
-    let image = match environment.exists() {
-        true => environment.ground()?.image().cloned(),
-        false => image_of_instance(context, &InstanceDir::existing(context, name)?)?,
-    };
-    image.ok_or_else(|| {
+/// What a container stands on.
+enum Below {
+    Image(Box<ImageName>),
+    /// The host's root, below this environment.
+    Host(Environment),
+}
+
+fn below(context: &UserContext, name: &EnvName) -> Result<Below> {
+    if named::is_environment(context, name, "commit")? {
+        let environment = Environment::existing(context, name.clone())?;
+        return Ok(match environment.ground()?.image().cloned() {
+            Some(image) => Below::Image(Box::new(image)),
+            None => Below::Host(environment),
+        });
+    }
+    let image = image_of_instance(context, &InstanceDir::existing(context, name)?)?;
+    image.map(|image| Below::Image(Box::new(image))).ok_or_else(|| {
         Fault::new(format!(
-            "{name} stands on the host's root, and an image of it would be one of the whole host"
+            "instance {name} stands on the host's root, and only of environments over that an image is made"
         ))
-        .hint("`skiff env create NAME --base image:IMAGE` makes an environment that an image can be made of")
+        .hint("make the changes in an environment: `skiff env create NAME`, later `skiff commit NAME IMAGE`")
     })
 }
 
@@ -90,6 +89,132 @@ fn image_of_instance(context: &UserContext, record: &InstanceDir) -> Result<Opti
     }
 }
 
+/// An image that is being made.
+struct Committing<'a> {
+    context: &'a UserContext,
+    args: &'a CommitArgs,
+    reference: String,
+}
+
+impl Committing<'_> {
+    /// Of a container over an image.
+    fn over_image(&self, below: &ImageName) -> Result<()> {
+        let config = config::of_image(below.config.clone(), self.args)?;
+        let live = named::enter(self.context, &self.args.name, "commit")?;
+        let container = ContainerRoot {
+            live: &live,
+            name: self.args.name.as_str(),
+            base: base_files(self.context, below),
+            accounts: skiff_plan::accounts(self.context),
+        };
+        self.make(&config, &container.survey()?, |target, progress| container.write(target, progress))?;
+        live.leave();
+        Ok(())
+    }
+
+    /// Of all that an environment over the host's root shows.
+    fn whole(&self, env: &Environment) -> Result<()> {
+        let config = config::of_host(self.args)?;
+        let live = named::enter(self.context, &env.name, "commit")?;
+        let root = HostRoot::of(self.context, env, &live)?;
+        self.make(&config, &root.survey()?, |target, progress| root.write(target, progress))?;
+        live.leave();
+        Ok(())
+    }
+
+    /// Of what an environment has changed of the host's root.
+    fn changes(&self, env: &Environment) -> Result<()> {
+        let changes = HostChanges::of(self.context, env)?;
+        let config = config::of_changes(&changes.labels, self.args)?;
+        self.make(&config, &changes.survey()?, |target, progress| changes.write(target, progress))?;
+        if !self.args.quiet && !self.args.dry_run {
+            let image = &self.args.image;
+            output::note(&format!(
+                "{image} has the changes alone: `skiff env import image:{image} NAME` makes an environment of it"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Has `write` write the files, and takes them into the store; or says what there is to write.
+    fn make(
+        &self,
+        config: &Value,
+        contents: &ImageContents,
+        write: impl FnOnce(ImageTarget<'_>, &mut dyn ReadProgress) -> Result<()>,
+    ) -> Result<()> {
+        let CommitArgs { quiet, json, dry_run, name, .. } = self.args;
+        if *dry_run {
+            return show(contents, *json);
+        }
+        let platform = config::platform(config)?;
+        let (image, room, room_name) = temporary().map_err(ours)?;
+        let room = (room.as_fd(), &*room_name);
+        reading::check_room(contents.bytes, room, &client::store(self.context))?;
+        if !quiet {
+            output::note(&format!("reading the files of {name}: {}", size(contents)));
+        }
+        let mut progress = Reading::new(name.as_str(), contents.bytes, *quiet);
+        write(ImageTarget { image: image.as_fd(), room }, &mut progress)?;
+        let source = ImageSource::written(image, name.as_str(), config).map_err(ours)?;
+        let mut progress = PullProgress::new(None, *quiet);
+        let reference = self.reference.clone();
+        let entry = import::import_made(self.context, source, reference, &platform, &mut progress)?;
+        if !quiet {
+            left_out(contents).iter().for_each(|text| output::note(&format!("left out: {text}")));
+        }
+        client::mount(self.context, entry.id);
+        match json {
+            true => output::json(&ListedImage::of(&entry)),
+            false => output::line(&digest(entry.id)),
+        }
+    }
+}
+
+/// What an image would have, for programs.
+#[derive(Serialize)]
+struct ShownContents<'a> {
+    files: u64,
+    bytes: u64,
+    unreadable: u64,
+    file_systems: Vec<ShownFileSystem<'a>>,
+    skipped: &'a [String],
+}
+
+#[derive(Serialize)]
+struct ShownFileSystem<'a> {
+    path: &'a str,
+    r#type: &'a str,
+}
+
+fn show(contents: &ImageContents, json: bool) -> Result<()> {
+    let ImageContents { files, bytes, unreadable, file_systems, skipped } = contents;
+    if json {
+        let file_systems = file_systems.iter();
+        let file_systems = file_systems.map(|(path, kind)| ShownFileSystem { path, r#type: kind }).collect();
+        let (files, bytes, unreadable) = (*files, *bytes, *unreadable);
+        return output::json(&ShownContents { files, bytes, unreadable, file_systems, skipped });
+    }
+    output::line(&size(contents))?;
+    left_out(contents).iter().try_for_each(|text| output::line(&format!("left out: {text}")))
+}
+
+fn size(contents: &ImageContents) -> String {
+    format!("{}, {}", output::count(contents.files, "file", "files"), output::size(contents.bytes))
+}
+
+/// What the image lacks of what is shown inside, for people.
+fn left_out(contents: &ImageContents) -> Vec<String> {
+    let ImageContents { unreadable, file_systems, skipped, .. } = contents;
+    let secrets = (*unreadable > 0).then(|| {
+        let count = output::count(*unreadable, "file or directory", "files and directories");
+        format!("{count} of the host's that others may not read")
+    });
+    let other = file_systems.iter().map(|(place, kind)| format!("{place}, another file system ({kind})"));
+    let skipped = skipped.iter().map(|path| format!("/{path} (a socket or device)"));
+    secrets.into_iter().chain(other).chain(skipped).collect()
+}
+
 /// What the image below has where Skiff may have put something. The image may be gone by now: then what was made of it is all the more worth
 /// keeping.
 fn base_files(context: &UserContext, below: &ImageName) -> BaseFiles {
@@ -100,73 +225,48 @@ fn base_files(context: &UserContext, below: &ImageName) -> BaseFiles {
     })
 }
 
-fn change(config: &mut Value, changes: &[String]) -> Result<()> {
-    let mut instructions = Instructions::new(config);
-    for text in changes {
-        instructions.apply(text).map_err(|e| Fault::new(format!("commit: --change: {e}")))?;
-    }
-    config["config"] = instructions.into_config();
-    Ok(())
+/// The root of a container over an image.
+struct ContainerRoot<'a> {
+    live: &'a Live,
+    name: &'a str,
+    base: BaseFiles,
+    accounts: Accounts,
 }
 
-/// Says in the image's history how it came to be. Its files are one layer, whatever layers those below had.
-fn note_step(config: &mut Value, name: &str, message: Option<&str>, author: Option<&str>) {
-    let created = output::rfc3339(now());
-    let steps = config.get("history").and_then(Value::as_array).cloned().unwrap_or_default();
-    let without_layer = steps.into_iter().map(|mut step| {
-        if let Some(step) = step.as_object_mut() {
-            step.insert("empty_layer".into(), true.into());
-        }
-        step
-    });
-    let mut history: Vec<Value> = without_layer.collect();
-    let mut step = json!({"created": created, "created_by": format!("skiff commit {name}")});
-    if let Some(message) = message {
-        step["comment"] = message.into();
+impl ContainerRoot<'_> {
+    fn survey(&self) -> Result<ImageContents> {
+        self.with_root(None, |root, filter| {
+            let RootSize { files, bytes } = root::survey(root, filter).map_err(ours)?;
+            Ok(ImageContents { files, bytes, ..ImageContents::default() })
+        })
     }
-    if let Some(author) = author {
-        step["author"] = author.into();
-        config["author"] = author.into();
-    }
-    history.push(step);
-    config["history"] = history.into();
-    config["created"] = created.into();
-    config["rootfs"] = json!({"type": "layers", "diff_ids": []});
-    let host = Platform::host();
-    for (key, value) in [("architecture", host.architecture), ("os", host.os)] {
-        if config.get(key).and_then(Value::as_str).is_none_or(str::is_empty) {
-            config[key] = value.into();
-        }
-    }
-}
 
-/// What the image runs on: that of the image below, which need not be this host's.
-fn platform(config: &Value) -> Result<Platform> {
-    let parsed = ImageConfig::parse("the new image", config.to_string().as_bytes())
-        .map_err(|e| Fault::new(e.to_string()))?;
-    Ok(parsed.platform.unwrap_or_else(Platform::host))
-}
+    fn write(&self, target: ImageTarget<'_>, progress: &mut dyn ReadProgress) -> Result<()> {
+        self.with_root(Some(target), |root, filter| {
+            watched(progress, |watch| {
+                root::of_filtered_root(root, filter, target.image, target.room, watch).map_err(ours)
+            })
+        })
+    }
 
-/// Reads the container's files into an image file, but what is Skiff's among them.
-fn read(
-    live: &Live,
-    name: &str,
-    config: &Value,
-    (base, accounts): (&BaseFiles, &Accounts),
-) -> Result<ImageSource> {
-    let (image, scratch_dir, scratch_name) = temporary().map_err(ours)?;
-    let init = live.init.as_fd();
-    let all = open_root(init)?;
-    run_unseen(init, &[image.as_fd(), scratch_dir.as_fd(), all.as_fd()], || {
-        let scratch = (scratch_dir.as_fd(), &*scratch_name);
-        let own = base.own_files(all.as_fd(), accounts)?;
-        let leave_out =
-            |path: &[u8], target: Option<&[u8]>| inside::is_own(path, target) || own.left_out.contains(path);
-        let replacement =
-            |list: &CleanedList| OtherContent { content: list.text.clone().into(), mtime: list.mtime };
-        let replaced = own.cleaned.iter().map(|(path, list)| (path.clone(), replacement(list))).collect();
-        let filter = RootFilter { leave_out: &leave_out, replaced: &replaced };
-        root::of_filtered_root((all.as_fd(), name), filter, image.as_fd(), scratch).map_err(ours)
-    })?;
-    ImageSource::written(image, name, config).map_err(ours)
+    /// Does something with all of the files but what is Skiff's among them.
+    fn with_root<T: Serialize + serde::de::DeserializeOwned>(
+        &self,
+        target: Option<ImageTarget<'_>>,
+        act: impl FnOnce((std::os::fd::BorrowedFd<'_>, &str), RootFilter<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let init = self.live.init.as_fd();
+        let all = open_root(init)?;
+        let kept: Vec<_> =
+            target.iter().flat_map(|target| [target.image, target.room.0]).chain([all.as_fd()]).collect();
+        run_unseen(init, &kept, || {
+            let OwnFiles { left_out, cleaned } = self.base.own_files(all.as_fd(), &self.accounts)?;
+            let leave_out =
+                |path: &[u8], target: Option<&[u8]>| inside::is_own(path, target) || left_out.contains(path);
+            let replacement =
+                |list: &CleanedList| OtherContent { content: list.text.clone().into(), mtime: list.mtime };
+            let replaced = cleaned.iter().map(|(path, list)| (path.clone(), replacement(list))).collect();
+            act((all.as_fd(), self.name), RootFilter::plain(&leave_out, &replaced))
+        })
+    }
 }

@@ -106,15 +106,18 @@ pub fn exec(args: NamedExecArgs) -> Result<i32> {
 
 /// A session in an environment, which is started if need be, or in a running instance; for `verb`.
 pub fn enter(context: &UserContext, name: &EnvName, verb: &str) -> Result<Live> {
+    if is_environment(context, name, verb)? {
+        return env::root::session(context, &Environment::existing(context, name.clone())?);
+    }
+    let record = InstanceDir::existing(context, name)?;
+    Live::connect(&record.dir, ControlRequest::Session)?.ok_or_else(|| instance::look::not_running(&record))
+}
+
+/// Whether a name is an environment's; else it is an instance's. For `verb`, which is for one root, it must be one of these and nothing else.
+pub fn is_environment(context: &UserContext, name: &EnvName, verb: &str) -> Result<bool> {
     match NamedKind::all(context, name)?[..] {
-        [NamedKind::Environment] => {
-            env::root::session(context, &Environment::existing(context, name.clone())?)
-        }
-        [NamedKind::Instance] => {
-            let record = InstanceDir::existing(context, name)?;
-            Live::connect(&record.dir, ControlRequest::Session)?
-                .ok_or_else(|| instance::look::not_running(&record))
-        }
+        [NamedKind::Environment] => Ok(true),
+        [NamedKind::Instance] => Ok(false),
         [NamedKind::Cluster] => Err(Fault::new(format!("{name} is a cluster, and {verb} is for one root"))
             .hint(format!("`skiff cluster exec {name} -- COMMAND` runs a command on one of its nodes"))),
         [] => Err(none(context, name)?),

@@ -64,6 +64,11 @@ pub mod stream {
     pub use crate::xattr::OPAQUE;
 }
 
+/// How the directories of an upper are marked that hide the base's, for whoever reads an upper itself.
+pub mod marks {
+    pub use crate::xattr::{FUSE_MARKS, is_opaque};
+}
+
 /// The parsers of foreign bytes, for fuzzing: nothing else may call them.
 #[doc(hidden)]
 pub mod fuzz {

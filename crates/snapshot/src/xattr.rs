@@ -18,7 +18,7 @@ const TRUSTED_OPAQUE: &[u8] = b"trusted.overlay.opaque";
 /// What fuse-overlayfs writes, beside files of the names in [`FUSE_MARKS`].
 const FUSE_OPAQUE: &[u8] = b"user.fuseoverlayfs.opaque";
 /// Entries that fuse-overlayfs puts into an opaque directory and never shows.
-pub(crate) const FUSE_MARKS: [&[u8]; 2] = [b".wh..wh..opq", b".wh..opq"];
+pub const FUSE_MARKS: [&[u8]; 2] = [b".wh..wh..opq", b".wh..opq"];
 const CAPABILITY: &[u8] = b"security.capability";
 /// The longest value the kernel takes.
 pub(crate) const MAX_VALUE: usize = 64 * 1024;
@@ -43,7 +43,10 @@ pub(crate) fn is_indirection(name: &[u8]) -> bool {
 }
 
 /// Whether a directory hides the base's directory of the same name.
-pub(crate) fn is_opaque(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+///
+/// # Errors
+/// Its attributes cannot be read.
+pub fn is_opaque(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let marks = [OPAQUE, TRUSTED_OPAQUE, FUSE_OPAQUE];
     let mut listed = [0u8; 256];
     // One question instead of three for most directories, which have no attribute at all.

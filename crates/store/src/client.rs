@@ -214,6 +214,11 @@ pub fn own(context: &UserContext) -> PathBuf {
     context.data().join("store")
 }
 
+/// The store that images of this user's go to.
+pub fn store(context: &UserContext) -> PathBuf {
+    trusted_store(context).map_or_else(|| own(context), |site| site.store.into())
+}
+
 /// Nothing mounts what is in there.
 fn in_own<'a>(context: &UserContext, store: &'a Path) -> writer::StoreAccess<'a> {
     let (uid, format, quota) = (context.uid, ImageFormat::Erofs, Quota::Unlimited);

@@ -87,6 +87,9 @@ pub enum Error {
         /// What this is.
         machine: Box<Platform>,
     },
+    /// An image of changes has no programs of its own.
+    #[error("image {0}: holds changes to a host's root, and no root of its own")]
+    OnlyChanges(String),
     /// The store does not have an image, or not for this user.
     #[error("image {0}: not yours on this host")]
     NotYours(ImageId),
@@ -161,6 +164,9 @@ impl Error {
             Error::NotImported(image) => {
                 Some(Cow::Owned(format!("`skiff import {image}` does it, and `skiff run {image}` at once")))
             }
+            Error::OnlyChanges(image) => Some(Cow::Owned(format!(
+                "`skiff env import image:{image} NAME` makes an environment of it; an image that runs: skiff commit --full"
+            ))),
             Error::OtherMachine { image, .. } => Some(Cow::Owned(format!(
                 "skiff pull {image}; or administrator: QEMU's user mode emulation runs it (binfmt_misc)"
             ))),
@@ -318,6 +324,11 @@ mod tests {
                 },
                 "image x: made for linux/arm64, and this host is linux/amd64",
                 "skiff pull x;",
+            ),
+            (
+                Error::OnlyChanges("x:1".into()),
+                "image x:1: holds changes to a host's root, and no root of its own",
+                "`skiff env import image:x:1 NAME`",
             ),
             (
                 Error::BadName(Box::new(Error::BadEntry { file: "/x.json".into(), why: "empty".into() })),

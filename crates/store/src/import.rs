@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
-use serde_json::json;
+use serde_json::{Value, json};
 use skiff_erofs::tree::BLOCK;
 use skiff_image::Error::{Foreign, WrongDigest};
 use skiff_image::assemble::{AssemblyProgress, ImageLimits, WrittenImage};
@@ -29,7 +29,7 @@ use skiff_sys::positional::write_all_at;
 use crate::error::{Error, Result};
 use crate::pull::{
     LayerProgress, PullWatch, Pulled, TICK, WatchedLayers, WithinQuota, assemble_into, check_and_sync,
-    watched,
+    keeps_whiteouts, watched,
 };
 use crate::store::{Begun, ImageLayer, ImageMetadata, Patience, Store, UnfinishedImage};
 use skiff_sys::SystemContext;
@@ -143,9 +143,13 @@ fn unpack(
     let progress = AssemblyProgress::new(blobs.len());
     let arrived = |layer: usize| blobs[layer].size();
     let layers = WatchedLayers { digests: &digests, blobs: &blobs, arrived: &arrived };
-    let image = watched(watch, &layers, &progress, || assemble_into(&making, &blobs, &progress));
-    let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let name = import.source.name();
+    let config: Value = serde_json::from_slice(&opened.config_bytes)
+        .map_err(|e| Error::unsound(name.clone(), e.to_string()))?;
+    let keeps_whiteouts = keeps_whiteouts(&name, &config, blobs.len())?;
+    let image =
+        watched(watch, &layers, &progress, || assemble_into(&making, &blobs, keeps_whiteouts, &progress));
+    let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let layers = digests.iter().zip(&blobs);
     let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
@@ -156,8 +160,7 @@ fn unpack(
         origins: vec![],
         layer: false,
         files: summary.inodes,
-        config: serde_json::from_slice(&opened.config_bytes)
-            .map_err(|e| Error::unsound(name.clone(), e.to_string()))?,
+        config,
     };
     check_and_sync(&making, &name)?;
     import.store.permit(import.uid, making.id())?;

@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use skiff_image::changes::is_of_changes;
 use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Context as _, Fault};
@@ -45,11 +46,23 @@ impl ImageName {
         Ok(ImageConfig::parse(&self.reference, &bytes)?)
     }
 
+    /// Refuses an image without a root of its own: it has the changes of an environment over a host's.
+    ///
+    /// # Errors
+    /// It is one.
+    pub fn refuse_changes(&self) -> Result<()> {
+        match is_of_changes(&self.config) {
+            true => Err(Error::OnlyChanges(self.reference.clone())),
+            false => Ok(()),
+        }
+    }
+
     /// How its programs are run, on this machine.
     ///
     /// # Errors
-    /// They are another's, and nothing here emulates that.
+    /// They are another's, and nothing here emulates that; or there are none.
     pub fn exec(&self) -> Result<ExecConfig> {
+        self.refuse_changes()?;
         let config = self.config()?;
         let machine = Platform::host();
         match config.platform.filter(|made_for| !machine.runs(made_for) && !emulates()) {

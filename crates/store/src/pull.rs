@@ -8,11 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags, fsync, open};
+use serde_json::Value;
 use skiff_erofs as erofs;
 use skiff_image::assemble::{
     AssemblyJob, AssemblyProgress, ImageLimits, WrittenImage, assemble, default_threads,
 };
 use skiff_image::blob::Blob;
+use skiff_image::changes::is_of_changes;
 use skiff_image::first_run;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
@@ -151,7 +153,12 @@ fn make(
     let digests: Vec<Digest> = found.manifest.layers.iter().map(|layer| layer.blob.digest).collect();
     let arrived = |layer: usize| fetching.arrived(layer);
     let watched_layers = WatchedLayers { digests: &digests, blobs: &layers, arrived: &arrived };
-    let image = watched(watch, &watched_layers, &progress, || assemble_into(&making, &layers, &progress));
+    let config: Value = serde_json::from_slice(&found.config_bytes)
+        .map_err(|e| Error::unsound(pull.image.to_string(), e.to_string()))?;
+    let keeps_whiteouts = keeps_whiteouts(pull.image, &config, layers.len())?;
+    let image = watched(watch, &watched_layers, &progress, || {
+        assemble_into(&making, &layers, keeps_whiteouts, &progress)
+    });
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let bytes = u64::from(summary.blocks) * skiff_erofs::tree::BLOCK;
     check_and_sync(&making, pull.image)?;
@@ -167,8 +174,7 @@ fn make(
         origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
         layer: false,
         files: summary.inodes,
-        config: serde_json::from_slice(&found.config_bytes)
-            .map_err(|e| Error::unsound(pull.image.to_string(), e.to_string()))?,
+        config,
     };
     // Before it is there: what nobody may use, anybody may have collected.
     pull.store.permit(pull.uid, making.id())?;
@@ -220,10 +226,21 @@ impl PullWatch for WithinQuota<'_> {
     }
 }
 
+/// Whether an image of this configuration has its whiteouts as files: one of changes, which has one layer.
+pub(crate) fn keeps_whiteouts(image: &dyn std::fmt::Display, config: &Value, layers: usize) -> Result<bool> {
+    let is_of_changes = is_of_changes(config);
+    if is_of_changes && layers != 1 {
+        let why = format!("it has {layers} layers, and an image of a host's changes has one");
+        return Err(Error::unsound(image.to_string(), why));
+    }
+    Ok(is_of_changes)
+}
+
 /// Puts layers together into the file of an image that is being made.
 pub(crate) fn assemble_into(
     making: &UnfinishedImage<'_>,
     layers: &[&dyn Blob],
+    keeps_whiteouts: bool,
     progress: &AssemblyProgress,
 ) -> Result<WrittenImage> {
     let (room, name) = (making.room(), making.name());
@@ -238,6 +255,7 @@ pub(crate) fn assemble_into(
         scratch_name: &room.display().to_string(),
         limits: ImageLimits::of(layers.iter().map(|layer| layer.size()).fold(0, u64::saturating_add)),
         threads,
+        keeps_whiteouts,
     };
     Ok(assemble(&job, progress)?)
 }

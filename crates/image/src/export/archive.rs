@@ -57,7 +57,7 @@ fn write(
     let mut new = Replacement::new(path)?;
     new.file.seek(SeekFrom::Start(HEADER as u64)).map_err(failed)?;
     let mut out = BufWriter::with_capacity(BUFFER, &mut new.file);
-    let written = layer::write(&image.reader()?, &mut out, path)?;
+    let written = layer::write(&image.reader()?, &mut out, path, image.is_of_changes())?;
     let documents = image.documents(&written);
     // A tar stream is a whole number of records already.
     let mut tar = Writer::new(&mut out);

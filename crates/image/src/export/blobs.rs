@@ -48,7 +48,8 @@ impl OpenImage {
     /// # Errors
     /// The image holds what layers cannot, or cannot be read.
     pub fn blobs(&self) -> Result<ImageBlobs> {
-        let written = layer::write(&self.reader()?, &mut std::io::sink(), self.layer_name())?;
+        let written =
+            layer::write(&self.reader()?, &mut std::io::sink(), self.layer_name(), self.is_of_changes())?;
         let Documents { config, manifest, digest } = self.documents(&written);
         Ok(ImageBlobs {
             layer: written.digest,
@@ -67,12 +68,12 @@ impl OpenImage {
     /// The image's file cannot be opened once more, or there is no thread to be had.
     pub fn layer_from(&self, begin: u64) -> std::io::Result<LayerBytes> {
         let image = self.reader().map_err(std::io::Error::other)?;
-        let name = self.layer_name().to_owned();
+        let (name, is_of_changes) = (self.layer_name().to_owned(), self.is_of_changes());
         let (sender, receiver) = sync_channel(PIECES);
         std::thread::Builder::new().name("layer".into()).spawn(move || {
             let pieces = Pieces { sender: sender.clone(), skipped: begin };
             let mut out = BufWriter::with_capacity(PIECE, pieces);
-            let made = layer::write(&image, &mut out, &name).map_err(std::io::Error::other);
+            let made = layer::write(&image, &mut out, &name, is_of_changes).map_err(std::io::Error::other);
             if let Err(e) = made.and_then(|_| out.flush()) {
                 // Whoever reads no more wants to hear of nothing.
                 let (Ok(()) | Err(_)) = sender.send(Err(e));

@@ -39,7 +39,7 @@ pub(super) fn oci(image: &OpenImage, dir: &Path, tag: Option<&str>) -> Result<Ex
     let before = read_index(&index_path)?;
     let mut blob = Replacement::new(&blobs.join("layer"))?;
     let mut out = BufWriter::with_capacity(BUFFER, &mut blob.file);
-    let written = layer::write(&image.reader()?, &mut out, &blobs)?;
+    let written = layer::write(&image.reader()?, &mut out, &blobs, image.is_of_changes())?;
     out.flush().on("write to", blobs.display().to_string())?;
     drop(out);
     blob.publish_as(&dir.join(blob_path(&written.digest)))?;

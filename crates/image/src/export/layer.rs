@@ -12,12 +12,11 @@ use skiff_sys::{SystemContext, SystemError};
 use skiff_tar::{EntryKind, TarEntry, Writer};
 
 use crate::assemble::ImageLimits;
+use crate::changes;
 use crate::error::{Error, Result};
 use crate::unpack::LeftOut;
 
 const PIECE: u64 = 1 << 20;
-/// In a layer such a name would remove another one.
-const WHITEOUT: &[u8] = b".wh.";
 
 /// What came of it.
 pub(super) struct WrittenLayer {
@@ -33,12 +32,18 @@ impl WrittenLayer {
     }
 }
 
-/// Writes them to `out`; `path` is its name, for messages.
-pub(super) fn write(reader: &Reader<File>, out: &mut dyn Write, path: &Path) -> Result<WrittenLayer> {
+/// Writes them to `out`; `path` is its name, for messages. Of an image of changes, whiteouts are what their names say.
+pub(super) fn write(
+    reader: &Reader<File>,
+    out: &mut dyn Write,
+    path: &Path,
+    is_of_changes: bool,
+) -> Result<WrittenLayer> {
     let hashing = Hashing { out, hasher: Hasher::like(&Digest::Sha256([0; 32])) };
     let mut layer = LayerWriter {
         reader,
         path,
+        is_of_changes,
         tar: Writer::new(hashing),
         first_names: HashMap::new(),
         expanded: 0,
@@ -57,6 +62,7 @@ pub(super) fn write(reader: &Reader<File>, out: &mut dyn Write, path: &Path) -> 
 struct LayerWriter<'a> {
     reader: &'a Reader<File>,
     path: &'a Path,
+    is_of_changes: bool,
     tar: Writer<Hashing<'a>>,
     /// Of files with several names, the one that came first.
     first_names: HashMap<u64, Vec<u8>>,
@@ -69,7 +75,9 @@ struct LayerWriter<'a> {
 impl LayerWriter<'_> {
     fn file(&mut self, file: FileEntry) -> Result<()> {
         let FileEntry { mut path, inode } = file;
-        if path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(WHITEOUT)) {
+        let is_mark = path.rsplit(|byte| *byte == b'/').next().is_some_and(changes::is_mark);
+        // In a layer such a name removes another one.
+        if is_mark && !self.is_of_changes {
             let file = format!("/{}", path.escape_ascii());
             let why = "in a layer a name that begins with .wh. stands for a removed file".into();
             return Err(Error::Unstorable { file, why });

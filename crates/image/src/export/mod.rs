@@ -4,16 +4,19 @@
 
 mod archive;
 mod blobs;
+pub mod changes;
 mod config;
 mod directory;
 mod layer;
 mod replace;
 pub mod root;
+mod xattrs;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, Seek, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -24,11 +27,12 @@ use skiff_oci::hash::sha256;
 use skiff_oci::reference::{ImageReference, Named};
 use skiff_sys::{IgnoreError, SystemContext, SystemError};
 
+use crate::changes::is_of_changes;
 use crate::error::{Error, Result};
 use crate::squashfs;
 use crate::trailer;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
-use crate::unpack::{LeftOut, unpack};
+use crate::unpack::{LeftOut, change_texts, unpack, unpack_changes};
 pub use blobs::{ImageBlobs, LayerBytes};
 use replace::Replacement;
 
@@ -140,6 +144,10 @@ pub fn export(image: &OpenImage, target: &Target) -> Result<Exported> {
 }
 
 impl OpenImage {
+    fn is_of_changes(&self) -> bool {
+        is_of_changes(&self.config)
+    }
+
     fn reader(&self) -> Result<Reader<File>> {
         let name = format!("image {}", self.name);
         let file = self.file.try_clone().on("open", &name)?;
@@ -163,7 +171,7 @@ impl OpenImage {
     fn tar(&self, path: &Path) -> Result<Exported> {
         let mut new = Replacement::new(path)?;
         let mut out = BufWriter::with_capacity(BUFFER, &mut new.file);
-        let written = layer::write(&self.reader()?, &mut out, path)?;
+        let written = layer::write(&self.reader()?, &mut out, path, self.is_of_changes())?;
         out.flush().on("write to", path.display().to_string())?;
         drop(out);
         new.publish()?;
@@ -191,6 +199,22 @@ impl OpenImage {
                 Err(error)
             }
         }
+    }
+
+    /// Unpacks an image of changes into the empty upper of an environment. To be run as root of the ids that it is to have.
+    ///
+    /// # Errors
+    /// The image is damaged, or the system refuses what it should not.
+    pub fn unpack_changes(&self, upper: BorrowedFd<'_>) -> Result<LeftOut> {
+        unpack_changes(&self.reader()?, upper)
+    }
+
+    /// The texts about the base that an image of changes has, by their names.
+    ///
+    /// # Errors
+    /// The image is damaged, or a text is none.
+    pub fn change_texts(&self) -> Result<BTreeMap<String, String>> {
+        change_texts(&self.reader()?)
     }
 
     /// The configuration and the manifest of an image with this layer only.

@@ -1,33 +1,36 @@
 //! The files of a running container as an image, for whoever wants to keep them as they are at this moment.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::buffer::spare_capacity;
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, lgetxattr, llistxattr, major,
-    minor, openat2, readlinkat, seek, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, major, minor, openat2,
+    readlinkat, seek, statat,
 };
 use rustix::io::Errno;
 use rustix::process::{getgid, getuid};
 use skiff_erofs::tree::{Attributes, Xattrs, XattrsId};
 use skiff_sys::positional::read_at;
 
+use super::xattrs::xattrs;
 use crate::assemble::ImageLimits;
 use crate::convert::{Children, ConversionJob, FilePiece, Foreign, ForeignFile, ForeignFileType, convert};
 use crate::error::{Error, Result};
-use crate::layer::is_kept;
 use skiff_sys::{SystemContext, SystemError};
 
 const PIECE: usize = 1 << 20;
-/// The kernel's limit for a value, and for a list of names.
-const MAX_XATTR: usize = 64 << 10;
 
 /// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads.
 pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
+
+/// Who is told of a file, by its path.
+pub type UnreadableNotice<'a> = &'a dyn Fn(&[u8]);
+
+/// Whether a file is of the upper file system, by its path.
+pub type IsUpper<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// What a file has in the image in the place of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +48,29 @@ pub struct RootFilter<'a> {
     pub leave_out: LeaveOut<'a>,
     /// Files that have another content, by their paths.
     pub replaced: &'a BTreeMap<Vec<u8>, OtherContent>,
+    /// UnreadableNotice of each file, or directory, that this process may not read: the one is left out, the other empty. Without it that is an error.
+    pub unreadable: Option<UnreadableNotice<'a>>,
+    /// Modes that directories have in the image, by their paths.
+    pub modes: &'a [(&'a str, u16)],
+    /// Of a root whose files have numbers of several file systems and one device (fuse-overlayfs): whether a file is of the upper one. There a
+    /// number alone does not tell which names are of one file.
+    pub is_upper: Option<IsUpper<'a>>,
+}
+
+impl<'a> RootFilter<'a> {
+    /// Files have their own content, and must be readable.
+    pub fn plain(leave_out: LeaveOut<'a>, replaced: &'a BTreeMap<Vec<u8>, OtherContent>) -> Self {
+        RootFilter { leave_out, replaced, unreadable: None, modes: &[], is_upper: None }
+    }
+}
+
+/// How much of a root there is, as far as it has been looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RootSize {
+    /// Files, directories and what else has a name.
+    pub files: u64,
+    /// Bytes of files without their holes, roughly; of a file with several names once.
+    pub bytes: u64,
 }
 
 /// Writes all that is on the mount `root` into `image`, an empty file: an EROFS image. What is mounted in it is not part of it; nor are
@@ -58,15 +84,12 @@ pub fn of_root(
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
-    of_filtered_root(
-        (root, name),
-        RootFilter { leave_out, replaced: &BTreeMap::new() },
-        image,
-        (room, room_name),
-    )
+    let replaced = BTreeMap::new();
+    let filter = RootFilter::plain(leave_out, &replaced);
+    of_filtered_root((root, name), filter, image, (room, room_name), &mut |_| true)
 }
 
-/// The same with other contents for some files.
+/// The same but for what the filter says. `watch` is told of each piece how many bytes have been read, and gives whether to go on.
 ///
 /// # Errors
 /// As [`of_root`].
@@ -75,9 +98,27 @@ pub fn of_filtered_root(
     filter: RootFilter<'_>,
     image: BorrowedFd<'_>,
     (room, room_name): (BorrowedFd<'_>, &str),
+    watch: &mut dyn FnMut(u64) -> bool,
 ) -> Result<()> {
-    let root = Root { root, name, filter, numbers: RefCell::default(), own: None };
-    convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
+    let root = ReadRoot::new((root, name), filter);
+    convert(&root, job(name, image, (room, room_name), watch)).map(drop)
+}
+
+/// How much such an image would hold.
+///
+/// # Errors
+/// Something cannot be looked at.
+pub fn survey((root, name): (BorrowedFd<'_>, &str), filter: RootFilter<'_>) -> Result<RootSize> {
+    let root = ReadRoot::new((root, name), filter);
+    let mut known = HashSet::new();
+    let mut ahead = vec![root.root()?.file];
+    while let Some(directory) = ahead.pop() {
+        let children = root.children(&directory)?.into_iter().map(|(_, child)| child);
+        let below = children.filter(|child| matches!(child.kind, ForeignFileType::Directory));
+        // One that was moved meanwhile has been met where it was.
+        ahead.extend(below.filter(|child| known.insert(child.number)).map(|child| child.file));
+    }
+    Ok(root.seen())
 }
 
 /// The same for a user's own directory with the files of a root. What belongs to the user there belongs to root in the image, as whoever unpacked
@@ -91,12 +132,13 @@ pub fn of_directory(
     (room, room_name): (BorrowedFd<'_>, &str),
 ) -> Result<()> {
     let own = Some((getuid().as_raw(), getgid().as_raw()));
-    let filter = RootFilter { leave_out: &|_, _| false, replaced: &BTreeMap::new() };
-    let root = Root { root, name, filter, numbers: RefCell::default(), own };
+    let replaced = BTreeMap::new();
+    let filter = RootFilter::plain(&|_, _| false, &replaced);
+    let root = ReadRoot { own, ..ReadRoot::new((root, name), filter) };
     convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
 }
 
-fn job<'a>(
+pub(super) fn job<'a>(
     source: &'a str,
     image: BorrowedFd<'a>,
     (scratch, scratch_name): (BorrowedFd<'a>, &'a str),
@@ -106,21 +148,46 @@ fn job<'a>(
     ConversionJob { image, name: scratch_name, source, scratch, scratch_name, limits, watch }
 }
 
-struct Root<'a> {
+pub(super) struct ReadRoot<'a> {
     root: BorrowedFd<'a>,
     name: &'a str,
     filter: RootFilter<'a>,
-    /// Files by device and number there: an overlay's lie on several.
-    numbers: RefCell<HashMap<(u64, u64), u64>>,
+    /// Files by device and number there, and file system: an overlay's lie on several.
+    numbers: RefCell<HashMap<FileKey, u64>>,
+    /// How many directories have got a number that nothing else has.
+    directories: Cell<u64>,
     /// The user and group who are root in the image.
     own: Option<(u32, u32)>,
+    seen: Cell<RootSize>,
 }
 
-/// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
-type Path = Vec<u8>;
+/// Device, number there, and whether it is of the upper file system.
+type FileKey = (u64, u64, bool);
 
-impl Root<'_> {
-    fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+/// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
+pub(super) type Path = Vec<u8>;
+
+impl<'a> ReadRoot<'a> {
+    pub(super) fn new((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
+        ReadRoot {
+            root,
+            name,
+            filter,
+            numbers: RefCell::default(),
+            directories: Cell::default(),
+            own: None,
+            seen: Cell::default(),
+        }
+    }
+
+    /// What has been found so far.
+    pub(super) fn seen(&self) -> RootSize {
+        self.seen.get()
+    }
+}
+
+impl ReadRoot<'_> {
+    pub(super) fn open(&self, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
         let path = match path.strip_prefix(b"/") {
             Some(path) => OsStr::from_bytes(path),
             None => OsStr::new("."),
@@ -134,23 +201,48 @@ impl Root<'_> {
         }
     }
 
-    fn shown(&self, path: &[u8]) -> String {
+    /// Whether what this process may not read is left out.
+    fn skips(&self, path: &[u8], why: Errno) -> bool {
+        let tell = self.filter.unreadable.filter(|_| matches!(why, Errno::ACCESS | Errno::PERM));
+        tell.map(|tell| tell(path)).is_some()
+    }
+
+    /// Whether a file is one that is left out for that. What others may read is only found out when it is read.
+    fn is_unreadable(&self, file: &ForeignFile<Path>) -> bool {
+        let may_be = matches!(file.kind, ForeignFileType::File)
+            && file.attributes.mode & 0o004 == 0
+            && self.filter.unreadable.is_some()
+            && !self.filter.replaced.contains_key(&file.file);
+        may_be && self.open(&file.file, OFlags::NONBLOCK).is_err_and(|why| self.skips(&file.file, why))
+    }
+
+    pub(super) fn shown(&self, path: &[u8]) -> String {
         format!("{}:{}", self.name, path.escape_ascii())
     }
 
+    fn key(&self, path: &[u8], stat: &Stat) -> FileKey {
+        (stat.st_dev, stat.st_ino, self.filter.is_upper.is_some_and(|is_upper| is_upper(path)))
+    }
+
     fn found(&self, path: Path, stat: &Stat, xattrs: Xattrs, kind: ForeignFileType) -> ForeignFile<Path> {
-        let mut numbers = self.numbers.borrow_mut();
-        let next = numbers.len() as u64 + 1;
+        let is_directory = matches!(kind, ForeignFileType::Directory);
+        let of_filter = self.filter.modes.iter().find(|(dir, _)| is_directory && dir.as_bytes() == path);
         let attributes = Attributes {
-            mode: (stat.st_mode & 0o7777) as u16,
+            mode: of_filter.map_or((stat.st_mode & 0o7777) as u16, |(_, mode)| *mode),
             uid: if self.own.is_some_and(|(uid, _)| uid == stat.st_uid) { 0 } else { stat.st_uid },
             gid: if self.own.is_some_and(|(_, gid)| gid == stat.st_gid) { 0 } else { stat.st_gid },
             mtime: stat.st_mtime,
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs: XattrsId(0),
         };
-        let number = if matches!(kind, ForeignFileType::Directory) || stat.st_nlink > 1 {
-            *numbers.entry((stat.st_dev, stat.st_ino)).or_insert(next)
+        let number = if is_directory && self.filter.is_upper.is_some() {
+            self.directories.set(self.directories.get() + 1);
+            // No file that is numbered in turn has so great a number.
+            self.directories.get() | 1 << 63
+        } else if is_directory || stat.st_nlink > 1 {
+            let mut numbers = self.numbers.borrow_mut();
+            let next = numbers.len() as u64 + 1;
+            *numbers.entry(self.key(&path, stat)).or_insert(next)
         } else {
             // Nobody asks for it again.
             0
@@ -159,7 +251,7 @@ impl Root<'_> {
     }
 }
 
-impl Foreign for Root<'_> {
+impl Foreign for ReadRoot<'_> {
     type File = Path;
 
     /// Some process may be left in the container.
@@ -178,6 +270,7 @@ impl Foreign for Root<'_> {
         let about = || self.shown(directory);
         let dir = match self.open(directory, OFlags::DIRECTORY) {
             Err(Errno::NOENT) => return Ok(vec![]),
+            Err(why) if self.skips(directory, why) => return Ok(vec![]),
             dir => dir.on("open", about())?,
         };
         let mut names = vec![];
@@ -196,17 +289,21 @@ impl Foreign for Root<'_> {
         let mut children = vec![];
         for name in names {
             let path = [directory, &b"/"[..], &name].concat();
-            match self.child(&dir, &name, path) {
+            match self.child(&dir, &name, path.clone()) {
                 // Another process has removed it since.
                 Err(Error::Io(SystemError { source: Errno::NOENT, .. })) => {}
+                // A directory that lets its names be read, and nothing else.
+                Err(Error::Io(SystemError { source, .. })) if self.skips(&path, source) => {}
                 child => {
-                    let child = child?;
+                    let (child, bytes) = child?;
                     let target = if let ForeignFileType::Symlink(target) = &child.kind {
                         Some(&target[..])
                     } else {
                         None
                     };
-                    if !(self.filter.leave_out)(&child.file, target) {
+                    if !(self.filter.leave_out)(&child.file, target) && !self.is_unreadable(&child) {
+                        let RootSize { files, bytes: before } = self.seen.get();
+                        self.seen.set(RootSize { files: files + 1, bytes: before + bytes });
                         children.push((name.into_boxed_slice(), child));
                     }
                 }
@@ -220,7 +317,12 @@ impl Foreign for Root<'_> {
         if let Some(OtherContent { content, .. }) = self.filter.replaced.get(file) {
             return if content.is_empty() { Ok(()) } else { each(FilePiece::Data(content)) };
         }
-        let opened = self.open(file, OFlags::NONBLOCK).on("open", about())?;
+        let opened = match self.open(file, OFlags::NONBLOCK) {
+            // For whoever reads a root that may change it is gone.
+            Err(why) if self.skips(file, why) => Err(Errno::NOENT),
+            opened => opened,
+        };
+        let opened = opened.on("open", about())?;
         let stat = fstat(&opened).on("look at", about())?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(SystemError::new("open", about(), Errno::NOENT).into());
@@ -255,8 +357,9 @@ impl Foreign for Root<'_> {
     }
 }
 
-impl Root<'_> {
-    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<ForeignFile<Path>> {
+impl ReadRoot<'_> {
+    /// A file of a directory, and how many bytes it adds to those that are known.
+    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<(ForeignFile<Path>, u64)> {
         let about = || self.shown(&path);
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).on("look at", about())?;
         let xattrs = xattrs(dir, name).on("read the attributes of", about())?;
@@ -277,35 +380,17 @@ impl Root<'_> {
                 return Err(Error::Foreign { object: about(), why, hint: None });
             }
         };
+        let is_known = || self.numbers.borrow().contains_key(&self.key(&path, &stat));
+        let is_again = stat.st_nlink > 1 && is_known();
+        let bytes = match kind {
+            ForeignFileType::File if !is_again => (stat.st_size as u64).min(stat.st_blocks as u64 * 512),
+            _ => 0,
+        };
         let replaced = self.filter.replaced.get(&path).and_then(|replacement| replacement.mtime);
         let mut found = self.found(path, &stat, xattrs, kind);
         if let (Some((seconds, nanoseconds)), ForeignFileType::File) = (replaced, &found.kind) {
             (found.attributes.mtime, found.attributes.mtime_nsec) = (seconds, nanoseconds);
         }
-        Ok(found)
+        Ok((found, bytes))
     }
-}
-
-/// The extended attributes of a file in a directory. (There are no calls for that which take a descriptor and a name.)
-fn xattrs(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Xattrs> {
-    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
-    let mut names = Vec::with_capacity(MAX_XATTR);
-    match llistxattr(&path, spare_capacity(&mut names)) {
-        Err(Errno::OPNOTSUPP) => return Ok(vec![]),
-        listed => listed?,
-    };
-    let mut found = Xattrs::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && is_kept(name)) {
-        let mut value = Vec::with_capacity(MAX_XATTR);
-        match lgetxattr(&path, name, spare_capacity(&mut value)) {
-            // It went meanwhile, is for others' eyes, or a capability of another user namespace, which means nothing here.
-            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::OVERFLOW | Errno::OPNOTSUPP) => {}
-            got => {
-                got?;
-                found.push((name.into(), value.into()));
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
 }

@@ -24,6 +24,8 @@ const MOST_LINKS: usize = 40;
 pub(crate) struct Merger {
     tree: Tree,
     layer: u32,
+    /// Whether whiteouts are files as any.
+    keeps_whiteouts: bool,
     /// The directory in which the last entry was, by its path: most entries lie beside the one before.
     last_parent: Option<(Vec<u8>, InodeId)>,
     /// While whiteouts are applied: what no way to one leads through.
@@ -57,11 +59,12 @@ const MISSING: Attributes =
     Attributes { mode: 0o755, uid: 0, gid: 0, mtime: 0, mtime_nsec: 0, xattrs: XattrsId(0) };
 
 impl Merger {
-    /// Nothing but a root directory.
-    pub fn new() -> Merger {
+    /// Nothing but a root directory. In an image of changes whiteouts are files as any.
+    pub fn new(keeps_whiteouts: bool) -> Merger {
         Merger {
             tree: Tree::new(MISSING),
             layer: 0,
+            keeps_whiteouts,
             last_parent: None,
             replaced: HashSet::new(),
             hidden: HashMap::new(),
@@ -82,14 +85,16 @@ impl Merger {
             self.add(&path, record).map_err(|why| format!("{}: {why}", display(&path)))
         })?;
         self.hidden.clear();
-        self.drop_link_targets_of_aufs();
+        if !self.keeps_whiteouts {
+            self.drop_link_targets_of_aufs();
+        }
         self.layer += 1;
         Ok(())
     }
 
     fn add(&mut self, path: &[u8], record: LayerEntry) -> Result<(), String> {
         let components = components(path)?;
-        if !matches!(Special::of(&components)?, Special::None) {
+        if !self.keeps_whiteouts && !matches!(Special::of(&components)?, Special::None) {
             return Ok(());
         }
         let Some((name, parents)) = components.split_last() else {

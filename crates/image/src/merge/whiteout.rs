@@ -6,12 +6,11 @@ use skiff_erofs::tree::{InodeId, Tree};
 
 use super::path::{components, display};
 use super::{Astray, Merger};
+use crate::changes::{self, OPAQUE, WHITEOUT};
 use crate::layer_entries::{LayerEntries, LayerEntryKind};
 
-const WHITEOUT: &[u8] = b".wh.";
 /// What begins so is AUFS's, but for one name.
 const AUFS: &[u8] = b".wh..wh.";
-const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Where AUFS kept files with several names; other entries are hard links to those.
 const AUFS_LINK_TARGETS: &[u8] = b".wh..wh.plnk";
 
@@ -50,7 +49,7 @@ impl<'a> Special<'a> {
 
 /// Whether the path's last name makes it a whiteout, or something of AUFS: then it is no file, and is kept apart.
 pub(crate) fn is_mark(path: &[u8]) -> bool {
-    super::path::split(path).next_back().is_some_and(|name| name.starts_with(WHITEOUT))
+    super::path::split(path).next_back().is_some_and(changes::is_mark)
 }
 
 impl Merger {

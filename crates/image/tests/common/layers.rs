@@ -67,6 +67,7 @@ pub fn with_progress(
         scratch_name: "scratch",
         limits,
         threads,
+        keeps_whiteouts: false,
     };
     let outcome = assemble(&job, progress);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was left beside the image");

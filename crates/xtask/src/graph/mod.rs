@@ -48,7 +48,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("app", "sys spec site sandbox output user store cli"),
     (
         "env",
-        "sys packages spec oci site ipc registry launch snapshot relay sandbox output user store runtime plan cli",
+        "sys packages spec oci site ipc registry image launch snapshot relay sandbox output user store runtime plan cli",
     ),
     ("cluster", "sys spec ipc launch sandbox net output user store runtime plan cli app"),
     ("build", "sys spec oci tar copy site ipc registry image sandbox output user store runtime plan cli"),

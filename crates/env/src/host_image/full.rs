@@ -1,0 +1,308 @@
+//! All that an environment over the host's root shows, as an image that needs no host.
+//!
+//! It is read by a process that has no more rights than root inside. What the host denies to others is not shown inside; without the helper, where
+//! that is not so of what the user may read as themselves, the modes of the host's files decide.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
+use std::io::Read as _;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
+use rustix::io::Errno;
+use skiff_image::export::root::{self, OtherContent, RootFilter, RootSize};
+use skiff_runtime::control::Live;
+use skiff_runtime::environments::Environment;
+use skiff_sandbox::enter::{open_root, run_unseen};
+use skiff_sandbox::{mountinfo, ssh_user};
+use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::locked;
+use skiff_spec::plan::inside;
+use skiff_store::ours;
+use skiff_sys::IgnoreError;
+use skiff_user::context::UserContext;
+
+use super::{ImageContents, ImageTarget, ReadProgress, watched};
+use crate::base_view::open_dir;
+
+/// Directories whose content is of a running system, or somebody's own, and no part of an image. They are empty in it.
+const EMPTY: [&str; 8] = ["/boot", "/dev", "/home", "/proc", "/run", "/sys", "/tmp", "/var/tmp"];
+/// Of these, such as everybody needs to write to. Inside, other directories are mounted there.
+const MODES: [(&str, u16); 2] = [("/tmp", 0o1777), ("/var/tmp", 0o1777)];
+/// Files that a file system has for itself.
+const LEFT_OUT: [&str; 1] = ["/lost+found"];
+/// The host's own logs say who has been on it; what the environment has there are its own.
+const LOGS: &str = "/var/log";
+/// What tells one system from another, empty until the system begins (machine-id(5)).
+const MACHINE_ID: &str = "/etc/machine-id";
+/// Makes a list of passwords of one of accounts.
+type LockAccounts = fn(&str) -> String;
+/// Lists of passwords, each with the list of its accounts.
+const PASSWORDS: [(&str, &str, LockAccounts); 2] =
+    [("/etc/shadow", "/etc/passwd", locked::shadow), ("/etc/gshadow", "/etc/group", locked::gshadow)];
+/// A longer list of accounts is not read, in bytes.
+const LONGEST_LIST: u64 = 8 << 20;
+
+/// An environment of which an image is made.
+pub struct HostRoot<'a> {
+    live: &'a Live,
+    name: &'a str,
+    upper: PathBuf,
+    /// Of the user's own, beside what others may not read anyway.
+    own: Vec<PathBuf>,
+    /// Whether the host's files are judged here, as no helper does it.
+    is_judged: bool,
+}
+
+impl<'a> HostRoot<'a> {
+    /// The root of an environment that is running.
+    ///
+    /// # Errors
+    /// It is not known where the user's state is.
+    pub fn of(context: &UserContext, env: &'a Environment, live: &'a Live) -> Result<Self> {
+        let home = context.home.clone();
+        let mut own = vec![home.canonicalize().unwrap_or_else(|_| home.clone()), home];
+        own.extend([context.state()?, context.depot()?, context.data()]);
+        // Of a user whose home is the root, all would be theirs.
+        own.retain(|dir| dir.parent().is_some());
+        let (name, upper, is_judged) = (env.name.as_str(), env.dir.join("upper"), context.helper.is_none());
+        Ok(Self { live, name, upper, own, is_judged })
+    }
+
+    /// What an image of it would have.
+    ///
+    /// # Errors
+    /// The root cannot be looked at, or the environment is gone.
+    pub fn survey(&self) -> Result<ImageContents> {
+        let mounts = std::fs::read(format!("/proc/{}/mountinfo", self.live.pid.as_raw_nonzero()))
+            .default_on_error("without the list of mounts they are left out without being named");
+        self.with_judge(&[], |judge, filter| {
+            let RootSize { files, bytes } = root::survey((judge.root, self.name), filter).map_err(ours)?;
+            let unreadable = judge.count_closed();
+            let file_systems = judge.other_file_systems(&mounts);
+            Ok(ImageContents { files, bytes, unreadable, file_systems, ..ImageContents::default() })
+        })
+    }
+
+    /// Writes it as an image file.
+    ///
+    /// # Errors
+    /// The root cannot be read, the image not be written, or the environment is gone.
+    pub fn write(&self, target: ImageTarget<'_>, progress: &mut dyn ReadProgress) -> Result<()> {
+        self.with_judge(&[target.image, target.room.0], |judge, filter| {
+            let root = (judge.root, self.name);
+            watched(progress, |watch| {
+                root::of_filtered_root(root, filter, target.image, target.room, watch).map_err(ours)
+            })
+        })
+    }
+
+    /// Does something as root of the environment, where nobody inside sees it.
+    fn with_judge<T: serde::Serialize + serde::de::DeserializeOwned>(
+        &self,
+        keep: &[BorrowedFd<'_>],
+        act: impl FnOnce(&Judge<'_>, RootFilter<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let init = self.live.init.as_fd();
+        let root = open_root(init)?;
+        let kept = [keep, &[root.as_fd()]].concat();
+        run_unseen(init, &kept, || {
+            let (upper, host) = (open_dir(&self.upper)?, open_dir(Path::new("/"))?);
+            let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), self);
+            let replaced = judge.replaced()?;
+            let leave_out = |path: &[u8], target: Option<&[u8]>| judge.leaves_out(path, target);
+            let is_upper = |path: &[u8]| judge.is_changed(path);
+            let filter = RootFilter {
+                unreadable: Some(&|_| ()),
+                modes: &MODES,
+                // Without the helper the root is fuse-overlayfs's.
+                is_upper: self.is_judged.then_some(&is_upper),
+                ..RootFilter::plain(&leave_out, &replaced)
+            };
+            act(&judge, filter)
+        })
+    }
+}
+
+/// Decides what of a root is in an image.
+struct Judge<'a> {
+    root: BorrowedFd<'a>,
+    upper: BorrowedFd<'a>,
+    host: BorrowedFd<'a>,
+    own: &'a [PathBuf],
+    is_judged: bool,
+    /// Directories of the root that have nothing of the host's that others may read.
+    closed: RefCell<HashSet<Vec<u8>>>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(
+        root: BorrowedFd<'a>,
+        (upper, host): (BorrowedFd<'a>, BorrowedFd<'a>),
+        of: &'a HostRoot<'_>,
+    ) -> Self {
+        Judge { root, upper, host, own: &of.own, is_judged: of.is_judged, closed: RefCell::default() }
+    }
+
+    /// Whether a file is left out, by its path and, of a link, where it leads. A directory is asked for before what is in it.
+    fn leaves_out(&self, path: &[u8], target: Option<&[u8]>) -> bool {
+        if is_no_part(path, self.own) || inside::is_own(path, target) || ssh_user::is_own(path, target) {
+            return true;
+        }
+        let is_log = is_below(path, LOGS);
+        // What goes meanwhile is left out.
+        let Ok(stat) = look(self.root, path) else { return true };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Socket => true,
+            kind if is_log && kind != FileType::Directory => !self.is_changed(path),
+            kind => self.is_judged && self.is_closed(path, kind, &stat),
+        }
+    }
+
+    /// Whether a file is the host's and not for others.
+    fn is_closed(&self, path: &[u8], kind: FileType, stat: &Stat) -> bool {
+        let in_closed = self.closed.borrow().contains(parent(path));
+        if kind == FileType::Directory {
+            let is_open = !in_closed && look(self.host, path).is_ok_and(|stat| is_open(&stat));
+            if !is_open {
+                self.closed.borrow_mut().insert(path.to_vec());
+            }
+            return in_closed && !self.is_changed(path);
+        }
+        let is_stand_in = PASSWORDS.iter().any(|(list, ..)| list.as_bytes() == path);
+        let may_be_read = !in_closed && (is_open(stat) || stat.st_size == 0 || is_stand_in);
+        !may_be_read && !self.is_changed(path)
+    }
+
+    /// Whether the environment has a file of its own there.
+    fn is_changed(&self, path: &[u8]) -> bool {
+        look(self.upper, path).is_ok()
+    }
+
+    /// Files that are in the image as on a system that nobody has used yet, unless they are the environment's own.
+    fn replaced(&self) -> Result<BTreeMap<Vec<u8>, OtherContent>> {
+        let mut replaced = BTreeMap::new();
+        let mut put = |path: &str, content: Vec<u8>| {
+            if !self.is_changed(path.as_bytes()) {
+                replaced.insert(path.as_bytes().to_vec(), OtherContent { content, mtime: None });
+            }
+        };
+        put(MACHINE_ID, vec![]);
+        if self.is_judged {
+            for (list, accounts, lock) in PASSWORDS {
+                put(list, lock(&text(self.root, accounts)?).into_bytes());
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// How many files and directories of the host's others may not read, and the environment has not of its own.
+    fn count_closed(&self) -> u64 {
+        let mut count = 0;
+        let mut ahead = vec![vec![]];
+        while let Some(directory) = ahead.pop() {
+            let Ok(entries) = open(self.host, &directory).and_then(|dir| Dir::read_from(&dir)) else {
+                count += 1;
+                continue;
+            };
+            for entry in entries {
+                // One that was removed, or cannot be read on, is none of the image's either.
+                let Ok(entry) = entry else { break };
+                let name = entry.file_name().to_bytes();
+                let path = [&directory, &b"/"[..], name].concat();
+                if matches!(name, b"." | b"..") || is_no_part(&path, self.own) || is_below(&path, LOGS) {
+                    continue;
+                }
+                match look(self.host, &path) {
+                    Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                        if is_open(&stat) { ahead.push(path) } else { count += 1 }
+                    }
+                    Ok(stat) if is_open(&stat) || stat.st_size == 0 || self.is_changed(&path) => {}
+                    // What is mounted there is another file system.
+                    Err(Errno::XDEV | Errno::NOENT) => {}
+                    Ok(_) | Err(_) => count += 1,
+                }
+            }
+        }
+        count
+    }
+
+    /// Other file systems that are mounted in the root, by the text of `mountinfo`: their places and types.
+    fn other_file_systems(&self, mounts: &[u8]) -> Vec<(String, String)> {
+        let is_dir = |place: &Path| {
+            let found = look(self.root, place.as_os_str().as_bytes());
+            // Under a mount within a mount there is nothing.
+            !found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory)
+        };
+        let is_told = |place: &Path| {
+            let path = place.as_os_str().as_bytes();
+            path != b"/" && !EMPTY.iter().any(|dir| path == dir.as_bytes()) && !is_no_part(path, self.own)
+        };
+        let other = mountinfo::parse(mounts).into_iter();
+        let other = other.filter(|mount| is_told(&mount.place) && is_dir(&mount.place));
+        // Of several at one place the last is seen.
+        let seen: BTreeMap<PathBuf, String> = other.map(|mount| (mount.place, mount.kind)).collect();
+        seen.into_iter().map(|(place, kind)| (place.display().to_string(), kind)).collect()
+    }
+}
+
+/// Whether a path is of a running system, or somebody's own.
+fn is_no_part(path: &[u8], own: &[PathBuf]) -> bool {
+    let as_path = Path::new(OsStr::from_bytes(path));
+    EMPTY.iter().any(|dir| is_below(path, dir))
+        || LEFT_OUT.iter().any(|file| path == file.as_bytes())
+        || own.iter().any(|dir| as_path.starts_with(dir))
+}
+
+fn is_below(path: &[u8], dir: &str) -> bool {
+    path.strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+fn parent(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|byte| *byte == b'/').map_or(&[], |slash| &path[..slash])
+}
+
+/// Whether others may read a file, or list a directory and look into it.
+fn is_open(stat: &Stat) -> bool {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => stat.st_mode & 0o005 == 0o005,
+        FileType::Symlink => true,
+        _ => stat.st_mode & 0o004 != 0,
+    }
+}
+
+/// Whoever made the root chose what is in it: nothing is followed, nothing waited for, and no other file system asked.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// What is at a path.
+fn look(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<Stat> {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fstat(openat2(root, path, flags, Mode::empty(), WITHIN)?)
+}
+
+fn open(root: BorrowedFd<'_>, directory: &[u8]) -> rustix::io::Result<OwnedFd> {
+    let path = directory.strip_prefix(b"/").unwrap_or(b".");
+    openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), WITHIN)
+}
+
+/// The text of a list of accounts; nothing if there is none that can be read.
+fn text(root: BorrowedFd<'_>, path: &str) -> Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat2(root, path.trim_start_matches('/'), flags, Mode::empty(), WITHIN) {
+        Ok(file) => std::fs::File::from(file),
+        Err(_) => return Ok(String::new()),
+    };
+    let mut bytes = vec![];
+    file.take(LONGEST_LIST).read_to_end(&mut bytes).context(|| path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests;

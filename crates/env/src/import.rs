@@ -1,0 +1,174 @@
+//! An environment of an exported one: of the file, or of an image of changes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use skiff_image::changes::ChangesLabels;
+use skiff_image::unpack::LeftOut;
+use skiff_output as output;
+use skiff_plan::get::{self, PullWhen};
+use skiff_runtime::environments::{Environment, EnvironmentBase};
+use skiff_runtime::package_database;
+use skiff_sandbox::visit::as_root_of_ids;
+use skiff_snapshot::Bundle;
+use skiff_spec::config::Mismatch;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_spec::plan::Base;
+use skiff_store::client;
+use skiff_sys::IgnoreError;
+use skiff_user::context::UserContext;
+use skiff_user::dirs;
+
+use crate::base_fingerprint;
+use crate::contents::{open_dir, ours};
+use crate::export::HOST_PACKAGES;
+
+/// What is to become an environment.
+struct Imported<'a> {
+    /// How the user named it.
+    said: &'a str,
+    /// The name that the environment had.
+    name: &'a str,
+    /// What its base was.
+    base: &'a BTreeMap<String, String>,
+}
+
+/// Makes an environment of an exported one: a file, or `image:IMAGE`.
+pub fn import(context: &UserContext, from: &Path, name: Option<&EnvName>) -> Result<()> {
+    let said = from.display().to_string();
+    match said.strip_prefix(skiff_store::PREFIX) {
+        Some(image) => import_image(context, &said, image, name),
+        None => import_file(context, from, &said, name),
+    }
+}
+
+fn import_file(context: &UserContext, file: &Path, said: &str, name: Option<&EnvName>) -> Result<()> {
+    // A pipe in its place must not make us wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open = File::from(openat(CWD, file, flags, Mode::empty()).context(|| said.to_owned())?);
+    if !open.metadata().context(|| said.to_owned())?.is_file() {
+        return Err(Error::new(format!("{said}: not a regular file")));
+    }
+    let bundle = Bundle::open(open.into(), said).map_err(damaged)?;
+    let info = bundle.info();
+    let imported = Imported { said, name: &info.environment, base: &info.base };
+    let environment = free_environment(context, &imported, name)?;
+    let base = base_here(context, &imported, info.texts.get(HOST_PACKAGES))?;
+    environment.create_with(&base, vec![], Default::default(), |dir| {
+        fill(context, dir, |upper| bundle.unpack(upper).map_err(damaged))?;
+        package_database::put_ancestor_texts(dir, &info.texts)
+    })
+}
+
+fn import_image(context: &UserContext, said: &str, image: &str, name: Option<&EnvName>) -> Result<()> {
+    let entry = get::to_run(context, image, PullWhen::Missing)?;
+    let labels = ChangesLabels::of(&entry.config).ok_or_else(|| {
+        Error::new(format!("image {image}: has a root of its own, and no environment's changes"))
+            .hint(format!("an environment over it: skiff env create NAME --base image:{image}"))
+    })?;
+    let imported = Imported { said, name: &labels.environment, base: &labels.base };
+    let environment = free_environment(context, &imported, name)?;
+    let open = client::open_image(context, &entry)?;
+    let texts = open.change_texts().map_err(skiff_store::ours)?;
+    let base = base_here(context, &imported, texts.get(HOST_PACKAGES))?;
+    let mut left_out = [0; 4];
+    environment.create_with(&base, vec![], Default::default(), |dir| {
+        left_out = fill(context, dir, |upper| {
+            let unpacked = open.unpack_changes(upper).map_err(skiff_store::ours)?;
+            let LeftOut { devices, sockets, owners, xattrs } = unpacked;
+            Ok([devices, sockets, owners, xattrs])
+        })?;
+        package_database::put_ancestor_texts(dir, &texts)
+    })?;
+    let [devices, sockets, owners, xattrs] = left_out;
+    tell(LeftOut { devices, sockets, owners, xattrs });
+    Ok(())
+}
+
+fn tell(left_out: LeftOut) {
+    left_out.notes().iter().for_each(|text| output::note(text));
+    if left_out.owners > 0 {
+        let count = left_out.owners;
+        output::note(&format!("{count} files belong to root inside, as you have no id for their owners"));
+    }
+}
+
+/// The environment that is to be made, whose name is free.
+fn free_environment(
+    context: &UserContext,
+    imported: &Imported<'_>,
+    name: Option<&EnvName>,
+) -> Result<Environment> {
+    let said = imported.said;
+    let name = match name {
+        Some(name) => name.clone(),
+        None => imported.name.parse().map_err(|e| {
+            Error::new(format!("{said}: {e}"))
+                .hint(format!("name the new environment: skiff env import {said} NAME"))
+        })?,
+    };
+    let environment = Environment::named(context, name)?;
+    environment.refuse_taken().map_err(|e| {
+        let removal = format!("`skiff env rm {}` removes the one that is there", environment.name);
+        e.hint(format!("`skiff env import {said} NEW` gives it another name; {removal}"))
+    })?;
+    Ok(environment)
+}
+
+/// Has `unpack` fill the upper of the environment that is being made in `dir`.
+fn fill<T: serde::Serialize + serde::de::DeserializeOwned>(
+    context: &UserContext,
+    dir: &Path,
+    unpack: impl FnOnce(BorrowedFd<'_>) -> Result<T>,
+) -> Result<T> {
+    let target = dir.join("upper");
+    let filled =
+        as_root_of_ids(context.helper.as_deref(), Base::Host, |_| unpack(open_dir(&target)?.as_fd()));
+    if filled.is_err() {
+        // Of root's files inside none are the user's to remove outside.
+        dirs::delete(context, dir.to_owned())
+            .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+    }
+    filled
+}
+
+/// What the environment is to stand on here. Another host's root is judged as a job's node is; by default it is said, and another architecture
+/// refused.
+fn base_here(
+    context: &UserContext,
+    imported: &Imported<'_>,
+    packages: Option<&String>,
+) -> Result<EnvironmentBase> {
+    if let Some((id, reference)) = base_fingerprint::image_of(imported.base)? {
+        return Ok(EnvironmentBase::Image(get::on_node(context, &context.depot()?, id, reference)?));
+    }
+    let mismatch = context.config.base.mismatch;
+    let here = base_fingerprint::here(&base_fingerprint::kept_in_home(context))?;
+    let Some(difference) = here.difference_from(imported.base, || packages.cloned()) else {
+        return Ok(EnvironmentBase::Host);
+    };
+    if here.refusal(imported.base, &difference, mismatch).is_some() {
+        let lets = if here.is_another_architecture(imported.base) { "ignore" } else { "warn" };
+        let name = imported.name;
+        return Err(Error::new(format!("environment {name}: the host here is another one: {difference}"))
+            .hint(format!("import it on a host like the one that it is from; base.mismatch = \"{lets}\" in the configuration lets it be imported here")));
+    }
+    if mismatch != Mismatch::Ignore {
+        output::note(&format!("the host here is not the one that it was exported on: {difference}"));
+    }
+    Ok(EnvironmentBase::Host)
+}
+
+/// Of a file that nobody submits.
+fn damaged(e: skiff_snapshot::Error) -> Error {
+    match e {
+        skiff_snapshot::Error::BadLayer { layer, why } => Error::new(format!("{layer}: {why}")).hint(
+            "the file is damaged or another kind of file: export the environment again, and copy it whole",
+        ),
+        e => ours(e),
+    }
+}
