@@ -301,6 +301,7 @@ mod tests {
             root: false,
             writable: true,
             entrypoint: false,
+            settings: vec![("A".into(), "${B}".into())],
             variables: vec!["PATH".into()],
             save: Some("/s.sqsh".into()),
             script: true,
