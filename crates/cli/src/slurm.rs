@@ -9,7 +9,7 @@ use crate::container::SubmitArgs;
 #[derive(Subcommand)]
 pub enum SlurmCommand {
     /// At submission: take the snapshot or find the image, print the job spec
-    Submit(SubmitArgs),
+    Submit(Box<SubmitArgs>),
     /// On a node before a job: create its directories
     Prolog,
     /// On a node after a job: remove everything of it

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::file::{At, DefinitionFile, hint_of};
+use crate::file::{DefinitionFile, Lined, hint_of};
 use crate::search::DefinitionContext;
 use crate::template::Template;
 
@@ -44,12 +44,12 @@ pub struct DefinitionMount {
     /// Whether it takes no changes.
     pub is_read_only: bool,
     /// What the source is.
-    pub kind: MountKind,
+    pub kind: DefinitionMountKind,
 }
 
 /// What the source of a mount is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MountKind {
+pub enum DefinitionMountKind {
     /// A file or directory.
     Bind,
     /// A file with a squashfs file system in it.
@@ -95,7 +95,7 @@ impl Loader<'_, '_> {
     fn load(
         &mut self,
         word: &str,
-        base_of: Option<&At<Template>>,
+        base_of: Option<&Lined<Template>>,
         into: &mut Definition,
     ) -> Result<(), Error> {
         let wrong = |what: String, hint: &str| Error {
@@ -178,7 +178,7 @@ impl Loader<'_, '_> {
         Ok(())
     }
 
-    fn mount(&self, written: &At<Template>) -> Result<DefinitionMount, Error> {
+    fn mount(&self, written: &Lined<Template>) -> Result<DefinitionMount, Error> {
         let text = self.filled(written)?;
         let bad = |why: &str| {
             let what = format!("mount {text:?}: {why}");
@@ -191,14 +191,14 @@ impl Loader<'_, '_> {
             source: source.into(),
             target: target.into(),
             is_read_only: false,
-            kind: MountKind::Bind,
+            kind: DefinitionMountKind::Bind,
         };
         for flag in parts.next().unwrap_or_default().split([',', '+']) {
             match flag {
                 "" | "rw" | "bind" | "rbind" | "private" | "rprivate" | "slave" | "rslave" | "nosuid"
                 | "nodev" => {}
                 "ro" => mount.is_read_only = true,
-                "sqsh" | "squashfs" => mount.kind = MountKind::Squashfs,
+                "sqsh" | "squashfs" => mount.kind = DefinitionMountKind::Squashfs,
                 unknown => return Err(bad(&format!("the flag {unknown:?} is not known"))),
             }
         }
@@ -209,13 +209,13 @@ impl Loader<'_, '_> {
         }
     }
 
-    fn filled(&self, text: &At<Template>) -> Result<String, Error> {
+    fn filled(&self, text: &Lined<Template>) -> Result<String, Error> {
         let value = |name: &str| self.context.text(name);
         text.value.fill(&value).map_err(|e| wrong_at(text, e.to_string(), hint_of(&e)))
     }
 }
 
-fn wrong_at<T>(at: &At<T>, what: String, hint: &str) -> Error {
+fn wrong_at<T>(at: &Lined<T>, what: String, hint: &str) -> Error {
     Error { place: at.place.clone(), what, hint: hint.into() }
 }
 
@@ -283,10 +283,10 @@ mod tests {
         assert_eq!(
             mounts,
             [
-                ("/c", "/c", false, MountKind::Bind),
-                ("/scratch/alice", "/scratch/alice", false, MountKind::Bind),
-                ("/data.sqsh", "/data", false, MountKind::Squashfs),
-                ("/etc/x", "/etc/x", true, MountKind::Bind),
+                ("/c", "/c", false, DefinitionMountKind::Bind),
+                ("/scratch/alice", "/scratch/alice", false, DefinitionMountKind::Bind),
+                ("/data.sqsh", "/data", false, DefinitionMountKind::Squashfs),
+                ("/etc/x", "/etc/x", true, DefinitionMountKind::Bind),
             ]
         );
         let env: Vec<_> = found.env.iter().map(|(name, value)| format!("{name}={value}")).collect();

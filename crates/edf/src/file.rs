@@ -14,7 +14,7 @@ const DEEPEST: usize = 16;
 
 /// A value, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct At<T> {
+pub(crate) struct Lined<T> {
     pub place: String,
     pub value: T,
 }
@@ -22,15 +22,15 @@ pub(crate) struct At<T> {
 /// What a file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DefinitionFile {
-    pub bases: Vec<At<Template>>,
-    pub image: Option<At<Template>>,
-    pub mounts: Vec<At<Template>>,
-    pub env: Vec<(String, At<Template>)>,
-    pub workdir: Option<At<Template>>,
+    pub bases: Vec<Lined<Template>>,
+    pub image: Option<Lined<Template>>,
+    pub mounts: Vec<Lined<Template>>,
+    pub env: Vec<(String, Lined<Template>)>,
+    pub workdir: Option<Lined<Template>>,
     pub writable: Option<bool>,
     pub entrypoint: Option<bool>,
-    pub devices: Vec<At<Template>>,
-    pub annotations: Vec<(String, At<Template>)>,
+    pub devices: Vec<Lined<Template>>,
+    pub annotations: Vec<(String, Lined<Template>)>,
 }
 
 /// A file on its way to being understood.
@@ -81,20 +81,20 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    fn template(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<At<Template>, Error> {
+    fn template(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Lined<Template>, Error> {
         match value.get_ref() {
             DeValue::String(text) => self.parsed(value, text),
             other => Err(self.other(name, "a text", other, value)),
         }
     }
 
-    fn parsed(&self, value: &Spanned<DeValue<'_>>, text: &str) -> Result<At<Template>, Error> {
+    fn parsed(&self, value: &Spanned<DeValue<'_>>, text: &str) -> Result<Lined<Template>, Error> {
         let at = value.span().start;
         if text.contains('\0') {
             return Err(self.wrong(at, "a zero byte in a text".into(), "no name or value can have one"));
         }
         let template = Template::parse(text).map_err(|e| self.wrong(at, e.to_string(), hint_of(&e)))?;
-        Ok(At { place: self.place(at), value: template })
+        Ok(Lined { place: self.place(at), value: template })
     }
 
     fn boolean(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Error> {
@@ -110,7 +110,7 @@ impl Reader<'_> {
         name: &str,
         value: &Spanned<DeValue<'_>>,
         may_be_one: bool,
-    ) -> Result<Vec<At<Template>>, Error> {
+    ) -> Result<Vec<Lined<Template>>, Error> {
         match value.get_ref() {
             DeValue::Array(values) => values.iter().map(|value| self.template(name, value)).collect(),
             DeValue::String(_) if may_be_one => Ok(vec![self.template(name, value)?]),
@@ -118,7 +118,7 @@ impl Reader<'_> {
         }
     }
 
-    fn variables(&self, value: &Spanned<DeValue<'_>>) -> Result<Vec<(String, At<Template>)>, Error> {
+    fn variables(&self, value: &Spanned<DeValue<'_>>) -> Result<Vec<(String, Lined<Template>)>, Error> {
         let DeValue::Table(table) = value.get_ref() else {
             return Err(self.other("env", "a table", value.get_ref(), value));
         };
@@ -135,7 +135,7 @@ impl Reader<'_> {
     }
 
     /// A text, or what a text can be made of.
-    fn scalar(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<At<Template>, Error> {
+    fn scalar(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Lined<Template>, Error> {
         match value.get_ref() {
             DeValue::String(text) => self.parsed(value, text),
             DeValue::Integer(number) if number.radix() == 10 => self.parsed(value, number.as_str()),
@@ -151,7 +151,7 @@ impl Reader<'_> {
         name: &str,
         value: &Spanned<DeValue<'_>>,
         levels: usize,
-        into: &mut Vec<(String, At<Template>)>,
+        into: &mut Vec<(String, Lined<Template>)>,
     ) -> Result<(), Error> {
         match value.get_ref() {
             DeValue::Table(table) if levels > 0 => table.iter().try_for_each(|(key, value)| {

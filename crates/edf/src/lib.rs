@@ -9,7 +9,7 @@ mod search;
 mod template;
 
 pub use check::KEYS;
-pub use definition::{Definition, DefinitionMount, MountKind};
+pub use definition::{Definition, DefinitionMount, DefinitionMountKind};
 pub use search::{DefinitionContext, is_file_name};
 pub use template::{Template, TemplateError};
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
-use skiff_edf::{Definition, DefinitionContext, DefinitionMount, LONGEST, MountKind, Template};
+use skiff_edf::{Definition, DefinitionContext, DefinitionMount, DefinitionMountKind, LONGEST, Template};
 use skiff_output as output;
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Fault, Result};
@@ -39,8 +39,8 @@ pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContex
 pub fn mount_words(mount: &DefinitionMount) -> Result<String> {
     let DefinitionMount { source, target, is_read_only, kind } = mount;
     match kind {
-        MountKind::Bind => Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" })),
-        MountKind::Squashfs => Err(Fault::new(format!("mount {source}:{target}:sqsh: files with a file system in them are not mounted yet"))
+        DefinitionMountKind::Bind => Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" })),
+        DefinitionMountKind::Squashfs => Err(Fault::new(format!("mount {source}:{target}:sqsh: files with a file system in them are not mounted yet"))
             .hint("`skiff import FILE NAME` makes an image of it; or unpack it into a directory (unsquashfs -d DIR FILE), and mount that")),
     }
 }

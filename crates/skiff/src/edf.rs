@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use skiff_cli::EdfCommand;
-use skiff_edf::{Definition, MountKind};
+use skiff_edf::{Definition, DefinitionMountKind};
 use skiff_output as output;
 use skiff_plan::definition::{image, read, unheard, with_context};
 use skiff_spec::fault::{Fault, Result};
@@ -126,7 +126,7 @@ impl From<Definition> for ShownDefinition {
         let Definition { image, mounts, env, workdir, writable, entrypoint, devices, annotations, files: _ } =
             definition;
         let mount = |mount: skiff_edf::DefinitionMount| {
-            let kind = if mount.kind == MountKind::Squashfs { "sqsh" } else { "" };
+            let kind = if mount.kind == DefinitionMountKind::Squashfs { "sqsh" } else { "" };
             let flags: Vec<_> = [if mount.is_read_only { "ro" } else { "" }, kind]
                 .into_iter()
                 .filter(|flag| !flag.is_empty())
