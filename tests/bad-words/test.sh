@@ -12,7 +12,7 @@ meant 'there are none yet' stop web
 # The words of others: the nearest of ours is named, for commands and for options.
 meant '`skiff build -t NAME DIR` builds a Dockerfile' buildx build .
 meant '`skiff logs -f NAME`' attach web
-for option in '--overlay dir' '-p 80:80' --privileged --nv '--gpus all' '-W /tmp/x' '--memory 4g' '--restart always'; do
+for option in '--overlay dir' '-p 80:80' --privileged '-W /tmp/x' '--memory 4g' '--restart always'; do
     fails 125 as alice skiff run $option -- true
     has "$err" 'Skiff has no such option' "$option"
     has "$err" 'hint: ' "$option"

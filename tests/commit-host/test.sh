@@ -103,7 +103,7 @@ touch $images_tmp/bad/.wh.
 labelled team/bad:1 "$release" "$(uname -m)" $images_tmp/bad
 for user in alice bob; do
     ok as $user skiff env import image:$registry/team/far:1
-    has "$err" "the host here is not the one that it was exported on: release $release here, other 1 where it was built"
+    has "$err" "the host here is not the one that it is from: release $release here, other 1 where it was built"
     ok as $user skiff env exec far -- cat /opt/far
     equal "$out" far
     fails 125 as $user skiff env import image:$registry/team/arm:1 arm

@@ -46,15 +46,20 @@ for definition in job ./.edf/job.toml /home/alice/.edf/job.toml; do
 done
 ok as alice srun -Q -N2 --environment=job hostname
 equal "$(sort <<<"$out")" $'n1\nn2'
-printf '#!/bin/sh\ntool; srun -Q sh -c "echo \\$FROM_BASE"\n' >batch && chmod 755 batch
+# A step in the job's own container goes on with what the script has set.
+printf '#!/bin/sh\ntool; export OF=script; srun -Q sh -c "echo \\$FROM_BASE \\$OF \\$PATH"\n' >batch && chmod 755 batch
 ok as alice sbatch -Q --wait --output=batch.out --environment=job ./batch
-equal "$(cat batch.out)" $'tool of the image\nyes'
+equal "$(cat batch.out)" $'tool of the image\nyes script /added:/opt:/usr/bin:/bin'
 
 # What is said beside it is stronger; files that a site has, by EDF_PATH.
 ok as alice skiff run -w / -e OF=mine -v /srv/data:/mine/alice .edf/job.toml sh -c 'echo $OF; pwd; touch /mine/alice/x 2>&1 | grep -c denied'
 equal "$out" $'mine\n/\n1'
 ok as alice srun -Q --environment=job --container-workdir=/opt --no-container-entrypoint sh -c 'pwd; echo [$ENTERED]'
 equal "$out" $'/opt\n[]'
+fails 1 as alice skiff run --read-only .edf/base.toml touch /new
+has "$err" 'Read-only file system'
+fails 125 as alice skiff run --untrusted .edf/job.toml true
+has "$err" 'with --untrusted its mounts, devices and variables are not taken'
 mkdir -p /srv/edf && printf 'base_environment = "/home/alice/.edf/base.toml"\nwritable = false\nentrypoint = false\n' >/srv/edf/site.toml
 fails 1 as alice env EDF_PATH=/srv/edf srun -Q --environment=site touch /new
 has "$err" 'Read-only file system'
@@ -111,6 +116,8 @@ has "$err" '/nowhere'
 printf 'image = "10.77.0.1:5000#tools/env:1"\nmounts = ["/a.sqsh:/x:sqsh"]\n' >wrong.toml
 fails 125 as alice skiff run wrong.toml true
 has "$err" 'skiff import FILE NAME'
+fails 1 as alice skiff edf check ./wrong.toml
+has "$out" 'files with a file system in them are not mounted yet'
 printf 'image = "10.77.0.1:5000#tools/env:1"\nannotations.com.hooks.cxi.enabled = "true"\nenv.A = "${NOT_SET}"\n' >wrong.toml
 fails 125 as alice skiff run wrong.toml true
 has "$err" 'annotation com.hooks.cxi.enabled=true: nothing here acts on it'

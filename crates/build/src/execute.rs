@@ -305,7 +305,7 @@ impl Builder<'_> {
         let written = open_root(container.init.pidfd.as_fd()).and_then(|all| {
             run_unseen(container.init.pidfd.as_fd(), &[image.as_fd(), room.as_fd(), all.as_fd()], || {
                 let room = (room.as_fd(), &*room_name);
-                let is_list = |path: &[u8], _: Option<&[u8]>| has_variables && variables::is_list(path);
+                let is_list = |path: &[u8], _: Option<&[u8]>| Ok(has_variables && variables::is_list(path));
                 root::of_root((all.as_fd(), name), &is_list, image.as_fd(), room).map_err(ours)
             })
         });

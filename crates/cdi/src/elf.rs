@@ -159,7 +159,7 @@ impl<B: Bytes + ?Sized> Elf<'_, B> {
 
     /// The newest glibc in a table of versions: entries, each with a chain of names.
     fn newest(&self, table: u64, kind: Table) -> Option<GlibcVersion> {
-        let mut newest = None;
+        let (mut newest, mut left) = (None, MOST_ENTRIES);
         let mut at = table;
         for _ in 0..MOST_ENTRIES {
             let size = if matches!(kind, Table::Needed) { 16 } else { 20 };
@@ -171,6 +171,7 @@ impl<B: Bytes + ?Sized> Elf<'_, B> {
             };
             let mut name_at = at.checked_add(names.into())?;
             for _ in 0..count {
+                left = left.checked_sub(1)?;
                 let name = match kind {
                     Table::Needed => some(self.bytes, name_at, 16)?,
                     Table::Defined => some(self.bytes, name_at, 8)?,

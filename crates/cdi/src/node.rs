@@ -9,6 +9,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// More values than any file of a vendor has.
 const MOST_NODES: usize = 100_000;
+/// So many bytes of a text count as a value: an alias has all of them again.
+const COUNTED: usize = 64;
 /// A description is seven levels deep.
 const MOST_DEPTH: usize = 24;
 
@@ -44,7 +46,11 @@ fn error(line: usize, why: impl Into<String>) -> TreeError {
 impl LinedNode {
     /// From JSON. Its values know no lines.
     pub(crate) fn from_json(text: &str) -> Result<Self, TreeError> {
-        serde_json::from_str(text).map_err(|e| error(e.line(), format!("not JSON: {e}")))
+        let tree: Self = serde_json::from_str(text).map_err(|e| error(e.line(), format!("not JSON: {e}")))?;
+        match tree.count() > MOST_NODES {
+            true => Err(error(0, "more values than a description has")),
+            false => Ok(tree),
+        }
     }
 
     /// From YAML.
@@ -58,12 +64,12 @@ impl LinedNode {
         builder.root.ok_or_else(|| error(0, "nothing in it"))
     }
 
-    /// How many values there are in it, itself included.
+    /// How many values there are in it, itself included. Long texts count for more.
     fn count(&self) -> usize {
         1 + match &self.value {
-            Value::Scalar { .. } => 0,
+            Value::Scalar { text, .. } => text.len() / COUNTED,
             Value::List(list) => list.iter().map(Self::count).sum(),
-            Value::Map(map) => map.iter().map(|(_, node)| node.count()).sum(),
+            Value::Map(map) => map.iter().map(|(key, node)| key.len() / COUNTED + node.count()).sum(),
         }
     }
 
@@ -267,6 +273,8 @@ mod tests {
             let names = vec![format!("*a{}", level - 1); 10].join(", ");
             bomb += &format!("a{level}: &a{level} [{names}]\n");
         }
+        let long = format!("a: &x \"{}\"\nb: [{}]\n", "x".repeat(1 << 20), ["*x"; 100].join(", "));
+        assert!(LinedNode::from_yaml(&long).expect_err("a bomb of text").why.starts_with("more than"));
         let why = LinedNode::from_yaml(&bomb).expect_err("a bomb").why;
         assert!(why.starts_with("more than"), "{why}");
         let deep = format!("{}{}", "[".repeat(60), "]".repeat(60));

@@ -7,7 +7,7 @@ use crate::show::OutputArgs;
 #[derive(Subcommand)]
 pub enum EdfCommand {
     /// List the definitions that are found by their names
-    #[command(visible_alias = "ls")]
+    #[command(alias = "ls")]
     List(OutputArgs),
     /// Check definitions, and whether what they mount is there; exit code 1 if something is wrong
     Check {

@@ -323,7 +323,7 @@ const ALL: &[Examples] = &[
         &[("All that are found by name:", "skiff edf check"), ("A file:", "skiff edf check ./solver.toml")],
     ),
     ("edf show", &[("With what it builds upon:", "skiff edf show pytorch")]),
-    ("edf new", &[("Begin one:", "skiff edf new debian:12 > ~/.edf/solver.toml")]),
+    ("edf new", &[("Begin one:", "skiff edf new debian:12")]),
     (
         "cdi list",
         &[("The devices you may ask for:", "skiff cdi list"), ("", "skiff run --gpus 1 site/tool:1")],

@@ -47,8 +47,13 @@ impl RunArgs {
             )
             .hint("a mount may be read-only: -v DIR:DIR:ro"));
         }
-        let asked =
-            RootOptions { source, argv: argv.into(), entrypoint: entrypoint.clone(), ..root.clone().into() };
+        let asked = RootOptions {
+            source,
+            argv: argv.into(),
+            entrypoint: entrypoint.clone(),
+            read_only: habit.read_only,
+            ..root.clone().into()
+        };
         Ok(if *untrusted { asked.untrusted() } else { asked })
     }
 }
@@ -56,12 +61,13 @@ impl RunArgs {
 impl ShellArgs {
     /// What `skiff shell` asks for: the image's best shell.
     pub fn options(&self) -> RootOptions {
-        let Self { root, untrusted, show: _, habit: _, image } = self;
+        let Self { root, untrusted, show: _, habit, image } = self;
         let words = ["-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"];
         let asked = RootOptions {
             source: RootSource::Image(image.clone()),
             argv: words.map(OsString::from).into(),
             entrypoint: Some("/bin/sh".into()),
+            read_only: habit.read_only,
             ..root.clone().into()
         };
         if *untrusted { asked.untrusted() } else { asked }

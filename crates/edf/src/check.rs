@@ -17,7 +17,7 @@ pub const KEYS: [&str; 9] = [
 const MOST_SLIPS: usize = 3;
 
 /// What somebody may have meant who wrote a key that there is not.
-pub(crate) fn meant(key: &str) -> String {
+pub(crate) fn suggest_key(key: &str) -> String {
     let slips = |known: &&str| strsim::osa_distance(&key.to_lowercase(), known);
     let nearest = KEYS.iter().min_by_key(|known| slips(known)).filter(|known| slips(known) <= MOST_SLIPS);
     match nearest {

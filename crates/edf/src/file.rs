@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::check::meant;
+use crate::check::suggest_key;
 use crate::template::Template;
 use crate::{Error, TemplateError};
 
@@ -36,7 +36,8 @@ pub(crate) struct DefinitionFile {
 /// A file on its way to being understood.
 struct Reader<'a> {
     path: &'a Path,
-    text: &'a str,
+    /// Where each line ends.
+    line_ends: Vec<usize>,
 }
 
 impl DefinitionFile {
@@ -44,7 +45,9 @@ impl DefinitionFile {
         let in_file =
             |what: String, hint: &str| Error { place: path.display().to_string(), what, hint: hint.into() };
         let text = std::str::from_utf8(bytes).map_err(|e| in_file(e.to_string(), "TOML is text in UTF-8"))?;
-        let reader = Reader { path, text };
+        let line_ends =
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
+        let reader = Reader { path, line_ends };
         let table = DeTable::parse(text).map_err(|e| {
             let at = e.span().map_or(0, |span| span.start);
             reader.wrong(
@@ -74,7 +77,7 @@ impl Reader<'_> {
                 "annotations" => self.annotations("", value, DEEPEST, &mut found.annotations)?,
                 unknown => {
                     let what = format!("there is no key {unknown:?}");
-                    return Err(self.wrong(key.span().start, what, &meant(unknown)));
+                    return Err(self.wrong(key.span().start, what, &suggest_key(unknown)));
                 }
             }
         }
@@ -183,7 +186,7 @@ impl Reader<'_> {
     }
 
     fn place(&self, at: usize) -> String {
-        let before = self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
+        let before = self.line_ends.partition_point(|end| *end < at);
         format!("{}:{}", self.path.display(), before + 1)
     }
 

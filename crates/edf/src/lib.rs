@@ -5,6 +5,8 @@
 mod check;
 mod definition;
 mod file;
+#[doc(hidden)]
+pub mod fuzz;
 mod search;
 mod template;
 

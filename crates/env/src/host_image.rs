@@ -6,13 +6,15 @@ pub mod full;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::fs::{fstat, stat};
 use serde::{Deserialize, Serialize};
 use skiff_image::changes::ChangesLabels;
 use skiff_image::export::changes::{CommittedUpper, UpperMarks, WrittenChanges, of_changes, survey};
 use skiff_runtime::environments::Environment;
+use skiff_sandbox::adopt::is_marked;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::marks;
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Base;
 use skiff_store::ours;
 use skiff_sys::error::show;
@@ -112,15 +114,24 @@ impl<'a> HostChanges<'a> {
         &self,
         act: impl FnOnce(&CommittedUpper<'_>) -> Result<WrittenChanges>,
     ) -> Result<ImageContents> {
-        let upper = self.env.dir.join("upper");
+        let place = self.env.dir.join("upper");
+        let is_nobody_root = self.context.helper.is_none() || is_marked(&self.env.dir);
         let own = own_view(self.context, Base::Host)?;
         as_root_of_ids(self.context.helper.as_deref(), Base::Host, |view| {
-            let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
+            let (upper, base) = (open_dir(&place)?, view_of_base(view, &own)?);
             let marks = UpperMarks { is_opaque: &marks::is_opaque, names: &marks::FUSE_MARKS };
             let name = self.env.name.as_str();
             let (upper, base, texts) = (upper.as_fd(), base.as_fd(), &self.texts);
             let WrittenChanges { files, bytes, skipped } =
-                act(&CommittedUpper { upper, name, base, marks, texts })?;
+                act(&CommittedUpper { upper, name, base, marks, is_nobody_root, texts })?;
+            // What is removed or rolled back has another place, or none, before its files go.
+            let read = fstat(upper).context(|| "upper")?;
+            if !stat(&place).is_ok_and(|now| (now.st_dev, now.st_ino) == (read.st_dev, read.st_ino)) {
+                return Err(Fault::new(format!(
+                    "environment {name}: it was removed or rolled back meanwhile"
+                ))
+                .hint("nothing was made of it; try again"));
+            }
             let skipped = skipped.iter().map(|path| show(path)).collect();
             Ok(ImageContents { files, bytes, skipped, ..ImageContents::default() })
         })

@@ -57,32 +57,44 @@ fn import_file(context: &UserContext, file: &Path, said: &str, name: Option<&Env
     let info = bundle.info();
     let imported = Imported { said, name: &info.environment, base: &info.base };
     let environment = free_environment(context, &imported, name)?;
-    let base = base_here(context, &imported, info.texts.get(HOST_PACKAGES))?;
+    let base = match base_fingerprint::image_of(&info.base)? {
+        Some((id, reference)) => {
+            EnvironmentBase::Image(get::on_node(context, &context.depot()?, id, reference)?)
+        }
+        None => host_here(context, &imported, info.texts.get(HOST_PACKAGES))?,
+    };
     environment.create_with(&base, vec![], Default::default(), |dir| {
-        fill(context, dir, |upper| bundle.unpack(upper).map_err(damaged))?;
-        package_database::put_ancestor_texts(dir, &info.texts)
+        package_database::put_ancestor_texts(dir, &info.texts)?;
+        fill(context, dir, |upper| bundle.unpack(upper).map_err(damaged))
     })
 }
 
 fn import_image(context: &UserContext, said: &str, image: &str, name: Option<&EnvName>) -> Result<()> {
     let entry = get::to_run(context, image, PullWhen::Missing)?;
     let labels = ChangesLabels::of(&entry.config).ok_or_else(|| {
-        Error::new(format!("image {image}: has a root of its own, and no environment's changes"))
+        Error::new(format!("image {image}: it is not an image of changes, but has a root of its own"))
             .hint(format!("an environment over it: skiff env create NAME --base image:{image}"))
     })?;
     let imported = Imported { said, name: &labels.environment, base: &labels.base };
     let environment = free_environment(context, &imported, name)?;
     let open = client::open_image(context, &entry)?;
     let texts = open.change_texts().map_err(skiff_store::ours)?;
-    let base = base_here(context, &imported, texts.get(HOST_PACKAGES))?;
+    // Whoever made the image chose its labels: they have no other image fetched.
+    if base_fingerprint::image_of(imported.base)?.is_some() {
+        return Err(Error::new(format!(
+            "image {image}: its labels name another image as the base, and not a host"
+        )));
+    }
+    let base = host_here(context, &imported, texts.get(HOST_PACKAGES))?;
     let mut left_out = [0; 4];
     environment.create_with(&base, vec![], Default::default(), |dir| {
+        package_database::put_ancestor_texts(dir, &texts)?;
         left_out = fill(context, dir, |upper| {
             let unpacked = open.unpack_changes(upper).map_err(skiff_store::ours)?;
             let LeftOut { devices, sockets, owners, xattrs } = unpacked;
             Ok([devices, sockets, owners, xattrs])
         })?;
-        package_database::put_ancestor_texts(dir, &texts)
+        Ok(())
     })?;
     let [devices, sockets, owners, xattrs] = left_out;
     tell(LeftOut { devices, sockets, owners, xattrs });
@@ -136,16 +148,12 @@ fn fill<T: serde::Serialize + serde::de::DeserializeOwned>(
     filled
 }
 
-/// What the environment is to stand on here. Another host's root is judged as a job's node is; by default it is said, and another architecture
-/// refused.
-fn base_here(
+/// The host's root as the base. Another host's is judged as a job's node is; by default it is said, and another architecture refused.
+fn host_here(
     context: &UserContext,
     imported: &Imported<'_>,
     packages: Option<&String>,
 ) -> Result<EnvironmentBase> {
-    if let Some((id, reference)) = base_fingerprint::image_of(imported.base)? {
-        return Ok(EnvironmentBase::Image(get::on_node(context, &context.depot()?, id, reference)?));
-    }
     let mismatch = context.config.base.mismatch;
     let here = base_fingerprint::here(&base_fingerprint::kept_in_home(context))?;
     let Some(difference) = here.difference_from(imported.base, || packages.cloned()) else {
@@ -158,7 +166,10 @@ fn base_here(
             .hint(format!("import it on a host like the one that it is from; base.mismatch = \"{lets}\" in the configuration lets it be imported here")));
     }
     if mismatch != Mismatch::Ignore {
-        output::note(&format!("the host here is not the one that it was exported on: {difference}"));
+        output::note(&format!(
+            "environment {}: the host here is not the one that it is from: {difference}",
+            imported.name
+        ));
     }
     Ok(EnvironmentBase::Host)
 }

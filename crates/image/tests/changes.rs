@@ -40,7 +40,8 @@ fn image_of(
     let [upper, base, room] = [upper, base, room.path()].map(|path| File::open(path).unwrap());
     let image = new_file(room.as_fd(), "room").unwrap();
     let marks = UpperMarks { is_opaque: &hides, names: &[b".wh..opq"] };
-    let input = CommittedUpper { upper: upper.as_fd(), name: "dev", base: base.as_fd(), marks, texts };
+    let (upper, base) = (upper.as_fd(), base.as_fd());
+    let input = CommittedUpper { upper, name: "dev", base, marks, is_nobody_root: false, texts };
     let looked = survey(&input)?;
     let written = of_changes(&input, image.as_fd(), (room.as_fd(), "room"), &mut |_| true)?;
     assert_eq!(looked, written, "what is looked at is what is written");

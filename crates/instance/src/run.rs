@@ -58,7 +58,7 @@ pub fn shell(shell: &ShellArgs) -> Result<i32> {
 
 fn start(asked: RootOptions, show: &DryRunArgs) -> Result<i32> {
     unless_attached(|context| {
-        let asked = asked.with_definition(context)?.with_bind_variable();
+        let asked = asked.with_bind_variable().with_definition(context)?;
         let started = helper_ahead(&asked, show.dry_run, context)?;
         let found = resolve(&asked, context, show.dry_run)?;
         carry_out(context, started, (asked, found), show)

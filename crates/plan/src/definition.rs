@@ -39,6 +39,11 @@ pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContex
 pub fn mount_words(mount: &DefinitionMount) -> Result<String> {
     let DefinitionMount { source, target, is_read_only, kind } = mount;
     match kind {
+        // On the command line a comma before a path begins another mount.
+        DefinitionMountKind::Bind if [source, target].iter().any(|path| path.contains(",/") || path.contains(",.")) => {
+            Err(Fault::new(format!("mount {source}:{target}: a comma before a slash or dot cannot be in it"))
+                .hint("give the directory another name"))
+        }
         DefinitionMountKind::Bind => Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" })),
         DefinitionMountKind::Squashfs => Err(Fault::new(format!("mount {source}:{target}:sqsh: files with a file system in them are not mounted yet"))
             .hint("`skiff import FILE NAME` makes an image of it; or unpack it into a directory (unsquashfs -d DIR FILE), and mount that")),
@@ -58,7 +63,7 @@ pub fn image(definition: &Definition, word: &str) -> Result<String> {
 
 /// What of a definition nothing here acts on.
 #[must_use]
-pub fn unheard(definition: &Definition) -> Vec<String> {
+pub fn unsupported_annotations(definition: &Definition) -> Vec<String> {
     let is_off = |value: &str| matches!(value, "" | "false" | "0" | "off");
     let asked = definition
         .annotations
@@ -78,7 +83,15 @@ impl RootOptions {
             _ => return Ok(self),
         };
         let found = read(context, &word)?;
-        unheard(&found).iter().for_each(|line| output::note(line));
+        let is_closed =
+            found.mounts.is_empty() && found.devices.is_empty() && found.env.values().all(Template::is_plain);
+        if self.untrusted && !is_closed {
+            return Err(Fault::new(format!(
+                "definition {word}: with --untrusted its mounts, devices and variables are not taken"
+            ))
+            .hint("name what the programs may have: -v, --device, -e"));
+        }
+        unsupported_annotations(&found).iter().for_each(|line| output::note(line));
         let mounts = found.mounts.iter().map(mount_words).collect::<Result<Vec<_>>>()?;
         let devices = found.devices.iter().map(|device| format!("{DEVICE}{device}")).collect();
         let mut inside = self.inside;
@@ -88,7 +101,7 @@ impl RootOptions {
             source: RootSource::Image(image(&found, &word)?),
             entrypoint: self.entrypoint.or_else(|| (!found.entrypoint).then(OsString::new)),
             mounts: [mounts, devices, self.mounts].concat(),
-            writable: self.writable || found.writable,
+            writable: self.writable || (found.writable && !self.read_only),
             inside,
             ..self
         })
@@ -101,17 +114,14 @@ pub fn is_definition(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|ending| ending == "toml")
 }
 
-/// Sets the variables of a definition, in which those count that the command has by now: the user's, and the image's over them. One that
-/// is empty is unset.
+/// Sets the variables of a definition, in which those count that the command has by now: the user's that are passed on, and the image's over
+/// them. One that is empty is unset.
 ///
 /// # Errors
 /// One that stands in another's value, and is not set.
 pub fn set_variables(command: &mut CommandSpec, templates: &[(String, Template)]) -> Result<()> {
     // All are filled in before the first is set: they do not count for each other.
-    let value = |name: &str| {
-        let set = command.var(name).map(OsString::from).or_else(|| own_variable(name.as_ref()));
-        set.and_then(|value| value.into_string().ok())
-    };
+    let value = |name: &str| command.var(name).map(OsString::from).and_then(|value| value.into_string().ok());
     let filled = |(name, template): &(String, Template)| {
         let filled = template.fill(&value).map_err(|e| {
             Fault::new(format!("variable {name} of the definition: {e}"))

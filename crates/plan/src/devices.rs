@@ -111,11 +111,12 @@ pub fn set_variables(
     Ok(())
 }
 
-/// Sets the variables of devices, but for those that the user has named.
+/// Sets the variables of devices, but for those that the user or a definition has named.
 pub fn set(settings: &[String], command: &mut CommandSpec, inside: &ProcessArgs) {
     let named = inside.settings();
     for (name, value) in settings.iter().filter_map(|setting| setting.split_once('=')) {
-        if !named.iter().any(|(known, _)| known == name) {
+        let is_of_definition = inside.templates.iter().any(|(known, _)| known == name);
+        if !is_of_definition && !named.iter().any(|(known, _)| known == name) {
             command.set(name, value);
         }
     }
@@ -197,7 +198,7 @@ impl DeviceFacts {
         else {
             return Ok(());
         };
-        if !dirs.contains(dir) || soname.contains('/') {
+        if !dirs.contains(dir) || soname.contains('/') || matches!(&*soname, "" | "." | "..") {
             return Ok(());
         }
         let path = inside.display().to_string();

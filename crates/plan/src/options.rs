@@ -56,6 +56,8 @@ pub struct RootOptions {
     pub untrusted: bool,
     /// Whether the root of an image takes changes; the host's always does.
     pub writable: bool,
+    /// Whether it takes none, whatever a definition says.
+    pub read_only: bool,
     /// Whether the user can dump the processes: see [`Plan::dumpable`](skiff_spec::plan::Plan::dumpable).
     pub dumpable: bool,
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -140,7 +141,7 @@ impl Protocol for ControlRequest {
     );
 }
 
-/// A running environment, from outside.
+/// A running environment, from outside. Its files go only when it has ended.
 pub struct Live {
     connection: OwnedFd,
     /// A handle of process 1.
@@ -175,6 +176,19 @@ enum Answer {
 }
 
 impl Live {
+    /// Makes sure that it runs still, so that what was read of its files was all there.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn still_runs(&self, name: &str) -> Result<()> {
+        let now = Timespec::default();
+        match poll(&mut [PollFd::from_borrowed_fd(self.init.as_fd(), PollFlags::IN)], Some(&now)) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            _ => Err(Error::new(format!("{name}: it was stopped meanwhile"))
+                .hint("nothing was made of it; try again")),
+        }
+    }
+
     /// Asks the supervisor of what is in `dir` whether it is running. One that hangs must not keep a list from showing the others.
     pub fn status(dir: &Path) -> Result<SupervisorStatus> {
         Self::ask(dir, ControlRequest::Status, LIST_PATIENCE)

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid, XattrFlags, chownat, fgetxattr, fsetxattr, mknodat,
@@ -27,6 +28,12 @@ pub fn mark(kept: BorrowedFd<'_>) -> Result<()> {
         Err(Errno::EXIST) => Ok(()),
         made => made.map(drop).context(|| MARK),
     }
+}
+
+/// Whether fuse-overlayfs may have written to the upper of the environment in this directory, so that the host's files in it are nobody's.
+#[must_use]
+pub fn is_marked(dir: &Path) -> bool {
+    dir.join(MARK).symlink_metadata().is_ok()
 }
 
 /// Converts the upper if it must be. Interrupted, it goes on the next time.

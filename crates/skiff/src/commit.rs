@@ -126,7 +126,9 @@ impl Committing<'_> {
         let config = config::of_host(self.args)?;
         let live = named::enter(self.context, &env.name, "commit")?;
         let root = HostRoot::of(self.context, env, &live)?;
-        self.make(&config, &root.survey()?, |target, progress| root.write(target, progress))?;
+        let contents = root.survey()?;
+        refuse_without_system(&env.name, &contents)?;
+        self.make(&config, &contents, |target, progress| root.write(target, progress))?;
         live.leave();
         Ok(())
     }
@@ -177,6 +179,21 @@ impl Committing<'_> {
             true => output::json(&ListedImage::of(&entry)),
             false => output::line(&digest(entry.id)),
         }
+    }
+}
+
+/// Directories without which nothing runs.
+const SYSTEM: [&str; 5] = ["/bin", "/etc", "/lib", "/sbin", "/usr"];
+
+/// Refuses an image that would lack what its programs need, as it lies on other file systems.
+fn refuse_without_system(name: &EnvName, contents: &ImageContents) -> Result<()> {
+    let is_system = |(place, _): &&(String, String)| SYSTEM.contains(&&**place);
+    match contents.file_systems.iter().find(is_system) {
+        None => Ok(()),
+        Some((place, kind)) => Err(Fault::new(format!(
+            "environment {name}: {place} is another file system ({kind}), and the image would be without it"
+        ))
+        .hint("without --full the image has the changes alone")),
     }
 }
 
@@ -268,14 +285,16 @@ impl ContainerRoot<'_> {
         let all = open_root(init)?;
         let kept: Vec<_> =
             target.iter().flat_map(|target| [target.image, target.room.0]).chain([all.as_fd()]).collect();
-        run_unseen(init, &kept, || {
+        let done = run_unseen(init, &kept, || {
             let OwnFiles { left_out, cleaned } = self.base.own_files(all.as_fd(), &self.accounts)?;
-            let leave_out =
-                |path: &[u8], target: Option<&[u8]>| inside::is_own(path, target) || left_out.contains(path);
+            let leave_out = |path: &[u8], target: Option<&[u8]>| {
+                Ok(inside::is_own(path, target) || left_out.contains(path))
+            };
             let replacement =
                 |list: &CleanedList| OtherContent { content: list.text.clone().into(), mtime: list.mtime };
             let replaced = cleaned.iter().map(|(path, list)| (path.clone(), replacement(list))).collect();
             act((all.as_fd(), self.name), RootFilter::plain(&leave_out, &replaced))
-        })
+        })?;
+        self.live.still_runs(self.name).map(|()| done)
     }
 }

@@ -7,7 +7,10 @@ use serde::Serialize;
 use skiff_cli::EdfCommand;
 use skiff_edf::{Definition, DefinitionMountKind};
 use skiff_output as output;
-use skiff_plan::definition::{image, read, unheard, with_context};
+use skiff_plan::definition::{image, mount_words, read, unsupported_annotations, with_context};
+use skiff_plan::device_words::request;
+use skiff_plan::{DEVICE, parse_mounts};
+use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Fault, Result};
 use skiff_user::context::UserContext;
 
@@ -95,11 +98,22 @@ fn check_one(context: &UserContext, word: &str) -> CheckedDefinition {
     };
     let mut errors: Vec<String> = image(&found, word).err().map(|e| e.message).into_iter().collect();
     for mount in &found.mounts {
-        if let Err(e) = Path::new(&mount.source).symlink_metadata() {
+        if let Err(e) = mount_words(mount).and_then(|words| parse_mounts(&words)) {
+            errors.push(e.message);
+        } else if let Err(e) = Path::new(&mount.source).metadata() {
             errors.push(format!("mount {}: {e}", mount.source));
         }
     }
-    CheckedDefinition { definition, errors, notes: unheard(&found) }
+    let device_words = found.devices.iter().map(|device| request(&format!("{DEVICE}{device}")));
+    errors.extend(device_words.filter_map(|device| device.err().map(|e| e.message)));
+    let mut notes = unsupported_annotations(&found);
+    let value = |name: &str| own_variable(name.as_ref()).and_then(|value| value.into_string().ok());
+    for (name, template) in &found.env {
+        if let Err(e) = template.fill(&value) {
+            notes.push(format!("env.{name}: {e}; the image may set it"));
+        }
+    }
+    CheckedDefinition { definition, errors, notes }
 }
 
 /// A definition as it counts, in its own keys.
@@ -156,7 +170,7 @@ fn show(context: &UserContext, word: &str, json: bool) -> Result<()> {
     }
     let text = toml::to_string(&shown).map_err(|e| Fault::new(format!("definition {word}: {e}")))?;
     files.iter().try_for_each(|line| output::line(line))?;
-    output::bytes(text.as_bytes())
+    text.lines().try_for_each(output::line)
 }
 
 /// A definition with everything that one can say, most of it commented out.

@@ -22,7 +22,7 @@ use skiff_spec::job::{JobContainer, JobImage};
 use skiff_spec::plan::Upper;
 use skiff_store::client;
 use skiff_store::index::ImageName;
-use skiff_sys::small_file;
+use skiff_sys::{IgnoreError, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
@@ -63,7 +63,9 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         facts.working_dir =
             working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
         let options = options(container, upper, vec![spool(context)], temporary(job.id));
-        let (facts, options) = with_devices(facts, options, &exec.env)?;
+        let of_definition = container.settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let variables: Vec<_> = exec.env.iter().cloned().chain(of_definition).collect();
+        let (facts, options) = with_devices(facts, options, &variables)?;
         note_variables(&runtime.dir, &facts)?;
         times.prepared(vec![part]);
         // Others may begin later; it ends with the container.
@@ -97,9 +99,12 @@ fn with_devices<'a>(
 
 /// Notes for the tasks which variables the devices of their container need: nothing is looked up for each of them.
 fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
-    let Some(devices) = &facts.devices else { return Ok(()) };
-    let text = devices.support.variables.join("\0");
     let file = dir.join(VARIABLES);
+    let Some(devices) = &facts.devices else {
+        fs::remove_file(&file).ignore_error("none were noted for an earlier container of this name");
+        return Ok(());
+    };
+    let text = devices.support.variables.join("\0");
     fs::write(&file, text).context(|| file.display().to_string())
 }
 
@@ -190,7 +195,9 @@ pub fn enter(
         container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
     in_image::enter(command, entry.id, &exec);
     set_variables(command, job, container);
-    definition::set_variables(command, &templates(container)?)?;
+    if !goes_on {
+        definition::set_variables(command, &templates(container)?)?;
+    }
     for (name, value) in kept {
         command.set(name, value);
     }

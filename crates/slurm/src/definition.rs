@@ -5,7 +5,7 @@ use std::path::Path;
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_edf::{Definition, is_file_name};
 use skiff_output as output;
-use skiff_plan::definition::{image, mount_words, read, unheard, with_context};
+use skiff_plan::definition::{image, mount_words, read, unsupported_annotations, with_context};
 use skiff_runtime::environments::Environment;
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
@@ -14,13 +14,16 @@ use skiff_store::PREFIX;
 use skiff_user::context::UserContext;
 
 /// Whether a word means a definition: a file, or a name that no environment of the user's has and a definition does.
-fn is_meant(context: &UserContext, word: &str) -> Result<bool> {
+fn is_definition_word(context: &UserContext, word: &str) -> Result<bool> {
     if is_file_name(word) {
         return Ok(true);
     }
-    let Ok(name) = word.parse::<EnvName>() else { return Ok(false) };
-    let is_known = || with_context(context, |all| all.names().iter().any(|(name, _)| name == word));
-    Ok(!Environment::named(context, name)?.exists() && is_known())
+    if let Ok(name) = word.parse::<EnvName>()
+        && Environment::named(context, name)?.exists()
+    {
+        return Ok(false);
+    }
+    Ok(with_context(context, |all| all.names().iter().any(|(name, _)| name == word)))
 }
 
 /// What a definition and the words beside it ask for together; nothing if none is meant.
@@ -31,11 +34,11 @@ pub fn container(submit: &SubmitArgs) -> Result<Option<ContainerArgs>> {
         return Ok(None);
     };
     let context = UserContext::load_silently()?;
-    if !is_meant(&context, word)? {
+    if !is_definition_word(&context, word)? {
         return Ok(None);
     }
     let found = read(&context, word)?;
-    unheard(&found).iter().for_each(|line| output::note(line));
+    unsupported_annotations(&found).iter().for_each(|line| output::note(line));
     merged(found, word, &submit.container).map(Some)
 }
 

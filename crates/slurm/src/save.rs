@@ -109,7 +109,7 @@ impl Saver {
             let all = open_tree(CWD, "/", flags).context(|| "the container's root")?;
             root::of_root(
                 (all.as_fd(), "container"),
-                &inside::is_own,
+                &|path, target| Ok(inside::is_own(path, target)),
                 image.as_fd(),
                 (scratch_dir.as_fd(), &shown),
             )

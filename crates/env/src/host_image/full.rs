@@ -1,25 +1,22 @@
 //! All that an environment over the host's root shows, as an image that needs no host.
 //!
-//! It is read by a process that has no more rights than root inside. What the host denies to others is not shown inside; without the helper, where
-//! that is not so of what the user may read as themselves, the modes of the host's files decide.
+//! It is read by a process that has no more rights than root inside, to whom what the host denies to others is not shown.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat2};
 use rustix::io::Errno;
 use skiff_image::export::root::{self, OtherContent, RootFilter, RootSize};
 use skiff_runtime::control::Live;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::enter::{open_root, run_unseen};
 use skiff_sandbox::{mountinfo, ssh_user};
-use skiff_spec::fault::{Context as _, Result};
-use skiff_spec::locked;
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::inside;
 use skiff_store::ours;
 use skiff_sys::IgnoreError;
@@ -38,13 +35,8 @@ const LEFT_OUT: [&str; 1] = ["/lost+found"];
 const LOGS: &str = "/var/log";
 /// What tells one system from another, empty until the system begins (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Makes a list of passwords of one of accounts.
-type LockAccounts = fn(&str) -> String;
-/// Lists of passwords, each with the list of its accounts.
-const PASSWORDS: [(&str, &str, LockAccounts); 2] =
-    [("/etc/shadow", "/etc/passwd", locked::shadow), ("/etc/gshadow", "/etc/group", locked::gshadow)];
-/// A longer list of accounts is not read, in bytes.
-const LONGEST_LIST: u64 = 8 << 20;
+/// Without the helper the root is fuse-overlayfs's, which gives one number to files of several file systems (statfs(2)).
+const FUSE: u32 = 0x6573_5546;
 
 /// An environment of which an image is made.
 pub struct HostRoot<'a> {
@@ -53,8 +45,6 @@ pub struct HostRoot<'a> {
     upper: PathBuf,
     /// Of the user's own, beside what others may not read anyway.
     own: Vec<PathBuf>,
-    /// Whether the host's files are judged here, as no helper does it.
-    is_judged: bool,
 }
 
 impl<'a> HostRoot<'a> {
@@ -68,8 +58,8 @@ impl<'a> HostRoot<'a> {
         own.extend([context.state()?, context.depot()?, context.data()]);
         // Of a user whose home is the root, all would be theirs.
         own.retain(|dir| dir.parent().is_some());
-        let (name, upper, is_judged) = (env.name.as_str(), env.dir.join("upper"), context.helper.is_none());
-        Ok(Self { live, name, upper, own, is_judged })
+        let (name, upper) = (env.name.as_str(), env.dir.join("upper"));
+        Ok(Self { live, name, upper, own })
     }
 
     /// What an image of it would have.
@@ -108,22 +98,26 @@ impl<'a> HostRoot<'a> {
     ) -> Result<T> {
         let init = self.live.init.as_fd();
         let root = open_root(init)?;
+        if fstatfs(&root).context(|| self.name)?.f_type as u32 == FUSE {
+            return Err(Fault::new(format!("environment {}: it was started without the helper", self.name))
+                .hint(format!("--full needs it: `skiff env stop {}`, and try again", self.name)));
+        }
         let kept = [keep, &[root.as_fd()]].concat();
-        run_unseen(init, &kept, || {
+        let done = run_unseen(init, &kept, || {
             let (upper, host) = (open_dir(&self.upper)?, open_dir(Path::new("/"))?);
             let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), self);
             let replaced = judge.replaced()?;
             let leave_out = |path: &[u8], target: Option<&[u8]>| judge.leaves_out(path, target);
-            let is_upper = |path: &[u8]| judge.is_changed(path);
+            let unreadable = |path: &[u8]| judge.unreadable.borrow_mut().push(path.to_vec());
             let filter = RootFilter {
-                unreadable: Some(&|_| ()),
+                unreadable: Some(&unreadable),
                 modes: &MODES,
-                // Without the helper the root is fuse-overlayfs's.
-                is_upper: self.is_judged.then_some(&is_upper),
                 ..RootFilter::plain(&leave_out, &replaced)
             };
-            act(&judge, filter)
-        })
+            let done = act(&judge, filter)?;
+            judge.refuse_incomplete(self.name).map(|()| done)
+        })?;
+        self.live.still_runs(self.name).map(|()| done)
     }
 }
 
@@ -133,9 +127,8 @@ struct Judge<'a> {
     upper: BorrowedFd<'a>,
     host: BorrowedFd<'a>,
     own: &'a [PathBuf],
-    is_judged: bool,
-    /// Directories of the root that have nothing of the host's that others may read.
-    closed: RefCell<HashSet<Vec<u8>>>,
+    /// What root inside may not read.
+    unreadable: RefCell<Vec<Vec<u8>>>,
 }
 
 impl<'a> Judge<'a> {
@@ -144,59 +137,52 @@ impl<'a> Judge<'a> {
         (upper, host): (BorrowedFd<'a>, BorrowedFd<'a>),
         of: &'a HostRoot<'_>,
     ) -> Self {
-        Judge { root, upper, host, own: &of.own, is_judged: of.is_judged, closed: RefCell::default() }
+        Judge { root, upper, host, own: &of.own, unreadable: RefCell::default() }
     }
 
     /// Whether a file is left out, by its path and, of a link, where it leads. A directory is asked for before what is in it.
-    fn leaves_out(&self, path: &[u8], target: Option<&[u8]>) -> bool {
+    fn leaves_out(&self, path: &[u8], target: Option<&[u8]>) -> rustix::io::Result<bool> {
         if is_no_part(path, self.own) || inside::is_own(path, target) || ssh_user::is_own(path, target) {
-            return true;
+            return Ok(true);
         }
-        let is_log = is_below(path, LOGS);
-        // What goes meanwhile is left out.
-        let Ok(stat) = look(self.root, path) else { return true };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Socket => true,
-            kind if is_log && kind != FileType::Directory => !self.is_changed(path),
-            kind => self.is_judged && self.is_closed(path, kind, &stat),
-        }
-    }
-
-    /// Whether a file is the host's and not for others.
-    fn is_closed(&self, path: &[u8], kind: FileType, stat: &Stat) -> bool {
-        let in_closed = self.closed.borrow().contains(parent(path));
-        if kind == FileType::Directory {
-            let is_open = !in_closed && look(self.host, path).is_ok_and(|stat| is_open(&stat));
-            if !is_open {
-                self.closed.borrow_mut().insert(path.to_vec());
-            }
-            return in_closed && !self.is_changed(path);
-        }
-        let is_stand_in = PASSWORDS.iter().any(|(list, ..)| list.as_bytes() == path);
-        let may_be_read = !in_closed && (is_open(stat) || stat.st_size == 0 || is_stand_in);
-        !may_be_read && !self.is_changed(path)
+        let kind = match look(self.root, path) {
+            // What goes meanwhile, or is closed meanwhile, is left out.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(true),
+            found => FileType::from_raw_mode(found?.st_mode),
+        };
+        let is_log = is_below(path, LOGS) && kind != FileType::Directory;
+        Ok(kind == FileType::Socket || (is_log && !self.is_changed(path)?))
     }
 
     /// Whether the environment has a file of its own there.
-    fn is_changed(&self, path: &[u8]) -> bool {
-        look(self.upper, path).is_ok()
+    fn is_changed(&self, path: &[u8]) -> rustix::io::Result<bool> {
+        match look(self.upper, path) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            found => found.map(|_| true),
+        }
     }
 
     /// Files that are in the image as on a system that nobody has used yet, unless they are the environment's own.
     fn replaced(&self) -> Result<BTreeMap<Vec<u8>, OtherContent>> {
-        let mut replaced = BTreeMap::new();
-        let mut put = |path: &str, content: Vec<u8>| {
-            if !self.is_changed(path.as_bytes()) {
-                replaced.insert(path.as_bytes().to_vec(), OtherContent { content, mtime: None });
-            }
-        };
-        put(MACHINE_ID, vec![]);
-        if self.is_judged {
-            for (list, accounts, lock) in PASSWORDS {
-                put(list, lock(&text(self.root, accounts)?).into_bytes());
+        let path = MACHINE_ID.as_bytes().to_vec();
+        let empty = OtherContent { content: vec![], mtime: None };
+        match self.is_changed(&path).context(|| MACHINE_ID)? {
+            true => Ok(BTreeMap::new()),
+            false => Ok(BTreeMap::from([(path, empty)])),
+        }
+    }
+
+    /// Makes sure that no file of the environment's own was left out, as root inside may not read it.
+    fn refuse_incomplete(&self, name: &str) -> Result<()> {
+        for path in self.unreadable.borrow().iter() {
+            let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            if look(self.upper, path).is_ok_and(|stat| is_file(&stat)) {
+                let shown = path.escape_ascii();
+                return Err(Fault::new(format!("environment {name}: {shown}: root inside may not read it"))
+                    .hint("chmod it inside, or remove it"));
             }
         }
-        Ok(replaced)
+        Ok(())
     }
 
     /// How many files and directories of the host's others may not read, and the environment has not of its own.
@@ -220,7 +206,9 @@ impl<'a> Judge<'a> {
                     Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                         if is_open(&stat) { ahead.push(path) } else { count += 1 }
                     }
-                    Ok(stat) if is_open(&stat) || stat.st_size == 0 || self.is_changed(&path) => {}
+                    Ok(stat)
+                        if is_open(&stat) || stat.st_size == 0 || self.is_changed(&path).unwrap_or(false) => {
+                    }
                     // What is mounted there is another file system.
                     Err(Errno::XDEV | Errno::NOENT) => {}
                     Ok(_) | Err(_) => count += 1,
@@ -261,10 +249,6 @@ fn is_below(path: &[u8], dir: &str) -> bool {
     path.strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-fn parent(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|byte| *byte == b'/').map_or(&[], |slash| &path[..slash])
-}
-
 /// Whether others may read a file, or list a directory and look into it.
 fn is_open(stat: &Stat) -> bool {
     match FileType::from_raw_mode(stat.st_mode) {
@@ -290,18 +274,6 @@ fn look(root: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<Stat> {
 fn open(root: BorrowedFd<'_>, directory: &[u8]) -> rustix::io::Result<OwnedFd> {
     let path = directory.strip_prefix(b"/").unwrap_or(b".");
     openat2(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), WITHIN)
-}
-
-/// The text of a list of accounts; nothing if there is none that can be read.
-fn text(root: BorrowedFd<'_>, path: &str) -> Result<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat2(root, path.trim_start_matches('/'), flags, Mode::empty(), WITHIN) {
-        Ok(file) => std::fs::File::from(file),
-        Err(_) => return Ok(String::new()),
-    };
-    let mut bytes = vec![];
-    file.take(LONGEST_LIST).read_to_end(&mut bytes).context(|| path)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

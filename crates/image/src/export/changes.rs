@@ -14,6 +14,9 @@ use crate::convert::{Children, FilePiece, Foreign, ForeignFile, ForeignFileType,
 use crate::error::{Error, Result};
 use skiff_sys::SystemContext;
 
+/// Who owns what belongs to nobody of a user namespace (user_namespaces(7)).
+const NOBODY: u32 = 65534;
+
 /// What is in an upper that only its overlay knows.
 pub struct UpperMarks<'a> {
     /// Whether an open directory hides the base's directory of its name.
@@ -32,6 +35,8 @@ pub struct CommittedUpper<'a> {
     pub base: BorrowedFd<'a>,
     /// What its overlay knows.
     pub marks: UpperMarks<'a>,
+    /// Whether files of the base's that were copied up have got nobody as their owner (fuse-overlayfs), in place of root.
+    pub is_nobody_root: bool,
     /// Texts about the base, by names of the caller's.
     pub texts: &'a BTreeMap<String, String>,
 }
@@ -108,7 +113,7 @@ impl<'a> Changes<'a> {
         input: &'a CommittedUpper<'a>,
         replaced: &'a BTreeMap<Vec<u8>, super::root::OtherContent>,
     ) -> Self {
-        let filter = RootFilter::plain(&|_, _| false, replaced);
+        let filter = RootFilter::plain(&|_, _| Ok(false), replaced);
         let upper = ReadRoot::new((input.upper, input.name), filter);
         Changes { input, upper, files: Cell::default(), skipped: RefCell::default() }
     }
@@ -149,9 +154,15 @@ impl<'a> Changes<'a> {
             }
             kind => {
                 let file = ChangedFile::Stored(file);
+                let attributes = self.owned(attributes);
                 Ok(Some((name, ForeignFile { file, number, links, attributes, xattrs, kind })))
             }
         }
+    }
+
+    fn owned(&self, attributes: Attributes) -> Attributes {
+        let owner = |id| if self.input.is_nobody_root && id == NOBODY { 0 } else { id };
+        Attributes { uid: owner(attributes.uid), gid: owner(attributes.gid), ..attributes }
     }
 
     /// Whether a directory of the upper hides the base's.

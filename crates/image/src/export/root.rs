@@ -23,14 +23,11 @@ use skiff_sys::{SystemContext, SystemError};
 
 const PIECE: usize = 1 << 20;
 
-/// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads.
-pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> bool;
+/// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads. An error ends it all.
+pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> rustix::io::Result<bool>;
 
 /// Who is told of a file, by its path.
 pub type UnreadableNotice<'a> = &'a dyn Fn(&[u8]);
-
-/// Whether a file is of the upper file system, by its path.
-pub type IsUpper<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 /// What a file has in the image in the place of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +45,16 @@ pub struct RootFilter<'a> {
     pub leave_out: LeaveOut<'a>,
     /// Files that have another content, by their paths.
     pub replaced: &'a BTreeMap<Vec<u8>, OtherContent>,
-    /// UnreadableNotice of each file, or directory, that this process may not read: the one is left out, the other empty. Without it that is an error.
+    /// Is told of each file and directory that this process may not read: the one is left out, the other empty. Without it that is an error.
     pub unreadable: Option<UnreadableNotice<'a>>,
     /// Modes that directories have in the image, by their paths.
     pub modes: &'a [(&'a str, u16)],
-    /// Of a root whose files have numbers of several file systems and one device (fuse-overlayfs): whether a file is of the upper one. There a
-    /// number alone does not tell which names are of one file.
-    pub is_upper: Option<IsUpper<'a>>,
 }
 
 impl<'a> RootFilter<'a> {
     /// Files have their own content, and must be readable.
     pub fn plain(leave_out: LeaveOut<'a>, replaced: &'a BTreeMap<Vec<u8>, OtherContent>) -> Self {
-        RootFilter { leave_out, replaced, unreadable: None, modes: &[], is_upper: None }
+        RootFilter { leave_out, replaced, unreadable: None, modes: &[] }
     }
 }
 
@@ -133,7 +127,7 @@ pub fn of_directory(
 ) -> Result<()> {
     let own = Some((getuid().as_raw(), getgid().as_raw()));
     let replaced = BTreeMap::new();
-    let filter = RootFilter::plain(&|_, _| false, &replaced);
+    let filter = RootFilter::plain(&|_, _| Ok(false), &replaced);
     let root = ReadRoot { own, ..ReadRoot::new((root, name), filter) };
     convert(&root, job(name, image, (room, room_name), &mut |_| true)).map(drop)
 }
@@ -154,30 +148,21 @@ pub(super) struct ReadRoot<'a> {
     filter: RootFilter<'a>,
     /// Files by device and number there, and file system: an overlay's lie on several.
     numbers: RefCell<HashMap<FileKey, u64>>,
-    /// How many directories have got a number that nothing else has.
-    directories: Cell<u64>,
     /// The user and group who are root in the image.
     own: Option<(u32, u32)>,
     seen: Cell<RootSize>,
 }
 
-/// Device, number there, and whether it is of the upper file system.
-type FileKey = (u64, u64, bool);
+/// Device and number there; and of a file what else names of one file have in common, as an overlay may give one number to files of several file
+/// systems.
+type FileKey = (u64, u64, Option<(i64, i64, u64, u32)>);
 
 /// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
 pub(super) type Path = Vec<u8>;
 
 impl<'a> ReadRoot<'a> {
     pub(super) fn new((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
-        ReadRoot {
-            root,
-            name,
-            filter,
-            numbers: RefCell::default(),
-            directories: Cell::default(),
-            own: None,
-            seen: Cell::default(),
-        }
+        ReadRoot { root, name, filter, numbers: RefCell::default(), own: None, seen: Cell::default() }
     }
 
     /// What has been found so far.
@@ -220,8 +205,10 @@ impl ReadRoot<'_> {
         format!("{}:{}", self.name, path.escape_ascii())
     }
 
-    fn key(&self, path: &[u8], stat: &Stat) -> FileKey {
-        (stat.st_dev, stat.st_ino, self.filter.is_upper.is_some_and(|is_upper| is_upper(path)))
+    fn key(stat: &Stat) -> FileKey {
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let more = (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_mode);
+        (stat.st_dev, stat.st_ino, (!is_directory).then_some(more))
     }
 
     fn found(&self, path: Path, stat: &Stat, xattrs: Xattrs, kind: ForeignFileType) -> ForeignFile<Path> {
@@ -235,14 +222,10 @@ impl ReadRoot<'_> {
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs: XattrsId(0),
         };
-        let number = if is_directory && self.filter.is_upper.is_some() {
-            self.directories.set(self.directories.get() + 1);
-            // No file that is numbered in turn has so great a number.
-            self.directories.get() | 1 << 63
-        } else if is_directory || stat.st_nlink > 1 {
+        let number = if is_directory || stat.st_nlink > 1 {
             let mut numbers = self.numbers.borrow_mut();
             let next = numbers.len() as u64 + 1;
-            *numbers.entry(self.key(&path, stat)).or_insert(next)
+            *numbers.entry(Self::key(stat)).or_insert(next)
         } else {
             // Nobody asks for it again.
             0
@@ -301,7 +284,9 @@ impl Foreign for ReadRoot<'_> {
                     } else {
                         None
                     };
-                    if !(self.filter.leave_out)(&child.file, target) && !self.is_unreadable(&child) {
+                    let is_left_out = (self.filter.leave_out)(&child.file, target);
+                    let is_left_out = is_left_out.on("look at", self.shown(&child.file))?;
+                    if !is_left_out && !self.is_unreadable(&child) {
                         let RootSize { files, bytes: before } = self.seen.get();
                         self.seen.set(RootSize { files: files + 1, bytes: before + bytes });
                         children.push((name.into_boxed_slice(), child));
@@ -380,7 +365,7 @@ impl ReadRoot<'_> {
                 return Err(Error::Foreign { object: about(), why, hint: None });
             }
         };
-        let is_known = || self.numbers.borrow().contains_key(&self.key(&path, &stat));
+        let is_known = || self.numbers.borrow().contains_key(&Self::key(&stat));
         let is_again = stat.st_nlink > 1 && is_known();
         let bytes = match kind {
             ForeignFileType::File if !is_again => (stat.st_size as u64).min(stat.st_blocks as u64 * 512),

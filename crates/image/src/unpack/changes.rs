@@ -16,8 +16,10 @@ use skiff_sys::{SystemContext, SystemError};
 
 /// What an overlay mounted with `userxattr` takes for a directory that hides the base's.
 const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
-/// The longest text that is read, in bytes: a list of packages with what the base's package database said of each.
-const LONGEST_TEXT: u64 = 128 << 20;
+/// All texts together are no longer, in bytes: a list of packages, and what the base's package database said of each.
+const LONGEST_TEXTS: u64 = 128 << 20;
+/// What a text is counted for beside its length: an image of many empty ones would take memory, too.
+const EACH_TEXT: u64 = 4096;
 
 /// Unpacks an image of changes into `target`, the empty upper of an environment. Texts about the base are not part of it.
 ///
@@ -45,11 +47,11 @@ pub fn unpack_changes<S: ReadAt>(reader: &Reader<S>, target: BorrowedFd<'_>) -> 
 /// # Errors
 /// The image is damaged, or a text is none.
 pub fn change_texts<S: ReadAt>(reader: &Reader<S>) -> Result<BTreeMap<String, String>> {
-    let mut texts = BTreeMap::new();
+    let (mut texts, mut left) = (BTreeMap::new(), LONGEST_TEXTS);
     for file in reader.files() {
         let FileEntry { path, inode } = file?;
         if let ChangeFile::Text(name) = kind_of(&path) {
-            texts.extend(text(reader, name, &inode)?);
+            texts.extend(text(reader, name, &inode, &mut left)?);
         }
     }
     Ok(texts)
@@ -71,6 +73,10 @@ enum ChangeFile<'a> {
 fn kind_of(path: &[u8]) -> ChangeFile<'_> {
     let (parent, name) = split(path);
     if parent.split(|byte| *byte == b'/').any(is_mark) {
+        return ChangeFile::Ignored;
+    }
+    // Whatever lies beside the texts is not the environment's.
+    if parent.split(|byte| *byte == b'/').next() == Some(split(TEXTS.as_bytes()).0) && is_mark(name) {
         return ChangeFile::Ignored;
     }
     // Another name that begins so is AUFS's own.
@@ -95,16 +101,20 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn text<S: ReadAt>(reader: &Reader<S>, name: &[u8], inode: &StoredInode) -> Result<Option<(String, String)>> {
+fn text<S: ReadAt>(
+    reader: &Reader<S>,
+    name: &[u8],
+    inode: &StoredInode,
+    left: &mut u64,
+) -> Result<Option<(String, String)>> {
     if inode.kind != InodeKind::File {
         return Ok(None);
     }
     let bad =
         |why: &str| Error::BadImage { file: format!("/{TEXTS}/{}", name.escape_ascii()), why: why.into() };
     let name = std::str::from_utf8(name).map_err(|_| bad("its name is not UTF-8"))?;
-    if inode.size > LONGEST_TEXT {
-        return Err(bad("it is longer than any such text"));
-    }
+    let counted = inode.size.saturating_add(EACH_TEXT);
+    *left = left.checked_sub(counted).ok_or_else(|| bad("such texts are not so long, or so many"))?;
     let mut bytes = vec![0; inode.size as usize];
     let read = reader.read_at(inode, &mut bytes, 0)?;
     bytes.truncate(read);
@@ -170,6 +180,9 @@ mod tests {
             (".skiff/base/packages", ChangeFile::Text(b"packages")),
             (".skiff/base/deep/er", ChangeFile::Ignored),
             (".skiff/other", ChangeFile::Ignored),
+            (".skiff/.wh.x", ChangeFile::Ignored),
+            (".skiff/base/.wh..wh..opq", ChangeFile::Ignored),
+            (".wh..skiff", ChangeFile::Mark),
             (".skiffer/base/x", ChangeFile::Plain),
             ("opt/.skiff/base/x", ChangeFile::Plain),
         ] {

@@ -31,33 +31,41 @@ const HOST: [(&str, u32); 10] = [
 ];
 
 #[test]
-fn of_the_host_an_image_has_what_others_may_read_and_of_the_environment_all() {
+fn what_is_shown_is_in_the_image_and_what_cannot_be_had_is_said() {
     let own = [("etc/", 0o755), ("etc/own", 0o600), ("hidden/", 0o750), ("hidden/own", 0o600)];
     let (host, upper) = (tree(&HOST), tree(&own));
     let shown = tree(&[&HOST[..], &[("etc/own", 0o600), ("hidden/own", 0o600)]].concat());
     let [host, upper, root] = [&host, &upper, &shown].map(|dir| open_dir(dir.path()).expect("opened"));
-    let judge = |is_judged| Judge {
+    let judge = Judge {
         root: root.as_fd(),
         upper: upper.as_fd(),
         host: host.as_fd(),
         own: &[],
-        is_judged,
-        closed: RefCell::default(),
+        unreadable: RefCell::default(),
     };
-    let left_out = |is_judged| -> Vec<&str> {
-        let judge = judge(is_judged);
-        let all = HOST.iter().map(|(name, _)| *name).chain(["etc/own", "hidden/own"]);
-        all.filter(|name| judge.leaves_out(format!("/{}", name.trim_end_matches('/')).as_bytes(), None))
-            .collect()
+    let all = HOST.iter().map(|(name, _)| *name).chain(["etc/own", "hidden/own"]);
+    let is_left_out = |name: &&str| {
+        let path = format!("/{}", name.trim_end_matches('/'));
+        judge.leaves_out(path.as_bytes(), None).expect("looked at")
     };
-    assert_eq!(left_out(true), ["etc/secret", "hidden/file", "hidden/in/", "hidden/in/file"]);
-    assert_eq!(left_out(false), [""; 0], "the helper shows no more than that");
+    assert_eq!(
+        all.filter(is_left_out).collect::<Vec<_>>(),
+        [""; 0],
+        "the helper shows what there is to have"
+    );
+    assert!(judge.leaves_out(b"/gone", None).expect("gone meanwhile"));
+    let long = ["/etc", &"/d".repeat(3000)].concat();
+    assert!(
+        judge.leaves_out(long.as_bytes(), None).is_err(),
+        "what cannot be looked at is not left out silently"
+    );
     // Two files, and the two directories that others may not read.
-    assert_eq!(judge(true).count_closed(), 4);
-    let replaced = judge(true).replaced().expect("read");
-    assert_eq!(replaced[&b"/etc/machine-id"[..]].content, b"");
-    assert!(replaced.contains_key(&b"/etc/shadow"[..]));
-    assert!(!judge(false).replaced().expect("read").contains_key(&b"/etc/shadow"[..]));
+    assert_eq!(judge.count_closed(), 4);
+    assert_eq!(judge.replaced().expect("read")[&b"/etc/machine-id"[..]].content, b"");
+    judge.unreadable.borrow_mut().push(b"/etc/open".to_vec());
+    judge.refuse_incomplete("dev").expect("the host's");
+    judge.unreadable.borrow_mut().push(b"/etc/own".to_vec());
+    judge.refuse_incomplete("dev").expect_err("the environment's own");
 }
 
 #[test]
@@ -86,8 +94,7 @@ fn other_file_systems_are_told_once() {
     let root = tree(&[("scratch/", 0o755), ("file", 0o644)]);
     let root = open_dir(root.path()).expect("opened");
     let (fd, own) = (root.as_fd(), [PathBuf::from("/home2/alice")]);
-    let judge =
-        Judge { root: fd, upper: fd, host: fd, own: &own, is_judged: true, closed: RefCell::default() };
+    let judge = Judge { root: fd, upper: fd, host: fd, own: &own, unreadable: RefCell::default() };
     let mounts = b"1 0 0:1 / / rw - overlay o rw\n2 1 0:2 / /proc rw - proc p rw\n\
         3 1 0:3 / /scratch rw - autofs a rw\n4 3 0:4 / /scratch rw - nfs4 s rw\n5 1 0:5 / /file rw - ext4 e rw\n\
         6 1 0:6 / /home2/alice rw - ext4 e rw\n7 4 0:7 / /scratch/in rw - nfs4 s rw\n";
