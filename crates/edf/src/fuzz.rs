@@ -32,7 +32,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(
-            lines in proptest::collection::vec("(image|mounts|env|workdir|base_environment|annotations|x)? ?=? ?(\"[/a:${}-]{0,12}\"|\\[\"/a:/b\", \"/${A}\"\\]|true|1|\\{ a = \"b\" \\})?", 0..6)
+            lines in proptest::collection::vec("(image|mounts|env|workdir|base_environment|annotations|x)? ?=? ?(\"[/a:${}-]{0,12}\"|\\[\"/a:/b\", \"/\\$\\{A\\}\"\\]|true|1|\\{ a = \"b\" \\})?", 0..6)
         ) {
             super::edf(lines.join("\n").as_bytes());
         }

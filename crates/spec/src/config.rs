@@ -223,7 +223,7 @@ impl Default for Config {
 
 impl Default for InsideConfig {
     fn default() -> Self {
-        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit build app cluster cdi net pull push import export images tag history rmi \
+        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit build app cluster cdi edf net pull push import export images tag history rmi \
                         inspect login logout store depot doctor sweep config complete";
         Self { commands: commands.split_whitespace().map(String::from).collect() }
     }
