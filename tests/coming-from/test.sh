@@ -128,7 +128,7 @@ ok as alice skiff rm -f tools busy
 # Without a name service it is said within a second that there is none: one that is silent, and one that is not there.
 rm /home/alice/.config/containers/registries.conf
 cp --preserve /etc/resolv.conf "$images_tmp/resolv.conf"
-trap 'cat "$images_tmp/resolv.conf" >/etc/resolv.conf; chmod "$mode" /dev/net/tun; images_cleanup' EXIT
+trap 'cat "$images_tmp/resolv.conf" >/etc/resolv.conf; chmod "$mode" /dev/net/tun; rm -f /etc/cdi/nvidia.yaml; images_cleanup' EXIT
 echo nameserver 127.0.0.1 >/etc/resolv.conf
 unresolved() {
     local since=${EPOCHREALTIME/./}

@@ -88,7 +88,7 @@ has "$out" 'PATH = "/added:${PATH}"'
 ok as alice skiff edf show --json job
 equal "$(json "$out" 'd["workdir"]')" /data
 ok as alice skiff edf check
-equal "$out" $'base: sound\njob: sound'
+equal "$out" $'base: sound\njob: sound\njob: note: env.OF: the variable OF is not set; the image may set it'
 as alice sh -c 'skiff edf new 10.77.0.1:5000/tools/env:1 >new.toml'
 ok as alice skiff edf check ./new.toml
 ok as alice skiff run new.toml tool

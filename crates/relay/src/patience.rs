@@ -10,6 +10,8 @@ pub(crate) const KEPT_OPEN: Duration = Duration::from_secs(3);
 pub struct RelayPatience {
     /// Until those that begin at the same time listen.
     pub to_begin: Duration,
+    /// To be reached, by all their addresses and ports.
+    pub to_connect: Duration,
     /// To prove that they belong to the job.
     pub to_prove: Duration,
     /// To say anything: who waits itself says so twice a second.
@@ -20,6 +22,7 @@ impl Default for RelayPatience {
     fn default() -> Self {
         Self {
             to_begin: Duration::from_secs(3),
+            to_connect: Duration::from_secs(2),
             to_prove: Duration::from_millis(500),
             to_answer: Duration::from_secs(3),
         }

@@ -91,6 +91,7 @@ impl Job {
             // On a busy machine threads of this process wait for long.
             patience: RelayPatience {
                 to_begin: Duration::from_secs(60),
+                to_connect: Duration::from_secs(60),
                 to_prove: Duration::from_secs(10),
                 to_answer: self.to_answer,
             },

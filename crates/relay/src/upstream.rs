@@ -26,8 +26,6 @@ use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 const WINDOW: usize = 8 << 20;
 /// So many questions at most.
 const MOST_ASKED: usize = 500;
-/// How long it may take to reach a node, by all its addresses and ports.
-const TO_CONNECT: Duration = Duration::from_secs(2);
 /// How often a node is tried that has not begun yet.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// So many open files at most.
@@ -215,7 +213,7 @@ enum NoLink {
 
 /// A connection to a node, at whichever of the ports it listens.
 fn dial(node: &mut RelayAncestor, peers: &PeerSettings) -> std::result::Result<Link, NoLink> {
-    let until = Instant::now() + TO_CONNECT;
+    let until = Instant::now() + peers.patience.to_connect;
     let addresses = node.addresses.get_or_insert_with(|| resolve(&node.name, until));
     let (mut tried, mut refused, mut timed_out) = (0, 0, false);
     for address in addresses.iter() {
