@@ -133,7 +133,7 @@ pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B) -> Option<ElfFacts> {
     Some(ElfFacts { soname, needs, has })
 }
 
-/// Which table of versions.
+/// A table of versions in a library.
 #[derive(Clone, Copy)]
 enum Table {
     Needed,

@@ -13,7 +13,7 @@ pub struct Problem {
     /// The line, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// Which key, as `devices[0].containerEdits.mounts[2].hostPath`; empty for the file.
+    /// The key, as `devices[0].containerEdits.mounts[2].hostPath`; empty for the file.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
     /// What is wrong.
@@ -178,7 +178,7 @@ impl<'a> MapKeys<'a> {
     }
 }
 
-/// Which key may have been meant.
+/// Names the key that may have been meant.
 fn nearest(key: &str, known: &[&str]) -> String {
     let key: String = key.chars().take(LONGEST_KEY).collect::<String>().to_lowercase();
     let best = known.iter().map(|name| (osa_distance(&key, &name.to_lowercase()), name)).min();

@@ -10,7 +10,7 @@ use crate::name::DeviceName;
 /// All that devices need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Which devices, and the file of each.
+    /// The devices, and the file of each.
     pub devices: Vec<(DeviceName, PathBuf)>,
     /// Variables.
     pub variables: Vec<(String, String)>,

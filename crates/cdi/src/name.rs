@@ -7,7 +7,7 @@ use std::fmt;
 pub struct DeviceName {
     /// Vendor and class, with a slash between.
     pub kind: String,
-    /// Which device of this kind.
+    /// The device of this kind.
     pub device: String,
 }
 

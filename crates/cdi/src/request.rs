@@ -15,12 +15,12 @@ pub enum DeviceRequest {
     Gpus {
         /// Of which vendor; nothing for the one that the host has files of.
         kind: Option<&'static str>,
-        /// Which.
+        /// The ones that are wanted.
         which: WhichGpus,
     },
 }
 
-/// Which GPUs.
+/// The GPUs that are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhichGpus {
     /// All that the user may have.

@@ -35,7 +35,7 @@ fn open(context: &UserContext, shared: SharedChunks, taken: &Arc<AtomicU64>) -> 
         return None;
     }
     let stored = StoredLayer::open(file, id.to_string()).ok()?;
-    // What was put together differently would be in other places.
+    // If the stream came out longer or shorter than the list says, its chunks would be looked for in wrong places.
     let is_same = stored.length() == shared.length();
     is_same.then(|| shared.read_by(Box::new(stored), Arc::clone(taken)))
 }
