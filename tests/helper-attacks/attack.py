@@ -98,10 +98,10 @@ def ordered(*argv, stack="ffffffffffffffff", head=None):
     return b"".join(text.encode() + b"\0" for text in texts)
 
 
-def join(pid, order, go=True, **how):
+def join(pid, order, go=True, first=(), **how):
     """One that is told of a program, and where."""
     asked = Asked(None, **how)
-    told = [request("o", 0) + order[at:at + 4090] for at in range(0, len(order), 4090)]
+    told = [*first, *(request("o", 0) + order[at:at + 4090] for at in range(0, len(order), 4090))]
     for message in [*told, request("j", pid), *([request("g", 0)] if go else [])]:
         try:
             asked.socket.send(message)
@@ -214,6 +214,9 @@ def words():
                 good.replace(b"\x001\0", b"\x0018446744073709551616\0"), good.replace(b"\x001\0", b"\0-1\0"), good + b"A=1\0" * (3 << 20)):
         must_refuse(f"order {bad[:40]}", join(me.pid, bad))
     for what, messages in {"no order": [request("j", me.pid)], "go": [request("g", 0), request("j", me.pid)], "an order, then the host": [request("o", 0) + good, request("b", me.pid)],
+                           "without a filter twice": [request("u", 0)] * 2 + [request("o", 0) + good, request("j", me.pid)],
+                           "without a filter, too late": [request("o", 0) + good, request("u", 0), request("j", me.pid)],
+                           "an environment without a filter": [request("u", 0), request("b", me.pid)], "one made ready": [request("u", 0), request("p", 0)],
                            "go twice": [request("g", 0), request("o", 0) + good, request("g", 0), request("j", me.pid)]}.items():
         asked = Asked(None)
         for message in messages:
@@ -739,17 +742,17 @@ def privileged_files(set_uid, set_cap):
     as_root_of_ids(act)
 
 
-def joined():
+def joined(first=(), filters="2"):
     """What has joined: she herself, for good without any privilege."""
     mine = Other(unshare(NEWUSER | NEWNS))
     Asked(request("b", mine.pid)).answer()
     out, back = os.pipe()
     os.set_inheritable(back, True)
-    reply, fds, code = join(mine.pid, ordered("/bin/cat", "/proc/self/status"), before=lambda: os.dup2(back, 1)).answer()
+    reply, fds, code = join(mine.pid, ordered("/bin/cat", "/proc/self/status"), first=first, before=lambda: os.dup2(back, 1)).answer()
     os.close(back)
     text = os.read(out, 65536).decode()
     seen = dict(line.split(":\t", 1) for line in text.splitlines())
-    want = {"Uid": "\t".join([str(os.getuid())] * 4), "Gid": "\t".join([str(os.getgid())] * 4), "NoNewPrivs": "1", "Seccomp": "2",
+    want = {"Uid": "\t".join([str(os.getuid())] * 4), "Gid": "\t".join([str(os.getgid())] * 4), "NoNewPrivs": "1", "Seccomp": filters,
             **{f"Cap{name}": "0" * 16 for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")}}
     for key, value in want.items():
         if seen.get(key) != value:
@@ -757,6 +760,11 @@ def joined():
     if sorted(map(int, seen["Groups"].split())) != sorted(os.getgroups()):
         gained("groups", seen["Groups"])
     mine.end()
+
+
+def joined_unfiltered():
+    """The same without the filter, which keeps nobody from anything that is not hers."""
+    joined([request("u", 0)], "0")
 
 
 def waiting():

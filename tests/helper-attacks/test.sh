@@ -76,6 +76,7 @@ attack fake_system
 attack through "$alices"
 attack watched
 attack joined
+attack joined_unfiltered
 attack waiting
 attack left_open
 attack stopped

@@ -33,7 +33,8 @@ pub fn to(request: &Request) -> Result<()> {
         | Request::Prepare { .. }
         | Request::Base { .. }
         | Request::Image { .. }
-        | Request::Order { .. } => Ok(()),
+        | Request::Order { .. }
+        | Request::Unfiltered => Ok(()),
         // Becomes the writer, which has nothing; the other two are refused as a first request.
         Request::Store | Request::Join { .. } | Request::Go => Ok(()),
     }
@@ -41,9 +42,14 @@ pub fn to(request: &Request) -> Result<()> {
 
 /// For giving an environment, and starting a command in it.
 pub fn to_environment() -> Result<()> {
+    to_unfiltered()?;
+    seccomp::load().context(|| "giving up what is not needed")
+}
+
+/// The same for a command that gets no filter.
+pub fn to_unfiltered() -> Result<()> {
     let all = [LOOK, BECOME, CapabilitySet::SYS_CHROOT, CapabilitySet::SETPCAP];
     caps::set_to(all.into_iter().fold(CapabilitySet::SYS_ADMIN, CapabilitySet::union))
-        .and_then(|()| seccomp::load())
         .context(|| "giving up what is not needed")
 }
 

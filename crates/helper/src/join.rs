@@ -45,10 +45,26 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
     ("mnt", LinkNameSpaceType::Mount),
 ];
 
-/// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, or was `told` before, it becomes the
-/// command.
-pub fn start(caller: &Caller, pid: u32, request: &[u8], told: bool, socket: &OwnedFd) -> Result<()> {
-    let request = ExecRequest::decode(request).ok_or_else(|| Error::new("join: not a command"))?;
+/// What the caller has told before they named the process.
+pub struct Told<'a> {
+    /// The command, as [`ExecRequest`] has it.
+    pub command: &'a [u8],
+    /// Whether it may go at once.
+    pub to_go: bool,
+    /// Whether this process has the filter that goes along to the command.
+    pub filter: Filter,
+}
+
+/// Whether a system call filter is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Filter {
+    Loaded,
+    None,
+}
+
+/// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, or was before, it becomes the command.
+pub fn start(caller: &Caller, pid: u32, told: &Told<'_>, socket: &OwnedFd) -> Result<()> {
+    let request = ExecRequest::decode(told.command).ok_or_else(|| Error::new("join: not a command"))?;
     let Spaces { mount, others } = Spaces::open(caller, pid, request.own_name)?;
     for (kind, space) in &others {
         move_into_link_name_space(space.as_fd(), Some(*kind)).context(|| entering(pid))?;
@@ -79,7 +95,7 @@ fn become_it(
     caller: &Caller,
     request: &ExecRequest<'_>,
     mount: Option<&OwnedFd>,
-    (socket, told): (&OwnedFd, bool),
+    (socket, told): (&OwnedFd, &Told<'_>),
     reporter: &OwnedFd,
 ) -> NotStarted {
     // What the helper has open for others of its work is not for them whose paths are looked at in the end: their program's, their directory's.
@@ -87,7 +103,7 @@ fn become_it(
     let kept = [socket.as_fd(), reporter.as_fd(), caller.slot.as_fd()];
     let needed: Vec<_> = kept.into_iter().chain(mount.map(AsFd::as_fd)).collect();
     let ready = close_own(&needed).and_then(|()| leave_what_mounts_do_not_need(caller));
-    if !told {
+    if !told.to_go {
         await_go(socket);
     }
     let enter = || mount.map_or(Ok(()), |mount| enter_mounts(mount.as_fd()));
@@ -95,7 +111,7 @@ fn become_it(
     match ready
         .and_then(|()| enter())
         .and_then(|()| limits())
-        .and_then(|()| give_up_everything(caller, request.attr))
+        .and_then(|()| give_up_everything(caller, request.attr, told.filter))
     {
         Ok(()) => {
             close_inherited(&[socket.as_fd(), caller.slot.as_fd()]);
@@ -198,7 +214,7 @@ fn leave_what_mounts_do_not_need(caller: &Caller) -> std::io::Result<()> {
 }
 
 /// The rest, from root to the caller; then makes sure.
-fn give_up_everything(caller: &Caller, attr: SpawnAttr) -> std::io::Result<()> {
+fn give_up_everything(caller: &Caller, attr: SpawnAttr, filter: Filter) -> std::io::Result<()> {
     let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));
     set_thread_res_uid(uid, uid, uid)?;
     // For root as the caller nothing went by itself.
@@ -217,7 +233,7 @@ fn give_up_everything(caller: &Caller, attr: SpawnAttr) -> std::io::Result<()> {
     }
     attr.apply()?;
     // Loaded since the request was known (`confine`).
-    if !seccomp::is_loaded() {
+    if filter == Filter::Loaded && !seccomp::is_loaded() {
         return Err(std::io::ErrorKind::PermissionDenied.into());
     }
     signal::default_action(rustix::process::Signal::PIPE.as_raw());

@@ -37,6 +37,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::Given;
 use caller::Caller;
+use join::{Filter, Told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{getgid, getuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
@@ -128,7 +129,11 @@ fn answer(socket: &OwnedFd, asked_by: &mut AskedBy) -> Result<()> {
         }
         Request::Order { .. } => {
             confine::to_environment()?;
-            command(&caller, socket, request)
+            command(&caller, socket, request, Filter::Loaded)
+        }
+        Request::Unfiltered => {
+            confine::to_unfiltered()?;
+            command(&caller, socket, next(socket)?, Filter::None)
         }
         Request::Refresh => refresh::forget(&fds).and_then(done),
         Request::Network { name } => network::enter(&caller, &name),
@@ -200,7 +205,7 @@ fn environment(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> 
     drop(mounts);
     if wait(socket.as_fd(), PollFlags::IN, PATIENCE) == PollFlags::IN {
         let request = next(socket)?;
-        command(caller, socket, request)?;
+        command(caller, socket, request, Filter::Loaded)?;
     }
     if host.is_some() {
         // Until the caller needs nothing more: what we let go of costs time, which is then not theirs.
@@ -217,14 +222,16 @@ fn prepare_at_once(caller: &Caller, image: Option<ImageId>) -> Result<base::Prep
 
 /// A command of the caller's, in one or more messages, and where it is to run. The word to go may come before all of them have: who says
 /// it need not be who tells the command.
-fn command(caller: &Caller, socket: &OwnedFd, first: Request) -> Result<()> {
+fn command(caller: &Caller, socket: &OwnedFd, first: Request, filter: Filter) -> Result<()> {
     let (mut order, mut told, mut request) = (vec![], false, first);
     loop {
         match request {
             Request::Order { bytes } if order.len() + bytes.len() <= MOST_ORDERED => order.extend(bytes),
             Request::Order { .. } => return Err(Error::new("the command and its variables are too long")),
             Request::Go if !told => told = true,
-            Request::Join { pid } => return join::start(caller, pid, &order, told, socket),
+            Request::Join { pid } => {
+                return join::start(caller, pid, &Told { command: &order, to_go: told, filter }, socket);
+            }
             _ => return Err(unknown()),
         }
         request = next(socket)?;

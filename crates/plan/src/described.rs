@@ -78,7 +78,7 @@ impl DescribedProcess {
     /// As text.
     pub fn of(process: MainProcess) -> Self {
         let MainProcess { command, identity, stop } = process;
-        // What is untrusted or gets no descriptors is so by the plan, and only login shells have another name than their program's.
+        // What is untrusted or gets no descriptors is so by the plan, only tasks of jobs are without a filter, and only login shells have another name than their program's.
         let CommandSpec {
             argv,
             argv0: _,
@@ -87,6 +87,7 @@ impl DescribedProcess {
             only_there,
             user,
             close_descriptors: _,
+            unfiltered: _,
             untrusted: _,
             seen_as,
             limits,

@@ -33,6 +33,8 @@ pub struct CommandSpec {
     pub user: Option<String>,
     /// Whether it gets no descriptor of its maker's but the standard ones.
     pub close_descriptors: bool,
+    /// Whether it gets no system call filter, which costs each of its calls something. Where a program runs as the user, that only.
+    pub unfiltered: bool,
     /// Whether nobody trusts the program: it keeps no capability, and fewer system calls. Such a one is only run as root inside: who runs
     /// as the user has power over the environment's namespaces, since the user has made them.
     pub untrusted: bool,

@@ -7,6 +7,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_spec::fault::{Context, Fault};
+use skiff_spec::wire::Request;
 use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, SignalMask};
 
@@ -140,6 +141,9 @@ pub fn as_me(
 ) -> std::result::Result<Child, Failed> {
     let helper = Helper::spawn(program)?;
     let request = ExecRequest::new(command, attr, mask, own_name);
+    if command.unfiltered {
+        helper.ask(&Request::Unfiltered, &[])?;
+    }
     let asked = helper.ask_to_run(&request, init).and_then(|()| helper.go());
     let joined = asked.map_err(Failed::from).and_then(|()| helper.joined(command));
     helper.finish();

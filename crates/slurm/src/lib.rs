@@ -10,6 +10,7 @@ mod commit;
 pub mod container;
 pub mod container_options;
 mod definition;
+mod filter;
 mod here;
 mod job;
 mod job_dirs;

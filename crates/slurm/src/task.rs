@@ -24,7 +24,7 @@ use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use crate::{broadcast, commit, container};
+use crate::{broadcast, commit, container, filter};
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -63,7 +63,8 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         JobSpec::Snapshot(_) => None,
     };
     let signals = TaskSignals::take()?;
-    let (command, attr, mask) = (command(&context, &job)?, signals.spawn_attr(), signals.mask());
+    let (mut command, attr, mask) = (command(&context, &job)?, signals.spawn_attr(), signals.mask());
+    command.unfiltered = !filter::is_needed(context.config.slurm.filter, &job.spec);
     let child = match &job.spec {
         JobSpec::Container(JobContainer { root: true, .. }) => {
             as_root(step.init.as_fd(), NetSpace::Ours, &command, attr, mask)?

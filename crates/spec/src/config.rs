@@ -58,6 +58,8 @@ pub struct Config {
     pub mounts: Vec<String>,
     /// Directories with descriptions of devices (CDI); of two that describe one device, that in the later directory counts.
     pub cdi_dirs: Vec<String>,
+    /// Directories with the site's modules.
+    pub module_dirs: Vec<String>,
     /// Parts of the host's `/run` and of other service directories that programs inside need, if they exist.
     pub services: Vec<String>,
     /// Dotted names that the user's own configuration cannot change.
@@ -138,6 +140,17 @@ pub enum NodeLayers {
     Unpacked,
 }
 
+/// Which tasks of jobs get the system call filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskFilter {
+    /// Those that it keeps from something.
+    #[default]
+    Auto,
+    /// All.
+    Always,
+}
+
 /// The host's root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -172,6 +185,8 @@ pub struct Slurm {
     pub layers: NodeLayers,
     /// How snapshots reach a job's nodes.
     pub fan_out: FanOut,
+    /// See [`TaskFilter`].
+    pub filter: TaskFilter,
     /// Ports by which a job's relays find each other.
     pub relay_ports: PortRange,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
@@ -195,6 +210,7 @@ impl Default for Config {
             depot_bytes: 0,
             mounts: vec![],
             cdi_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            module_dirs: vec!["/etc/skiff/modules.d".into()],
             services: [
                 "/etc/slurm",
                 "/run/munge",
@@ -223,7 +239,7 @@ impl Default for Config {
 
 impl Default for InsideConfig {
     fn default() -> Self {
-        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit build app cluster cdi edf net pull push import export images tag history rmi \
+        let commands = "run shell env instance checkpoint migrate drain ps exec logs stop kill rm cp commit build app cluster cdi module edf net pull push import export images tag history rmi \
                         inspect login logout store depot doctor sweep config complete";
         Self { commands: commands.split_whitespace().map(String::from).collect() }
     }
@@ -258,6 +274,7 @@ impl Default for Slurm {
             cache_bytes: 20 << 30,
             layers: NodeLayers::Mounted,
             fan_out: FanOut::Auto,
+            filter: TaskFilter::Auto,
             relay_ports: PortRange::default(),
             fetch_seconds: 300,
             commit_seconds: 120,

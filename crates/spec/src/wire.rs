@@ -58,6 +58,9 @@ pub enum Request {
         /// The image.
         id: ImageId,
     },
+    /// The command that is told next, of [`Order`](Request::Order) and [`Join`](Request::Join), gets no system call filter. As the first request
+    /// only; it has no answer of its own.
+    Unfiltered,
     /// The next bytes of a command that is to be started, as they fit.
     Order {
         /// Some.
@@ -128,6 +131,7 @@ impl Request {
             Self::Layer { .. } => (b'y', 0),
             Self::Base { pid } => (b'b', pid),
             Self::Image { pid, .. } => (b'i', pid),
+            Self::Unfiltered => (b'u', 0),
             Self::Order { .. } => (b'o', 0),
             Self::Join { pid } => (b'j', pid),
             Self::Go => (b'g', 0),
@@ -173,6 +177,7 @@ impl Request {
             (b'y', id) if is_zero => Some(Self::Layer { id: ImageId(id.try_into().ok()?) }),
             (b'b', []) => Some(Self::Base { pid }),
             (b'i', id) => Some(Self::Image { pid, id: ImageId(id.try_into().ok()?) }),
+            (b'u', []) if is_zero => Some(Self::Unfiltered),
             (b'o', [_, ..]) if is_zero => Some(Self::Order { bytes: rest.to_vec() }),
             (b'j', []) => Some(Self::Join { pid }),
             (b'g', []) if is_zero => Some(Self::Go),

@@ -9,6 +9,7 @@ mod checkpoint;
 mod cluster;
 mod deploy;
 mod gluster;
+mod jobs;
 pub(crate) mod live;
 mod migrate;
 mod net;
@@ -66,6 +67,8 @@ enum Benchmark {
     Read(read::Args),
     /// `srun -N2 hostname` in an environment against the same without
     Srun(srun::Args),
+    /// System calls of a job's tasks in an environment and a container, and the start of tasks in them, against the bare host
+    Jobs(jobs::Args),
     /// From a submission to the command on all nodes, against rsync, tar over ssh, sbcast and cp
     Deploy(deploy::Args),
     /// An empty MPI program in a cluster of containers against the bare hosts
@@ -128,6 +131,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Benchmark::Pull(args) => pull::run(&setting, args)?,
         Benchmark::Read(args) => read::run(&setting, args)?,
         Benchmark::Srun(args) => srun::run(&setting, args)?,
+        Benchmark::Jobs(args) => jobs::run(&setting, args)?,
         Benchmark::Cluster(args) => cluster::run(&setting, args)?,
         Benchmark::Deploy(args) => deploy::run(&setting, args)?,
         Benchmark::Migrate(args) => migrate::run(&setting, args)?,

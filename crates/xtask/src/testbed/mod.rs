@@ -66,27 +66,37 @@ pub fn is_inside() -> bool {
     std::env::var_os("SKIFF_TESTBED").is_some()
 }
 
-/// Installs what the working tree is, built with these variables, into a stage, and runs the same command line again on the login node of
-/// a bed with these options. Returns only if that fails.
+/// Installs what the working tree is, built with these variables, and runs the same command line again on the login node of a bed with
+/// these options. Returns only if that fails.
 pub fn run_again_inside(bed: &[&str], build: &[(&str, &str)]) -> anyhow::Result<()> {
     // Asked before, as what follows may put a new program in our place.
     let ourselves = std::env::current_exe().context("finding this program")?;
-    let mut make = Command::new("make");
-    let made =
-        make.args(["--silent", "stage"]).envs(build.iter().copied()).status().context("running make")?;
-    ensure!(made.success(), "make stage: {made}");
-    let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
+    let stage = stage(build)?;
     let status = Command::new(&ourselves)
         .args(["testbed", "up"])
         .args(bed)
         .arg("--install")
-        .arg(target.join("stage"))
+        .arg(stage)
         .arg("--")
         .arg(&ourselves)
         .args(std::env::args_os().skip(1))
         .status()
         .context("running the test bed")?;
     std::process::exit(status.code().unwrap_or(125));
+}
+
+/// What `make stage` makes of the working tree, built with these variables; or, as in tests/run, the stage that SKIFF_STAGE names.
+fn stage(build: &[(&str, &str)]) -> anyhow::Result<PathBuf> {
+    if let Some(given) = std::env::var_os("SKIFF_STAGE") {
+        ensure!(build.is_empty(), "SKIFF_STAGE is set, and this needs a build of its own");
+        return Ok(given.into());
+    }
+    let mut make = Command::new("make");
+    let made =
+        make.args(["--silent", "stage"]).envs(build.iter().copied()).status().context("running make")?;
+    ensure!(made.success(), "make stage: {made}");
+    let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
+    Ok(target.join("stage"))
 }
 
 /// Installs packages of Debian's that are too large for `make deps`. Outside of a bed, which has no network.

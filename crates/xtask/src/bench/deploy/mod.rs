@@ -147,6 +147,9 @@ fn rounds(
         }
     }
     peers.clear(nodes).context("removing the copies")?;
+    // For whoever ends it before all is measured.
+    let medians = measured.seconds.iter().map(|(way, all)| format!("{way} {:.2} s", Spread::of(all).median));
+    eprintln!("{}: {nodes} nodes: {}", scenario.title(), medians.collect::<Vec<_>>().join(", "));
     Ok(measured)
 }
 

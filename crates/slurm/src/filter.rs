@@ -1,0 +1,33 @@
+//! Which tasks get the system call filter ([decision 035](../../../docs/decisions/035-a-task-without-a-filter.md)).
+//!
+//! A process with any filter takes the kernel's slow way into each system call. A task that runs as its user, without privilege, could be
+//! kept by it from two things only: from typing into a terminal, and from keys of the user's.
+
+use std::io::IsTerminal;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use skiff_spec::config::TaskFilter;
+use skiff_spec::job::{JobContainer, JobSpec};
+
+/// Whether this task's program gets it.
+pub fn is_needed(configured: TaskFilter, spec: &JobSpec) -> bool {
+    configured == TaskFilter::Always || is_kept_from_home(spec) || has_terminal()
+}
+
+/// Who has the user's home, writable, has what reads their keys at the next login. Root inside has other rights.
+fn is_kept_from_home(spec: &JobSpec) -> bool {
+    match spec {
+        JobSpec::Snapshot(_) => false,
+        JobSpec::Container(JobContainer { home, root, .. }) => !home || *root,
+    }
+}
+
+/// Whether a terminal rules this session, or a standard descriptor is one: only the first could be typed into.
+fn has_terminal() -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let without = open("/dev/tty", flags, Mode::empty()).is_err_and(|e| e == Errno::NXIO);
+    let standard =
+        [std::io::stdin().is_terminal(), std::io::stdout().is_terminal(), std::io::stderr().is_terminal()];
+    !without || standard.contains(&true)
+}
