@@ -90,6 +90,8 @@ install: man
 	    echo 'make install: without CRIU: no checkpoints' >&2; \
 	fi
 	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md docs/json.md docs/json.schema.json $(DOC)/
+	install -d $(DOC)/modules
+	install -m 644 docs/modules.md packaging/modules/*.toml $(DOC)/modules/
 	install -d $(UNITS)
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/systemd/skiff-agent.service >$(UNITS)/skiff-agent.service
 	sed 's|@PREFIX@|$(PREFIX)|g' packaging/sshd_config.skiff >$(DOC)/sshd_config.skiff

@@ -1,4 +1,4 @@
-//! What the linker has to know of a library: its name, and which glibc it needs or is. Only the dynamic section of 64-bit ELF files is read,
+//! What the linker has to know of a library: its name, which others and which glibc it needs, or which glibc it is. Only the dynamic section of 64-bit ELF files is read,
 //! as elf(5) and the gABI describe it.
 
 use std::fmt;
@@ -14,6 +14,10 @@ pub struct GlibcVersion(pub u32, pub u32);
 pub struct ElfFacts {
     /// The name that programs ask for.
     pub soname: Option<String>,
+    /// The libraries that it needs, by the names that it asks for.
+    pub libraries: Vec<String>,
+    /// Directories in which the linker looks for them before all others, with `$ORIGIN` for its own.
+    pub search: Vec<String>,
     /// The newest glibc of which it needs a symbol.
     pub needs: Option<GlibcVersion>,
     /// The newest glibc of which it has a symbol.
@@ -24,14 +28,21 @@ pub struct ElfFacts {
 const MOST_ENTRIES: usize = 4096;
 /// Longer names no library has, in bytes.
 const LONGEST_NAME: usize = 255;
+/// Longer lists of directories none has, in bytes.
+const LONGEST_PATHS: usize = 64 << 10;
+/// More others than a library needs.
+const MOST_LIBRARIES: usize = 512;
 
 /// `PT_LOAD` and `PT_DYNAMIC` of program headers.
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
 
-/// `DT_STRTAB`, `DT_SONAME`, `DT_VERDEF` and `DT_VERNEED` of dynamic sections.
+/// `DT_NEEDED`, `DT_STRTAB`, `DT_SONAME`, `DT_RPATH`, `DT_RUNPATH`, `DT_VERDEF` and `DT_VERNEED` of dynamic sections.
+const LIBRARY: u64 = 1;
 const STRINGS: u64 = 5;
 const SONAME: u64 = 14;
+const RPATH: u64 = 15;
+const RUNPATH: u64 = 29;
 const DEFINED: u64 = 0x6fff_fffc;
 const NEEDED: u64 = 0x6fff_fffe;
 
@@ -122,15 +133,22 @@ pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B) -> Option<ElfFacts> {
     }
     let (at, size) = dynamic?;
     let section = some(bytes, at, usize::try_from(size).ok()?.min(16 * MOST_ENTRIES))?;
-    let entry = |wanted: u64| {
-        let entries = section.chunks_exact(16).map(|entry| (long(entry, 0), long(entry, 8)));
-        entries.take_while(|(tag, _)| *tag != Some(0)).find(|(tag, _)| *tag == Some(wanted))?.1
+    let entries = || {
+        let entries = section.chunks_exact(16).filter_map(|entry| Some((long(entry, 0)?, long(entry, 8)?)));
+        entries.take_while(|(tag, _)| *tag != 0)
     };
+    let entry = |wanted: u64| entries().find_map(|(tag, value)| (tag == wanted).then_some(value));
     elf.strings = elf.place(entry(STRINGS)?)?;
     let soname = entry(SONAME).and_then(|offset| elf.string(offset));
     let needs = entry(NEEDED).and_then(|at| elf.newest(elf.place(at)?, Table::Needed));
     let has = entry(DEFINED).and_then(|at| elf.newest(elf.place(at)?, Table::Defined));
-    Some(ElfFacts { soname, needs, has })
+    let named = entries().filter(|(tag, _)| *tag == LIBRARY).take(MOST_LIBRARIES);
+    let libraries = named.filter_map(|(_, offset)| elf.string(offset)).collect();
+    // The linker does not look at the older kind where there is the newer.
+    let path = entry(RUNPATH).or(entry(RPATH)).and_then(|offset| elf.string_up_to(offset, LONGEST_PATHS));
+    let search =
+        path.unwrap_or_default().split(':').filter(|dir| !dir.is_empty()).map(String::from).collect();
+    Some(ElfFacts { soname, libraries, search, needs, has })
 }
 
 /// A table of versions in a library.
@@ -151,7 +169,11 @@ impl<B: Bytes + ?Sized> Elf<'_, B> {
     }
 
     fn string(&self, offset: u64) -> Option<String> {
-        let mut buffer = [0; LONGEST_NAME + 1];
+        self.string_up_to(offset, LONGEST_NAME)
+    }
+
+    fn string_up_to(&self, offset: u64, longest: usize) -> Option<String> {
+        let mut buffer = vec![0; longest + 1];
         let read = self.bytes.fill(&mut buffer, self.strings.checked_add(offset)?)?;
         let text = buffer[..read].split(|byte| *byte == 0).next()?;
         (text.len() < read).then(|| std::str::from_utf8(text).ok().map(String::from))?

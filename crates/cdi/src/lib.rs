@@ -20,7 +20,7 @@ pub use description::{CdiDescription, CdiDevice, DeviceNode, Edits, HostMount};
 pub use elf::{ElfFacts, GlibcVersion};
 pub use fields::Problem;
 pub use hook::{CdiHook, Link};
-pub use ld_cache::{Library, merged};
+pub use ld_cache::{Library, listed, merged};
 pub use merge::Needs;
 pub use name::{ALL, DeviceName};
 pub use request::{DeviceRequest, Granted, WhichGpus};

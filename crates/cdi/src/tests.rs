@@ -261,7 +261,7 @@ fn files_that_are_none_are_named() {
 
 #[test]
 fn the_linkers_cache_has_ours_in_front_and_keeps_the_rest() {
-    let library = |name: &str, path: &str| Library { name: name.into(), path: path.into() };
+    let library = |name: &str, path: &str| Library { name: name.into(), path: path.into(), behind: false };
     let base = merged(
         None,
         &[library("libc.so.6", "/lib/libc.so.6"), library("libcuda.so.1", "/compat/libcuda.so.1")],

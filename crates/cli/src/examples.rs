@@ -329,6 +329,11 @@ const ALL: &[Examples] = &[
         &[("The devices you may ask for:", "skiff cdi list"), ("", "skiff run --gpus 1 site/tool:1")],
     ),
     ("cdi check", &[("Is a file of a vendor's sound?", "skiff cdi check /etc/cdi/nvidia.yaml")]),
+    (
+        "module list",
+        &[("The modules you may ask for:", "skiff module list"), ("", "skiff run --mpi auto site/solver:1")],
+    ),
+    ("module check", &[("Is a module sound?", "skiff module check ./cxi.toml")]),
     ("net list", &[("The networks you may use:", "skiff net list")]),
     ("net show", &[("Who has which address:", "skiff net show lab")]),
     (

@@ -32,6 +32,7 @@ mod job;
 mod machines;
 pub mod manual;
 mod migrate;
+mod module;
 mod net;
 mod options;
 mod quick;
@@ -63,6 +64,7 @@ pub use instance::{InstanceCommand, StartArgs};
 pub use job::{JobCommand, OnSignalArgs};
 pub use machines::{DaemonCommand, NodesCommand, UpArgs};
 pub use migrate::{Compress, DrainArgs, MigrateArgs, Mode};
+pub use module::ModuleCommand;
 pub use net::NetCommand;
 pub use retention::Retention;
 pub use root::{HabitArgs, HostArgs, RootArgs};
@@ -225,6 +227,9 @@ pub enum CliCommand {
     /// List and check the devices that vendors describe (CDI): GPUs and others
     #[command(subcommand)]
     Cdi(CdiCommand),
+    /// List and check this site's modules: what of its fabric, MPI and software containers can have
+    #[command(subcommand)]
+    Module(ModuleCommand),
     /// Show and check the site's networks
     #[command(subcommand)]
     Net(NetCommand),

@@ -3,7 +3,7 @@
 
 use clap::Args;
 use clap::builder::{StringValueParser, TypedValueParser};
-use skiff_plan::device_words::{AMD, NVIDIA};
+use skiff_plan::device_words::{AMD, MODULE, MPI, NVIDIA};
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{DEVICE, GPUS, absolute};
@@ -68,18 +68,41 @@ pub struct HostArgs {
     /// Add all GPUs of AMD's, as --gpus all
     #[arg(long)]
     pub rocm: bool,
+    /// Add a module of this site's, as of its fabric or its MPI (`skiff module list`)
+    #[arg(long, value_name = "MODULE", value_delimiter = ',')]
+    pub module: Vec<String>,
+    /// Whose MPI runs: the host's, if it fits the image's (`host`: or else nothing runs; `auto`: or else the image's), or the image's [default: image]
+    #[arg(long, value_name = "WHOSE", value_enum)]
+    pub mpi: Option<MpiChoice>,
+}
+
+/// For `--mpi`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MpiChoice {
+    /// The host's.
+    Host,
+    /// The image's.
+    Image,
+    /// The host's if it fits.
+    Auto,
 }
 
 impl HostArgs {
     /// Mounts and devices as the planner has them.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
-        let Self { mounts, net: _, device, gpus, nv, rocm } = self;
+        let Self { mounts, net: _, device, gpus, nv, rocm, module, mpi } = self;
         let of_vendor = [(nv, NVIDIA), (rocm, AMD)].into_iter().filter(|(is_asked, _)| **is_asked);
         let mut words = mounts.clone();
         words.extend(device.iter().map(|device| format!("{DEVICE}{device}")));
         words.extend(gpus.iter().map(|gpus| format!("{GPUS}{gpus}")));
         words.extend(of_vendor.map(|(_, vendor)| format!("{GPUS}{vendor}")));
+        words.extend(module.iter().map(|module| format!("{MODULE}{module}")));
+        words.extend(match mpi {
+            Some(MpiChoice::Host) => Some(format!("{MPI}host")),
+            Some(MpiChoice::Auto) => Some(format!("{MPI}auto")),
+            Some(MpiChoice::Image) | None => None,
+        });
         words
     }
 }

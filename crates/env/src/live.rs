@@ -42,13 +42,15 @@ pub fn command(
     inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<CommandSpec> {
-    let mut command = match env.ground()? {
+    let ground = env.ground()?;
+    let is_host = matches!(ground, EnvironmentBase::Host);
+    let mut command = match ground {
         EnvironmentBase::Host => inside.command(context, words),
         EnvironmentBase::Image(entry) => {
             in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)?
         }
     };
-    devices::set_variables(&env.settings()?.mounts, &context.config, &mut command, inside)?;
+    devices::set_variables(&env.settings()?.mounts, &context.config, is_host, (&mut command, inside))?;
     Ok(command)
 }
 

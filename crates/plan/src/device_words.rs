@@ -1,4 +1,4 @@
-//! Words for devices that vendors describe (CDI), which stand among those for mounts.
+//! Words for devices that vendors describe (CDI) and for a site's modules, which stand among those for mounts.
 
 use skiff_cdi::{DeviceName, DeviceRequest, WhichGpus};
 use skiff_spec::fault::{Fault, Result};
@@ -7,6 +7,10 @@ use skiff_spec::fault::{Fault, Result};
 pub const DEVICE: &str = "device:";
 /// In front of the GPUs that are asked for; `--gpus`, `--nv` and `--rocm` make it.
 pub const GPUS: &str = "gpus:";
+/// In front of a module's name; `--module` makes it.
+pub const MODULE: &str = "module:";
+/// In front of whose MPI is asked for; `--mpi` makes it.
+pub const MPI: &str = "mpi:";
 /// In a word for GPUs: those of the job, if it has some, as an image's maker wants them.
 pub const GRANTED: &str = "granted";
 /// In a word for GPUs: those of AMD's.
@@ -14,8 +18,37 @@ pub const AMD: &str = "amd";
 /// In a word for GPUs: those of NVIDIA's.
 pub const NVIDIA: &str = "nvidia";
 
-/// The described device or the GPUs that a word of the mounts asks for; nothing if it is a mount.
-pub fn request(word: &str) -> Result<Option<DeviceRequest>> {
+/// What a word of the mounts asks for, if it is no mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostRequest {
+    /// A described device, or GPUs.
+    Device(DeviceRequest),
+    /// A module of the site's, by its name.
+    Module(String),
+    /// The host's MPI, where it fits the image's.
+    Mpi {
+        /// Whether an image that none fits is refused.
+        must_fit: bool,
+    },
+}
+
+/// What a word of the mounts asks for beside mounts; nothing if it is a mount.
+pub fn request(word: &str) -> Result<Option<HostRequest>> {
+    if let Some(name) = word.strip_prefix(MODULE) {
+        return Ok(Some(HostRequest::Module(name.into())));
+    }
+    match word.strip_prefix(MPI) {
+        Some("host") => return Ok(Some(HostRequest::Mpi { must_fit: true })),
+        Some("auto") => return Ok(Some(HostRequest::Mpi { must_fit: false })),
+        Some(other) => {
+            return Err(Fault::new(format!("--mpi {other}: not host, image or auto")));
+        }
+        None => {}
+    }
+    Ok(device(word)?.map(HostRequest::Device))
+}
+
+fn device(word: &str) -> Result<Option<DeviceRequest>> {
     if let Some(name) = word.strip_prefix(DEVICE).filter(|name| DeviceName::is_meant(name)) {
         let name = DeviceName::parse(name).map_err(|why| {
             Fault::new(format!("--device {name}: {why}"))

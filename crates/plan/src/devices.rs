@@ -1,5 +1,5 @@
-//! Devices that vendors describe (CDI): which are asked for, what the user may have of them, and what they need. The descriptions and the
-//! driver's libraries are foreign, and nothing of them is executed.
+//! Devices that vendors describe (CDI), and the site's modules: which are asked for, what the user may have of them, and what they need. The
+//! descriptions and the libraries are foreign, and nothing of them is executed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,8 +15,9 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::job::names;
 use skiff_spec::plan::{Mount, Source};
 
-use crate::device_words::{GPUS, GRANTED, request};
+use crate::device_words::{GPUS, GRANTED, HostRequest, request};
 use crate::inside::ProcessArgs;
+use crate::modules::FoundModules;
 
 /// What the devices need that were asked for, found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,9 +28,11 @@ pub struct DeviceFacts {
     pub mounts: Vec<HostMount>,
     /// What is made in the root beside mounts.
     pub support: DeviceSupport,
+    /// Those of its variables that modules set, which do not depend on what a job was given.
+    pub module_variables: Vec<String>,
 }
 
-/// These words without those for described devices.
+/// These words without those for described devices and modules.
 pub fn without(words: &[String]) -> Result<Vec<String>> {
     let is_mount = |word: &String| request(word).map(|request| request.is_none().then(|| word.clone()));
     Ok(words.iter().map(is_mount).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
@@ -87,7 +90,9 @@ fn ours(e: CdiError) -> Fault {
 fn needs(words: &[String], config: &Config) -> Result<Option<(Vec<String>, Needs)>> {
     let mut asked = vec![];
     for word in words {
-        asked.extend(request(word)?.map(|request| (word.clone(), request)));
+        if let Some(HostRequest::Device(request)) = request(word)? {
+            asked.push((word.clone(), request));
+        }
     }
     if asked.is_empty() {
         return Ok(None);
@@ -98,13 +103,15 @@ fn needs(words: &[String], config: &Config) -> Result<Option<(Vec<String>, Needs
     Ok(Some((words, Needs::of(&found).map_err(ours)?)))
 }
 
-/// The variables of the described devices among these words, for a command in a root that has them already.
+/// The variables of the described devices and the modules among these words, and of modules that every container gets, for a command in a root
+/// that has them already.
 pub fn set_variables(
     words: &[String],
     config: &Config,
-    command: &mut CommandSpec,
-    inside: &ProcessArgs,
+    is_host: bool,
+    (command, inside): (&mut CommandSpec, &ProcessArgs),
 ) -> Result<()> {
+    set(&FoundModules::of(words, config, !is_host)?.settings(), command, inside);
     if let Some((_, needs)) = needs(words, config)? {
         set(&settings(&needs.variables), command, inside);
     }
@@ -136,11 +143,35 @@ impl DeviceFacts {
         config: &Config,
         (contain, is_host): (bool, bool),
     ) -> Result<Option<Self>> {
-        let Some((asked, needs)) = needs(words, config)? else { return Ok(None) };
-        if !contain {
-            refuse_new_nodes(&needs)?;
+        let modules = FoundModules::of(words, config, !is_host && !contain)?;
+        let described = needs(words, config)?;
+        if described.is_none() && modules.is_empty() {
+            return Ok(None);
         }
-        Self::of(asked, needs, is_host).map(Some)
+        let mut facts = Self::default();
+        if let Some((asked, needs)) = described {
+            if !contain {
+                refuse_new_nodes(&needs)?;
+            }
+            facts = Self::of(asked, needs, is_host)?;
+        }
+        facts.add_modules(&modules, is_host);
+        Ok(Some(facts))
+    }
+
+    /// Over the host's root their libraries are there already.
+    fn add_modules(&mut self, modules: &FoundModules, is_host: bool) {
+        self.module_variables = modules.settings();
+        self.support.asked.extend(modules.asked.iter().cloned());
+        self.support.devices.extend(modules.needs.modules.iter().map(|name| format!("module {name}")));
+        // A device's own variables count more.
+        self.support.variables.splice(0..0, self.module_variables.iter().cloned());
+        self.nodes.extend(modules.needs.nodes.iter().map(|node| (node.clone(), node.clone())));
+        let mounts = modules.needs.mounts.iter();
+        self.mounts.extend(mounts.filter(|mount| !is_host || mount.host != mount.inside).cloned());
+        if !is_host {
+            self.mounts.extend(modules.add_libraries(&mut self.support));
+        }
     }
 
     /// Over the host's root what lies at the same path is there already.
@@ -209,7 +240,7 @@ impl DeviceFacts {
         if !is_taken {
             self.support.links.push(DeviceLink { link, target: name.into() });
         }
-        self.support.libraries.push(DeviceLibrary { name: soname, path });
+        self.support.libraries.push(DeviceLibrary { name: soname, path, behind: false, module: None });
         Ok(())
     }
 }

@@ -14,6 +14,7 @@ pub mod image_peers;
 pub mod import;
 pub mod in_image;
 pub mod inside;
+pub mod modules;
 mod mount_words;
 mod mounts;
 mod options;

@@ -1,18 +1,19 @@
-//! What devices need in a root beside mounts: links, and a cache of the linker's that has the driver's libraries. All is made by Skiff itself; no
-//! program of the root's is run for it, and of the root's files only bounded pieces are read.
+//! What devices and modules need in a root beside mounts: links, and a cache of the linker's that has the host's libraries. All is made by
+//! Skiff itself; no program of the root's is run for it, and of the root's files only bounded pieces are read.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, OFlags, fstat, readlinkat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 use skiff_cdi::{ElfFacts, GlibcVersion, Library};
-use skiff_spec::device::{DeviceLink, NeededGlibc};
+use skiff_spec::device::{DeviceLibrary, DeviceLink, NeededGlibc};
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
+use crate::modules;
 use crate::mounts::{bind_one, open_in_root, resolve_or_make};
 use crate::rootfs_inputs::RootfsInputs;
 
@@ -35,30 +36,49 @@ const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
 /// Where the linker looks for its cache.
 pub const CACHE: &str = "/etc/ld.so.cache";
 
-/// Makes it all, if a device was asked for; the linker's cache is a mount that is to hang at [`CACHE`].
-pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Option<OwnedFd>> {
+/// Makes it all, if a device or a module was asked for. What is to be mounted besides, and where: the linker's cache, and the host's libraries over
+/// those of the root that they replace.
+pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Vec<(OwnedFd, PathBuf)>> {
     let devices = &inputs.plan.devices;
-    match devices.glibc.as_ref().map(|needed| (check_glibc(root, needed), needed.optional)) {
-        Some((Err(_), true)) => return Ok(None),
-        Some((fits, _)) => fits?,
-        None => {}
-    }
+    let without_drivers = match &devices.glibc {
+        Some(needed) => match check_glibc(root, needed) {
+            Err(_) if needed.optional => true,
+            fits => fits.map(|()| false)?,
+        },
+        None => false,
+    };
     for link in &devices.links {
         make_link(root, inputs, link).map_err(|e| e.about(&format!("link {}", link.link)))?;
     }
     if devices.libraries.is_empty() {
-        return Ok(None);
+        return Ok(vec![]);
     }
-    let library = |library: &skiff_spec::device::DeviceLibrary| Library {
+    let existing = read(root, Path::new(CACHE))?;
+    let fitting = modules::fitting(root, devices, existing.as_deref().unwrap_or_default())?;
+    let is_taken = |library: &&DeviceLibrary| match &library.module {
+        Some(module) => fitting.names.contains(&module.as_str()),
+        None => !without_drivers,
+    };
+    let library = |library: &DeviceLibrary| Library {
         name: library.name.clone(),
         path: library.path.clone(),
+        behind: library.behind,
     };
-    let libraries: Vec<Library> = devices.libraries.iter().map(library).collect();
-    let cache = skiff_cdi::merged(read(root, Path::new(CACHE))?.as_deref(), &libraries);
+    let libraries: Vec<Library> = devices.libraries.iter().filter(is_taken).map(library).collect();
+    if libraries.is_empty() {
+        return Ok(vec![]);
+    }
+    let cache = skiff_cdi::merged(existing.as_deref(), &libraries);
     let file = inputs.bytes_with("ld.so.cache", &cache, 0o644)?;
     let mount = bind_one(file.as_fd()).context(|| CACHE)?;
     set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(|| CACHE)?;
-    Ok(Some(mount))
+    let mut mounts = vec![(mount, PathBuf::from(CACHE))];
+    for (file, target) in fitting.replaced {
+        let file = open_in_root(root, &file, OFlags::PATH).context(|| file.display().to_string())?;
+        let mount = bind_one(file.as_fd()).context(|| target.display().to_string())?;
+        mounts.push((mount, target));
+    }
+    Ok(mounts)
 }
 
 /// A file of the root's; nothing if there is none that could be it.
@@ -69,7 +89,7 @@ fn read(root: BorrowedFd<'_>, path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-fn open(root: BorrowedFd<'_>, path: &Path) -> Result<Option<File>> {
+pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> Result<Option<File>> {
     let shown = || path.display().to_string();
     match open_in_root(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
         Ok(file) => {
@@ -82,7 +102,7 @@ fn open(root: BorrowedFd<'_>, path: &Path) -> Result<Option<File>> {
 }
 
 /// Refuses a root whose glibc is older than the driver's libraries need: they would fail when a program is in the middle of its work.
-fn check_glibc(root: BorrowedFd<'_>, needed: &NeededGlibc) -> Result<()> {
+pub(crate) fn check_glibc(root: BorrowedFd<'_>, needed: &NeededGlibc) -> Result<()> {
     let NeededGlibc { version: [major, minor], library, optional: _ } = needed;
     let needs = GlibcVersion(*major, *minor);
     for path in GLIBC {

@@ -23,6 +23,7 @@ pub mod join;
 pub mod limits;
 mod many_layers;
 mod map;
+mod modules;
 pub mod mountinfo;
 pub mod mounts;
 mod mtab;

@@ -71,8 +71,8 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
             place(root, mount, Path::new(target))?;
         }
     }
-    if let Some(cache) = devices::make(root, inputs)? {
-        place(root, &cache, Path::new(devices::CACHE))?;
+    for (mount, target) in devices::make(root, inputs)? {
+        place(root, &mount, &target)?;
     }
     if let Some(user) = &inputs.plan.ssh_user {
         let is_kept = matches!(inputs.plan.upper, Upper::Directory(_));

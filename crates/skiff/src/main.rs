@@ -12,6 +12,7 @@ mod every_flag;
 mod golden;
 mod images;
 mod login;
+mod module;
 mod named;
 mod net;
 mod outside;
@@ -176,6 +177,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::AgentCall { ref node, port } => return migrate::call_agent(node, port),
         CliCommand::Cluster(command) => return cluster::run(&command),
         CliCommand::Cdi(command) => return cdi::run(&command),
+        CliCommand::Module(command) => return module::run(&command),
         CliCommand::Net(command) => return net::run(&command),
         CliCommand::Pull(pull) => images::commands::pull(&pull)?,
         CliCommand::Push(push) => images::push::push(&push)?,

@@ -59,6 +59,7 @@ fn is_for_outside(command: &CliCommand) -> bool {
         | CliCommand::History { .. }
         | CliCommand::Complete { .. }
         | CliCommand::Cdi(_)
+        | CliCommand::Module(_)
         | CliCommand::Net(_)
         | CliCommand::Pull(_)
         | CliCommand::Import(_)

@@ -30,8 +30,10 @@ use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
 
-/// In the directory of the job's supervisor: the variables that the container's devices need.
+/// In the directory of the job's supervisor: the variables that the container's modules set, and those that its devices need.
 const VARIABLES: &str = "devices";
+/// In that file, before the devices'.
+const DEVICES_FROM_HERE: &str = "\0\n\0";
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
@@ -104,17 +106,21 @@ fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
         fs::remove_file(&file).ignore_error("none were noted for an earlier container of this name");
         return Ok(());
     };
-    let text = devices.support.variables.join("\0");
+    let (of_modules, all) = (&devices.module_variables, &devices.support.variables);
+    let of_devices: Vec<&str> =
+        all.iter().filter(|setting| !of_modules.contains(setting)).map(String::as_str).collect();
+    let text = [of_modules.join("\0"), of_devices.join("\0")].join(DEVICES_FROM_HERE);
     fs::write(&file, text).context(|| file.display().to_string())
 }
 
-/// Sets the variables of a container's devices for a task that Slurm has given some, or whose container was asked for with them.
+/// Sets the variables of a container's modules; and those of its devices for a task that Slurm has given some, or whose container was asked for
+/// with them.
 fn set_variables(command: &mut CommandSpec, job: &SlurmJob, container: &JobContainer) {
     let is_device = |word: &String| matches!(device_words::request(word), Ok(Some(_)));
-    if !devices::has_granted() && !container.mounts.iter().any(is_device) {
-        return;
-    }
     let Ok(text) = small_file::read_to_string(&job.supervisor_dir().join(VARIABLES)) else { return };
+    let (of_modules, of_devices) = text.split_once(DEVICES_FROM_HERE).unwrap_or((&text, ""));
+    let has_devices = devices::has_granted() || container.mounts.iter().any(is_device);
+    let text = if has_devices { [of_modules, of_devices].join("\0") } else { of_modules.to_owned() };
     for (name, value) in text.split('\0').filter_map(|setting| setting.split_once('=')) {
         command.set(name, value);
     }

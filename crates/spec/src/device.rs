@@ -1,4 +1,4 @@
-//! What devices that vendors describe (CDI) need in a root beside mounts.
+//! What devices that vendors describe (CDI), and a site's modules, need in a root beside mounts.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,41 @@ pub struct DeviceSupport {
     /// The glibc that the root must have for these libraries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<NeededGlibc>,
+    /// The site's modules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<ModuleSupport>,
+    /// Whether the host's MPI must fit the root's: one module for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_mpi: bool,
+}
+
+/// What a module needs of a root.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleSupport {
+    /// Its name.
+    pub name: String,
+    /// Whether a root that it does not fit is refused; otherwise it goes without the module's libraries.
+    pub must_fit: bool,
+    /// Whether it is for the host's MPI.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_mpi: bool,
+    /// The root's libraries that its own take the place of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<ReplacedLibrary>,
+    /// The glibc that the root must have for its libraries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glibc: Option<NeededGlibc>,
+}
+
+/// A library of a root's in whose place the host's is used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplacedLibrary {
+    /// The name that both have.
+    pub name: String,
+    /// The host's file: its name says which interfaces it has.
+    pub host: String,
 }
 
 /// A symbolic link.
@@ -42,6 +77,12 @@ pub struct DeviceLibrary {
     pub name: String,
     /// Where it is.
     pub path: String,
+    /// Whether one of this name that the root has already is the one to take.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub behind: bool,
+    /// The module that brings it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
 }
 
 /// The oldest glibc with which a library works.

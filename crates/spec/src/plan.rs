@@ -235,6 +235,8 @@ pub mod inside {
     pub const SSH_DIR: &str = "/run/skiff/ssh";
     /// What `ssh` reads last: as whom the user logs in elsewhere.
     pub const SSH_CONFIG: &str = "/run/skiff/ssh_config";
+    /// The libraries of the site's modules: a directory for each module.
+    pub const MODULES: &str = "/run/skiff/modules";
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
 

@@ -1,0 +1,182 @@
+//! What the chosen modules bring, as one.
+
+use std::path::Path;
+
+use skiff_cdi::{GlibcVersion, HostMount};
+
+use crate::ModuleError;
+use crate::catalog::SiteModule;
+use crate::file::{ModuleFile, parse_mount};
+use crate::library::{HostLibrary, HostLinker};
+
+/// A module that is used.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedModule<'a> {
+    /// The module.
+    pub module: &'a SiteModule,
+    /// What its file says.
+    pub file: &'a ModuleFile,
+    /// Whether somebody has asked for it by its name.
+    pub is_asked: bool,
+    /// Whether an image that it does not fit is refused.
+    pub must_fit: bool,
+}
+
+/// A library of the host's that takes the place of the image's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Whose it is.
+    pub module: String,
+    /// The name that both have.
+    pub name: String,
+    /// The host's file, whose name says which interfaces it has.
+    pub host: String,
+    /// Whether an image that it does not fit is refused, or goes without the module's libraries.
+    pub must_fit: bool,
+}
+
+/// What modules bring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModuleNeeds {
+    /// Their names.
+    pub modules: Vec<String>,
+    /// Variables.
+    pub variables: Vec<(String, String)>,
+    /// Device nodes.
+    pub nodes: Vec<String>,
+    /// Mounts.
+    pub mounts: Vec<HostMount>,
+    /// Libraries, and whose each is.
+    pub libraries: Vec<(String, HostLibrary)>,
+    /// What replaces something of the image's.
+    pub replaced: Vec<Replaced>,
+}
+
+impl ModuleNeeds {
+    /// What these bring, in their order.
+    ///
+    /// # Errors
+    /// A file that one names is not there.
+    pub fn of(wanted: &[WantedModule<'_>], linker: &dyn Fn() -> HostLinker) -> Result<Self, ModuleError> {
+        let mut needs = Self::default();
+        let mut known = None;
+        for WantedModule { module, file, is_asked, must_fit } in wanted {
+            let name = &module.name;
+            let named: Vec<String> = file.replaces.iter().chain(&file.libraries).cloned().collect();
+            let mut one = Self { modules: vec![name.clone()], ..Self::default() };
+            let added = one.add_files(module, file).and_then(|()| {
+                if named.is_empty() {
+                    return Ok(());
+                }
+                let linker = known.get_or_insert_with(linker);
+                one.add_libraries(linker.with_needed(&named, name)?, (name, file, *must_fit));
+                Ok(())
+            });
+            match added {
+                Ok(()) => needs.append(one),
+                // Whoever has not asked for it can start without.
+                Err(_) if !is_asked && !must_fit => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(needs)
+    }
+
+    fn add_files(&mut self, module: &SiteModule, file: &ModuleFile) -> Result<(), ModuleError> {
+        for (source, target, read_only) in file.mounts.iter().filter_map(|mount| parse_mount(mount)) {
+            std::fs::metadata(source).map_err(|e| not_there(module, source, &e))?;
+            self.mounts.push(HostMount { host: source.into(), inside: target.into(), read_only });
+        }
+        for pattern in &file.devices {
+            let nodes = matching(pattern);
+            if nodes.is_empty() {
+                return Err(not_there(module, pattern, &std::io::ErrorKind::NotFound.into()));
+            }
+            self.nodes.extend(nodes);
+        }
+        self.variables = file.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        Ok(())
+    }
+
+    fn add_libraries(
+        &mut self,
+        found: Vec<HostLibrary>,
+        (module, file, must_fit): (&str, &ModuleFile, bool),
+    ) {
+        let is_replacing = |library: &HostLibrary| {
+            let path = library.path.display().to_string();
+            file.replaces.iter().any(|named| *named == library.name || canonical(named) == path)
+        };
+        self.replaced = found
+            .iter()
+            .filter(|library| is_replacing(library))
+            .map(|library| Replaced {
+                module: module.into(),
+                name: library.name.clone(),
+                host: library.path.display().to_string(),
+                must_fit,
+            })
+            .collect();
+        self.libraries = found.into_iter().map(|library| (module.to_owned(), library)).collect();
+    }
+
+    fn append(&mut self, one: Self) {
+        self.modules.extend(one.modules);
+        for (name, value) in one.variables {
+            self.variables.retain(|(known, _)| *known != name);
+            self.variables.push((name, value));
+        }
+        self.nodes
+            .extend(one.nodes.into_iter().filter(|node| !self.nodes.contains(node)).collect::<Vec<_>>());
+        for mount in one.mounts {
+            self.mounts.retain(|known| known.inside != mount.inside);
+            self.mounts.push(mount);
+        }
+        self.libraries.extend(one.libraries);
+        self.replaced.extend(one.replaced);
+    }
+
+    /// The newest glibc that one of the libraries needs, and which that is.
+    #[must_use]
+    pub fn glibc(&self) -> Option<(GlibcVersion, &HostLibrary)> {
+        let versions = self.libraries.iter().filter_map(|(_, library)| Some((library.facts.needs?, library)));
+        versions.max_by_key(|(version, _)| *version)
+    }
+}
+
+fn canonical(path: &str) -> String {
+    if !path.starts_with('/') {
+        return String::new();
+    }
+    std::fs::canonicalize(path).unwrap_or_default().display().to_string()
+}
+
+/// The nodes that a path means, whose last part may have one `*`.
+fn matching(pattern: &str) -> Vec<String> {
+    let path = Path::new(pattern);
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return vec![];
+    };
+    let Some((start, end)) = name.split_once('*') else {
+        return if path.exists() { vec![pattern.into()] } else { vec![] };
+    };
+    let Ok(entries) = std::fs::read_dir(dir) else { return vec![] };
+    let fits = |name: &String| {
+        name.len() >= start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut nodes: Vec<String> =
+        names.filter(fits).map(|name| dir.join(name).display().to_string()).collect();
+    nodes.sort();
+    nodes
+}
+
+fn not_there(module: &SiteModule, path: &str, e: &std::io::Error) -> ModuleError {
+    ModuleError::new(
+        format!("module {}: {path}: {e}", module.name),
+        format!(
+            "administrator: {} names it; `requires` leaves a module out where something is missing",
+            module.path.display()
+        ),
+    )
+}

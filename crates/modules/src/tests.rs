@@ -1,0 +1,147 @@
+//! Files, and what comes of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+
+use crate::file::parse_mount;
+use crate::{HostLinker, ModuleCatalog, ModuleFile, ModuleNeeds, Provided, When};
+
+fn catalog(files: &[(&str, &str)]) -> (tempfile::TempDir, ModuleCatalog) {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).expect("a file");
+    }
+    let catalog = ModuleCatalog::read(&[dir.path().into(), "/nonexistent".into()]);
+    (dir, catalog)
+}
+
+fn names(catalog: &ModuleCatalog, asked: &[&str], mpi: Option<bool>) -> Result<Vec<String>, String> {
+    let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
+    let wanted = catalog.wanted(&asked, mpi.map(|must_fit| (Provided::Mpi, must_fit)));
+    Ok(wanted.map_err(|e| e.message)?.iter().map(|wanted| wanted.module.name.clone()).collect())
+}
+
+#[test]
+fn files_are_read_whole_or_refused() {
+    let file = ModuleFile::parse(
+        "description = 'x'\nwhen = 'always'\nprovides = 'mpi'\nmounts = ['/a', '/b:/c:ro']\nenv = { A = '1' }\n",
+    )
+    .expect("a module");
+    assert_eq!((file.when, file.provides), (When::Always, Some(Provided::Mpi)));
+    for (text, problem) in [
+        ("", "missing field `description`"),
+        ("description = 'x'\nlibrary = []", "line 2: unknown field `library`"),
+        ("description = 'x'\nwhen = 'never'", "line 2: unknown variant `never`"),
+        ("description = 'x'\nmounts = ['a']", "mounts: \"a\" is not PATH"),
+        ("description = 'x'\nmounts = ['/a:/']", "mounts: \"/a:/\" is not PATH"),
+        ("description = 'x'\nmounts = ['/a/../b']", "mounts: \"/a/../b\" is not PATH"),
+        ("description = 'x'\ndevices = ['/etc/passwd']", "devices: \"/etc/passwd\" is not below /dev"),
+        ("description = 'x'\nlibraries = ['lib']", "libraries: \"lib\" is neither"),
+        ("description = 'x'\nenv = { '1A' = '' }", "env: \"1A\" is no name of a variable"),
+    ] {
+        let problems = ModuleFile::parse(text).expect_err(text);
+        assert!(problems[0].contains(problem), "{text}: {problems:?}");
+    }
+}
+
+#[test]
+fn mounts_are_paths() {
+    assert_eq!(parse_mount("/a"), Some(("/a", "/a", false)));
+    assert_eq!(parse_mount("/a:ro"), Some(("/a", "/a", true)));
+    assert_eq!(parse_mount("/a:/b:ro"), Some(("/a", "/b", true)));
+    for bad in ["", "a", "/a:b", "/a:/b:/c", "/a:rw", "/a:", ":/a"] {
+        assert_eq!(parse_mount(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn modules_are_chosen() {
+    let (_dir, catalog) = catalog(&[
+        ("always.toml", "description = ''\nwhen = 'always'"),
+        ("elsewhere.toml", "description = ''\nwhen = 'always'\nrequires = ['/nonexistent']"),
+        ("mpich.toml", "description = ''\nprovides = 'mpi'\nconflicts = ['openmpi']"),
+        ("openmpi.toml", "description = ''\nprovides = 'mpi'"),
+        ("plain.toml", "description = ''"),
+        ("rival.toml", "description = ''\nconflicts = ['plain']"),
+        ("wrong.toml", "what = 1"),
+        (".hidden.toml", "description = ''\nwhen = 'always'"),
+        ("notes.txt", "description = ''\nwhen = 'always'"),
+    ]);
+    assert_eq!(names(&catalog, &[], None).expect("chosen"), ["always"]);
+    assert_eq!(names(&catalog, &["plain"], None).expect("chosen"), ["always", "plain"]);
+    assert_eq!(names(&catalog, &[], Some(false)).expect("alternatives"), ["always", "mpich", "openmpi"]);
+    for (asked, message) in [
+        (&["plain", "rival"][..], "module plain: cannot be used with module rival"),
+        (&["mpich", "openmpi"], "module mpich: cannot be used with module openmpi"),
+        (&["plane"], "module plane: not on this host"),
+        (&["elsewhere"], "module elsewhere: this host has no /nonexistent"),
+    ] {
+        assert_eq!(names(&catalog, asked, None).expect_err("refused"), message);
+    }
+    let wrong = names(&catalog, &["wrong"], None).expect_err("refused");
+    assert!(wrong.contains("wrong.toml: line 1: unknown field `what`"), "{wrong}");
+}
+
+#[test]
+fn an_mpi_must_be_described() {
+    let (_dir, catalog) = catalog(&[]);
+    assert_eq!(names(&catalog, &[], Some(false)).expect("none"), Vec::<String>::new());
+    assert!(names(&catalog, &[], Some(true)).is_err());
+}
+
+#[test]
+fn the_later_directory_counts() {
+    let dirs = [tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory")];
+    for (dir, text) in dirs.iter().zip(["one", "two"]) {
+        fs::write(dir.path().join("a.toml"), format!("description = '{text}'")).expect("a file");
+    }
+    let paths: Vec<PathBuf> = dirs.iter().map(|dir| dir.path().into()).collect();
+    let catalog = ModuleCatalog::read(&paths);
+    assert_eq!(catalog.modules.len(), 1);
+    assert_eq!(catalog.modules[0].file.as_ref().expect("read").description, "two");
+}
+
+/// This test's own program needs libraries that the host has; those of glibc stay behind.
+#[test]
+fn libraries_come_with_what_they_need() {
+    let linker = HostLinker::of_host();
+    let own = std::env::current_exe().expect("this program").display().to_string();
+    let found = linker.with_needed(std::slice::from_ref(&own), "test").expect("libraries");
+    assert_eq!(found[0].path, fs::canonicalize(&own).expect("a path"));
+    assert!(found.iter().all(|library| !library.name.starts_with("libc.so")), "{found:?}");
+    let missing = linker.with_needed(&["libnothing.so.1".into()], "test").expect_err("not there");
+    assert!(missing.message.contains("module test: library libnothing.so.1"), "{}", missing.message);
+    let text = linker.with_needed(&["/etc/passwd".into()], "test").expect_err("no library");
+    assert!(text.message.contains("/etc/passwd: no library"), "{}", text.message);
+}
+
+#[test]
+fn what_is_missing_counts_for_those_who_asked() {
+    let (dir, catalog) = catalog(&[(
+        "a.toml",
+        "description = ''\nwhen = 'always'\nmounts = ['/nonexistent']\nenv = { A = '1' }",
+    )]);
+    let needs = |asked: &[String]| {
+        let wanted = catalog.wanted(asked, None).expect("chosen");
+        ModuleNeeds::of(&wanted, &HostLinker::default)
+    };
+    assert_eq!(needs(&[]).expect("left out"), ModuleNeeds::default());
+    let refused = needs(&["a".into()]).expect_err("refused");
+    assert!(refused.message.starts_with("module a: /nonexistent: "), "{}", refused.message);
+    assert!(
+        refused.hint.contains(&Path::new(dir.path()).join("a.toml").display().to_string()),
+        "{}",
+        refused.hint
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_module_or_named(text in ".{0,300}") {
+        if let Err(problems) = ModuleFile::parse(&text) {
+            prop_assert!(!problems.is_empty());
+        }
+    }
+}

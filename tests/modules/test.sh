@@ -1,0 +1,163 @@
+# The site's modules (docs/modules.md): a fabric and an MPI that say where they are, and a program that asks the linker for them.
+# takes: 15
+. "$(dirname "$0")/../lib.sh"
+# Where the nodes reach it too.
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+root=$images_tmp/root
+fabric=/opt/fabric
+modules=/etc/skiff/modules.d
+cleanup() {
+    rm -rf "$fabric" "$modules" /home/alice/own /home/alice/.config/skiff
+    images_cleanup
+}
+trap cleanup EXIT
+
+# ---- A host with an MPI, and images with others -----------------------------------------------------------------------------
+arch=$(cc -print-multiarch)
+libs=/usr/lib/$arch
+mkdir -p "$fabric/deep" "$modules"
+printf 'const char *NAME(void) { return PLACE; }\n' >"$images_tmp/library.c"
+library() { # FILE SONAME FUNCTION PLACE FLAGS...
+    cc -shared -fPIC -Wl,-soname,"$2" "-DNAME=$3" "-DPLACE=\"$4\"" -o "$1" "$images_tmp/library.c" "${@:5}"
+}
+library "$fabric/deep/libfab.so.1" libfab.so.1 fabric 'fabric of the host'
+cat >"$images_tmp/mpi.c" <<'END'
+const char *fabric(void);
+const char *mpi(void) { return fabric()[0] ? PLACE : ""; }
+END
+cc -shared -fPIC -Wl,-soname,libmpi.so.40 '-DPLACE="MPI of the host"' -o "$fabric/libmpi.so.40.30.1" "$images_tmp/mpi.c" \
+    -L"$fabric/deep" -l:libfab.so.1 -Wl,-rpath,'$ORIGIN/deep'
+ln -s libmpi.so.40.30.1 "$fabric/libmpi.so.40"
+cat >"$images_tmp/program.c" <<'END'
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int n, char **words) {
+    void *library = dlopen(words[1], RTLD_NOW);
+    if (!library) { puts(dlerror()); return 1; }
+    const char *(*place)(void) = (const char *(*)(void))dlsym(library, words[2]);
+    puts(place ? place() : "no such function");
+    return n == 3 ? 0 : 2;
+}
+END
+skeleton "$root"
+ln -sf busybox "$root/bin/readlink"
+mkdir -p "$root$libs" "$root/usr/lib64" "$root/opt/own"
+for link in lib lib64; do ln -s usr/$link "$root/$link"; done
+cp "$(readlink -f /lib64/ld-linux-x86-64.so.2)" "$root/usr/lib64/ld-linux-x86-64.so.2"
+cp -L "/lib/$arch/libc.so.6" "$root$libs/"
+cc -o "$root/bin/ask" "$images_tmp/program.c"
+start_registry
+make_store
+node_stores
+# An image with an MPI of this name and version.
+image() { # NAME SONAME VERSION
+    rm -f "$root"/opt/own/*
+    library "$root/opt/own/$2$3" "$2" mpi 'MPI of the image'
+    [ -z "$3" ] || ln -s "$2$3" "$root/opt/own/$2"
+    echo /opt/own >"$root/etc/ld.so.conf"
+    ldconfig -r "$root" -f /etc/ld.so.conf
+    push "tools/$1:1" "$root" --config '{"Env":["PATH=/usr/bin:/bin"]}'
+    ok as alice skiff pull --quiet "$registry/tools/$1:1"
+}
+image open libmpi.so.40 .20.3
+image newer libmpi.so.40 .40.0
+image mpich libmpi.so.12 .1
+open=$registry/tools/open:1 newer=$registry/tools/newer:1 mpich=$registry/tools/mpich:1
+module() { cat >"$modules/$1.toml"; }
+module openmpi <<END
+description = "The host's Open MPI"
+provides = "mpi"
+replaces = ["$fabric/libmpi.so.40"]
+END
+asks() { # EXPECTED OPTIONS... -- IMAGE LIBRARY FUNCTION
+    local expected=$1 options=()
+    while shift && [ "$1" != -- ]; do options+=("$1"); done
+    ok as alice skiff run "${options[@]}" "$2" ask "$3" "$4"
+    equal "$out" "$expected" "${options[*]} $2 $3"
+}
+
+# ---- Whose MPI ----------------------------------------------------------------------------------------------------------------
+asks 'MPI of the image' -- $open libmpi.so.40 mpi
+asks 'MPI of the image' --mpi image -- $open libmpi.so.40 mpi
+for choice in host auto; do
+    asks 'MPI of the host' --mpi $choice -- $open libmpi.so.40 mpi
+    # Also for who has a path of its own.
+    asks 'MPI of the host' --mpi $choice --read-only -- $open /opt/own/libmpi.so.40 mpi
+done
+asks 'fabric of the host' --mpi host -- $open libfab.so.1 fabric
+asks 'MPI of the host' --module openmpi -- $open libmpi.so.40 mpi
+fails 125 as alice skiff run --mpi host $mpich ask libmpi.so.12 mpi
+has "$err" 'module openmpi: libmpi.so.40: the image has libmpi.so.12'
+asks 'MPI of the image' --mpi auto -- $mpich libmpi.so.12 mpi
+fails 125 as alice skiff run --mpi host $newer ask libmpi.so.40 mpi
+has "$err" 'libmpi.so.40.30.1: older than the image'
+asks 'MPI of the image' --mpi auto -- $newer libmpi.so.40 mpi
+# Over the host's root there is nothing to replace.
+ok as alice skiff run --mpi host -- true
+# Without the helper as with it.
+ok as alice env SKIFF_HELPER=none skiff run --mpi host $open ask libmpi.so.40 mpi
+equal "$out" 'MPI of the host' 'without the helper'
+
+# ---- What every container gets -----------------------------------------------------------------------------------------------
+module fabric <<END
+description = "The network"
+when = "always"
+requires = ["$fabric"]
+libraries = ["$fabric/deep/libfab.so.1"]
+mounts = ["$fabric:/opt/of-host:ro"]
+devices = ["/dev/zer*"]
+env = { FABRIC = "fast", OTHER = "of the module" }
+END
+module elsewhere <<'END'
+description = "A network of other hosts"
+when = "always"
+requires = ["/dev/nothing0"]
+libraries = ["/nowhere/libnothing.so"]
+END
+module broken <<<'libs = 1'
+asks 'fabric of the host' -- $mpich libfab.so.1 fabric
+ok as alice skiff run -e OTHER=mine $mpich sh -c 'echo $FABRIC $OTHER; ls /opt/of-host'
+equal "$out" $'fast mine\ndeep\nlibmpi.so.40\nlibmpi.so.40.30.1'
+ok as alice skiff run --contain $mpich sh -c 'echo $FABRIC; ls -d /opt/of-host || true'
+equal "$out" '' 'contained'
+ok as alice srun -N2 -Q --container-image=10.77.0.1:5000#tools/mpich:1 sh -c 'ask libfab.so.1 fabric; echo $FABRIC'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 fabric of the host 2 fast' 'in a job'
+ok as alice skiff env create of-image --base image:$open --module openmpi
+ok as alice skiff env exec of-image -- sh -c 'ask libmpi.so.40 mpi; echo $FABRIC'
+equal "$out" $'MPI of the host\nfast' 'an environment over an image'
+ok as alice skiff env rm -f of-image
+
+# ---- Asked for by name ---------------------------------------------------------------------------------------------------------
+fails 125 as alice skiff run --module fabrik $mpich true
+has "$err" 'module fabrik: not on this host'
+has "$err" 'there are: broken, elsewhere, fabric, openmpi'
+fails 125 as alice skiff run --module elsewhere $mpich true
+has "$err" 'module elsewhere: this host has no /dev/nothing0'
+fails 125 as alice skiff run --module broken $mpich true
+has "$err" 'broken.toml: line 1: unknown field `libs`'
+fails 125 as alice skiff run --module openmpi $mpich true
+has "$err" 'module openmpi: libmpi.so.40: the image has libmpi.so.12'
+module rival <<'END'
+description = "Another network"
+conflicts = ["fabric"]
+END
+fails 125 as alice skiff run --module rival $mpich true
+has "$err" 'module fabric: cannot be used with module rival'
+rm "$modules/rival.toml"
+ok as alice skiff module list
+has "$out" 'every container'
+has "$out" 'not this host'
+has "$err" '1 file is not used'
+fits as alice skiff module list --json
+fails 1 as alice skiff module check --json
+described as alice skiff module check --json
+has "$out" libfab.so.1
+ok as alice skiff module check "$modules/fabric.toml"
+has "$out" "brings $fabric/deep/libfab.so.1"
+# Of one's own, it gives what -v would.
+as alice mkdir -p own .config/skiff
+as alice tee own/secret.toml >/dev/null <<<$'description = "x"\nmounts = ["/etc/shadow:/opt/shadow"]'
+as alice tee .config/skiff/config.toml >/dev/null <<<'module_dirs = ["/home/alice/own"]'
+ok as alice skiff run --module secret $mpich sh -c 'cat /opt/shadow 2>&1; true'
+has "$out" 'Permission denied'
