@@ -46,7 +46,7 @@ const KINDS: [(&str, LinkNameSpaceType); 4] = [
 ];
 
 /// What the caller has told before they named the process.
-pub struct Told<'a> {
+pub struct OrderedCommand<'a> {
     /// The command, as [`ExecRequest`] has it.
     pub command: &'a [u8],
     /// Whether it may go at once.
@@ -63,7 +63,7 @@ pub enum Filter {
 }
 
 /// Makes a process in the namespaces of process `pid` and tells of it. When it is told to go, or was before, it becomes the command.
-pub fn start(caller: &Caller, pid: u32, told: &Told<'_>, socket: &OwnedFd) -> Result<()> {
+pub fn start(caller: &Caller, pid: u32, told: &OrderedCommand<'_>, socket: &OwnedFd) -> Result<()> {
     let request = ExecRequest::decode(told.command).ok_or_else(|| Error::new("join: not a command"))?;
     let Spaces { mount, others } = Spaces::open(caller, pid, request.own_name)?;
     for (kind, space) in &others {
@@ -95,7 +95,7 @@ fn become_it(
     caller: &Caller,
     request: &ExecRequest<'_>,
     mount: Option<&OwnedFd>,
-    (socket, told): (&OwnedFd, &Told<'_>),
+    (socket, told): (&OwnedFd, &OrderedCommand<'_>),
     reporter: &OwnedFd,
 ) -> NotStarted {
     // What the helper has open for others of its work is not for them whose paths are looked at in the end: their program's, their directory's.

@@ -37,7 +37,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::Given;
 use caller::Caller;
-use join::{Filter, Told};
+use join::{Filter, OrderedCommand};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{getgid, getuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
@@ -230,7 +230,12 @@ fn command(caller: &Caller, socket: &OwnedFd, first: Request, filter: Filter) ->
             Request::Order { .. } => return Err(Error::new("the command and its variables are too long")),
             Request::Go if !told => told = true,
             Request::Join { pid } => {
-                return join::start(caller, pid, &Told { command: &order, to_go: told, filter }, socket);
+                return join::start(
+                    caller,
+                    pid,
+                    &OrderedCommand { command: &order, to_go: told, filter },
+                    socket,
+                );
             }
             _ => return Err(unknown()),
         }

@@ -60,12 +60,12 @@ impl HostLinker {
     /// As its cache says; one that is not there has nothing.
     #[must_use]
     pub fn of_host() -> Self {
-        let read = || {
-            let mut bytes = vec![];
-            File::open("/etc/ld.so.cache")?.take(LONGEST_CACHE).read_to_end(&mut bytes)?;
-            Ok::<_, std::io::Error>(bytes)
-        };
-        Self::of_cache(&read().unwrap_or_default())
+        let mut bytes = vec![];
+        match File::open("/etc/ld.so.cache").and_then(|file| file.take(LONGEST_CACHE).read_to_end(&mut bytes))
+        {
+            Ok(_) => Self::of_cache(&bytes),
+            Err(_) => Self::default(),
+        }
     }
 
     pub(crate) fn of_cache(bytes: &[u8]) -> Self {

@@ -38,7 +38,7 @@ pub struct Replaced {
 /// What modules bring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleNeeds {
-    /// Their names.
+    /// Names of the modules.
     pub modules: Vec<String>,
     /// Variables.
     pub variables: Vec<(String, String)>,
@@ -104,8 +104,7 @@ impl ModuleNeeds {
         (module, file, must_fit): (&str, &ModuleFile, bool),
     ) {
         let is_replacing = |library: &HostLibrary| {
-            let path = library.path.display().to_string();
-            file.replaces.iter().any(|named| *named == library.name || canonical(named) == path)
+            file.replaces.iter().any(|named| *named == library.name || leads_to(named, &library.path))
         };
         self.replaced = found
             .iter()
@@ -144,11 +143,9 @@ impl ModuleNeeds {
     }
 }
 
-fn canonical(path: &str) -> String {
-    if !path.starts_with('/') {
-        return String::new();
-    }
-    std::fs::canonicalize(path).unwrap_or_default().display().to_string()
+/// Whether this is a path of the file.
+fn leads_to(path: &str, file: &Path) -> bool {
+    path.starts_with('/') && std::fs::canonicalize(path).is_ok_and(|real| real == file)
 }
 
 /// The nodes that a path means, whose last part may have one `*`.

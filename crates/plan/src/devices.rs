@@ -28,7 +28,7 @@ pub struct DeviceFacts {
     pub mounts: Vec<HostMount>,
     /// What is made in the root beside mounts.
     pub support: DeviceSupport,
-    /// Those of its variables that modules set, which do not depend on what a job was given.
+    /// Variables that modules set, which do not depend on what a job was given.
     pub module_variables: Vec<String>,
 }
 

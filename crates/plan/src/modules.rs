@@ -18,7 +18,7 @@ pub(crate) struct FoundModules {
     pub needs: ModuleNeeds,
     /// Whether one for MPI must fit.
     needs_mpi: bool,
-    /// Those for MPI.
+    /// Names of the modules for MPI.
     of_mpi: Vec<String>,
 }
 

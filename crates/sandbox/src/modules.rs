@@ -16,13 +16,13 @@ use crate::mounts::{by_number, open_in_root};
 
 /// The modules whose libraries are used.
 pub(crate) struct FittingModules<'a> {
-    /// Their names.
+    /// Names of these modules.
     pub names: Vec<&'a str>,
     /// The host's library and the root's file that it is mounted on.
     pub replaced: Vec<(PathBuf, PathBuf)>,
 }
 
-/// Those that fit this root, whose linker has this cache.
+/// The modules that fit this root, whose linker has this cache.
 ///
 /// # Errors
 /// One that must fit does not.

@@ -144,7 +144,7 @@ pub enum NodeLayers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskFilter {
-    /// Those that it keeps from something.
+    /// Tasks that it keeps from something.
     #[default]
     Auto,
     /// All.

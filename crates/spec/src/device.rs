@@ -34,7 +34,7 @@ pub struct DeviceSupport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModuleSupport {
-    /// Its name.
+    /// Name of the module.
     pub name: String,
     /// Whether a root that it does not fit is refused; otherwise it goes without the module's libraries.
     pub must_fit: bool,
