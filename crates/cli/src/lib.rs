@@ -53,7 +53,7 @@ pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use depot::DepotCommand;
 pub use edf::EdfCommand;
-pub use env::{EnvCommand, EnvNameArg, ExecArgs};
+pub use env::{EnvCommand, EnvNameArg, EnvSubcommand, ExecArgs};
 pub use files::{may_name, named_files};
 pub use image::{
     CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, ShownArgs, StoreCommand,
@@ -125,10 +125,6 @@ impl Cli {
         if let CliCommand::Run(run) = &mut cli.command {
             run.look_for_dashes(words);
         }
-        // One command, two places in which it is looked for.
-        if let CliCommand::Env(EnvCommand::Commit(args)) = cli.command {
-            cli.command = CliCommand::Commit(args);
-        }
         Ok(cli)
     }
 }
@@ -163,7 +159,7 @@ pub enum CliCommand {
     Shell(ShellArgs),
     /// Manage persistent environments
     #[command(subcommand)]
-    Env(EnvCommand),
+    Env(EnvSubcommand),
     /// Manage background containers
     #[command(subcommand)]
     Instance(InstanceCommand),
