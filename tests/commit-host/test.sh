@@ -1,7 +1,7 @@
 # `skiff commit` of environments over the host's root: the changes alone, which alice pushes and bob, who has no helper, makes his environment of;
 # and with --full (alice) all that is shown, which needs no host. What she may not read is in no image.
-# time: 400
-# takes: 45
+# time: 500
+# takes: 80
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 start_registry
@@ -15,7 +15,7 @@ cleanup() {
 trap cleanup EXIT
 
 # ---- The changes alone ----
-ok as alice skiff env create dev
+ok as alice skiff env create dev -v /shared:/mnt/deep/place
 inside alice dev 'printf "#!/bin/sh\necho tool of \$(cat /opt/data/who)\n" >/usr/local/bin/mytool; chmod 755 /usr/local/bin/mytool
     mkdir -p /opt/data; echo alice >/opt/data/who; ln /opt/data/who /opt/data/linked; truncate -s 1M /opt/data/hole
     chown 12:34 /opt/data/linked; rm /usr/bin/tac; rm -r /usr/share/base-files; mkdir /usr/share/base-files; echo own >/usr/share/base-files/own
@@ -33,8 +33,10 @@ ok as alice skiff commit -m 'of alice' dev dev:1
 [[ $out == sha256:* ]] || fail "printed: $out"
 has "$err" 'left out: /opt/socket (a socket or device)'
 has "$err" '`skiff env import image:dev:1 NAME` makes an environment of it'
+# --quiet is for progress: what an image lacks is said in any case.
 fits as alice skiff env commit --quiet --json dev dev:2
-equal "$err" ''
+equal "$err" 'skiff: left out: /opt/socket (a socket or device)'
+equal "$(json "$out" '(d["reference"][-5:], d["skipped"], d["file_systems"], d["unreadable"])')" "('dev:2', ['opt/socket'], [], 0)"
 ok as alice skiff inspect dev:1
 release=$(. /etc/os-release; echo "$ID $VERSION_ID")
 equal "$(json "$out" '[d["config"]["config"]["Labels"]["io.skiff." + key] for key in ("base", "base.release", "environment")]')" "['host', '$release', 'dev']"
@@ -68,6 +70,8 @@ for name in usr/bin/.wh.tac usr/share/base-files/.wh..wh..opq usr/share/base-fil
     has "$layer" "$name" 'the layer'
 done
 lacks "$layer" opt/socket
+# What is there only for something to be mounted is the environment's, and none of its changes.
+for name in home/ mnt/ run/skiff; do lacks "$layer" $name 'the layer'; done
 
 # Another user, without the helper: the same environment, by the name that it had.
 refused as bob skiff run $registry/team/dev:1 true
@@ -135,7 +139,7 @@ install -m 600 -o bob /etc/skiff-secret /srv/skiff-bob
 # A host's root in little, to be soon done.
 ok as alice skiff env create little
 inside alice little 'rm -rf /usr/share /usr/include /usr/lib/gcc /usr/lib/python3* /usr/lib/git-core /var/lib/apt /var/lib/dpkg/info
-    find /usr/lib /usr/libexec /usr/bin /usr/sbin -xdev -type f -size +250k ! -name "libc.so.6" ! -name "ld-linux*" ! -name "libpcre2*" ! -name "libmount*" \
+    find /usr/lib /usr/libexec /usr/bin /usr/sbin -xdev -type f -size +250k ! -name "libc.so.6" ! -name "ld-linux*" ! -name "libpcre2*" ! -name "libm.so.6" ! -name "libmount*" \
         ! -name "libblkid*" ! -name bash -delete'
 ok as alice skiff commit -q little $registry/team/little:1
 ok as alice skiff push -q $registry/team/little:1
@@ -147,6 +151,8 @@ for user in alice; do
     ok as $user skiff env import image:$registry/team/little:1 full
     inside $user full 'echo changed >>/etc/profile; mkdir -p /opt/own; echo own >/opt/own/file; chmod 600 /opt/own/file; chown 12:34 /opt/own/file
         echo own >/root/own; chmod 4755 /usr/bin/id; rm /usr/bin/tac; echo log >/var/log/own.log
+        mkdir -p /opt/own/new/empty "/opt/own/line
+feed"; ln /opt/own/file /opt/own/new/linked; rm -rf /usr/lib/tmpfiles.d; mkdir /usr/lib/tmpfiles.d; echo x >/usr/lib/tmpfiles.d/own.conf
         ln -s /etc/skiff-secret /opt/own/secret; ln -s '"/home/$user/private"' /opt/own/private; mkdir /opt/mounted; ls -l '"/home/$user/private"' >/dev/null'
     # What is mounted is no part of it, be it over a directory of the image's or over the root itself.
     inside $user full 'mount -t tmpfs none /opt/mounted; echo TOP-SECRET >/opt/mounted/file; mkdir /opt/bound; mount --bind '"/home/$user"' /opt/bound'
@@ -156,7 +162,10 @@ for user in alice; do
     has "$out" "of the host's that others may not read"
     fits as $user skiff commit --full --dry-run --json full full:1
     [ "$(json "$out" 'd["unreadable"] > 3')" = True ] || fail "unreadable: $out"
-    ok as $user skiff commit --full full full:1
+    as $user mkdir seen
+    limit=120 ok as $user skiff env exec full -- sh -c "cd /home/$user/seen; tops='/etc /opt /root /srv /usr /var'
+        find \$tops -xdev -printf '%y\\0%m\\0%s\\0%p\\0%l\\0' >files; find \$tops -xdev -type f -exec sha256sum -z {} + >sums 2>unreadable || true"
+    limit=120 ok as $user skiff commit --full full full:1
     has "$err" 'reading the files of full: '
     has "$err" 'left out: /opt/bound, another file system'
     ok as $user skiff env stop full
@@ -169,8 +178,10 @@ for user in alice; do
     for name in etc/passwd opt/own/file root/own var/log/own.log tmp home opt/mounted; do
         has "$files" $'\n'"/$name"$'\n' "$user: the image's files"
     done
-    # Nothing of it is in there under another name either.
+    # All that is seen is in the image, as it is, and nothing else. Nor is any of the secrets in there under another name.
     ok as $user skiff export full:1 full.tar
+    ok python3 $here/view.py helper /home/$user/seen/files /home/$user/seen/sums /home/$user/full.tar /opt/own /root/own /var/log/own.log /etc/profile
+    echo "$user: $out files are as they are seen" >&3
     ! grep -q TOP-SECRET "/home/$user/full.tar" || fail "$user: a secret is in the image"
     rm "/home/$user/full.tar"
     ok as $user skiff run full:1 sh -c 'tail -1 /etc/profile; [ ! -e /usr/bin/tac ]'
@@ -193,6 +204,37 @@ lacks "$out" ' /etc/issue'$'\n'
 has "$out" ' /etc/profile'$'\n'
 chmod 644 /etc/issue
 
+# An environment that is removed or rolled back while its files are read gives no image.
+ok as alice skiff env create raced
+inside alice raced 'mkdir /opt/many; cd /opt/many; seq 30000 | split -l 1 -a 4'
+ok as alice skiff env stop raced
+ok as alice skiff env snapshot -t whole raced
+inside alice raced 'touch /opt/later'
+ok as alice skiff env stop raced
+for what in 'rollback raced whole' 'rm -f raced'; do
+    for round in 1 2 3 4 5; do
+        start alice sh -c 'exec skiff commit raced raced:1 >raced.out 2>raced.err'
+        for look in $(seq 300); do ! grep -q 'reading the files' raced.err 2>&- || break; sleep 0.01; done
+        # It stands still in the middle.
+        pkill -STOP -u alice -f 'skiff commit raced'
+        ok as alice skiff env $what
+        pkill -CONT -u alice -f 'skiff commit raced'
+        try wait $started
+        [ "$code" = 0 ] || break
+        # It was faster than we looked: what it made is whole.
+        ok as alice skiff inspect --files raced:1
+        equal "$(grep -c ' /opt/many/x' <<<"$out")" 30000
+        ok as alice skiff rmi raced:1
+        [ "$what" != 'rm -f raced' ] || ok as alice skiff env import image:raced:1 raced
+    done
+    equal "$code" 125 "$what: $(cat raced.err)"
+    has "$(cat raced.err)" 'environment raced: it was removed or rolled back meanwhile'
+    has "$(cat raced.err)" 'hint: nothing was made of it'
+    fails 125 as alice skiff run --pull never raced:1
+    has "$err" 'not pulled'
+done
+[ ! -e .local/share/skiff/env/raced ] || fail 'the environment is there'
+
 # Interrupted, it leaves nothing; one whose place has no room is refused before anything is read.
 before=$(ls -A /var/tmp; as alice skiff images)
 for seconds in 0.3 1 2; do
@@ -212,3 +254,27 @@ umount $images_tmp/small
 equal "$code" 125
 has "$err" "$images_tmp/small: about"
 has "$err" TMPDIR=DIR
+# The disk becomes full only then: it says so, nothing is left, and the next one works.
+mount -t tmpfs -o size=1G,mode=1777 none $images_tmp/small
+for round in 1 2 3 4 5; do
+    start alice env TMPDIR=$images_tmp/small sh -c 'exec skiff commit --full full filled:1 >filled.out 2>filled.err'
+    for look in $(seq 1000); do ! grep -q 'reading the files' filled.err 2>&- || break; sleep 0.01; done
+    pkill -STOP -u alice -f 'skiff commit --full full filled'
+    head -c 2G /dev/zero >$images_tmp/small/others 2>&- || true
+    pkill -CONT -u alice -f 'skiff commit --full full filled'
+    try wait $started
+    [ "$code" = 0 ] || break
+    rm $images_tmp/small/others
+    ok as alice skiff rmi filled:1
+done
+equal "$code" 125 "$(cat filled.err)"
+has "$(cat filled.err)" 'No space left on device'
+has "$(cat filled.err)" "$images_tmp/small"
+equal "$(ls -A $images_tmp/small)" others
+fails 125 as alice skiff run --pull never filled:1
+has "$err" 'not pulled'
+rm $images_tmp/small/others
+ok as alice env TMPDIR=$images_tmp/small skiff commit -q --full full filled:1
+umount $images_tmp/small
+ok as alice skiff run filled:1 true
+ok as alice skiff store verify

@@ -143,6 +143,22 @@ equal "$(kept "$queued")" jobs
 ok as alice skiff depot gc --budget 0 --ignore-jobs --dry-run
 has "$out" "$queued"
 
+# Times of the future, as of a host whose clock is ahead by an hour: nothing goes for its age, and what uses the depot goes on.
+fits as alice skiff depot du --json
+before=$(json "$out" 'd["unneeded"]')
+aged 'now + 1 hour'
+ok as alice skiff depot gc --budget 0 --ignore-jobs
+equal "$out" 'removed 0 B in all'
+has "$err" 'try again in 70 minutes'
+inside alice dev 'echo ahead >/opt/ahead'
+ok as alice srun -n1 --environment=dev cat /opt/ahead
+equal "$out" ahead
+# And of a collector whose clock is ahead: what jobs may need stays.
+aged '1 hour ago' -newermt 'now + 30 minutes'
+ok as alice skiff depot gc --budget 0
+equal "$(kept "$queued")" jobs
+ok as alice skiff depot verify
+
 # Nobody knows which jobs there are: nothing goes.
 mkdir -p fake
 printf '#!/bin/sh\necho "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1\n' >fake/squeue

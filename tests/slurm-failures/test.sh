@@ -188,6 +188,27 @@ has "$(cat out)" "$depot"
 test ! -e ran
 mv $depot.away $depot
 
+# A batch job begins anew as often as the configuration says, a step fails at once.
+idle
+printf '[slurm]\nrequeue = 1\n' >/etc/skiff/conf.d/requeue.toml
+forget
+ok as alice sbatch --parsable -H --requeue -w n1 -o anew --open-mode=append --environment=dev --wrap 'cat /etc/marker'
+queued=$out
+mv $depot $depot.away
+scontrol release "$queued"
+eventually 20 sh -c "scontrol show job $queued | grep -q Restarts=1 && squeue -h -j $queued -o %t | grep -q PD"
+has "$(cat anew)" "job $queued goes back into the queue (1 of 1 times)"
+mv $depot.away $depot
+sleep 2
+completed() {
+    scontrol update job="$queued" starttime=now || true
+    scontrol show job "$queued" | grep -q JobState=COMPLETED
+}
+eventually 60 completed
+equal "$(tail -n 1 anew)" x
+rm /etc/skiff/conf.d/requeue.toml
+mended
+
 # The job's own room is used up: an error of its own, nothing more.
 printf '\n[run]\nmemory = "1M"\n' >>/etc/skiff/config.toml
 fails 1 as alice srun -n1 -w n1 --environment=dev sh -c 'dd if=/dev/zero of=/opt/zeros bs=1M count=3 2>&1; rm /opt/zeros; echo on >/opt/on && exit 1'

@@ -132,6 +132,32 @@ ok as alice srun -Qw n1 --environment=dev stat -c %s /opt/large
 equal "$out" 150000000
 equal "$(on n1 sh -c "ls $store/tmp | wc -l")" 0
 
+# The depot goes away while it is read: what is open is read to its end, or the job says what is missing. Nothing half-made gets a name.
+for moment in 0 0.05 0.2; do
+    drop
+    rm -f gone.*
+    start alice sh -c 'srun -Qw n1 --environment=dev stat -c %s /opt/large >gone.out 2>gone.err'
+    for look in $(seq 200); do
+        ! on n1 sh -c "[ -n \"\$(ls $store/tmp 2>&-)\" ]" || break
+        kill -0 $started 2>&- || break
+        sleep 0.02
+    done
+    sleep $moment
+    mv $depot $depot.away
+    code=0
+    wait $started || code=$?
+    [ ! -e $depot ] || rm -r $depot
+    mv $depot.away $depot
+    case $code in
+    0) equal "$(cat gone.out)" 150000000 ;;
+    125) has "$(cat gone.err)" 'hint: '; has "$(cat gone.err)" depot ;;
+    *) fail "exit code $code: $(cat gone.err)" ;;
+    esac
+    equal "$(unfinished)" ''
+    ok as alice srun -Qw n1 --environment=dev stat -c %s /opt/large
+    equal "$out" 150000000
+done
+
 # What a writer that was killed has left goes when the next layer is made, whoever makes it, and by root's sweep.
 left=$(printf '%064d' 1)
 leave() { on n1 sh -c "cd $store && for name in tmp/$left tmp/for.1.$left tmp/$left.json images/$left.lock; do install -m 600 -o daemon -g daemon /etc/passwd \$name; done"; }

@@ -23,6 +23,15 @@ const DEFAULT: &str = "default";
 const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0; jobs' \
 changes do not count), or the first digits of the ID (6 or more).";
 
+/// What stands behind `skiff env`.
+#[derive(Subcommand)]
+pub enum EnvSubcommand {
+    #[command(flatten)]
+    Environment(EnvCommand),
+    /// Create an image from an environment
+    Commit(CommitArgs),
+}
+
 #[derive(Subcommand)]
 pub enum EnvCommand {
     /// Create an environment
@@ -143,8 +152,6 @@ pub enum EnvCommand {
         /// Environment name [default: the name it was exported by]
         name: Option<EnvName>,
     },
-    /// Create an image from an environment
-    Commit(CommitArgs),
     /// List the snapshots taken of an environment, newest first
     #[command(after_help = REFERENCES)]
     History {

@@ -54,7 +54,7 @@ pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};
 pub use depot::DepotCommand;
 pub use edf::EdfCommand;
-pub use env::{EnvCommand, EnvNameArg, ExecArgs};
+pub use env::{EnvCommand, EnvNameArg, EnvSubcommand, ExecArgs};
 pub use files::{may_name, named_files};
 pub use image::{
     CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, ShownArgs, StoreCommand,
@@ -127,10 +127,6 @@ impl Cli {
         if let CliCommand::Run(run) = &mut cli.command {
             run.look_for_dashes(words);
         }
-        // One command, two places in which it is looked for.
-        if let CliCommand::Env(EnvCommand::Commit(args)) = cli.command {
-            cli.command = CliCommand::Commit(args);
-        }
         Ok(cli)
     }
 }
@@ -165,7 +161,7 @@ pub enum CliCommand {
     Shell(ShellArgs),
     /// Manage persistent environments
     #[command(subcommand)]
-    Env(EnvCommand),
+    Env(EnvSubcommand),
     /// Manage background containers
     #[command(subcommand)]
     Instance(InstanceCommand),

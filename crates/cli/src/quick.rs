@@ -7,7 +7,7 @@ use clap::{Args, FromArgMatches};
 use skiff_plan::inside::ProcessArgs;
 
 use crate::CliCommand;
-use crate::env::{EnvCommand, ExecArgs};
+use crate::env::{EnvCommand, EnvSubcommand, ExecArgs};
 use crate::run::RunArgs;
 
 impl RunArgs {
@@ -33,11 +33,8 @@ pub fn plain(words: &[OsString]) -> Option<CliCommand> {
             if env == "env" && exec == "exec" && dashes == "--" && !command.is_empty() =>
         {
             let name = name.to_str()?.parse().ok()?;
-            Some(CliCommand::Env(EnvCommand::Exec(ExecArgs {
-                inside: ProcessArgs::default(),
-                name,
-                command: command.into(),
-            })))
+            let exec = ExecArgs { inside: ProcessArgs::default(), name, command: command.into() };
+            Some(CliCommand::Env(EnvSubcommand::Environment(EnvCommand::Exec(exec))))
         }
         _ => None,
     }
@@ -91,7 +88,7 @@ mod tests {
         ];
         let shown = |command: CliCommand| match command {
             CliCommand::Run(run) => format!("{run:?}"),
-            CliCommand::Env(EnvCommand::Exec(exec)) => format!("{exec:?}"),
+            CliCommand::Env(EnvSubcommand::Environment(EnvCommand::Exec(exec))) => format!("{exec:?}"),
             _ => String::new(),
         };
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();

@@ -108,6 +108,11 @@ pub(crate) fn places_of(plan: &Plan) -> Vec<&Path> {
     targets
 }
 
+/// Whether something is mounted at a path, or below it, or it is Skiff's own.
+pub(crate) fn is_place(targets: &[&Path], path: &Path) -> bool {
+    targets.iter().any(|target| target.starts_with(path)) || path.starts_with(inside::DIR)
+}
+
 /// The same by these places. (Files come in order, a directory before what is in it.)
 pub(crate) fn leave_out_places(changes: &mut Vec<Change>, targets: &[&Path]) {
     let mut kept: Vec<Change> = vec![];
@@ -116,9 +121,7 @@ pub(crate) fn leave_out_places(changes: &mut Vec<Change>, targets: &[&Path]) {
         let holds_more = kept.last().is_some_and(|last| {
             last.path.strip_prefix(&change.path[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
         });
-        let is_place =
-            targets.iter().any(|target| target.starts_with(&path)) || path.starts_with(inside::DIR);
-        if !(is_place && change.kind == ChangeKind::Added && !holds_more) {
+        if !(is_place(targets, &path) && change.kind == ChangeKind::Added && !holds_more) {
             kept.push(change);
         }
     }

@@ -4,7 +4,10 @@
 pub mod full;
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use rustix::fs::{fstat, stat};
 use serde::{Deserialize, Serialize};
@@ -21,6 +24,7 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
 use crate::base_view::{open_dir, own_view, view_of_base};
+use crate::contents::{is_place, places_of};
 use crate::export::about_host;
 
 /// What an image has, or would have.
@@ -117,15 +121,26 @@ impl<'a> HostChanges<'a> {
         let place = self.env.dir.join("upper");
         let is_nobody_root = self.context.helper.is_none() || is_marked(&self.env.dir);
         let own = own_view(self.context, Base::Host)?;
+        // Of one that cannot run now the places are not known, and are in the image.
+        let plan = crate::root::plan(self.context, self.env).ok();
+        let places = plan.as_ref().map_or_else(Vec::new, places_of);
+        let is_mount_point = |path: &[u8]| is_place(&places, Path::new(OsStr::from_bytes(path)));
         as_root_of_ids(self.context.helper.as_deref(), Base::Host, |view| {
             let (upper, base) = (open_dir(&place)?, view_of_base(view, &own)?);
             let marks = UpperMarks { is_opaque: &marks::is_opaque, names: &marks::FUSE_MARKS };
             let name = self.env.name.as_str();
-            let (upper, base, texts) = (upper.as_fd(), base.as_fd(), &self.texts);
-            let WrittenChanges { files, bytes, skipped } =
-                act(&CommittedUpper { upper, name, base, marks, is_nobody_root, texts })?;
+            let input = CommittedUpper {
+                upper: upper.as_fd(),
+                name,
+                base: base.as_fd(),
+                marks,
+                is_nobody_root,
+                is_mount_point: &is_mount_point,
+                texts: &self.texts,
+            };
+            let WrittenChanges { files, bytes, skipped } = act(&input)?;
             // What is removed or rolled back has another place, or none, before its files go.
-            let read = fstat(upper).context(|| "upper")?;
+            let read = fstat(&upper).context(|| "upper")?;
             if !stat(&place).is_ok_and(|now| (now.st_dev, now.st_ino) == (read.st_dev, read.st_ino)) {
                 return Err(Fault::new(format!(
                     "environment {name}: it was removed or rolled back meanwhile"

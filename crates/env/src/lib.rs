@@ -95,7 +95,6 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         }
         EnvCommand::Export { name, file, output } => export::export(&context, name, file, output.json)?,
         EnvCommand::Import { file, name } => import::import(&context, file, name.as_ref())?,
-        EnvCommand::Commit(_) => unreachable!("the command line has it as `skiff commit`"),
         EnvCommand::Stop(env) => stop(&context, &env.name)?,
         EnvCommand::Rm { names, force, dry_run } => {
             output::each(names, |name| remove::remove(&context, name, *force, *dry_run))?;

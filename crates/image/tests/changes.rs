@@ -22,6 +22,9 @@ use skiff_image::spill::new_file;
 /// What stands for an attribute that hides the base's directory.
 const HIDES: &str = ".hides";
 
+/// Where something is mounted.
+const MOUNT_POINTS: [&str; 4] = ["/home/alice", "/data/set/file", "/mnt/used", "/srv"];
+
 fn hides(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(statat(dir, HIDES, AtFlags::empty()).is_ok())
 }
@@ -41,7 +44,9 @@ fn image_of(
     let image = new_file(room.as_fd(), "room").unwrap();
     let marks = UpperMarks { is_opaque: &hides, names: &[b".wh..opq"] };
     let (upper, base) = (upper.as_fd(), base.as_fd());
-    let input = CommittedUpper { upper, name: "dev", base, marks, is_nobody_root: false, texts };
+    let is_mount_point = |path: &[u8]| MOUNT_POINTS.iter().any(|point| point.as_bytes().starts_with(path));
+    let (is_nobody_root, is_mount_point) = (false, &is_mount_point);
+    let input = CommittedUpper { upper, name: "dev", base, marks, is_nobody_root, is_mount_point, texts };
     let looked = survey(&input)?;
     let written = of_changes(&input, image.as_fd(), (room.as_fd(), "room"), &mut |_| true)?;
     assert_eq!(looked, written, "what is looked at is what is written");
@@ -127,6 +132,63 @@ fn an_upper_comes_back_from_the_layer_that_is_pushed() {
         std::fs::read_dir(again.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["gone", "old", "opt", "usr"], "neither sockets nor texts");
+}
+
+#[test]
+fn what_is_there_only_for_mounts_is_not_in_the_image() {
+    let (upper, base) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = |name: &str| upper.path().join(name);
+    for dir in ["home/alice", "data/set", "mnt/used", "srv", "opt/empty"] {
+        std::fs::create_dir_all(at(dir)).unwrap();
+    }
+    for file in ["data/set/file", "mnt/used/own", "data-set"] {
+        std::fs::write(at(file), "").unwrap();
+    }
+    std::fs::create_dir(base.path().join("srv")).unwrap();
+    let paths = || {
+        let (file, written) = image_of(upper.path(), base.path(), &BTreeMap::new()).unwrap();
+        let reader = skiff_erofs::Reader::open(file, "dev").unwrap();
+        let paths = reader.files().map(|file| String::from_utf8(file.unwrap().path.to_vec()).unwrap());
+        let paths: Vec<String> = paths.filter(|path| !path.is_empty()).collect();
+        assert_eq!(written.files, paths.len() as u64 + 1);
+        paths
+    };
+    let shown = ["data-set", "mnt", "mnt/used", "mnt/used/own", "opt", "opt/empty", "srv"];
+    assert_eq!(paths(), shown);
+    // What the user has put there, beside it or under it, is theirs.
+    std::fs::write(at("data/set/other"), "").unwrap();
+    std::fs::write(at("home/alice/before"), "text").unwrap();
+    let more = paths();
+    for path in ["data/set/other", "data/set", "home/alice/before"] {
+        assert!(more.iter().any(|one| one == path), "{path}: {more:?}");
+    }
+}
+
+#[test]
+fn a_strangers_texts_take_no_more_memory_than_a_list_of_packages_does() {
+    let none = BTreeMap::new();
+    let refused = |make: &dyn Fn(&Path)| {
+        let (upper, base) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let texts = upper.path().join(".skiff/base");
+        std::fs::create_dir_all(&texts).unwrap();
+        make(&texts);
+        let (file, _) = image_of(upper.path(), base.path(), &none).unwrap();
+        opened(file, true).change_texts().map(|texts| texts.len()).map_err(|e| e.to_string())
+    };
+    let hole = |path: std::path::PathBuf, length| File::create(path).unwrap().set_len(length).unwrap();
+    assert_eq!(refused(&|dir| hole(dir.join("packages"), 1 << 20)), Ok(1));
+    let too_long = [
+        refused(&|dir| hole(dir.join("packages"), 129 << 20)),
+        refused(&|dir| hole(dir.join("packages"), 1 << 40)),
+        refused(&|dir| (0..3).for_each(|number| hole(dir.join(format!("{number}")), 60 << 20))),
+        refused(&|dir| {
+            (0..33_000).for_each(|number| std::fs::write(dir.join(format!("{number}")), "").unwrap())
+        }),
+    ];
+    for error in too_long {
+        let error = error.unwrap_err();
+        assert!(error.contains("/.skiff/base/") && error.contains("not so long, or so many"), "{error}");
+    }
 }
 
 #[test]

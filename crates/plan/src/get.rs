@@ -24,6 +24,7 @@ use skiff_store::file::{FileStamp, ImageFile, parse};
 use skiff_store::index::ImageName;
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
+use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
@@ -208,16 +209,29 @@ fn from_depot(
     (id, reference): (ImageId, &str),
     peers: Option<&dyn ImagePeers>,
 ) -> Result<Option<(ImageName, ImageOrigin)>> {
-    let Some(ImageCopy { path, id }) = copies::find(depot, id)? else { return Ok(None) };
-    let (entry, origin) = match in_store(context, id, reference)? {
+    let Some(copy) = copies::find(depot, id)? else { return Ok(None) };
+    let ImageCopy { path, id } = &copy;
+    let (entry, origin) = match in_store(context, *id, reference)? {
         Some(entry) => (entry, ImageOrigin::Store),
         None => {
             let file = ImageFile::meant(&path.display().to_string())?;
-            let (entry, is_by_peers) = import::exactly_by(context, &file, id, peers)?;
+            let imported = import::exactly_by(context, &file, *id, peers);
+            let (entry, is_by_peers) = imported.map_err(|e| of_copy(depot, &copy, e))?;
             (entry, if is_by_peers { ImageOrigin::Nodes } else { ImageOrigin::Depot })
         }
     };
     Ok(Some((ImageName { reference: reference.into(), ..entry }, origin)))
+}
+
+/// Why a copy could not be imported. One that is damaged is removed, so that it is not in the way of the next one.
+fn of_copy(depot: &Path, copy: &ImageCopy, fault: Error) -> Error {
+    let is_damaged = copies::remove_damaged(depot, copy)
+        .default_on_error("what cannot be read or removed is another fault");
+    if !is_damaged {
+        return fault;
+    }
+    Error::new(format!("{}: the copy of the image is damaged: {}", copy.path.display(), fault.message))
+        .hint("it has been removed; submit the job again, which makes another one")
 }
 
 /// The image of this id as this host's store has it.

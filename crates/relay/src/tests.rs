@@ -15,7 +15,10 @@ use skiff_launch::secure;
 use skiff_snapshot::{Depot, DepotPiece, PackId, PieceCounts, PieceFile, PieceReader};
 use tempfile::TempDir;
 
+use skiff_ipc::Codec as _;
+
 use crate::link::word;
+use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 use crate::{
     ImageOpener, Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPatience, RelayPiece, RelayReader,
     RelaySetup, serve,
@@ -218,6 +221,62 @@ fn strangers_are_not_served() {
     let _silent: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
     secure::initiate(connect(), (&job.secret, &word(0)), soon()).expect("it belongs to the job");
     assert_eq!(from_depot(&job.all_read(vec![node])), job.bytes.len() as u64);
+}
+
+#[test]
+fn what_a_node_has_said_is_of_no_use_to_whoever_has_recorded_it() {
+    let job = Job::new(1_000_000, 2);
+    let node = job.begin(0, 2, |_| false);
+    let connect = || loop {
+        if let Ok(socket) = TcpStream::connect(("127.0.0.1", job.ports[0])) {
+            return socket;
+        }
+    };
+    // Stands between a node and the one above it, and keeps what the first one says.
+    let between = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = between.local_addr().expect("bound");
+    let (mut above, passed_on) = (connect(), between);
+    let recorder = thread::spawn(move || {
+        let mut below = passed_on.accept().expect("a node").0;
+        let (mut answers, mut to_below) =
+            (above.try_clone().expect("the same"), below.try_clone().expect("the same"));
+        let back = thread::spawn(move || std::io::copy(&mut answers, &mut to_below).map(drop));
+        let (mut said, mut bytes) = (vec![], [0; 4096]);
+        while let Ok(count @ 1..) = below.read(&mut bytes) {
+            said.extend_from_slice(&bytes[..count]);
+            above.write_all(&bytes[..count]).expect("passed on");
+        }
+        above.shutdown(std::net::Shutdown::Both).expect("the end");
+        drop(back.join().expect("no panic"));
+        said
+    });
+    let to_recorder = TcpStream::connect(address).expect("it listens");
+    let (mut reader, mut writer) =
+        secure::initiate(to_recorder, (&job.secret, &word(0)), soon()).expect("it belongs to the job");
+    let question =
+        PieceRequest(RelayPiece { file: RelayFile::Depot(PieceFile::Pack(pack())), at: 0, length: PIECE });
+    writer.send(&question.to_bytes().expect("short")).expect("asked");
+    let answer = loop {
+        let answer = reader.receive(PieceAnswer::LONGEST).expect("received").expect("an answer");
+        match PieceAnswer::from_bytes(answer).expect("one").state {
+            PieceState::NotYet => {}
+            state => break state,
+        }
+    };
+    assert!(matches!(answer, PieceState::Read(bytes) if bytes[..] == job.bytes[..PIECE as usize]));
+    writer.socket().shutdown(std::net::Shutdown::Both).expect("the end");
+    let said = recorder.join().expect("no panic");
+    assert!(said.len() > 100, "a hello, a proof and a question");
+    // All of it, or any beginning: at most the answer to the hello comes, of which whoever has not made the hello understands nothing.
+    for end in [said.len(), said.len() - 1, 48, 48 + 19] {
+        let mut socket = connect();
+        socket.write_all(&said[..end]).expect("sent");
+        socket.shutdown(std::net::Shutdown::Write).expect("nothing more");
+        let mut answer = vec![];
+        let (Ok(_) | Err(_)) = socket.read_to_end(&mut answer);
+        assert!(answer.len() <= 48, "{} bytes came for {end} that were repeated", answer.len());
+    }
+    job.all_read(vec![node]);
 }
 
 #[test]

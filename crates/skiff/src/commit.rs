@@ -171,12 +171,14 @@ impl Committing<'_> {
         let mut progress = PullProgress::new(None, *quiet);
         let reference = self.reference.clone();
         let entry = import::import_made(self.context, source, reference, &platform, &mut progress)?;
-        if !quiet {
-            left_out(contents).iter().for_each(|text| output::note(&format!("left out: {text}")));
-        }
+        // It is no matter of progress: whoever uses the image misses that.
+        left_out(contents).iter().for_each(|text| output::note(&format!("left out: {text}")));
         client::mount(self.context, entry.id);
         match json {
-            true => output::json(&ListedImage::of(&entry)),
+            true => output::json(&CommittedImage {
+                image: ListedImage::of(&entry),
+                left_out: LeftOut::of(contents),
+            }),
             false => output::line(&digest(entry.id)),
         }
     }
@@ -202,9 +204,34 @@ fn refuse_without_system(name: &EnvName, contents: &ImageContents) -> Result<()>
 struct ShownContents<'a> {
     files: u64,
     bytes: u64,
+    #[serde(flatten)]
+    left_out: LeftOut<'a>,
+}
+
+/// An image that was made, for programs.
+#[derive(Serialize)]
+struct CommittedImage<'a> {
+    #[serde(flatten)]
+    image: ListedImage,
+    #[serde(flatten)]
+    left_out: LeftOut<'a>,
+}
+
+/// What an image lacks of what is shown inside.
+#[derive(Serialize)]
+struct LeftOut<'a> {
     unreadable: u64,
     file_systems: Vec<ShownFileSystem<'a>>,
     skipped: &'a [String],
+}
+
+impl<'a> LeftOut<'a> {
+    fn of(contents: &'a ImageContents) -> Self {
+        let ImageContents { unreadable, file_systems, skipped, .. } = contents;
+        let file_systems = file_systems.iter();
+        let file_systems = file_systems.map(|(path, kind)| ShownFileSystem { path, r#type: kind }).collect();
+        Self { unreadable: *unreadable, file_systems, skipped }
+    }
 }
 
 #[derive(Serialize)]
@@ -214,12 +241,9 @@ struct ShownFileSystem<'a> {
 }
 
 fn show(contents: &ImageContents, json: bool) -> Result<()> {
-    let ImageContents { files, bytes, unreadable, file_systems, skipped } = contents;
     if json {
-        let file_systems = file_systems.iter();
-        let file_systems = file_systems.map(|(path, kind)| ShownFileSystem { path, r#type: kind }).collect();
-        let (files, bytes, unreadable) = (*files, *bytes, *unreadable);
-        return output::json(&ShownContents { files, bytes, unreadable, file_systems, skipped });
+        let ImageContents { files, bytes, .. } = *contents;
+        return output::json(&ShownContents { files, bytes, left_out: LeftOut::of(contents) });
     }
     output::line(&size(contents))?;
     left_out(contents).iter().try_for_each(|text| output::line(&format!("left out: {text}")))

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 
 use clap::{Arg, Args, Command};
 use skiff_cli::{
-    self as cli, Cli, ClusterCommand, EnvCommand, HostArgs, InstanceCommand, NodesCommand, RootArgs,
-    SlurmCommand,
+    self as cli, Cli, ClusterCommand, EnvCommand, EnvSubcommand, HostArgs, InstanceCommand, NodesCommand,
+    RootArgs, SlurmCommand,
 };
 use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{RootOptions, RootSource};
@@ -63,7 +63,7 @@ fn asked(before: &[&str], flag: &[String], behind: &[&str]) -> RootOptions {
         cli::CliCommand::Run(run) => run.options().expect("options"),
         cli::CliCommand::Shell(shell) => shell.options(),
         cli::CliCommand::Instance(InstanceCommand::Start(start)) => start.options(),
-        cli::CliCommand::Env(EnvCommand::Create { host, .. }) => host.into(),
+        cli::CliCommand::Env(EnvSubcommand::Environment(EnvCommand::Create { host, .. })) => host.into(),
         cli::CliCommand::Cluster(ClusterCommand::Run(run)) => {
             RootOptions { inside: run.inside, ..run.host.into() }
         }

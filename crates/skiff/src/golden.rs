@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use skiff_app as app;
 use skiff_cdi::HostMount;
 use skiff_cli::{
-    AppCommand, Cli, CliCommand, ClusterCommand, EnvCommand, InstanceCommand, NodesCommand, RunArgs,
-    SlurmCommand, StartArgs,
+    AppCommand, Cli, CliCommand, ClusterCommand, EnvCommand, EnvSubcommand, InstanceCommand, NodesCommand,
+    RunArgs, SlurmCommand, StartArgs,
 };
 use skiff_cluster::wire;
 use skiff_cluster::{container, local, node};
@@ -204,7 +204,7 @@ impl Machine {
             CliCommand::Run(run) => self.run(&run),
             CliCommand::Shell(shell) => self.command(shell.options()),
             CliCommand::Instance(InstanceCommand::Start(start)) => self.instance(&start),
-            CliCommand::Env(EnvCommand::Create { base, host, .. }) => {
+            CliCommand::Env(EnvSubcommand::Environment(EnvCommand::Create { base, host, .. })) => {
                 let settings = settings(host.words(), host.net.unwrap_or_default());
                 self.build(root::options(&dev(), settings), &base)
             }

@@ -29,7 +29,7 @@ use std::process::Command;
 use clap::CommandFactory;
 use skiff_app as app;
 use skiff_checkpoint as checkpoint;
-use skiff_cli::{self as cli, Cli, CliCommand};
+use skiff_cli::{self as cli, Cli, CliCommand, EnvSubcommand};
 use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
@@ -165,7 +165,7 @@ fn run(cli: Cli) -> Result<i32> {
     });
     match cli.command {
         CliCommand::Run(run) => return instance::run::run(&run, named::names),
-        CliCommand::Env(command) => return env::run(&command),
+        CliCommand::Env(EnvSubcommand::Environment(command)) => return env::run(&command),
         CliCommand::App(command) => return app::run(&command),
         CliCommand::Instance(command) => return instance::run(&command),
         CliCommand::Checkpoint(command) => checkpoint::run(command)?,
@@ -203,7 +203,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
         CliCommand::Exec(exec) => return named::exec(exec),
         CliCommand::Cp(args) => copy::copy(&args)?,
-        CliCommand::Commit(args) => commit::commit(&args)?,
+        CliCommand::Env(EnvSubcommand::Commit(args)) | CliCommand::Commit(args) => commit::commit(&args)?,
         CliCommand::Build(args) => return images::build::build(&args),
         CliCommand::Logs(logs) => named::logs(&logs)?,
         CliCommand::Stop(stop) => named::stop(&stop)?,

@@ -1,6 +1,8 @@
 //! Decides which commands run outside when they are called inside an environment, and which of them need its terminal.
 
-use skiff_cli::{AppCommand, CliCommand, ClusterCommand, EnvCommand, InstanceCommand, NodesCommand};
+use skiff_cli::{
+    AppCommand, CliCommand, ClusterCommand, EnvCommand, EnvSubcommand, InstanceCommand, NodesCommand,
+};
 use skiff_runtime::proxy;
 use skiff_spec::caller::CALLED_INSIDE;
 use skiff_spec::fault::{Fault as Error, Result};
@@ -30,7 +32,9 @@ fn works_at_terminal(command: &CliCommand) -> bool {
         CliCommand::Run(_) | CliCommand::Shell(_) | CliCommand::Cluster(_) | CliCommand::Exec(_) => true,
         // It asks for a password.
         CliCommand::Login(_) => true,
-        CliCommand::Env(command) => matches!(command, EnvCommand::Enter { .. } | EnvCommand::Exec(_)),
+        CliCommand::Env(EnvSubcommand::Environment(command)) => {
+            matches!(command, EnvCommand::Enter { .. } | EnvCommand::Exec(_))
+        }
         CliCommand::Instance(command) => matches!(command, InstanceCommand::Exec { .. }),
         _ => false,
     }

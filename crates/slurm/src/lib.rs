@@ -21,6 +21,7 @@ mod leftovers;
 mod metrics;
 mod node;
 mod queue;
+mod requeue;
 mod save;
 mod signals;
 mod start_record;

@@ -24,7 +24,7 @@ use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use crate::{broadcast, commit, container, filter};
+use crate::{broadcast, commit, container, filter, requeue};
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -50,7 +50,8 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     let context = UserContext::load_silently()?;
     let job = SlurmJob::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
-    let step = Live::connect(&dir, ControlRequest::Session)?.ok_or_else(|| why_not(&dir))?;
+    let step = Live::connect(&dir, ControlRequest::Session)?;
+    let step = step.ok_or_else(|| requeue::after(&context, why_not(&dir)))?;
     tell_of_node(&context, &job);
     commit::begin(&job)?;
     let helper = context.helper.as_deref().ok_or_else(|| {

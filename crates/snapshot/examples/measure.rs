@@ -1,6 +1,6 @@
 //! Times a snapshot of a directory on its way to a cache: `measure DIR WORK`, where WORK is an empty directory for the depot, the
 //! cache and the index. Prints one line of JSON per step. `measure DIR WORK push` ends after the submissions: the first, and then 20 of what
-//! has not changed.
+//! has not changed. `measure DIR WORK change` ends after the first one and one of a new file, of which it leaves none.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (Some(dir), Some(work)) = (args.next(), args.next()) else {
         return Err("measure DIR WORK [push]".into());
     };
-    let only_push = args.next().is_some();
+    let (dir, last) = (&dir, args.next());
+    let (only_push, only_change) = (last.is_some(), last.is_some_and(|word| word.as_os_str() == "change"));
     for part in ["base", "state"] {
         std::fs::create_dir_all(work.join(part))?;
     }
@@ -32,10 +33,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         base_fingerprint: &none,
         merge: MergePolicy::default(),
     };
-    for step in std::iter::once("push").chain([AGAIN; 20].into_iter().take(if only_push { 20 } else { 2 })) {
+    for step in std::iter::once("push").chain([AGAIN; 20].into_iter().take(if only_change {
+        0
+    } else if only_push {
+        20
+    } else {
+        2
+    })) {
         let begin = Instant::now();
         let pushed = push(&depot, &input)?;
         tell(step, begin, &format!("{:?} entries={}", pushed.how, pushed.entries), pushed.bytes);
+    }
+    if only_change {
+        let new = dir.join("new-by-measure");
+        std::fs::write(&new, "")?;
+        let begin = Instant::now();
+        let pushed = push(&depot, &input)?;
+        std::fs::remove_file(new)?;
+        tell(
+            "push of a change",
+            begin,
+            &format!("{:?} entries={}", pushed.how, pushed.entries),
+            pushed.bytes,
+        );
     }
     if only_push {
         return Ok(());

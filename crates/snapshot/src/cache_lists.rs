@@ -23,6 +23,8 @@ const MOST_NEAR: usize = 4;
 /// Of no more layers are lists read, and no longer ones: these are of layers of 50 GB.
 const MOST_LISTS: usize = 256;
 const LONGEST_LIST: u64 = 64 << 20;
+/// Of so many chunks at most places in layers are held at once, each some 60 bytes of memory; of one layer, of all that are wanted.
+const MOST_PLACES: usize = 2_000_000;
 
 impl Cache {
     /// Keeps the list of a layer's chunks.
@@ -48,33 +50,41 @@ impl Cache {
         };
         let mut wanted: HashMap<_, _> =
             list.chunks.iter().map(|chunk| (chunk.digest, chunk.length)).collect();
-        let mut lists = self.lists_of(is_here)?;
+        let mut candidates = self.candidates(&wanted, is_here)?;
         let mut found = vec![];
         while found.len() < MOST_NEAR {
-            let shared = |(number, (_, list)): (usize, &(LayerId, ChunkList))| {
-                let chunks = list.chunks.iter().filter(|chunk| wanted.contains_key(&chunk.digest));
-                (chunks.map(|chunk| u64::from(chunk.length)).sum::<u64>(), number)
-            };
-            let most = lists.iter().enumerate().map(shared).max();
-            let Some((_, number)) = most.filter(|(bytes, _)| *bytes >= LEAST_SHARED) else { break };
-            let (id, list) = lists.swap_remove(number);
-            found.push(SharedChunks::take(&mut wanted, (id, &list)));
+            let most = candidates.iter().enumerate().max_by_key(|(_, shared)| shared.bytes());
+            let Some((number, _)) = most.filter(|(_, shared)| shared.bytes() >= LEAST_SHARED) else { break };
+            let chosen = candidates.swap_remove(number);
+            chosen.take_from(&mut wanted);
+            candidates.iter_mut().for_each(|shared| shared.keep_wanted(&wanted));
+            found.push(chosen);
         }
         Ok(found)
     }
 
-    fn lists_of(&self, is_here: impl Fn(&LayerId) -> bool) -> Result<Vec<(LayerId, ChunkList)>> {
-        let mut lists = vec![];
+    /// What the layers that are here have of what is wanted. One list is held at a time.
+    fn candidates(
+        &self,
+        wanted: &HashMap<[u8; 32], u32>,
+        is_here: impl Fn(&LayerId) -> bool,
+    ) -> Result<Vec<SharedChunks>> {
+        let mut candidates = vec![];
         for name in self.list(&self.lists, LISTS)?.into_iter().take(MOST_LISTS) {
             let Ok(id) = name.parse::<LayerId>() else { continue };
             let list = if is_here(&id) { self.read_list(&name)? } else { None };
-            match list {
-                Some(list) => lists.push((id, list)),
-                None => rustix::fs::unlinkat(&self.lists, &name, AtFlags::empty())
-                    .ignore_error("another process has removed it, or the next one does"),
+            let Some(list) = list else {
+                rustix::fs::unlinkat(&self.lists, &name, AtFlags::empty())
+                    .ignore_error("another process has removed it, or the next one does");
+                continue;
+            };
+            let shared = SharedChunks::of(wanted, (id, &list));
+            if shared.bytes() >= LEAST_SHARED {
+                candidates.push(shared);
+                drop_least(&mut candidates, MOST_PLACES);
             }
         }
-        Ok(lists)
+        Ok(candidates)
     }
 
     /// Nothing if it is damaged, or gone.
@@ -86,5 +96,40 @@ impl Cache {
         };
         let bytes = read_to_end(file.as_fd(), LONGEST_LIST).on("read", self.object(LISTS, name))?;
         Ok(bytes.and_then(|bytes| ChunkList::parse(&bytes).ok()))
+    }
+}
+
+/// Gives up what shares least until no more places are held, or one is left.
+fn drop_least(candidates: &mut Vec<SharedChunks>, most: usize) {
+    while candidates.len() > 1 && candidates.iter().map(SharedChunks::count).sum::<usize>() > most {
+        let least = candidates.iter().enumerate().min_by_key(|(_, shared)| shared.bytes());
+        let Some((number, _)) = least else { return };
+        candidates.swap_remove(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::list::ChunkRef;
+
+    #[test]
+    fn no_more_places_are_held_than_there_is_memory_for() {
+        let wanted: HashMap<[u8; 32], u32> = (0..100).map(|number| ([number; 32], 10)).collect();
+        let shared = |layer: u8, chunks: std::ops::Range<u8>| {
+            let chunk = |number| ChunkRef { digest: [number; 32], length: 10, frame: 0, offset: 0 };
+            let list = ChunkList { chunks: chunks.map(chunk).collect(), ..ChunkList::default() };
+            SharedChunks::of(&wanted, (LayerId([layer; 32]), &list))
+        };
+        let all = || vec![shared(1, 0..40), shared(2, 0..10), shared(3, 50..100), shared(4, 90..120)];
+        for (most, left) in
+            [(200, &[1, 2, 3, 4][..]), (100, &[1, 3, 4]), (99, &[1, 3]), (50, &[3]), (0, &[3])]
+        {
+            let mut candidates = all();
+            drop_least(&mut candidates, most);
+            let mut kept: Vec<u8> = candidates.iter().map(|shared| shared.layer().0[0]).collect();
+            kept.sort_unstable();
+            assert_eq!(kept, left, "{most}");
+        }
     }
 }

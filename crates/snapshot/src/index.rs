@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::digest::SnapshotId;
 use crate::error::Result;
-use crate::file::{Temp, read_to_end, write_atomically};
+use crate::file::{Temp, read_to_end, write_all};
 use crate::tree::{MAX_PATH, NodeType, Stamp, TreeNode, order};
 use skiff_sys::{SystemContext, SystemError};
 
@@ -23,6 +23,8 @@ const VERSION: u32 = 2;
 /// The version before: does not say which directories are `partial`, so that only a walk of the tree tells whether the upper is unchanged.
 const WITHOUT_PARTIAL: u32 = 1;
 const DIGEST: usize = 32;
+/// It is written in pieces of so many bytes.
+const PIECE: usize = 1 << 20;
 /// Bytes of an entry between its path and whether it has a fingerprint.
 const FIXED: usize = 1 + 4 * 8 + 2 * 12 + 3 * 4 + 1;
 /// The index's name in the environment's directory.
@@ -136,21 +138,40 @@ pub(crate) struct SnapshotIndex {
 
 impl SnapshotIndex {
     pub(crate) fn save(&self, state: BorrowedFd<'_>) -> Result<()> {
-        write_atomically(state, NAME, &self.bytes())
+        let (temp, file) = Temp::create(state)?;
+        self.write(&mut |piece| Ok(write_all(file.as_fd(), piece).on("write to", temp.name())?))?;
+        Ok(temp.publish(NAME).on("rename into place", NAME)?)
     }
 
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64 + self.nodes.len() * 160);
-        out.extend(MAGIC);
-        out.extend(VERSION.to_le_bytes());
-        out.extend(self.snapshot.0);
-        out.extend((self.nodes.len() as u64).to_le_bytes());
+    /// Gives its bytes to `out` in pieces: all of them would take nearly as much memory as the nodes.
+    fn write(&self, out: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let (mut piece, mut hasher) = (Vec::with_capacity(2 * PIECE), blake3::Hasher::new());
+        piece.extend(MAGIC);
+        piece.extend(VERSION.to_le_bytes());
+        piece.extend(self.snapshot.0);
+        piece.extend((self.nodes.len() as u64).to_le_bytes());
         for node in &self.nodes {
-            put(&mut out, node);
+            put(&mut piece, node);
+            if piece.len() >= PIECE {
+                hasher.update(&piece);
+                out(&piece)?;
+                piece.clear();
+            }
         }
-        let digest = blake3::hash(&out);
-        out.extend(digest.as_bytes());
-        out
+        hasher.update(&piece);
+        out(&piece)?;
+        out(hasher.finalize().as_bytes())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![];
+        let mut take = |piece: &[u8]| {
+            bytes.extend(piece);
+            Ok(())
+        };
+        self.write(&mut take).unwrap();
+        bytes
     }
 
     /// Parses an index; nothing if it is not one, or not whole.
@@ -324,6 +345,22 @@ mod tests {
     #[test]
     fn an_index_comes_back_as_it_was() {
         assert_eq!(SnapshotIndex::parse(&sample().bytes()), Some(sample()));
+    }
+
+    #[test]
+    fn an_index_of_many_pieces_comes_back_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = std::fs::File::open(dir.path()).unwrap();
+        let mut index = sample();
+        let last = index.nodes[3].clone();
+        let path = |number: usize| format!("many/{number:07}").into_bytes();
+        index
+            .nodes
+            .extend((0..3 * PIECE / FIXED).map(|number| TreeNode { path: path(number), ..last.clone() }));
+        index.save(state.as_fd()).unwrap();
+        let stored = StoredIndex::load(state.as_fd()).unwrap().unwrap();
+        assert!(stored.bytes.len() > 3 * PIECE);
+        assert_eq!(stored.parse(), Some(index));
     }
 
     #[test]

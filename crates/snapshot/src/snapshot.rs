@@ -145,7 +145,7 @@ fn wait_for_turn(state: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 /// The last snapshot, if it is whole in the depot.
 struct Last {
-    index: SnapshotIndex,
+    id: SnapshotId,
     manifest: SnapshotManifest,
 }
 
@@ -160,15 +160,16 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
     let clock = Clock::of(input.state);
     let mut nodes = walk(input.upper)?;
     let skipped = take_out_unshippable(&mut nodes, base)?;
-    let last = stored.as_ref().map(|stored| find_last(depot, stored)).transpose()?.flatten();
-    let plan = match &last {
-        Some(last) => {
+    let is_old = stored.as_ref().is_some_and(|stored| stored.is_old);
+    let found = stored.map(|stored| find_last(depot, &stored)).transpose()?.flatten();
+    // What there was before is needed for the plan only: of millions of entries it takes as much memory as what there is now.
+    let (plan, last) = match found {
+        Some((last, nodes_before)) => {
             let merged = |added| merged(depot, input.merge, &last.manifest.layers, added);
-            incremental(&last.index.nodes, &mut nodes, input.upper, base, merged)?
+            (incremental(&nodes_before, &mut nodes, input.upper, base, merged)?, Some(last))
         }
-        None => SnapshotPlan::Full(Vec::new()),
+        None => (SnapshotPlan::Full(Vec::new()), None),
     };
-    let is_old = stored.is_some_and(|stored| stored.is_old);
     let chain = last.as_ref().map_or_else(Vec::new, |last| last.manifest.layers.clone());
     let mut work = Work { depot, input, clock, nodes, skipped, chain, packs: vec![] };
     match (plan, last) {
@@ -199,10 +200,11 @@ fn is_of(manifest: &SnapshotManifest, input: &SnapshotInput<'_>) -> bool {
     manifest.base == *input.base_fingerprint && manifest.environment == input.environment
 }
 
-fn find_last(depot: &Depot, stored: &StoredIndex) -> Result<Option<Last>> {
+/// The last snapshot, and what the upper was then.
+fn find_last(depot: &Depot, stored: &StoredIndex) -> Result<Option<(Last, Vec<TreeNode>)>> {
     let Some(manifest) = find_manifest(depot, &stored.snapshot)? else { return Ok(None) };
-    let Some(index) = stored.parse() else { return Ok(None) };
-    Ok(depot.use_snapshot(&index.snapshot, &manifest)?.then_some(Last { index, manifest }))
+    let Some(SnapshotIndex { snapshot: id, nodes }) = stored.parse() else { return Ok(None) };
+    Ok(depot.use_snapshot(&id, &manifest)?.then_some((Last { id, manifest }, nodes)))
 }
 
 fn find_manifest(depot: &Depot, id: &SnapshotId) -> Result<Option<SnapshotManifest>> {
@@ -336,8 +338,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn unchanged(mut self, last: Last, stale: bool) -> Result<Pushed> {
-        let Last { index, manifest } = last;
-        let id = index.snapshot;
+        let Last { id, manifest } = last;
         if !is_of(&manifest, self.input) {
             return self.state(manifest.layers, How::Restated, (0, 0));
         }

@@ -107,6 +107,34 @@ impl OtherMagic for Craft {
 }
 
 #[test]
+fn paths_that_no_system_call_takes() {
+    let deep = |levels: usize, last: &[u8]| {
+        let mut craft = Craft::new();
+        for _ in 0..levels {
+            craft = craft.dir(&[b'd'; 255]);
+        }
+        craft = craft.file(last, false, b"x");
+        for _ in 0..levels {
+            craft = craft.up();
+        }
+        craft.end()
+    };
+    // 16 x 256 bytes, and one less.
+    let world = World::new();
+    fetch(&world.depot, &deep(15, &[b'f'; 255]).ship(&world.depot), &world.cache).unwrap();
+    for (levels, last) in [(16, &[b'f'; 1][..]), (15, &[b'f'; 256]), (300, b"f"), (15, b"a\n")] {
+        let world = World::new();
+        let layer = deep(levels, last).ship(&world.depot);
+        if last == b"a\n" {
+            fetch(&world.depot, &layer, &world.cache).unwrap();
+            continue;
+        }
+        let error = refused(&world, &layer);
+        assert!(error.contains("long") || error.contains("bytes"), "{levels}: {error}");
+    }
+}
+
+#[test]
 fn an_entry_under_a_file_cannot_be_said() {
     // Nesting is by records: what follows a file is beside it.
     let world = World::new();

@@ -161,6 +161,35 @@ fn sockets_are_told_and_left_out() {
 }
 
 #[test]
+fn the_longest_path_comes_back_and_one_byte_more_is_told() {
+    // 4,095 bytes: the kernel's PATH_MAX without its NUL.
+    for (last, is_taken) in [(75, true), (76, false)] {
+        let world = World::new();
+        let mut dir: std::os::fd::OwnedFd = world.open("upper").into();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        for _ in 0..20 {
+            let name = "d".repeat(200);
+            rustix::fs::mkdirat(&dir, &name, rustix::fs::Mode::RWXU).unwrap();
+            dir = rustix::fs::openat(&dir, &name, flags, rustix::fs::Mode::empty()).unwrap();
+        }
+        rustix::fs::mkdirat(&dir, "l".repeat(last), rustix::fs::Mode::RWXU).unwrap();
+        match is_taken {
+            true => {
+                let pushed = world.push();
+                assert_eq!(pushed.entries, 1 + 20 + 1);
+                let layers = world.fetch(&pushed.id);
+                assert_eq!(layers.len(), 1);
+                assert!(matches!(world.push_as(How::Unchanged).entries, 0));
+            }
+            false => {
+                let error = world.try_push().unwrap_err().to_string();
+                assert!(error.contains("File name too long"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_path_too_deep_for_the_system_is_told() {
     let world = World::new();
     let mut dir: std::os::fd::OwnedFd = world.open("upper").into();

@@ -191,6 +191,8 @@ pub struct Slurm {
     pub relay_ports: PortRange,
     /// Seconds a node may take to fetch a snapshot; 570 at most count, as Slurm itself waits ten minutes.
     pub fetch_seconds: u64,
+    /// How often a batch job whose root cannot be made on its node goes back into the queue before it fails.
+    pub requeue: u32,
     /// Seconds a node may take to keep what a job has changed; 240 at most count, as Slurm's controller waits for the epilog.
     pub commit_seconds: u64,
     /// Where the `/tmp` of a job is.
@@ -277,6 +279,7 @@ impl Default for Slurm {
             filter: TaskFilter::Auto,
             relay_ports: PortRange::default(),
             fetch_seconds: 300,
+            requeue: 0,
             commit_seconds: 120,
             tmp: JobTmp::Disk,
             tmp_quota: TmpQuota::default(),

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Stat, fstat};
 use rustix::process::getuid;
 use skiff_image::export::{Target, export};
 use skiff_oci::digest::Digest;
@@ -44,8 +44,9 @@ pub fn put(context: &UserContext, depot: &Path, entry: &ImageName) -> Result<()>
     let image = client::open_image(context, entry)?;
     let new = dirs::new_name(&entry.id);
     let path = dir.path_of(&new);
+    let exported = export(&image, &Target::Erofs(path.clone())).map_err(Into::into);
     let made =
-        export(&image, &Target::Erofs(path.clone())).map_err(Into::into).and_then(|_| digest_of(&path));
+        exported.and_then(|_| digest_of(File::open(&path).context(|| path.display().to_string())?, &path));
     let named = made.map(|id| format!("{}-{id}{SUFFIX}", entry.id));
     let named = named.and_then(|name| Ok(dir.rename(&new, &dir, name).map_err(Fault::from)?));
     if named.is_err() {
@@ -101,6 +102,27 @@ pub fn open(depot: &Path, copy: ImageId) -> Result<Option<File>> {
     Ok(Some(dir.file(name, flags, 0).map_err(Fault::from)?.into()))
 }
 
+/// Removes a copy that has another digest than its name says: the next submission makes another one. Whether it was removed.
+///
+/// # Errors
+/// As [`find`], and when it cannot be read or removed.
+pub fn remove_damaged(depot: &Path, copy: &ImageCopy) -> Result<bool> {
+    let (Some(dir), Some(name)) = (existing(depot)?, copy.path.file_name()) else { return Ok(false) };
+    let file = File::from(dir.file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).map_err(Fault::from)?);
+    let about = || copy.path.display().to_string();
+    let opened = fstat(&file).context(about)?;
+    if digest_of(file, &copy.path)? == copy.id {
+        return Ok(false);
+    }
+    // One that a submission has put there meanwhile is sound.
+    let is_same = |now: &Stat| (now.st_dev, now.st_ino) == (opened.st_dev, opened.st_ino);
+    let is_there = dir.stat(name).map_err(Fault::from)?.as_ref().is_some_and(is_same);
+    if is_there {
+        dir.remove_file(name).map_err(Fault::from)?;
+    }
+    Ok(is_there)
+}
+
 /// Room that all copies in a depot take up, in bytes, unfinished ones included.
 ///
 /// # Errors
@@ -141,9 +163,8 @@ fn names_of(dir: &TrustedDir, id: ImageId) -> Result<Vec<String>> {
         .collect())
 }
 
-fn digest_of(path: &Path) -> Result<ImageId> {
+fn digest_of(mut file: File, path: &Path) -> Result<ImageId> {
     let about = || path.display().to_string();
-    let mut file = File::open(path).context(about)?;
     let mut hasher = Hasher::like(&Digest::Sha256([0; 32]));
     let mut buffer = vec![0; 1 << 20];
     loop {
@@ -174,5 +195,24 @@ mod tests {
         assert_eq!(leftovers(depot.path()), [dir.path_of(&dead)]);
         assert_eq!(delete_leftovers(depot.path()).unwrap(), [dir.path_of(&dead)]);
         assert_eq!(dir.names().unwrap().len(), others.len());
+    }
+
+    #[test]
+    fn a_copy_that_is_not_what_its_name_says_is_removed() {
+        let depot = tempfile::tempdir().unwrap();
+        let dir = TrustedDir::make(&depot.path().join(IMAGES), getuid().as_raw(), 0o700).unwrap();
+        let image = ImageId([7; 32]);
+        std::fs::write(dir.path_of("file"), "an image").unwrap();
+        let id = digest_of(File::open(dir.path_of("file")).unwrap(), Path::new("file")).unwrap();
+        let path = dir.path_of(format!("{image}-{id}{SUFFIX}"));
+        std::fs::rename(dir.path_of("file"), &path).unwrap();
+        let copy = find(depot.path(), image).unwrap().unwrap();
+        assert!(!remove_damaged(depot.path(), &copy).unwrap() && path.exists());
+        for damaged in ["an imago", "an im", ""] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(remove_damaged(depot.path(), &copy).unwrap() && !path.exists(), "{damaged}");
+            assert!(find(depot.path(), image).unwrap().is_none());
+        }
+        remove_damaged(depot.path(), &copy).map(|_| ()).expect_err("it is gone");
     }
 }

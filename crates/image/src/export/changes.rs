@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 use skiff_erofs::tree::{Attributes, XattrsId};
 
@@ -37,6 +37,8 @@ pub struct CommittedUpper<'a> {
     pub marks: UpperMarks<'a>,
     /// Whether files of the base's that were copied up have got nobody as their owner (fuse-overlayfs), in place of root.
     pub is_nobody_root: bool,
+    /// Whether something else is mounted at a path, or below it, which begins with a slash. What is there only for that is not in the image.
+    pub is_mount_point: &'a dyn Fn(&[u8]) -> bool,
     /// Texts about the base, by names of the caller's.
     pub texts: &'a BTreeMap<String, String>,
 }
@@ -180,10 +182,56 @@ impl<'a> Changes<'a> {
         }
     }
 
+    /// Whether a file was made only for something to be mounted there, or below it: nobody has seen it.
+    fn is_only_mount_point(&self, found: &ForeignFile<Path>) -> Result<bool> {
+        let path = &found.file;
+        if !(self.input.is_mount_point)(path) || self.base_has(path) {
+            return Ok(false);
+        }
+        match found.kind {
+            ForeignFileType::Directory => self.has_mount_points_alone(path),
+            ForeignFileType::File => {
+                let stat = self.upper.open(path, OFlags::PATH).and_then(rustix::fs::fstat);
+                Ok(stat.is_ok_and(|stat| stat.st_size == 0))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether there is nothing else in a directory of the upper.
+    fn has_mount_points_alone(&self, directory: &Path) -> Result<bool> {
+        let about = || self.upper.shown(directory);
+        let dir = match self.upper.open(directory, OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(true),
+            dir => dir.on("open", about())?,
+        };
+        for entry in Dir::read_from(&dir).on("read", about())? {
+            let entry = entry.on("read", about())?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") || self.input.marks.names.contains(&name.to_bytes()) {
+                continue;
+            }
+            let path = [directory, &b"/"[..], name.to_bytes()].concat();
+            let stat =
+                statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).on("look at", self.upper.shown(&path))?;
+            let is_empty = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => self.has_mount_points_alone(&path)?,
+                FileType::RegularFile => stat.st_size == 0,
+                _ => false,
+            };
+            if !is_empty || !(self.input.is_mount_point)(&path) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn of_upper(&self, directory: &Path) -> Result<Children<ChangedFile<'a>>> {
         let mut children = vec![];
         for (name, found) in self.upper.children(directory)? {
-            children.extend(self.shipped(name, found)?);
+            if !self.is_only_mount_point(&found)? {
+                children.extend(self.shipped(name, found)?);
+            }
         }
         if self.is_opaque(directory)? {
             children.push((OPAQUE.into(), mark()));

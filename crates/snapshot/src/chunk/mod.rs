@@ -9,7 +9,7 @@
 //! renamed or moved, or a directory that is copied changes only the chunks at its edges; the others are there already, whoever brought them.
 
 mod cutter;
-mod list;
+pub(crate) mod list;
 mod near;
 mod pack;
 mod read;

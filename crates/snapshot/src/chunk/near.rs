@@ -31,18 +31,35 @@ pub struct NearLayer {
 }
 
 impl SharedChunks {
-    /// `wanted`: chunks and their lengths, of which what this layer has is taken out.
-    pub(crate) fn take(wanted: &mut HashMap<[u8; 32], u32>, (layer, list): (LayerId, &ChunkList)) -> Self {
+    /// `wanted`: chunks and their lengths.
+    pub(crate) fn of(wanted: &HashMap<[u8; 32], u32>, (layer, list): (LayerId, &ChunkList)) -> Self {
         let (mut at, mut places, mut bytes) = (0, HashMap::new(), 0);
         for chunk in &list.chunks {
-            if wanted.get(&chunk.digest) == Some(&chunk.length) {
-                wanted.remove(&chunk.digest);
+            if wanted.get(&chunk.digest) == Some(&chunk.length) && !places.contains_key(&chunk.digest) {
                 places.insert(chunk.digest, at);
                 bytes += u64::from(chunk.length);
             }
             at += u64::from(chunk.length);
         }
         Self { layer, length: at, places, bytes }
+    }
+
+    /// Leaves to others what is not wanted of this layer any more.
+    pub(crate) fn keep_wanted(&mut self, wanted: &HashMap<[u8; 32], u32>) {
+        self.places.retain(|digest, _| wanted.contains_key(digest));
+        self.bytes = self.places.keys().filter_map(|digest| wanted.get(digest)).copied().map(u64::from).sum();
+    }
+
+    /// Takes what this layer has out of what is wanted.
+    pub(crate) fn take_from(&self, wanted: &mut HashMap<[u8; 32], u32>) {
+        self.places.keys().for_each(|digest| {
+            wanted.remove(digest);
+        });
+    }
+
+    /// How many chunks it has.
+    pub(crate) fn count(&self) -> usize {
+        self.places.len()
     }
 
     /// Which layer it is.

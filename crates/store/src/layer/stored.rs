@@ -26,8 +26,31 @@ pub struct StoredLayer {
     name: String,
     records: Vec<StoredRecord>,
     length: u64,
-    /// The file that was hashed last, by its record.
-    hashed: Option<(usize, [u8; 32])>,
+    /// The file that was read last: its extents are not to be looked up for each of its chunks.
+    last: Option<OpenedFile>,
+}
+
+/// A file's data in the stream.
+struct OpenedFile {
+    /// Number of its record.
+    number: usize,
+    extents: Vec<StreamExtent>,
+    /// Digest of its data, once it was computed.
+    digest: Option<[u8; 32]>,
+}
+
+struct StreamExtent {
+    /// Where its head begins, counted from that of the file's first extent.
+    offset: u64,
+    /// Where in the file it lies.
+    at: u64,
+    length: u64,
+}
+
+impl StreamExtent {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(EXTENT_HEAD).saturating_add(self.length)
+    }
 }
 
 struct StoredRecord {
@@ -68,7 +91,7 @@ impl StoredLayer {
     /// It is not a layer, or not as our writer makes one.
     pub fn open(file: File, name: String) -> Result<Self> {
         let reader = Reader::open(file, name.clone())?;
-        let mut layer = Self { reader, name, records: vec![], length: 0, hashed: None };
+        let mut layer = Self { reader, name, records: vec![], length: 0, last: None };
         layer.push(StreamEntry::Header, HEADER.len() as u64);
         layer.read_entries()?;
         Ok(layer)
@@ -129,8 +152,8 @@ impl StoredLayer {
         let mut data = 0;
         if inode.kind == InodeKind::File && !matches!(names, FileNames::Later(_)) {
             let extents = self.extents(&inode)?;
-            data = extents.iter().map(|(_, length)| length).sum();
-            length += data + extents.len() as u64 * EXTENT_HEAD + CONTENT_END;
+            data = extents.iter().map(|extent| extent.length).sum();
+            length += extents.last().map_or(0, StreamExtent::end) + CONTENT_END;
         }
         self.push(StreamEntry::Named(name, inode, names), length);
         Ok(data)
@@ -178,18 +201,27 @@ impl StoredLayer {
         Ok(Attr { xattrs, ..bare_attr(inode) })
     }
 
-    /// Where a file has data: places and lengths, ascending, without the holes.
-    fn extents(&self, inode: &StoredInode) -> Result<Vec<(u64, u64)>> {
-        let mut extents: Vec<(u64, u64)> = vec![];
+    /// Where a file has data, ascending, without the holes.
+    fn extents(&self, inode: &StoredInode) -> Result<Vec<StreamExtent>> {
+        let mut extents: Vec<StreamExtent> = vec![];
         for extent in self.reader.extents(inode) {
             let extent = extent?;
+            let offset = extents.last().map_or(0, StreamExtent::end);
             match extents.last_mut() {
                 _ if extent.place.is_none() => {}
-                Some((at, length)) if *at + *length == extent.at => *length += extent.length,
-                _ => extents.push((extent.at, extent.length)),
+                Some(last) if last.at + last.length == extent.at => last.length += extent.length,
+                _ => extents.push(StreamExtent { offset, at: extent.at, length: extent.length }),
             }
         }
         Ok(extents)
+    }
+
+    /// The data of a record's file, of which it was looked up before where that was the last one.
+    fn opened(&mut self, number: usize, inode: &StoredInode) -> Result<OpenedFile> {
+        match self.last.take() {
+            Some(last) if last.number == number => Ok(last),
+            _ => Ok(OpenedFile { number, extents: self.extents(inode)?, digest: None }),
+        }
     }
 
     fn fill(&mut self, into: &mut [u8], from: u64) -> Result<bool> {
@@ -228,36 +260,51 @@ impl StoredLayer {
         if inode.kind != InodeKind::File || matches!(names, FileNames::Later(_)) {
             return Ok(());
         }
-        let extents = self.extents(&inode)?;
-        for (at, length) in &extents {
-            window.bytes(&at.to_le_bytes());
-            window.bytes(&length.to_le_bytes());
-            if let Some((into, skipped)) = window.part(*length) {
-                self.reader.read_at(&inode, into, at + skipped)?;
-                if extents.len() == 1 && into.len() as u64 == *length {
-                    // Its digest comes next: of a small file no byte is read twice.
-                    self.hashed = Some((number, *blake3::hash(into).as_bytes()));
-                }
-            }
-        }
-        window.bytes(&NO_EXTENT.to_le_bytes());
-        if let Some((into, skipped)) = window.part(32) {
-            let digest = self.digest(number, &inode)?;
-            into.copy_from_slice(&digest[skipped as usize..][..into.len()]);
-        }
+        let file = self.opened(number, &inode)?;
+        self.last = Some(self.offer_content(file, &inode, window)?);
         Ok(())
     }
 
-    /// The digest of a file's data.
-    fn digest(&mut self, number: usize, inode: &StoredInode) -> Result<[u8; 32]> {
-        if let Some((hashed, digest)) = self.hashed
-            && hashed == number
-        {
-            return Ok(digest);
+    /// Writes what of a file's content is wanted.
+    fn offer_content(
+        &self,
+        mut file: OpenedFile,
+        inode: &StoredInode,
+        window: &mut Window<'_>,
+    ) -> Result<OpenedFile> {
+        let (begin, extents) = (window.at, &file.extents);
+        // Of a file with very many holes only what lies in the window is gone through: it is asked for in many pieces.
+        let first = extents.partition_point(|extent| begin.saturating_add(extent.end()) <= window.from);
+        for StreamExtent { offset, at, length } in &extents[first..] {
+            window.at = begin.saturating_add(*offset);
+            if window.at >= window.end() {
+                break;
+            }
+            window.bytes(&at.to_le_bytes());
+            window.bytes(&length.to_le_bytes());
+            if let Some((into, skipped)) = window.part(*length) {
+                self.reader.read_at(inode, into, at + skipped)?;
+                if extents.len() == 1 && into.len() as u64 == *length {
+                    // Its digest comes next: of a small file no byte is read twice.
+                    file.digest = Some(*blake3::hash(into).as_bytes());
+                }
+            }
         }
+        window.at = begin.saturating_add(extents.last().map_or(0, StreamExtent::end));
+        window.bytes(&NO_EXTENT.to_le_bytes());
+        if let Some((into, skipped)) = window.part(32) {
+            let digest = file.digest.map_or_else(|| self.digest(inode, extents), Ok)?;
+            into.copy_from_slice(&digest[skipped as usize..][..into.len()]);
+            file.digest = Some(digest);
+        }
+        Ok(file)
+    }
+
+    /// The digest of a file's data.
+    fn digest(&self, inode: &StoredInode, extents: &[StreamExtent]) -> Result<[u8; 32]> {
         let (mut hasher, mut buffer) = (blake3::Hasher::new(), vec![0; PIECE.min(inode.size) as usize]);
-        for (mut at, length) in self.extents(inode)? {
-            let end = at + length;
+        for StreamExtent { at, length, .. } in extents {
+            let (mut at, end) = (*at, at + length);
             while at < end {
                 let piece = &mut buffer[..(end - at).min(PIECE) as usize];
                 self.reader.read_at(inode, piece, at)?;
@@ -265,9 +312,7 @@ impl StoredLayer {
                 at += piece.len() as u64;
             }
         }
-        let digest = *hasher.finalize().as_bytes();
-        self.hashed = Some((number, digest));
-        Ok(digest)
+        Ok(*hasher.finalize().as_bytes())
     }
 
     fn bad(&self, why: &str) -> Error {
@@ -282,6 +327,11 @@ impl LayerStream for StoredLayer {
 }
 
 impl Window<'_> {
+    /// Where it ends.
+    fn end(&self) -> u64 {
+        self.from.saturating_add(self.into.len() as u64)
+    }
+
     /// Where in the window the next bytes of the stream belong, as many as are offered, and how many of them lie before it.
     fn part(&mut self, length: u64) -> Option<(&mut [u8], u64)> {
         let begin = self.at;

@@ -262,6 +262,34 @@ fn a_layer_comes_out_as_the_stream_that_it_was_made_of() {
 }
 
 #[test]
+fn a_file_of_very_many_pieces_is_read_in_a_time_that_grows_with_its_length() {
+    let (piece, count) = (pattern(4096, 3), 8192);
+    let pieces: Vec<(u64, &[u8])> = (0..count).map(|number| (number * 8192, &piece[..])).collect();
+    let mut stream = Stream::new();
+    stream.file("sparse", false, count * 8192, &pieces);
+    let (bytes, id) = stream.end();
+    let (_dir, store) = store();
+    send(&store, 7, id, &bytes).expect("taken");
+    let open = || StoredLayer::open(store.open_image(id).expect("open"), "test".into()).expect("a layer");
+    // Each looks up all pieces once.
+    let begun = Instant::now();
+    (0..100).for_each(|_| drop(open()));
+    let looked_up = begun.elapsed();
+    let (mut stored, begun) = (open(), Instant::now());
+    let mut all = vec![0; bytes.len()];
+    for (number, part) in all.chunks_mut(8000).enumerate() {
+        assert!(stored.read_at(part, (number * 8000) as u64));
+    }
+    let took = begun.elapsed();
+    assert!(all == bytes);
+    assert!(
+        took < looked_up,
+        "{took:?} for {} reads, {looked_up:?} for 100 times all pieces",
+        bytes.len() / 8000
+    );
+}
+
+#[test]
 fn what_is_not_as_it_was_sent_does_not_come_out_as_something_else() {
     // A piece that begins within a block: EROFS knows only the block.
     let mut stream = Stream::new();
