@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use skiff_output as output;
 use skiff_plan::{self as plan, BaseFacts, Facts, PlanOptions, RootOptions, base};
+use skiff_runtime::agent_relay::AgentRelay;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::join::Failed;
@@ -49,6 +50,8 @@ pub struct ReadyMounts {
     pub env: Vec<(String, String)>,
     /// As long as they are held, others keep out or nobody removes what is mounted.
     pub locks: Vec<OwnedFd>,
+    /// The ways to ssh agents, which end with the command.
+    pub agents: Vec<AgentRelay>,
 }
 
 /// Makes containers.

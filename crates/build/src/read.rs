@@ -19,12 +19,14 @@ use skiff_store::file::ImageFile;
 use skiff_store::index::{ImageName, Names};
 use skiff_user::context::UserContext;
 
-use crate::context::SourceTree;
+use crate::agents;
 use crate::context::ignore::IgnoreRules;
+use crate::context::{CopyOptions, SourceTree};
 use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::{self, Dockerfile, LONGEST};
-use crate::plan::{BaseImage, PlanLookup, PlannedSource, fault_of};
-use crate::remote::Downloads;
+use crate::git::{Git, Repository};
+use crate::plan::{BaseImage, CopyAction, PlanLookup, fault_of};
+use crate::remote::Remotes;
 use crate::transfer;
 
 /// Names that a Dockerfile or a definition has in its context.
@@ -48,8 +50,10 @@ pub struct Inputs {
     pub shown: String,
     /// What commands may have that ask for it, by its name.
     pub secrets: BTreeMap<String, String>,
-    /// Files of other servers.
-    pub downloads: Downloads,
+    /// Ssh agents that commands may have that ask for them, by their names.
+    pub agents: BTreeMap<String, PathBuf>,
+    /// What other servers have.
+    pub remotes: Remotes,
 }
 
 impl Inputs {
@@ -79,18 +83,20 @@ impl Inputs {
         };
         let dockerfile = dockerfile.map_err(|e| fault_of(&shown, &e))?;
         let secrets = secrets(&args.secrets)?;
-        let downloads = Downloads::default();
-        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, downloads })
+        let agents = agents::read(&args.agents)?;
+        let git = Git::new(agents.get(agents::DEFAULT).cloned());
+        let remotes = Remotes { git, ..Remotes::default() };
+        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, agents, remotes })
     }
 
     /// The files of the context.
-    pub fn tree(&self, mode: Option<u16>) -> SourceTree<'_> {
+    pub fn tree<'a>(&'a self, copy: CopyOptions<'a>) -> SourceTree<'a> {
         SourceTree {
             root: self.context.as_fd(),
             of: "context: ",
             rules: Some(&self.rules),
             is_roots: true,
-            mode,
+            copy,
         }
     }
 }
@@ -335,11 +341,16 @@ impl PlanLookup for Outside<'_> {
 
     fn remote(&mut self, address: &str) -> Result<String> {
         // Nothing is fetched only to be shown: it may be another file by then.
-        if self.is_for_show { Ok(String::new()) } else { self.inputs.downloads.digest(address) }
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.downloads.digest(address) }
     }
 
-    fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String> {
-        transfer::sum(self.inputs.tree(mode), sources)
+    fn commit(&mut self, repository: &Repository) -> Result<String> {
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.git.commit(repository) }
+    }
+
+    fn sum(&mut self, copy: &CopyAction) -> Result<String> {
+        let excluded = copy.excluded();
+        transfer::sum(self.inputs.tree(copy.options(&excluded)), &copy.sources)
     }
 }
 
@@ -380,7 +391,8 @@ mod tests {
             dockerfile: dockerfile::parse("FROM scratch").expect("a Dockerfile"),
             shown: String::new(),
             secrets: BTreeMap::new(),
-            downloads: Downloads::default(),
+            agents: BTreeMap::new(),
+            remotes: Remotes::default(),
         };
         let mut file = inputs.open_base(&path).expect("of the context");
         // Exchanged since its path was looked up.

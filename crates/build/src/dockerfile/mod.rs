@@ -10,6 +10,7 @@ mod mount;
 mod substitute;
 #[cfg(test)]
 mod tests;
+mod transfer;
 pub mod words;
 
 use std::collections::BTreeSet;

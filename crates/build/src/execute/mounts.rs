@@ -5,12 +5,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use skiff_oci::hash::sha256_hex;
+use skiff_plan::ssh_agent::VARIABLE;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, File, Mount, Source, Upper};
 use skiff_user::context::UserContext;
 
 use super::Builder;
+use crate::agents;
 use crate::container::{ReadyMounts, StageFiles};
 use crate::plan::{CopyAction, Key, MOUNTED, PlannedMount, PlannedMountKind};
 
@@ -48,6 +50,18 @@ impl Builder<'_> {
                     if !mount.target.is_empty() {
                         ready.mounts.push(shown(Source::Text(secret), true));
                     }
+                }
+                PlannedMountKind::Agent { id, is_required, mode, owner } => {
+                    let Some(agent) = agents::given(&self.inputs.agents, id, *is_required)? else { continue };
+                    let place = self.new_directory(&format!("agent.{number}"))?;
+                    let (socket, relay) =
+                        agents::lead(self.containers.context, agent, &place, *mode, *owner)?;
+                    ready.agents.push(relay);
+                    // Programs find the first.
+                    if !ready.env.iter().any(|(name, _)| name == VARIABLE) {
+                        ready.env.push((VARIABLE.into(), mount.target.clone()));
+                    }
+                    ready.mounts.push(shown(Source::Bind(socket), false));
                 }
                 PlannedMountKind::Script(text) => ready.mounts.push(script(&mount.target, text)),
             }
