@@ -131,7 +131,9 @@ impl Repository {
 fn scp_host(text: &str) -> Option<&str> {
     let (user, host) = text.split_once(':')?.0.split_once('@')?;
     let is_name = |name: &str| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        !name.is_empty()
+            && !name.starts_with('-')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
     };
     (is_name(user) && is_name(host)).then_some(host)
 }
@@ -259,6 +261,8 @@ mod tests {
             (".git", None),
             ("a@b", None),
             ("git@-oProxyCommand=x:y", None),
+            ("git@-x:y", None),
+            ("-x@example.com:y", None),
             ("https://example.com/foo.git", Some(("https://example.com/foo.git", None, ""))),
             ("https://example.com/foo.git#v1/2", Some(("https://example.com/foo.git", Some("v1/2"), ""))),
             ("https://example.com/a.git#b/c:d/e", Some(("https://example.com/a.git", Some("b/c"), "d/e"))),
@@ -277,7 +281,7 @@ mod tests {
             "http://example.com/foo.git",
             "https://example.com/foo.git?ref=v1",
             "ssh://-oProxyCommand=x/y",
-            "git@-x:y",
+            "ssh://git@-x/y",
             "git://example.com/a b",
             "https://example.com/a.git#-x",
             "https://example.com/a.git#a..b",

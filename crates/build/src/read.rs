@@ -30,7 +30,7 @@ use crate::remote::Remotes;
 use crate::transfer;
 
 /// Names that a Dockerfile or a definition has in its context.
-const NAMES: [&str; 4] = ["Dockerfile", "Containerfile", "Apptainer", "Singularity"];
+const NAMES: [&str; 5] = ["Dockerfile", "dockerfile", "Containerfile", "Apptainer", "Singularity"];
 /// The list of files that are left out.
 const IGNORED: &str = ".dockerignore";
 /// Standard input in the place of a file.

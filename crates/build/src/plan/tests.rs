@@ -90,6 +90,9 @@ fn arguments_and_variables_are_dockers() {
         ("FROM a\nENV A=\"x y\" B=a\\ b\nRUN x", vec![], "B", Some("a b")),
         ("FROM a\nARG TARGETOS\nRUN x", vec![], "TARGETOS", Some("linux")),
         ("FROM a\nRUN x", vec![], "TARGETOS", None),
+        ("FROM a\nARG TARGETSTAGE\nRUN x", vec![], "TARGETSTAGE", Some("default")),
+        ("FROM a AS Last\nARG TARGETSTAGE\nRUN x", vec![], "TARGETSTAGE", Some("last")),
+        ("FROM a AS last\nRUN x", vec![], "TARGETSTAGE", None),
         // A stage has the arguments of the one that it begins with.
         ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![], "V", Some("1")),
         ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![("V", "2")], "V", Some("2")),
