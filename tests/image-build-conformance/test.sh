@@ -30,7 +30,7 @@ passes() {
     shift
     sed "s|@BASE@|$base|g" >"$images_tmp/Dockerfile"
     names=$((names + 1))
-    ok as alice skiff build -q -t "case:$name" "$@" -f - ctx <"$images_tmp/Dockerfile"
+    ok as alice skiff build -q -t case:${name//[^a-z0-9]/-} "$@" -f - ctx <"$images_tmp/Dockerfile"
 }
 # refused NAME PART [OPTION...]: the same of one that is refused before anything is run, with these words.
 refused() {
@@ -38,7 +38,7 @@ refused() {
     shift 2
     sed "s|@BASE@|$base|g" >"$images_tmp/Dockerfile"
     names=$((names + 1))
-    fails 125 as alice skiff build -q -t "case:$name" "$@" -f - ctx <"$images_tmp/Dockerfile"
+    fails 125 as alice skiff build -q -t case:${name//[^a-z0-9]/-} "$@" -f - ctx <"$images_tmp/Dockerfile"
     has "$err" "$part" "$name"
 }
 
@@ -279,8 +279,9 @@ X
 ok as alice skiff inspect case:entrypoint
 equal "$(json "$out" "d['config']['config']['Entrypoint']")" "['/bin/sh', '-c', '[]random string']"
 passes shell <<'X'
-FROM @BASE@
+FROM @BASE@ AS below
 CMD ["test"]
+FROM below
 SHELL ["ls"]
 ENTRYPOINT my entrypoint
 X

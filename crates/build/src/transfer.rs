@@ -28,7 +28,7 @@ use skiff_tar::TarEntry;
 use crate::archive;
 use crate::context::mode::ModeChange;
 use crate::context::sink::{EntrySink, Naming, PIECE, PackedStream, Summed};
-use crate::context::{ChosenSource, Found, SourceTree};
+use crate::context::{ChosenSource, Found, MOST_LINKS, SourceTree};
 use crate::dockerfile::DirectoryCopy;
 use crate::plan::{CopyAction, PlannedSource};
 use crate::remote::Remotes;
@@ -293,16 +293,28 @@ fn make_place(action: &CopyAction, shape: Shape) -> Result<Place> {
 
 /// Makes a directory and those above it, as far as they are missing, in the root that this process is in. Gives those that it made.
 fn make_directories(path: &Path) -> Result<Vec<PathBuf>> {
+    make_below(path, MOST_LINKS)
+}
+
+fn make_below(path: &Path, links: usize) -> Result<Vec<PathBuf>> {
+    let about = || path.display().to_string();
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(vec![]),
         Ok(_) => {
             return Err(Fault::new(format!("{} is a file; a directory cannot replace it", path.display())));
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {}
-        Err(e) => return Err(e).context(|| path.display().to_string()),
+        Err(e) => return Err(e).context(about),
     }
-    let mut made = path.parent().map_or_else(|| Ok(vec![]), make_directories)?;
-    let about = || path.display().to_string();
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    // A link to what is not there yet: in the image it leads nowhere but there.
+    if let Ok(target) = std::fs::read_link(path) {
+        return match links.checked_sub(1) {
+            Some(left) => make_below(&parent.join(target), left),
+            None => Err(Fault::new(format!("{}: more than {MOST_LINKS} links on the way", path.display()))),
+        };
+    }
+    let mut made = make_below(parent, links)?;
     std::fs::DirBuilder::new().mode(0o755).create(path).context(about)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).context(about)?;
     made.push(path.to_owned());

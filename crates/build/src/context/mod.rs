@@ -24,7 +24,7 @@ use mode::ModeChange;
 use pattern::{Pattern, is_pattern};
 
 /// So many links are followed on a path, as in Linux.
-const MOST_LINKS: usize = 40;
+pub const MOST_LINKS: usize = 40;
 
 /// A directory with the files that are copied: the context, or the root of a stage or image.
 #[derive(Clone, Copy)]

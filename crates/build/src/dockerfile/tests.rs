@@ -223,6 +223,11 @@ fn what_is_kept_in_the_configuration() {
         (r#"VOLUME ["/a b"]"#, Instruction::Volume(vec!["/a b".into()])),
         ("SHELL [\"/bin/bash\", \"-c\"]", Instruction::Shell(vec!["/bin/bash".into(), "-c".into()])),
         ("ONBUILD RUN x", Instruction::Onbuild("RUN x".into())),
+        ("ONBUILD run <<E\nx\nE", Instruction::Onbuild("run <<E\nx\nE".into())),
+        (
+            "ONBUILD COPY <<-E <<F /d/\n\tx\n\tE\ny\nF",
+            Instruction::Onbuild("COPY <<-E <<F /d/\n\tx\nE\ny\nF".into()),
+        ),
         ("HEALTHCHECK NONE", Instruction::Healthcheck(Healthcheck::None)),
         (
             "HEALTHCHECK --interval=30s --retries=3 CMD a b",
@@ -242,6 +247,16 @@ fn what_is_kept_in_the_configuration() {
             ..RunInstruction::new(Command::Shell("a".into()))
         })]
     );
+}
+
+#[test]
+fn triggers_are_instructions_of_their_own() {
+    let read = |text: &str| parse_trigger(7, text).map(|step| step.instruction);
+    assert_eq!(read("RUN <<E\na\nE\n"), Ok(shell("a\n")));
+    assert_eq!(read(" run a \\\n b"), Ok(shell("a  b")));
+    for text in ["", "# a remark", "RUN a\nRUN b", "RUN <<E\na", "FROM a", "ONBUILD RUN a"] {
+        assert_eq!(parse_trigger(7, text).expect_err(text).line, 7, "{text:?}");
+    }
 }
 
 #[test]

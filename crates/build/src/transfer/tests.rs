@@ -106,4 +106,12 @@ fn directories_that_are_made_are_told_with_those_above_them() {
     assert!(make_directories(&second).expect("there").is_empty());
     fs::write(second.join("file"), "").expect("written");
     assert!(make_directories(&second.join("file/c")).is_err());
+    // Links to what is not there are followed.
+    for (target, link) in [("../b/new/deep", "a/link"), ("loop", "a/loop")] {
+        std::os::unix::fs::symlink(target, dir.path().join(link)).expect("linked");
+    }
+    fs::create_dir(dir.path().join("b")).expect("made");
+    make_directories(&dir.path().join("a/link/below")).expect("made");
+    assert!(dir.path().join("b/new/deep/below").is_dir());
+    assert!(make_directories(&dir.path().join("a/loop/x")).is_err());
 }
