@@ -138,8 +138,7 @@ X
     lacks "$out" buildkit "$user: the image has no trace of it"
     # It is no part of the key, and given by a path as well.
     ok as $user skiff build --ssh default=agent/socket -t agent ctx
-    has "$err" 'at $SSH_AUTH_SOCK'
-    has "$err" '(cached)'
+    lacks "$err" 'step 1/' "$user: the same agent by its path"
     equal "$(pgrep -u $user -f 'skiff build' || true)" '' "$user: a way to the agent stays"
     # A repository by ssh, on a node; without asking, and with the user's keys only where --ssh is given.
     ok with_agent skiff build --no-cache --ssh default -t by-ssh -f - ctx <<X
@@ -157,6 +156,18 @@ X
     kill "$agent"
     as $user rm -rf agent ctx hooks .gitconfig repo
 done
+
+# Programs inside an environment reach no agent by a path outside, and choose no program that runs there.
+ok as alice skiff env create dev
+as alice sh -c 'mkdir -p ctx fake; printf "#!/bin/sh\ntouch ~/fake/ran\n" >fake/git; chmod 755 fake/git'
+try as alice skiff env exec dev -- sh -c 'cd /home/alice && skiff build --ssh default=/run/agent -f - ctx </dev/null'
+[ $code != 0 ] || fail '--ssh inside'
+has "$err" 'not from inside an environment'
+try as alice skiff env exec dev -- sh -c "cd /home/alice && printf 'FROM $base\nADD $url#$(commit v1) /x\n' >ctx/Dockerfile && PATH=/home/alice/fake:\$PATH skiff build -q -t inside ctx"
+[ $code = 0 ] || fail "git from inside: $err"
+[ ! -e /home/alice/fake/ran ] || fail 'a program of a path inside was run outside'
+as alice skiff env rm dev
+as alice rm -rf fake ctx
 
 # Another owner of the socket is one of the user's subordinate ids: who it is may use it, and nobody else.
 eval "$(as alice sh -c 'mkdir -p -m 700 agent; ssh-agent -a $HOME/agent/socket' | grep -v ^echo)"

@@ -11,6 +11,7 @@ use skiff_runtime::agent_relay::{AgentRelay, Requests};
 use skiff_runtime::control::listen_at;
 use skiff_sandbox::command::own_variable;
 use skiff_sandbox::visit::as_root_of_ids;
+use skiff_spec::caller::FOR_CALLER;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Base;
 use skiff_user::context::UserContext;
@@ -24,9 +25,15 @@ const SOCKET: &str = "socket";
 /// Reads `ID[=SOCKET]`.
 ///
 /// # Errors
-/// There is no such agent.
+/// There is no such agent; or a program inside an environment asks, which may not be the user.
 pub fn read(texts: &[String]) -> Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
+    if let Some(text) = texts.first()
+        && std::env::var_os(FOR_CALLER).is_some()
+    {
+        return Err(Fault::new(format!("--ssh {text}: not from inside an environment"))
+            .hint("call skiff build outside: programs inside would reach every agent of yours by its path"));
+    }
     for text in texts {
         let (id, socket) = text.split_once('=').unwrap_or((text, ""));
         if id.is_empty() {

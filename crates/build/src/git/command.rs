@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
@@ -103,7 +102,8 @@ fn bare() -> Command {
     let mut command = Command::new("git");
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in PASSED {
-        if let Some(value) = own_variable(name.as_ref()) {
+        // Not those of whoever calls inside an environment: what is run here is the host's.
+        if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
     }
@@ -128,7 +128,8 @@ fn run(mut command: Command, repository: &Repository) -> Result<String> {
     let (out, errors) = (child.stdout.take(), child.stderr.take());
     let (said, complained) = std::thread::scope(|scope| {
         let complained = scope.spawn(|| read(errors, MOST_ERRORS));
-        (read(out, MOST), complained.join().unwrap_or_default())
+        let said = read(out, MOST);
+        (said, complained.join().unwrap_or_else(|_| String::new()))
     });
     let status = child.wait().context(about)?;
     if status.success() {

@@ -33,7 +33,7 @@ impl StagePlanner<'_, '_> {
         let repository = Repository::parse(&path).transpose()?;
         let is_file = ["https://", "http://"].iter().any(|begin| path.starts_with(begin));
         match (&repository, is_file, &transfer.checksum) {
-            (None, false, None) => return Ok(PlannedSource::Path(path)),
+            (None, false, None) => Ok(PlannedSource::Path(path)),
             (None, false, Some(_)) => {
                 refused("--checksum is for files of other servers and repositories", "leave it out")
             }
