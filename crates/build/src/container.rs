@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use skiff_output as output;
+use skiff_plan::ssh_agent::VARIABLE;
 use skiff_plan::{self as plan, BaseFacts, Facts, PlanOptions, RootOptions, base};
 use skiff_runtime::agent_relay::AgentRelay;
 use skiff_sandbox::command::CommandSpec;
@@ -52,6 +53,16 @@ pub struct ReadyMounts {
     pub locks: Vec<OwnedFd>,
     /// The ways to ssh agents, which end with the command.
     pub agents: Vec<AgentRelay>,
+}
+
+impl ReadyMounts {
+    /// Adds a way to an agent. Programs find the first.
+    pub fn add_agent(&mut self, relay: AgentRelay, target: &str) {
+        if self.agents.is_empty() {
+            self.env.push((VARIABLE.into(), target.into()));
+        }
+        self.agents.push(relay);
+    }
 }
 
 /// Makes containers.

@@ -57,11 +57,7 @@ impl Repository {
     pub fn parse(text: &str) -> Option<Result<Self>> {
         let (address, fragment) = text.split_once('#').unwrap_or((text, ""));
         let (path, query) = address.split_once('?').unwrap_or((address, ""));
-        let is_web = ["https://", "http://"].iter().any(|begin| path.starts_with(begin));
-        let is_repository = is_web && path.ends_with(".git")
-            || ["git://", "ssh://"].iter().any(|begin| path.starts_with(begin))
-            || !is_web && scp_host(path).is_some();
-        if !is_repository {
+        if !is_repository(path) {
             return None;
         }
         let refused = |what: &str, hint: &str| Some(Err(Fault::new(format!("{text}: {what}")).hint(hint)));
@@ -124,6 +120,14 @@ impl Repository {
             Some((scheme, Some((_, rest)))) => format!("{scheme}://{rest}"),
             _ => self.address.clone(),
         }
+    }
+}
+
+fn is_repository(path: &str) -> bool {
+    let begins = |schemes: [&str; 2]| schemes.iter().any(|scheme| path.starts_with(scheme));
+    match begins(["https://", "http://"]) {
+        true => path.ends_with(".git"),
+        false => begins(["git://", "ssh://"]) || scp_host(path).is_some(),
     }
 }
 

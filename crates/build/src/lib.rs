@@ -17,6 +17,7 @@ pub mod git;
 pub mod plan;
 mod read;
 mod remote;
+mod secrets;
 mod transfer;
 mod variables;
 

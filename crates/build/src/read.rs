@@ -27,7 +27,7 @@ use crate::dockerfile::{self, Dockerfile, LONGEST};
 use crate::git::{Git, Repository};
 use crate::plan::{BaseImage, CopyAction, PlanLookup, fault_of};
 use crate::remote::Remotes;
-use crate::transfer;
+use crate::{secrets, transfer};
 
 /// Names that a Dockerfile or a definition has in its context.
 const NAMES: [&str; 5] = ["Dockerfile", "dockerfile", "Containerfile", "Apptainer", "Singularity"];
@@ -82,7 +82,7 @@ impl Inputs {
             (rules(&context, file.as_deref())?, dockerfile::parse(&text))
         };
         let dockerfile = dockerfile.map_err(|e| fault_of(&shown, &e))?;
-        let secrets = secrets(&args.secrets)?;
+        let secrets = secrets::read(&args.secrets)?;
         let agents = agents::read(&args.agents)?;
         let git = Git::new(agents.get(agents::DEFAULT).cloned());
         let remotes = Remotes { git, ..Remotes::default() };
@@ -201,7 +201,7 @@ fn rules(context: &OwnedFd, file: Option<&Path>) -> Result<IgnoreRules> {
 }
 
 /// A small text file, if it is there. Nothing waits for whoever would write to a pipe.
-fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
+pub fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
     let shown = path.display().to_string();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(dir, path, flags, Mode::empty()) {
@@ -237,42 +237,6 @@ pub fn arguments(texts: &[String]) -> Result<BTreeMap<String, String>> {
         if let Some(value) = value {
             found.insert(name.to_owned(), value);
         }
-    }
-    Ok(found)
-}
-
-/// `id=NAME[,src=FILE]`, or `id=NAME,env=VARIABLE`.
-fn secrets(texts: &[String]) -> Result<BTreeMap<String, String>> {
-    const HINT: &str = "--secret id=NAME,src=FILE, or --secret id=NAME,env=VARIABLE";
-    let mut found = BTreeMap::new();
-    for text in texts {
-        let (mut id, mut file, mut variable) = (None, None, None);
-        for part in text.split(',') {
-            match part.split_once('=') {
-                Some(("id", value)) => id = Some(value),
-                Some(("src" | "source", value)) => file = Some(value),
-                Some(("env", value)) => variable = Some(value),
-                Some(("type", "file" | "env")) => {}
-                _ => return Err(Fault::new(format!("--secret {text}: {part:?}: not known")).hint(HINT)),
-            }
-        }
-        let id = id.filter(|id| !id.is_empty());
-        let id = id.ok_or_else(|| Fault::new(format!("--secret {text}: no id")).hint(HINT))?;
-        let value = match (variable, file) {
-            (Some(variable), None) => {
-                own_variable(variable.as_ref()).and_then(|value| value.into_string().ok()).ok_or_else(
-                    || Fault::new(format!("--secret {text}: the variable {variable} is not set")).hint(HINT),
-                )?
-            }
-            (None, file) => {
-                let file = Path::new(file.unwrap_or(id));
-                read_file(CWD, file)?.ok_or_else(|| {
-                    Fault::new(format!("--secret {text}: {}: no such file", file.display())).hint(HINT)
-                })?
-            }
-            (Some(_), Some(_)) => return Err(Fault::new(format!("--secret {text}: two sources")).hint(HINT)),
-        };
-        found.insert(id.to_owned(), value);
     }
     Ok(found)
 }

@@ -5,7 +5,6 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use skiff_oci::hash::sha256_hex;
-use skiff_plan::ssh_agent::VARIABLE;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, File, Mount, Source, Upper};
@@ -56,11 +55,7 @@ impl Builder<'_> {
                     let place = self.new_directory(&format!("agent.{number}"))?;
                     let (socket, relay) =
                         agents::lead(self.containers.context, agent, &place, *mode, *owner)?;
-                    ready.agents.push(relay);
-                    // Programs find the first.
-                    if !ready.env.iter().any(|(name, _)| name == VARIABLE) {
-                        ready.env.push((VARIABLE.into(), mount.target.clone()));
-                    }
+                    ready.add_agent(relay, &mount.target);
                     ready.mounts.push(shown(Source::Bind(socket), false));
                 }
                 PlannedMountKind::Script(text) => ready.mounts.push(script(&mount.target, text)),
