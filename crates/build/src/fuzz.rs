@@ -9,7 +9,7 @@ use crate::context::mode::ModeChange;
 use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::words::expand;
 use crate::dockerfile::{Instruction, parse, parse_trigger};
-use crate::git::Repository;
+use crate::git::GitSource;
 
 /// A Dockerfile.
 pub fn dockerfile(bytes: &[u8]) -> bool {
@@ -21,7 +21,7 @@ pub fn dockerfile(bytes: &[u8]) -> bool {
     match expand(&text, '\\', &|name| Some(name.to_owned())) {
         Ok(_) | Err(_) => {}
     }
-    if let Some(Ok(repository)) = Repository::parse(&text) {
+    if let Some(Ok(repository)) = GitSource::parse(&text) {
         assert!(!repository.shown().starts_with('-'));
     }
     if let Some(change) = ModeChange::parse(&text) {

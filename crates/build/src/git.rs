@@ -19,7 +19,7 @@ const COMMIT: [usize; 2] = [40, 64];
 
 /// What is wanted of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Repository {
+pub struct GitSource {
     /// Where it is, as git takes it.
     address: String,
     /// A branch, tag or commit; the server's own choice if none is named. The commit that it means is what counts.
@@ -48,7 +48,7 @@ impl Transport {
     }
 }
 
-impl Repository {
+impl GitSource {
     /// Reads `ADDRESS[#REFERENCE[:DIRECTORY]]`; nothing if that is another source.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Git {
     ///
     /// # Errors
     /// The server does not answer, or does not have it.
-    pub fn commit(&self, repository: &Repository) -> Result<String> {
+    pub fn commit(&self, repository: &GitSource) -> Result<String> {
         if let Some(commit) = repository.commit() {
             return Ok(commit.into());
         }
@@ -202,7 +202,7 @@ impl Git {
     /// As [`Git::commit`]; or the reference does not mean that commit, or has no such directory.
     pub fn clone_to(
         &self,
-        repository: &Repository,
+        repository: &GitSource,
         commit: &str,
         keeps_git: bool,
         place: &Path,
@@ -275,7 +275,7 @@ mod tests {
             ("ssh://git@example.com:22/foo", Some(("ssh://git@example.com:22/foo", None, ""))),
             ("git@example.com:moby/buildkit.git", Some(("git@example.com:moby/buildkit.git", None, ""))),
         ] {
-            let found = Repository::parse(text).map(|found| found.unwrap_or_else(|e| panic!("{text}: {e}")));
+            let found = GitSource::parse(text).map(|found| found.unwrap_or_else(|e| panic!("{text}: {e}")));
             let found = found
                 .as_ref()
                 .map(|found| (&*found.address, found.reference.as_deref(), &*found.subdirectory));
@@ -292,7 +292,7 @@ mod tests {
             "https://example.com/a.git#a:../b",
             "https://example.com/a.git#v1^{}",
         ] {
-            assert!(Repository::parse(text).is_some_and(|read| read.is_err()), "{text}");
+            assert!(GitSource::parse(text).is_some_and(|read| read.is_err()), "{text}");
         }
     }
 
@@ -304,7 +304,7 @@ mod tests {
             ("ssh://git@x.example/a", "ssh://x.example/a", Transport::Ssh),
             ("git://x.example/a", "git://x.example/a", Transport::Git),
         ] {
-            let read = Repository::parse(text).expect("a repository").expect("a good one");
+            let read = GitSource::parse(text).expect("a repository").expect("a good one");
             assert_eq!((&*read.shown(), read.transport()), (shown, transport), "{text}");
         }
     }

@@ -18,6 +18,7 @@ pub mod plan;
 mod read;
 mod remote;
 mod secrets;
+mod text_file;
 mod transfer;
 mod variables;
 

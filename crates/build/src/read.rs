@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -23,10 +22,11 @@ use crate::agents;
 use crate::context::ignore::IgnoreRules;
 use crate::context::{CopyOptions, SourceTree};
 use crate::definition::{self, DefinitionOptions};
-use crate::dockerfile::{self, Dockerfile, LONGEST};
-use crate::git::{Git, Repository};
+use crate::dockerfile::{self, Dockerfile};
+use crate::git::{Git, GitSource};
 use crate::plan::{BaseImage, CopyAction, PlanLookup, fault_of};
 use crate::remote::Remotes;
+use crate::text_file::{read_all, read_file};
 use crate::{secrets, transfer};
 
 /// Names that a Dockerfile or a definition has in its context.
@@ -200,29 +200,6 @@ fn rules(context: &OwnedFd, file: Option<&Path>) -> Result<IgnoreRules> {
         .unwrap_or_default())
 }
 
-/// A small text file, if it is there. Nothing waits for whoever would write to a pipe.
-pub fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
-    let shown = path.display().to_string();
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat(dir, path, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        file => File::from(file.context(|| shown.clone())?),
-    };
-    match file.metadata().context(|| shown.clone())?.is_file() {
-        true => read_all(file, &shown).map(Some),
-        false => Err(Fault::new(format!("{shown}: not a file"))),
-    }
-}
-
-fn read_all(from: impl Read, shown: &str) -> Result<String> {
-    let mut bytes = vec![];
-    from.take(LONGEST as u64 + 1).read_to_end(&mut bytes).context(|| shown.to_owned())?;
-    if bytes.len() > LONGEST {
-        return Err(Fault::new(format!("{shown}: longer than {LONGEST} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|_| Fault::new(format!("{shown}: not a text in UTF-8")))
-}
-
 /// `NAME=VALUE`, or `NAME` for the value that a variable has here.
 pub fn arguments(texts: &[String]) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
@@ -308,7 +285,7 @@ impl PlanLookup for Outside<'_> {
         if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.downloads.digest(address) }
     }
 
-    fn commit(&mut self, repository: &Repository) -> Result<String> {
+    fn commit(&mut self, repository: &GitSource) -> Result<String> {
         if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.git.commit(repository) }
     }
 
@@ -334,6 +311,8 @@ fn with_tag(reference: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use rustix::fs::CWD;
 use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Fault, Result};
 
-use crate::read::read_file;
+use crate::text_file::read_file;
 
 /// `id=NAME[,src=FILE]`, or `id=NAME,env=VARIABLE`.
 ///

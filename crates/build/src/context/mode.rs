@@ -9,12 +9,12 @@ pub enum ModeChange {
     /// These bits, whatever there was.
     Bits(u16),
     /// Changes, one after the other.
-    Symbolic(Vec<Change>),
+    Symbolic(Vec<ModeClause>),
 }
 
 /// `u+x`, `go=rX`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct ModeClause {
     /// Of `u`, `g` and `o` those that are meant.
     classes: Vec<char>,
     /// `+`, `-` or `=`.
@@ -35,7 +35,7 @@ impl ModeChange {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
             return u16::from_str_radix(text, 8).ok().filter(|bits| *bits <= MOST).map(Self::Bits);
         }
-        let changes: Option<Vec<Vec<Change>>> = text.split(',').map(changes).collect();
+        let changes: Option<Vec<Vec<ModeClause>>> = text.split(',').map(changes).collect();
         changes.map(|changes| Self::Symbolic(changes.concat()))
     }
 
@@ -52,7 +52,7 @@ impl ModeChange {
 }
 
 /// `CLASSES OPERATOR BITS [OPERATOR BITS ...]`. As in BuildKit no umask counts where no class is named.
-fn changes(text: &str) -> Option<Vec<Change>> {
+fn changes(text: &str) -> Option<Vec<ModeClause>> {
     let end = text.find(['+', '-', '='])?;
     let (named, mut rest) = text.split_at(end);
     if named.contains(|c| !matches!(c, 'u' | 'g' | 'o' | 'a')) {
@@ -70,7 +70,7 @@ fn changes(text: &str) -> Option<Vec<Change>> {
         if !is_copy && bits.iter().any(|bit| !matches!(bit, 'r' | 'w' | 'x' | 'X' | 's' | 't')) {
             return None;
         }
-        found.push(Change { classes: classes.clone(), operator, bits });
+        found.push(ModeClause { classes: classes.clone(), operator, bits });
     }
     Some(found)
 }
@@ -83,7 +83,7 @@ fn shift(class: char) -> u16 {
     }
 }
 
-impl Change {
+impl ModeClause {
     fn apply(&self, mode: u16, is_directory: bool) -> u16 {
         let (mut named, mut all) = (0, 0);
         for class in &self.classes {

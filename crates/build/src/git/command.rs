@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use super::{Git, Repository, Transport};
+use super::{Git, GitSource, Transport};
 
 /// What of the user's variables git gets: where programs are, how servers are reached, and whose certificates count.
 const PASSED: [&str; 11] = [
@@ -44,17 +44,17 @@ const MOST_ERRORS: u64 = 64 << 10;
 
 impl Git {
     /// Which of these names the server has, with their commits.
-    pub(super) fn list(&self, repository: &Repository, names: &[String]) -> Result<BTreeMap<String, String>> {
+    pub(super) fn list(&self, repository: &GitSource, names: &[String]) -> Result<BTreeMap<String, String>> {
         let mut command = self.for_server(repository)?;
         command.args(["ls-remote", "-q", "--", &repository.address]).args(names);
         let listed = run(command, repository)?;
         let line =
             |line: &str| line.split_once('\t').map(|(commit, name)| (name.to_owned(), commit.to_owned()));
-        Ok(listed.lines().filter_map(line).filter(|(_, commit)| Repository::is_commit(commit)).collect())
+        Ok(listed.lines().filter_map(line).filter(|(_, commit)| GitSource::is_commit(commit)).collect())
     }
 
     /// Fetches a commit, and writes its files.
-    pub(super) fn fetch(&self, repository: &Repository, commit: &str, place: &Path) -> Result<()> {
+    pub(super) fn fetch(&self, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
         let in_place = |mut command: Command| {
             command.arg("-C").arg(place);
             command
@@ -76,7 +76,7 @@ impl Git {
     }
 
     /// A call that reaches the server, by the address's own transport only.
-    fn for_server(&self, repository: &Repository) -> Result<Command> {
+    fn for_server(&self, repository: &GitSource) -> Result<Command> {
         let mut command = bare();
         command.env("GIT_ALLOW_PROTOCOL", repository.transport().name());
         if repository.transport() == Transport::Ssh {
@@ -118,7 +118,7 @@ fn bare() -> Command {
 }
 
 /// What it says on its standard output.
-fn run(mut command: Command, repository: &Repository) -> Result<String> {
+fn run(mut command: Command, repository: &GitSource) -> Result<String> {
     let about = || format!("{}: git", repository.shown());
     let mut child = command.spawn().map_err(|e| match e.kind() {
         ErrorKind::NotFound => Fault::new(format!("{}: git is not on this host", repository.shown()))

@@ -8,7 +8,7 @@ use crate::context::CopyOptions;
 use crate::context::ignore::IgnoreRules;
 use crate::context::mode::ModeChange;
 use crate::dockerfile::DirectoryCopy;
-use crate::git::Repository;
+use crate::git::GitSource;
 
 /// What a step does to files.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -191,7 +191,7 @@ pub enum PlannedSource {
     /// The files of a git repository.
     Repository {
         /// Where it is, and what of it is wanted.
-        repository: Repository,
+        repository: GitSource,
         /// Which commit that is.
         commit: String,
         /// Whether `.git` comes with it.

@@ -20,7 +20,7 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::image::ImageId;
 
 use crate::dockerfile::{Dockerfile, DockerfileError, StageFrom};
-use crate::git::Repository;
+use crate::git::GitSource;
 pub use action::{Action, CopyAction, CopyFrom, PlannedMount, PlannedMountKind, PlannedSource, RunAction};
 use arguments::Arguments;
 pub use run::MOUNTED;
@@ -60,7 +60,7 @@ pub trait PlanLookup {
     ///
     /// # Errors
     /// It cannot be had.
-    fn commit(&mut self, repository: &Repository) -> Result<String>;
+    fn commit(&mut self, repository: &GitSource) -> Result<String>;
 
     /// The sum of the files of the context that are copied.
     ///

@@ -6,7 +6,7 @@ use super::PlannedSource;
 use super::stage::StagePlanner;
 use crate::dockerfile::words::expand_text;
 use crate::dockerfile::{CopyInstruction, CopySource};
-use crate::git::Repository;
+use crate::git::GitSource;
 use crate::remote::{checksum, name_of};
 
 impl StagePlanner<'_, '_> {
@@ -30,7 +30,7 @@ impl StagePlanner<'_, '_> {
 
     fn path(&mut self, path: String, transfer: &CopyInstruction) -> Result<PlannedSource> {
         let refused = |what: &str, hint: &str| Err(Fault::new(format!("{path}: {what}")).hint(hint));
-        let repository = Repository::parse(&path).transpose()?;
+        let repository = GitSource::parse(&path).transpose()?;
         let is_file = ["https://", "http://"].iter().any(|begin| path.starts_with(begin));
         match (&repository, is_file, &transfer.checksum) {
             (None, false, None) => Ok(PlannedSource::Path(path)),
@@ -61,7 +61,7 @@ impl StagePlanner<'_, '_> {
         Ok(PlannedSource::Remote { address: path, name, digest, unpacks: transfer.unpack == Some(true) })
     }
 
-    fn repository(&mut self, repository: &Repository, transfer: &CopyInstruction) -> Result<PlannedSource> {
+    fn repository(&mut self, repository: &GitSource, transfer: &CopyInstruction) -> Result<PlannedSource> {
         let checksum = transfer.checksum.as_deref().map(|word| self.word(word)).transpose()?;
         if let Some(checksum) = &checksum
             && !is_hex(checksum)
@@ -69,7 +69,7 @@ impl StagePlanner<'_, '_> {
             return Err(Fault::new(format!("--checksum={checksum}: not a commit"))
                 .hint("git rev-parse REFERENCE says it, in hexadecimal digits"));
         }
-        let whole = checksum.as_deref().filter(|checksum| Repository::is_commit(checksum));
+        let whole = checksum.as_deref().filter(|checksum| GitSource::is_commit(checksum));
         if !repository.is_private_on_the_way() && whole.or(repository.commit()).is_none() {
             return Err(Fault::new(format!(
                 "{}: by git:// anybody on the way could change it",

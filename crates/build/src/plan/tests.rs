@@ -31,7 +31,7 @@ impl PlanLookup for MadeUp {
         Ok(format!("sha256:{}", self.sum))
     }
 
-    fn commit(&mut self, repository: &Repository) -> Result<String> {
+    fn commit(&mut self, repository: &GitSource) -> Result<String> {
         self.asked.push(repository.shown());
         Ok("c0ffee".repeat(7)[..40].into())
     }
