@@ -266,7 +266,7 @@ $line"
         has "$err" 'standard input:2: ' "$user: $line"
         has "$err" "$part" "$user: $line"
     done <<'X'
-RUN --mount=type=ssh git clone x|--mount=type=ssh
+RUN --mount=type=ssh,source=x git clone x|source: not supported
 COPY https://example.org/x /|files from other hosts
 ADD http://example.org/x /|by http anybody
 COPY nosuch /|context: nosuch: no such file

@@ -20,7 +20,9 @@ pub fn take(tree: SourceTree<'_>, chosen: &mut Vec<ChosenSource<'_>>) -> Result<
     let mut rest = vec![];
     for one in chosen.drain(..) {
         let archive = match &one {
-            ChosenSource::Path(found) if !found.is_directory => plain(tree, found)?,
+            ChosenSource::Path(found) if !found.is_directory && !tree.is_excluded(&found.name) => {
+                of_tree(tree, found)?
+            }
             _ => None,
         };
         match archive {
@@ -32,10 +34,17 @@ pub fn take(tree: SourceTree<'_>, chosen: &mut Vec<ChosenSource<'_>>) -> Result<
     Ok(archives)
 }
 
-fn plain(tree: SourceTree<'_>, found: &Found) -> Result<Option<File>> {
+fn of_tree(tree: SourceTree<'_>, found: &Found) -> Result<Option<File>> {
     let shown = tree.shown(&found.path);
     let file = tree.open(&found.path, OFlags::RDONLY | OFlags::NONBLOCK).context(|| shown.clone())?;
-    let file = File::from(file);
+    plain(File::from(file), shown)
+}
+
+/// The plain archive that a file is, if it is one.
+///
+/// # Errors
+/// It cannot be read.
+pub fn plain(file: File, shown: String) -> Result<Option<File>> {
     if !file.metadata().context(|| shown.clone())?.is_file() {
         return Ok(None);
     }

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use skiff_output as output;
+use skiff_plan::ssh_agent::VARIABLE;
 use skiff_plan::{self as plan, BaseFacts, Facts, PlanOptions, RootOptions, base};
+use skiff_runtime::agent_relay::AgentRelay;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::join::Failed;
@@ -49,6 +51,18 @@ pub struct ReadyMounts {
     pub env: Vec<(String, String)>,
     /// As long as they are held, others keep out or nobody removes what is mounted.
     pub locks: Vec<OwnedFd>,
+    /// The ways to ssh agents, which end with the command.
+    pub agents: Vec<AgentRelay>,
+}
+
+impl ReadyMounts {
+    /// Adds a way to an agent. Programs find the first.
+    pub fn add_agent(&mut self, relay: AgentRelay, target: &str) {
+        if self.agents.is_empty() {
+            self.env.push((VARIABLE.into(), target.into()));
+        }
+        self.agents.push(relay);
+    }
 }
 
 /// Makes containers.

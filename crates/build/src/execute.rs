@@ -4,6 +4,7 @@ mod mounts;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -44,6 +45,8 @@ use crate::{transfer, variables};
 const STEP: &str = "step";
 const PLACES: &str = "places";
 const SOURCE: &str = "source";
+/// The name of a repository's files on their way.
+const CLONE: &str = "clone";
 
 /// Does what is not done yet; the image is called by all `names`.
 pub fn carry_out(
@@ -232,6 +235,16 @@ impl Builder<'_> {
         self.work.upper(name)
     }
 
+    /// An empty directory that is the user's alone.
+    fn new_directory(&self, name: &str) -> Result<PathBuf> {
+        let path = self.work_path(name);
+        if path.exists() {
+            skiff_user::dirs::delete(self.containers.context, path.clone())?;
+        }
+        std::fs::DirBuilder::new().mode(0o700).create(&path).context(|| path.display().to_string())?;
+        Ok(path)
+    }
+
     fn work_path(&self, name: &str) -> PathBuf {
         self.work.path().join(name)
     }
@@ -271,8 +284,9 @@ impl Builder<'_> {
         let target = self.containers.bare(files, upper)?;
         let copied = match copy.from {
             CopyFrom::Context => {
-                let (tree, downloads) = (self.inputs.tree(copy.mode), &self.inputs.downloads);
-                transfer::from_context(tree, downloads, copy, target.init.pidfd.as_fd())
+                let excluded = copy.excluded();
+                let (tree, clone) = (self.inputs.tree(copy.options(&excluded)), self.work_path(CLONE));
+                transfer::from_context(tree, (&self.inputs.remotes, &clone), copy, target.init.pidfd.as_fd())
             }
             CopyFrom::Stage(at) => self.copy_from(&self.files[at], copy, target.init.pidfd.as_fd()),
             CopyFrom::Image(id) => self.copy_from(

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::context::ignore::IgnoreRules;
+use crate::context::mode::ModeChange;
 use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::words::expand;
 use crate::dockerfile::{Instruction, parse, parse_trigger};
+use crate::git::GitSource;
 
 /// A Dockerfile.
 pub fn dockerfile(bytes: &[u8]) -> bool {
@@ -18,6 +20,12 @@ pub fn dockerfile(bytes: &[u8]) -> bool {
     }
     match expand(&text, '\\', &|name| Some(name.to_owned())) {
         Ok(_) | Err(_) => {}
+    }
+    if let Some(Ok(repository)) = GitSource::parse(&text) {
+        assert!(!repository.shown().starts_with('-'));
+    }
+    if let Some(change) = ModeChange::parse(&text) {
+        assert!(change.apply(0o644, false) <= 0o7777);
     }
     let lines = text.lines().count().max(1);
     match parse(&text) {
@@ -103,6 +111,11 @@ mod tests {
             "--from=b",
             "--mount=type=x",
             "--interval=1h",
+            "--parents",
+            "--exclude=!x",
+            "--mount=type=ssh,id=",
+            "git@x:y#z:",
+            "u+rwX,g=u",
             "[\"a\", \"b\"]",
             "'",
             "\"",

@@ -4,6 +4,7 @@
 //! the step before. Then it is carried out (`execute`): a step that the cache has is not done again; another one works in a container over the
 //! layers of those before, and its changes are a layer. At the end all layers become one image file, as `skiff commit` makes it.
 
+mod agents;
 mod archive;
 mod cache;
 mod container;
@@ -12,9 +13,12 @@ pub mod definition;
 pub mod dockerfile;
 mod execute;
 pub mod fuzz;
+pub mod git;
 pub mod plan;
 mod read;
 mod remote;
+mod secrets;
+mod text_file;
 mod transfer;
 mod variables;
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -19,16 +18,19 @@ use skiff_store::file::ImageFile;
 use skiff_store::index::{ImageName, Names};
 use skiff_user::context::UserContext;
 
-use crate::context::SourceTree;
+use crate::agents;
 use crate::context::ignore::IgnoreRules;
+use crate::context::{CopyOptions, SourceTree};
 use crate::definition::{self, DefinitionOptions};
-use crate::dockerfile::{self, Dockerfile, LONGEST};
-use crate::plan::{BaseImage, PlanLookup, PlannedSource, fault_of};
-use crate::remote::Downloads;
-use crate::transfer;
+use crate::dockerfile::{self, Dockerfile};
+use crate::git::{Git, GitSource};
+use crate::plan::{BaseImage, CopyAction, PlanLookup, fault_of};
+use crate::remote::Remotes;
+use crate::text_file::{read_all, read_file};
+use crate::{secrets, transfer};
 
 /// Names that a Dockerfile or a definition has in its context.
-const NAMES: [&str; 4] = ["Dockerfile", "Containerfile", "Apptainer", "Singularity"];
+const NAMES: [&str; 5] = ["Dockerfile", "dockerfile", "Containerfile", "Apptainer", "Singularity"];
 /// The list of files that are left out.
 const IGNORED: &str = ".dockerignore";
 /// Standard input in the place of a file.
@@ -48,8 +50,10 @@ pub struct Inputs {
     pub shown: String,
     /// What commands may have that ask for it, by its name.
     pub secrets: BTreeMap<String, String>,
-    /// Files of other servers.
-    pub downloads: Downloads,
+    /// Ssh agents that commands may have that ask for them, by their names.
+    pub agents: BTreeMap<String, PathBuf>,
+    /// What other servers have.
+    pub remotes: Remotes,
 }
 
 impl Inputs {
@@ -78,19 +82,21 @@ impl Inputs {
             (rules(&context, file.as_deref())?, dockerfile::parse(&text))
         };
         let dockerfile = dockerfile.map_err(|e| fault_of(&shown, &e))?;
-        let secrets = secrets(&args.secrets)?;
-        let downloads = Downloads::default();
-        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, downloads })
+        let secrets = secrets::read(&args.secrets)?;
+        let agents = agents::read(&args.agents)?;
+        let git = Git::new(agents.get(agents::DEFAULT).cloned());
+        let remotes = Remotes { git, ..Remotes::default() };
+        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, agents, remotes })
     }
 
     /// The files of the context.
-    pub fn tree(&self, mode: Option<u16>) -> SourceTree<'_> {
+    pub fn tree<'a>(&'a self, copy: CopyOptions<'a>) -> SourceTree<'a> {
         SourceTree {
             root: self.context.as_fd(),
             of: "context: ",
             rules: Some(&self.rules),
             is_roots: true,
-            mode,
+            copy,
         }
     }
 }
@@ -194,29 +200,6 @@ fn rules(context: &OwnedFd, file: Option<&Path>) -> Result<IgnoreRules> {
         .unwrap_or_default())
 }
 
-/// A small text file, if it is there. Nothing waits for whoever would write to a pipe.
-fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
-    let shown = path.display().to_string();
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat(dir, path, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        file => File::from(file.context(|| shown.clone())?),
-    };
-    match file.metadata().context(|| shown.clone())?.is_file() {
-        true => read_all(file, &shown).map(Some),
-        false => Err(Fault::new(format!("{shown}: not a file"))),
-    }
-}
-
-fn read_all(from: impl Read, shown: &str) -> Result<String> {
-    let mut bytes = vec![];
-    from.take(LONGEST as u64 + 1).read_to_end(&mut bytes).context(|| shown.to_owned())?;
-    if bytes.len() > LONGEST {
-        return Err(Fault::new(format!("{shown}: longer than {LONGEST} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|_| Fault::new(format!("{shown}: not a text in UTF-8")))
-}
-
 /// `NAME=VALUE`, or `NAME` for the value that a variable has here.
 pub fn arguments(texts: &[String]) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
@@ -231,42 +214,6 @@ pub fn arguments(texts: &[String]) -> Result<BTreeMap<String, String>> {
         if let Some(value) = value {
             found.insert(name.to_owned(), value);
         }
-    }
-    Ok(found)
-}
-
-/// `id=NAME[,src=FILE]`, or `id=NAME,env=VARIABLE`.
-fn secrets(texts: &[String]) -> Result<BTreeMap<String, String>> {
-    const HINT: &str = "--secret id=NAME,src=FILE, or --secret id=NAME,env=VARIABLE";
-    let mut found = BTreeMap::new();
-    for text in texts {
-        let (mut id, mut file, mut variable) = (None, None, None);
-        for part in text.split(',') {
-            match part.split_once('=') {
-                Some(("id", value)) => id = Some(value),
-                Some(("src" | "source", value)) => file = Some(value),
-                Some(("env", value)) => variable = Some(value),
-                Some(("type", "file" | "env")) => {}
-                _ => return Err(Fault::new(format!("--secret {text}: {part:?}: not known")).hint(HINT)),
-            }
-        }
-        let id = id.filter(|id| !id.is_empty());
-        let id = id.ok_or_else(|| Fault::new(format!("--secret {text}: no id")).hint(HINT))?;
-        let value = match (variable, file) {
-            (Some(variable), None) => {
-                own_variable(variable.as_ref()).and_then(|value| value.into_string().ok()).ok_or_else(
-                    || Fault::new(format!("--secret {text}: the variable {variable} is not set")).hint(HINT),
-                )?
-            }
-            (None, file) => {
-                let file = Path::new(file.unwrap_or(id));
-                read_file(CWD, file)?.ok_or_else(|| {
-                    Fault::new(format!("--secret {text}: {}: no such file", file.display())).hint(HINT)
-                })?
-            }
-            (Some(_), Some(_)) => return Err(Fault::new(format!("--secret {text}: two sources")).hint(HINT)),
-        };
-        found.insert(id.to_owned(), value);
     }
     Ok(found)
 }
@@ -335,11 +282,16 @@ impl PlanLookup for Outside<'_> {
 
     fn remote(&mut self, address: &str) -> Result<String> {
         // Nothing is fetched only to be shown: it may be another file by then.
-        if self.is_for_show { Ok(String::new()) } else { self.inputs.downloads.digest(address) }
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.downloads.digest(address) }
     }
 
-    fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String> {
-        transfer::sum(self.inputs.tree(mode), sources)
+    fn commit(&mut self, repository: &GitSource) -> Result<String> {
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.git.commit(repository) }
+    }
+
+    fn sum(&mut self, copy: &CopyAction) -> Result<String> {
+        let excluded = copy.excluded();
+        transfer::sum(self.inputs.tree(copy.options(&excluded)), &copy.sources)
     }
 }
 
@@ -359,6 +311,8 @@ fn with_tag(reference: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -380,7 +334,8 @@ mod tests {
             dockerfile: dockerfile::parse("FROM scratch").expect("a Dockerfile"),
             shown: String::new(),
             secrets: BTreeMap::new(),
-            downloads: Downloads::default(),
+            agents: BTreeMap::new(),
+            remotes: Remotes::default(),
         };
         let mut file = inputs.open_base(&path).expect("of the context");
         // Exchanged since its path was looked up.

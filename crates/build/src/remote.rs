@@ -1,4 +1,4 @@
-//! Files of other servers that ADD names, each fetched once for a build.
+//! Files of other servers that ADD names, each fetched once for a build; and repositories beside them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,6 +10,17 @@ use skiff_oci::digest::Digest;
 use skiff_registry::{ClientSettings, download};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_store::ours;
+
+use crate::git::Git;
+
+/// What a build has of other servers.
+#[derive(Default)]
+pub struct Remotes {
+    /// Files.
+    pub downloads: Downloads,
+    /// Repositories.
+    pub git: Git,
+}
 
 /// What has been fetched.
 #[derive(Default)]

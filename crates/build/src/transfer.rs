@@ -3,11 +3,13 @@
 //! Where they go, a process in that root looks and makes directories; and in that root they are unpacked. So no link there leads anything out.
 
 mod owner;
+mod remote;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Read as _, Seek as _};
+use std::io::{BufWriter, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
@@ -24,14 +26,15 @@ use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
 
 use crate::archive;
-use crate::context::sink::{EntrySink, Naming, PackedStream, Summed};
-use crate::context::{ChosenSource, Found, SourceTree};
+use crate::context::mode::ModeChange;
+use crate::context::sink::{EntrySink, Naming, PIECE, PackedStream, Summed};
+use crate::context::{ChosenSource, Found, MOST_LINKS, SourceTree};
 use crate::dockerfile::DirectoryCopy;
 use crate::plan::{CopyAction, PlannedSource};
-use crate::remote::Downloads;
+use crate::remote::Remotes;
 
-/// What is read and written at once.
-const PIECE: usize = 256 << 10;
+/// Permission bits of a here-document.
+const TEXT_MODE: u16 = 0o644;
 
 /// The sum of files of a context.
 pub fn sum(tree: SourceTree<'_>, sources: &[PlannedSource]) -> Result<String> {
@@ -51,10 +54,10 @@ fn choose(
             PlannedSource::Path(path) => chosen.extend(select(path)?.into_iter().map(ChosenSource::Path)),
             PlannedSource::Text { name, content } => chosen.push(ChosenSource::Text { name, content }),
             // They come apart, and have no sum here.
-            PlannedSource::Remote { .. } => {}
+            PlannedSource::Remote { .. } | PlannedSource::Repository { .. } => {}
         }
     }
-    match chosen.is_empty() {
+    match chosen.is_empty() && !sources.iter().all(PlannedSource::is_remote) {
         true => Err(Fault::new("no file matches").hint("at least one source must match a file")),
         false => Ok(chosen),
     }
@@ -71,6 +74,7 @@ enum Shape {
 impl Shape {
     fn of(chosen: &[ChosenSource<'_>]) -> Self {
         match chosen {
+            [ChosenSource::Path(found)] if found.keeps_path => Self::Several,
             [ChosenSource::Path(found)] if found.is_directory => Self::Directory,
             [_] => Self::File,
             _ => Self::Several,
@@ -79,25 +83,31 @@ impl Shape {
 }
 
 fn emit(tree: SourceTree<'_>, chosen: &[ChosenSource<'_>], sink: &mut dyn EntrySink) -> Result<()> {
+    let mut parents = BTreeSet::new();
     for one in chosen {
         match one {
+            ChosenSource::Path(found) if found.keeps_path => {
+                sink.source(&found.name, found.is_directory)?;
+                tree.emit_with_path(found, &mut parents, sink)?;
+            }
             ChosenSource::Path(found) => {
                 sink.source(&found.name, found.is_directory)?;
                 tree.emit(found, if found.is_directory { b"" } else { &found.name }, sink)?;
             }
             ChosenSource::Text { name, content } => {
                 sink.source(name.as_bytes(), false)?;
-                emit_text(name, content, tree.mode, sink)?;
+                emit_text(name, content, tree.copy.mode, sink)?;
             }
         }
     }
     Ok(())
 }
 
-fn emit_text(name: &str, content: &str, mode: Option<u16>, sink: &mut dyn EntrySink) -> Result<()> {
+fn emit_text(name: &str, content: &str, mode: Option<&ModeChange>, sink: &mut dyn EntrySink) -> Result<()> {
     let entry = TarEntry::plain_file(name.as_bytes().to_vec(), content.len() as u64);
     let mtime = i64::try_from(now()).unwrap_or(0);
-    sink.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o644), ..entry })?;
+    let mode = mode.map_or(TEXT_MODE, |change| change.apply(TEXT_MODE, false));
+    sink.entry(&TarEntry { mtime, mode, ..entry })?;
     sink.data(content.as_bytes())
 }
 
@@ -109,20 +119,19 @@ struct Place {
     owner: Option<(u32, u32)>,
 }
 
-/// Copies files of the context into the root whose process 1 is `target`.
+/// Copies files of the context, and what of other servers' stands beside them, into the root whose process 1 is `target`. Repositories are
+/// cloned into a directory called `clone` meanwhile.
 ///
 /// # Errors
 /// They cannot be read or written, or are not those that were summed.
 pub fn from_context(
     tree: SourceTree<'_>,
-    downloads: &Downloads,
+    (remotes, clone): (&Remotes, &Path),
     action: &CopyAction,
     target: BorrowedFd<'_>,
 ) -> Result<()> {
-    for source in &action.sources {
-        if let PlannedSource::Remote { address, name, digest } = source {
-            from_server(&downloads.file(address, digest)?, name, action, target)?;
-        }
+    for source in action.sources.iter().filter(|source| source.is_remote()) {
+        remote::copy(source, (remotes, clone), (tree, action), target)?;
     }
     if action.sources.iter().all(PlannedSource::is_remote) {
         return Ok(());
@@ -145,34 +154,6 @@ pub fn from_context(
     }
     // A plain archive is read where it is: it must be the one that was summed when it has been read, too.
     check_sum(tree, action)
-}
-
-/// Copies a file that was fetched. It is its owner's only, as in Docker, unless `--chmod` says something else.
-fn from_server(file: &File, name: &str, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
-    let place = place(action, Shape::File, target)?;
-    let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-    let unpacking = begin_unpacking(&read, &place, rights, target)?;
-    drop(read);
-    let packed = pack_one(file, name, action.mode, &place.naming, File::from(write));
-    both(packed, unpacking.end()?).map(drop)
-}
-
-fn pack_one(mut file: &File, name: &str, mode: Option<u16>, naming: &Naming, out: File) -> Result<String> {
-    let about = || name.to_owned();
-    let size = file.metadata().context(about)?.len();
-    let mut packed = PackedStream::new(BufWriter::with_capacity(PIECE, out), naming.clone());
-    let mtime = i64::try_from(now()).unwrap_or(0);
-    let entry = TarEntry::plain_file(name.as_bytes().to_vec(), size);
-    packed.entry(&TarEntry { mtime, mode: mode.unwrap_or(0o600), ..entry })?;
-    file.rewind().context(about)?;
-    let mut buffer = vec![0; PIECE];
-    loop {
-        match file.read(&mut buffer).context(about)? {
-            0 => return packed.finish(),
-            count => packed.data(&buffer[..count])?,
-        }
-    }
 }
 
 /// Copies files as they are; gives their sum.
@@ -213,10 +194,10 @@ pub fn from_root(
 ) -> Result<()> {
     // What is found there is sent from there, for each source.
     let mut found = act_inside(source, || {
-        with_root(of, action.mode, |tree| {
+        with_root(of, action, |tree| {
             let of_source = |source: &PlannedSource| match source {
                 PlannedSource::Path(path) => tree.select(path),
-                PlannedSource::Text { .. } | PlannedSource::Remote { .. } => Ok(vec![]),
+                _ => Ok(vec![]),
             };
             action.sources.iter().map(of_source).collect::<Result<Vec<_>>>()
         })
@@ -228,7 +209,7 @@ pub fn from_root(
     let rights = place.owner.map_or(Rights::AsPacked, |(user, group)| Rights::OwnedBy(user, group));
     let packing = begin_inside(source, &[write.as_fd()], || -> Result<String> {
         let out = dup(&write).context(|| "pipe")?;
-        with_root(of, action.mode, |tree| pack(tree, &chosen, &place.naming, File::from(out)))
+        with_root(of, action, |tree| pack(tree, &chosen, &place.naming, File::from(out)))
     })?;
     drop(write);
     let unpacking = begin_unpacking(&read, &place, rights, target)?;
@@ -238,9 +219,10 @@ pub fn from_root(
     both(packed, unpacked).map(drop)
 }
 
-fn with_root<T>(of: &str, mode: Option<u16>, act: impl FnOnce(SourceTree<'_>) -> Result<T>) -> Result<T> {
+fn with_root<T>(of: &str, action: &CopyAction, act: impl FnOnce(SourceTree<'_>) -> Result<T>) -> Result<T> {
     let root = File::open("/").context(|| of.to_owned())?;
-    act(SourceTree { root: root.as_fd(), of, rules: None, is_roots: false, mode })
+    let excluded = action.excluded();
+    act(SourceTree { root: root.as_fd(), of, rules: None, is_roots: false, copy: action.options(&excluded) })
 }
 
 /// What was packed, where both sides have done theirs. Of two faults the stream's is the other's doing.
@@ -311,16 +293,28 @@ fn make_place(action: &CopyAction, shape: Shape) -> Result<Place> {
 
 /// Makes a directory and those above it, as far as they are missing, in the root that this process is in. Gives those that it made.
 fn make_directories(path: &Path) -> Result<Vec<PathBuf>> {
+    make_below(path, MOST_LINKS)
+}
+
+fn make_below(path: &Path, links: usize) -> Result<Vec<PathBuf>> {
+    let about = || path.display().to_string();
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(vec![]),
         Ok(_) => {
             return Err(Fault::new(format!("{} is a file; a directory cannot replace it", path.display())));
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {}
-        Err(e) => return Err(e).context(|| path.display().to_string()),
+        Err(e) => return Err(e).context(about),
     }
-    let mut made = path.parent().map_or_else(|| Ok(vec![]), make_directories)?;
-    let about = || path.display().to_string();
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    // A link to what is not there yet: in the image it leads nowhere but there.
+    if let Ok(target) = std::fs::read_link(path) {
+        return match links.checked_sub(1) {
+            Some(left) => make_below(&parent.join(target), left),
+            None => Err(Fault::new(format!("{}: more than {MOST_LINKS} links on the way", path.display()))),
+        };
+    }
+    let mut made = make_below(parent, links)?;
     std::fs::DirBuilder::new().mode(0o755).create(path).context(about)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).context(about)?;
     made.push(path.to_owned());

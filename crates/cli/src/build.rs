@@ -23,6 +23,9 @@ pub struct BuildArgs {
     /// Secret for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE
     #[arg(long = "secret", value_name = "SECRET")]
     pub secrets: Vec<String>,
+    /// Ssh agent for RUN --mount=type=ssh and for ADD of repositories by ssh: default, or ID=SOCKET
+    #[arg(long = "ssh", value_name = "AGENT")]
+    pub agents: Vec<String>,
     /// Label of the image
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,

@@ -6,40 +6,30 @@ use std::fmt::Display;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
-use rustix::io::{Errno, read};
-use rustix::net::sockopt::socket_peercred;
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    send, socketpair,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socketpair,
 };
-use rustix::process::{
-    Signal, WaitOptions, geteuid, getpid, kill_process, set_parent_process_death_signal, wait,
-};
+use rustix::process::{geteuid, getpid};
 use skiff_output as output;
 use skiff_plan::inside::ProcessArgs;
 use skiff_plan::ssh_agent::{PLACE, VARIABLE, directory, parts};
 use skiff_plan::{parse_mount, parse_mounts};
+use skiff_runtime::agent_relay::{AgentRelay, Requests};
 use skiff_runtime::control::new_socket;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::inside::act_inside;
-use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Mount, Plan, Source};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
-use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
-use skiff_sys::signal::block_all;
 use skiff_user::context::UserContext;
-
-/// How many programs inside can ask at a time. More wait.
-const AT_ONCE: usize = 16;
 
 /// The way to an agent, which is closed when this is dropped.
 pub struct ForwardedAgent {
-    server: Child,
+    _relay: AgentRelay,
     _socket: Socket,
 }
 
@@ -91,18 +81,10 @@ fn forward_by(
         Ok(found) => found?,
         Err(e) => return unreachable(&e.message),
     };
-    match fork(CloneFlags::NONE) {
-        Ok(Fork::Parent(server)) => {
+    match AgentRelay::start(listener, &agent, Requests::OfUser) {
+        Ok(relay) => {
             command.set(VARIABLE, Path::new(PLACE).join(dir).join(&socket.name));
-            Some(ForwardedAgent { server, _socket: socket })
-        }
-        Ok(Fork::Child) => {
-            close_all_except(&[listener.as_fd()]);
-            end_with_parent();
-            // Ctrl-C ends the command, not this process.
-            block_all(&[]);
-            detach_stdio();
-            serve(&listener, &agent)
+            Some(ForwardedAgent { _relay: relay, _socket: socket })
         }
         Err(e) => unreachable(&e),
     }
@@ -189,75 +171,10 @@ fn listen_in(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<(OwnedFd, OsStri
     Ok((listener, name))
 }
 
-impl Drop for ForwardedAgent {
-    fn drop(&mut self) {
-        kill_process(self.server.pid, Signal::KILL).ignore_error("it may have ended by itself");
-        reap(self.server.pid);
-    }
-}
-
 impl Drop for Socket {
     fn drop(&mut self) {
         let Self { all, dir, dir_name, name } = &*self;
         unlinkat(dir, name, AtFlags::empty()).ignore_error("who works inside may have removed it");
         unlinkat(all, dir_name, AtFlags::REMOVEDIR).ignore_error("another session may still have one in it");
     }
-}
-
-fn end_with_parent() {
-    set_parent_process_death_signal(Some(Signal::KILL)).ignore_error("it can only fail for a wrong signal");
-}
-
-/// Leads each program that comes to the agent, by a process of its own.
-fn serve(listener: &OwnedFd, agent: &Path) -> ! {
-    let mut running = 0;
-    loop {
-        while running > 0
-            && let Ok(Some(_)) =
-                wait(if running < AT_ONCE { WaitOptions::NOHANG } else { WaitOptions::empty() })
-        {
-            running -= 1;
-        }
-        let Ok(program) = accept_with(listener, SocketFlags::CLOEXEC) else { exit_now(1) };
-        // Root inside and the user themselves; nobody else whom the environment has.
-        if !socket_peercred(&program).is_ok_and(|peer| peer.uid == geteuid()) {
-            continue;
-        }
-        match fork(CloneFlags::NONE) {
-            Ok(Fork::Parent(_)) => running += 1,
-            Ok(Fork::Child) => {
-                end_with_parent();
-                relay(&program, agent).ignore_error("the program sees its connection's end");
-                exit_now(0)
-            }
-            Err(_) => {}
-        }
-    }
-}
-
-/// Passes on both ways, until one of them has had enough.
-fn relay(program: &OwnedFd, agent: &Path) -> rustix::io::Result<()> {
-    let other = new_socket(SocketType::STREAM)?;
-    connect(&other, &SocketAddrUnix::new(agent)?)?;
-    loop {
-        let mut fds = [PollFd::new(program, PollFlags::IN), PollFd::new(&other, PollFlags::IN)];
-        poll(&mut fds, None)?;
-        let ready = [0, 1].map(|at| !fds[at].revents().is_empty());
-        for ((from, to), ready) in [(program, &other), (&other, program)].into_iter().zip(ready) {
-            if ready && !pass_on(from, to)? {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Passes on what has come; whether more may.
-fn pass_on(from: &OwnedFd, to: &OwnedFd) -> rustix::io::Result<bool> {
-    let mut buffer = [0; 4096];
-    let n = read(from, &mut buffer)?;
-    let mut rest = &buffer[..n];
-    while !rest.is_empty() {
-        rest = &rest[send(to, rest, SendFlags::NOSIGNAL)?..];
-    }
-    Ok(n > 0)
 }

@@ -1,5 +1,6 @@
 //! What runs and what is kept of it: environments and instances on disk, the supervisors that hold them, and the ways to those.
 
+pub mod agent_relay;
 pub mod control;
 pub mod control_listener;
 pub mod enter;

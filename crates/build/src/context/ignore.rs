@@ -23,6 +23,12 @@ impl IgnoreRules {
         Self { rules: text.lines().filter_map(rule).collect() }
     }
 
+    /// The same of patterns, none of which is a remark.
+    #[must_use]
+    pub fn of_patterns(patterns: &[String]) -> Self {
+        Self { rules: patterns.iter().filter_map(|pattern| pattern_rule(pattern)).collect() }
+    }
+
     /// Whether the file at this path, or a directory that it is in, is left out.
     #[must_use]
     pub fn are_left_out(&self, path: &[u8]) -> bool {
@@ -51,9 +57,10 @@ impl Rule {
 }
 
 fn rule(line: &str) -> Option<Rule> {
-    if line.starts_with('#') {
-        return None;
-    }
+    if line.starts_with('#') { None } else { pattern_rule(line) }
+}
+
+fn pattern_rule(line: &str) -> Option<Rule> {
     let line = line.trim();
     let (line, is_exception) = line.strip_prefix('!').map_or((line, false), |line| (line.trim(), true));
     let mut names: Vec<&str> = vec![];

@@ -1,6 +1,8 @@
 //! The files that COPY and ADD bring: found below a directory that nothing leads out of, and emitted one by one to whoever packs or sums them.
 
 pub mod ignore;
+pub mod mode;
+mod parents;
 mod pattern;
 pub mod sink;
 #[cfg(test)]
@@ -16,11 +18,13 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::error::show;
 
+use crate::dockerfile::DirectoryCopy;
 use ignore::IgnoreRules;
+use mode::ModeChange;
 use pattern::{Pattern, is_pattern};
 
 /// So many links are followed on a path, as in Linux.
-const MOST_LINKS: usize = 40;
+pub const MOST_LINKS: usize = 40;
 
 /// A directory with the files that are copied: the context, or the root of a stage or image.
 #[derive(Clone, Copy)]
@@ -33,8 +37,19 @@ pub struct SourceTree<'a> {
     pub rules: Option<&'a IgnoreRules>,
     /// Whether all files are root's, as whoever copies them cannot know another owner.
     pub is_roots: bool,
-    /// Permission bits that each gets.
-    pub mode: Option<u16>,
+    /// What is asked of this copy alone.
+    pub copy: CopyOptions<'a>,
+}
+
+/// What is asked of a copy.
+#[derive(Clone, Copy, Default)]
+pub struct CopyOptions<'a> {
+    /// Permission bits that each file gets.
+    pub mode: Option<&'a ModeChange>,
+    /// Which files are left out, by their paths below the source.
+    pub excluded: Option<&'a IgnoreRules>,
+    /// What becomes of directories.
+    pub directories: DirectoryCopy,
 }
 
 /// A file or directory to copy.
@@ -42,10 +57,20 @@ pub struct SourceTree<'a> {
 pub struct Found {
     /// Where it is, links followed, without a slash at its beginning.
     pub path: Vec<u8>,
-    /// What it is called where it is asked for.
+    /// What it is called where it is asked for; or its path there, which is the end of `path`.
     pub name: Vec<u8>,
     /// Whether it is a directory.
     pub is_directory: bool,
+    /// Whether it keeps the path that is its name.
+    pub keeps_path: bool,
+}
+
+impl Found {
+    /// All that is in a tree.
+    #[must_use]
+    pub fn whole_tree() -> Self {
+        Self { path: vec![], name: vec![], is_directory: true, keeps_path: false }
+    }
 }
 
 /// A source as it was found.
@@ -67,6 +92,13 @@ impl SourceTree<'_> {
     /// # Errors
     /// There is no such file, or it leads out of the tree.
     pub fn select(&self, source: &str) -> Result<Vec<Found>> {
+        match self.copy.directories {
+            DirectoryCopy::WithParents => self.select_with_paths(source),
+            DirectoryCopy::Contents | DirectoryCopy::LikeCp => self.select_places(source),
+        }
+    }
+
+    fn select_places(&self, source: &str) -> Result<Vec<Found>> {
         let names = self.names(source)?;
         if !names.iter().any(|name| is_pattern(name)) {
             let found = self.found(names.clone())?.ok_or_else(|| self.missing(source, &names))?;
@@ -142,11 +174,23 @@ impl SourceTree<'_> {
         if self.is_left_out(&path) && !is_directory {
             return Ok(None);
         }
-        Ok(Some(Found { path, name, is_directory }))
+        Ok(Some(Found { path, name, is_directory, keeps_path: false }))
     }
 
     fn is_left_out(&self, path: &[u8]) -> bool {
         !path.is_empty() && self.rules.is_some_and(|rules| rules.are_left_out(path))
+    }
+
+    /// Whether a copy leaves out what has this path below its source.
+    pub(crate) fn is_excluded(&self, name: &[u8]) -> bool {
+        !name.is_empty() && self.copy.excluded.is_some_and(|rules| rules.are_left_out(name))
+    }
+
+    /// Whether nothing of a directory is copied.
+    fn is_skipped(&self, path: &[u8], name: &[u8]) -> bool {
+        let all_of =
+            |is_out, rules: Option<&IgnoreRules>| is_out && !rules.is_some_and(IgnoreRules::have_exceptions);
+        all_of(self.is_left_out(path), self.rules) || all_of(self.is_excluded(name), self.copy.excluded)
     }
 
     /// The path with all links followed; nothing if something on it is missing. The tree's root is what `/` and its own parent mean.
@@ -192,10 +236,7 @@ impl SourceTree<'_> {
     /// The names in a directory that a pattern means, in order.
     fn children_like(&self, place: &[Vec<u8>], pattern: &Pattern) -> Result<Vec<Vec<u8>>> {
         let Some(path) = self.resolve(place.to_vec())? else { return Ok(vec![]) };
-        let dir = match self.open(&path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            Err(Errno::NOTDIR | Errno::NOENT) => return Ok(vec![]),
-            dir => dir.context(|| self.shown(&path))?,
-        };
+        let Some(dir) = self.directory(&path)? else { return Ok(vec![]) };
         let mut names = self.names_in(&dir, &path)?;
         names.retain(|name| pattern.matches(name));
         Ok(names)
@@ -223,7 +264,24 @@ impl SourceTree<'_> {
         openat2(self.root, if path.is_empty() { &b"."[..] } else { path }, flags, Mode::empty(), how)
     }
 
+    /// The directory at a path without links, if there is one.
+    fn directory(&self, path: &[u8]) -> Result<Option<OwnedFd>> {
+        match self.open(path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOTDIR | Errno::NOENT | Errno::LOOP) => Ok(None),
+            dir => dir.context(|| self.shown(path)).map(Some),
+        }
+    }
+
     pub(crate) fn shown(&self, path: &[u8]) -> String {
         format!("{}{}", self.of, if path.is_empty() { ".".into() } else { show(path) })
+    }
+}
+
+/// A path below a directory.
+fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    match (directory, name) {
+        (b"", below) => below.to_vec(),
+        (above, b"") => above.to_vec(),
+        (above, below) => [above, b"/", below].concat(),
     }
 }

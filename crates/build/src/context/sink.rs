@@ -9,6 +9,9 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::clock::now;
 use skiff_tar::{EntryKind, TarEntry, Writer};
 
+/// What is read and written at once, in bytes.
+pub const PIECE: usize = 256 << 10;
+
 /// Takes files in their order.
 pub trait EntrySink {
     /// Begins a source; its entries follow.

@@ -1,5 +1,6 @@
 //! Which files COPY brings. The cases are those of BuildKit's own tests, and what a context of somebody who means ill may have.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +11,8 @@ use skiff_tar::{EntryKind, TarEntry};
 
 use super::ignore::IgnoreRules;
 use super::sink::{EntrySink, Summed};
-use super::{Found, SourceTree};
+use super::{CopyOptions, Found, SourceTree};
+use crate::dockerfile::DirectoryCopy;
 
 #[derive(Default)]
 struct Listed(Vec<String>);
@@ -58,7 +60,130 @@ fn made() -> tempfile::TempDir {
 fn with_tree<T>(dir: &Path, rules: &str, act: impl FnOnce(SourceTree<'_>) -> T) -> T {
     let root = fs::File::open(dir).expect("opened");
     let rules = IgnoreRules::parse(rules);
-    act(SourceTree { root: root.as_fd(), of: "context: ", rules: Some(&rules), is_roots: true, mode: None })
+    let (of, copy) = ("context: ", CopyOptions::default());
+    act(SourceTree { root: root.as_fd(), of, rules: Some(&rules), is_roots: true, copy })
+}
+
+/// What is copied of a source that keeps its path.
+fn with_paths(dir: &Path, rules: &str, excluded: &[&str], source: &str) -> Result<Vec<String>> {
+    let excluded: Vec<String> = excluded.iter().map(|pattern| (*pattern).to_owned()).collect();
+    let excluded = IgnoreRules::of_patterns(&excluded);
+    with_tree(dir, rules, |tree| {
+        let directories = DirectoryCopy::WithParents;
+        let tree =
+            SourceTree { copy: CopyOptions { directories, excluded: Some(&excluded), mode: None }, ..tree };
+        let (mut listed, mut parents) = (Listed::default(), BTreeSet::new());
+        for found in tree.select(source)? {
+            tree.emit_with_path(&found, &mut parents, &mut listed)?;
+        }
+        Ok(listed.0)
+    })
+}
+
+/// The facts are those of BuildKit's tests of `--parents`, and of Docker's reference.
+#[test]
+fn paths_are_kept_from_the_pivot_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for file in ["a/b/c/d/foo", "a/b/c/d/e/bay", "a/b2/c/d/e/bar", "a/b/c2/d/e/baz", "a/b/c2/d/e2/baz"] {
+        let file = dir.path().join("test").join(file);
+        fs::create_dir_all(file.parent().expect("above")).expect("made");
+        fs::write(file, "").expect("written");
+    }
+    symlink("test/a", dir.path().join("link")).expect("linked");
+    symlink("../secret", dir.path().join("test/out")).expect("linked");
+    let of_d = ["c/", "c/d/", "c/d/foo", "c/d/e/", "c/d/e/bay"];
+    for (source, want) in [
+        ("/test/a/b/./c/d", of_d.to_vec()),
+        (
+            "test/a/b/c/d/e/.",
+            vec![
+                "test/",
+                "test/a/",
+                "test/a/b/",
+                "test/a/b/c/",
+                "test/a/b/c/d/",
+                "test/a/b/c/d/e/",
+                "test/a/b/c/d/e/bay",
+            ],
+        ),
+        ("/test/a/./b/./c/d/e", vec!["b/", "b/c/", "b/c/d/", "b/c/d/e/", "b/c/d/e/bay"]),
+        ("link/b/./c/d", of_d.to_vec()),
+        (
+            "/test/a/./*/c/d/e/ba*",
+            vec![
+                "b/",
+                "b/c/",
+                "b/c/d/",
+                "b/c/d/e/",
+                "b/c/d/e/bay",
+                "b2/",
+                "b2/c/",
+                "b2/c/d/",
+                "b2/c/d/e/",
+                "b2/c/d/e/bar",
+            ],
+        ),
+        (
+            "/test/a/b*/./c/**/e",
+            vec!["c/", "c/d/", "c/d/e/", "c/d/e/bay", "c/", "c/d/", "c/d/e/", "c/d/e/bar"],
+        ),
+        ("/test/a/b/c*/./d/**/baz", vec!["d/", "d/e/", "d/e/baz", "d/e2/", "d/e2/baz"]),
+        ("/test/a/b/c2/./**", vec!["d/", "d/e/", "d/e/baz", "d/e2/", "d/e2/baz"]),
+        ("test/out", vec!["test/", "test/out->../secret"]),
+        ("test/nosuch*", vec![]),
+        ("test/a/b/c/./d/foo/**", vec![]),
+        // Behind the pivot no link is followed.
+        ("lin*/b", vec![]),
+    ] {
+        assert_eq!(with_paths(dir.path(), "", &[], source).expect(source), want, "{source}");
+    }
+    for (source, part) in [
+        ("test/nosuch", "no such file"),
+        ("nosuch/./x", "no such file"),
+        ("link/b", "no such file"),
+        ("test/a/./nosuch", "no such file"),
+        ("test/./../../x", "outside the context"),
+    ] {
+        let fault = with_paths(dir.path(), "", &[], source).expect_err(source);
+        assert!(fault.message.contains(part), "{source}: {fault}");
+    }
+}
+
+#[test]
+fn what_is_excluded_is_not_copied() {
+    let dir = made();
+    let whole = [
+        "sub/",
+        "sub/baz",
+        "sub/l1->second",
+        "sub/lfile",
+        "sub/second->baz",
+        "sub/dir1/",
+        "sub/dir1/dir2/",
+        "sub/dir1/dir2/foo",
+    ];
+    for (excluded, rules, want) in [
+        (vec![], "", whole.to_vec()),
+        (vec!["foo"], "", whole.to_vec()),
+        (vec!["sub/dir1", "sub/l*"], "", vec!["sub/", "sub/baz", "sub/second->baz"]),
+        (vec!["**/dir2"], "sub/l*", vec!["sub/", "sub/baz", "sub/second->baz", "sub/dir1/"]),
+        (vec!["sub/*", "!sub/dir1/dir2/foo"], "", vec!["sub/", "sub/dir1/dir2/foo"]),
+        (vec!["sub"], "", vec![]),
+        (vec!["*"], "", vec![]),
+    ] {
+        assert_eq!(with_paths(dir.path(), rules, &excluded, "sub").expect("read"), want, "{excluded:?}");
+    }
+    // Of a source without its path: below a directory, or the file's own name.
+    let excluded = IgnoreRules::of_patterns(&["*.go".into(), "dir1/dir2".into(), "l*".into()]);
+    with_tree(dir.path(), "", |tree| {
+        let tree = SourceTree { copy: CopyOptions { excluded: Some(&excluded), ..tree.copy }, ..tree };
+        let mut listed = Listed::default();
+        for found in ["sub", "*.go", "secret"].map(|source| tree.select(source).expect(source)).concat() {
+            let name = if found.is_directory { vec![] } else { found.name.clone() };
+            tree.emit(&found, &name, &mut listed).expect("read");
+        }
+        assert_eq!(listed.0, ["baz", "second->baz", "dir1/", "secret"]);
+    });
 }
 
 fn paths(found: &[Found]) -> Vec<String> {

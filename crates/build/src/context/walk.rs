@@ -7,11 +7,8 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::positional::read_at;
 use skiff_tar::{EntryKind, LONGEST_PATH, TarEntry};
 
-use super::ignore::IgnoreRules;
-use super::sink::EntrySink;
-use super::{Found, SourceTree};
-
-const PIECE: usize = 256 << 10;
+use super::sink::{EntrySink, PIECE};
+use super::{Found, SourceTree, joined};
 
 /// Nothing waits for whoever would write to a pipe, and no link is followed.
 const READ: OFlags = OFlags::RDONLY
@@ -26,16 +23,23 @@ impl SourceTree<'_> {
     /// # Errors
     /// Something cannot be read, or is neither a file nor a directory nor a link.
     pub fn emit(&self, found: &Found, name: &[u8], sink: &mut dyn EntrySink) -> Result<()> {
-        if !found.is_directory {
-            let file = self.open(&found.path, READ).context(|| self.shown(&found.path))?;
-            return self.file(&file, &found.path, name, sink);
+        if found.is_directory {
+            return self.contents(&found.path, name, sink);
         }
-        let mut pending = vec![(found.path.clone(), name.to_vec(), true)];
+        if self.is_excluded(name) {
+            return Ok(());
+        }
+        let file = self.open(&found.path, READ).context(|| self.shown(&found.path))?;
+        self.file(&file, &found.path, name, sink)
+    }
+
+    /// Emits all that is in a directory, below `name`.
+    pub(super) fn contents(&self, path: &[u8], name: &[u8], sink: &mut dyn EntrySink) -> Result<()> {
+        let mut pending = vec![(path.to_vec(), name.to_vec(), true)];
         while let Some((path, name, is_top)) = pending.pop() {
             let dir = self.open(&path, READ | OFlags::DIRECTORY).context(|| self.shown(&path))?;
-            if !is_top && !self.is_left_out(&path) {
-                let stat = fstat(&dir).context(|| self.shown(&path))?;
-                sink.entry(&self.entry(&name, &stat, EntryKind::Directory)?)?;
+            if !is_top && !self.is_left_out(&path) && !self.is_excluded(&name) {
+                sink.entry(&self.directory_entry(&dir, &path, &name)?)?;
             }
             // The last is taken first.
             let mut directories = vec![];
@@ -51,8 +55,13 @@ impl SourceTree<'_> {
         Ok(())
     }
 
+    pub(super) fn directory_entry(&self, dir: &OwnedFd, path: &[u8], name: &[u8]) -> Result<TarEntry> {
+        let stat = fstat(dir).context(|| self.shown(path))?;
+        self.entry(name, &stat, EntryKind::Directory)
+    }
+
     /// Emits what a directory has under a name, unless that is a directory itself, which is to be read.
-    fn child(
+    pub(super) fn child(
         &self,
         dir: &OwnedFd,
         child: &[u8],
@@ -60,10 +69,10 @@ impl SourceTree<'_> {
         name: &[u8],
         sink: &mut dyn EntrySink,
     ) -> Result<bool> {
-        let is_out = self.is_left_out(path);
+        let is_out = self.is_left_out(path) || self.is_excluded(name);
         let stat = statat(dir, child, AtFlags::SYMLINK_NOFOLLOW).context(|| self.shown(path))?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => return Ok(!is_out || self.rules.is_some_and(IgnoreRules::have_exceptions)),
+            FileType::Directory => return Ok(!self.is_skipped(path, name)),
             _ if is_out => {}
             FileType::RegularFile => {
                 let file = openat(dir, child, READ, Mode::empty()).context(|| self.shown(path));
@@ -109,10 +118,11 @@ impl SourceTree<'_> {
                 name.len()
             )));
         }
-        let mode = match (&kind, self.mode) {
+        let own = (stat.st_mode & 0o7777) as u16;
+        let mode = match (&kind, self.copy.mode) {
             (EntryKind::Symlink(_), _) => 0o777,
-            (_, Some(mode)) => mode,
-            _ => (stat.st_mode & 0o7777) as u16,
+            (_, Some(change)) => change.apply(own, kind == EntryKind::Directory),
+            _ => own,
         };
         let [uid, gid] = if self.is_roots { [0, 0] } else { [stat.st_uid, stat.st_gid] };
         let (mtime, mtime_nsec) = (stat.st_mtime, stat.st_mtime_nsec as u32);
@@ -134,8 +144,4 @@ impl SourceTree<'_> {
             false => fault,
         }
     }
-}
-
-fn joined(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
 }

@@ -93,11 +93,7 @@ impl Translator<'_> {
         let destination = clean(Path::new("/"), destination);
         let shown = |path: &Path| literal(&path.to_string_lossy());
         Ok(CopyInstruction {
-            unpacks: false,
             from: from.map(String::from),
-            chown: None,
-            chmod: None,
-            checksum: None,
             directories: DirectoryCopy::LikeCp,
             sources: vec![CopySource::Path(shown(&found))],
             destination: format!(
@@ -105,6 +101,7 @@ impl Translator<'_> {
                 shown(&destination).trim_end_matches('/'),
                 slash_of(&destination, slash)
             ),
+            ..CopyInstruction::default()
         })
     }
 }

@@ -6,8 +6,7 @@ use skiff_oci::hash::sha256_hex;
 use super::Translator;
 use super::sections::Section;
 use crate::dockerfile::{
-    Command, CopyInstruction, CopySource, DirectoryCopy, DockerfileError, Heredoc, Instruction,
-    RunInstruction,
+    Command, CopyInstruction, CopySource, DockerfileError, Heredoc, Instruction, RunInstruction,
 };
 
 /// Where Apptainer's scripts are.
@@ -214,14 +213,10 @@ fn text(name: &str, content: String) -> CopySource {
 
 fn into_scripts(mode: &str, sources: Vec<CopySource>) -> CopyInstruction {
     CopyInstruction {
-        unpacks: false,
-        from: None,
-        chown: None,
         chmod: Some(mode.into()),
-        checksum: None,
-        directories: DirectoryCopy::Contents,
         sources,
         destination: SCRIPTS.into(),
+        ..CopyInstruction::default()
     }
 }
 

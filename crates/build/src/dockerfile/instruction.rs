@@ -83,18 +83,24 @@ impl RunInstruction {
 }
 
 /// COPY and ADD.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopyInstruction {
-    /// Whether archives are unpacked: ADD.
-    pub unpacks: bool,
+    /// Whether it is ADD, which fetches and unpacks.
+    pub is_add: bool,
     /// The stage or image that files come from; nothing: the context.
     pub from: Option<String>,
     /// `USER[:GROUP]`, as written.
     pub chown: Option<String>,
     /// Permission bits, as written.
     pub chmod: Option<String>,
-    /// The sum that a file of another server must have, as written.
+    /// The sum that a file of another server must have, or the commit of a repository, as written.
     pub checksum: Option<String>,
+    /// Whether archives are unpacked, where that is said.
+    pub unpack: Option<bool>,
+    /// Whether a repository comes with its `.git`.
+    pub keeps_git: bool,
+    /// Patterns of what is not copied, as written.
+    pub excludes: Vec<String>,
     /// What becomes of directories.
     pub directories: DirectoryCopy,
     /// What is copied.
@@ -103,15 +109,17 @@ pub struct CopyInstruction {
     pub destination: String,
 }
 
-/// What is copied of a directory.
+/// What becomes of directories that are copied, or that a source names above a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectoryCopy {
-    /// What is in it.
+    /// What is in them is copied.
     #[default]
     Contents,
-    /// As `cp -r` has it: itself, if the destination is there, else it becomes that.
+    /// As `cp -r` has it: a directory is copied itself, if the destination is there, else it becomes that.
     LikeCp,
+    /// As `cp --parents` has it: what is copied keeps its path, or the part of it behind `/./`.
+    WithParents,
 }
 
 /// Something to copy.
@@ -176,13 +184,13 @@ fn is_known(word: &str) -> bool {
     KNOWN.split([',', ' ']).any(|known| known == word) || word == "MAINTAINER"
 }
 
-struct Parser<'a> {
-    line: &'a InstructionLine,
-    escape: char,
+pub(super) struct Parser<'a> {
+    pub(super) line: &'a InstructionLine,
+    pub(super) escape: char,
 }
 
 impl Parser<'_> {
-    fn bad(&self, what: impl AsRef<str>) -> DockerfileError {
+    pub(super) fn bad(&self, what: impl AsRef<str>) -> DockerfileError {
         DockerfileError::new(self.line.number, format!("{}: {}", self.line.word, what.as_ref()))
     }
 
@@ -230,11 +238,11 @@ impl Parser<'_> {
         }
     }
 
-    fn no_such_flag(&self, flag: &Flag, hint: &str) -> DockerfileError {
+    pub(super) fn no_such_flag(&self, flag: &Flag, hint: &str) -> DockerfileError {
         self.bad(format!("--{}: not supported", flag.name)).hint(hint)
     }
 
-    fn value(&self, flag: Flag) -> Result<String, DockerfileError> {
+    pub(super) fn value(&self, flag: Flag) -> Result<String, DockerfileError> {
         let Flag { name, value } = flag;
         value.filter(|value| !value.is_empty()).ok_or_else(|| self.bad(format!("--{name}: no value")))
     }
@@ -299,61 +307,6 @@ impl Parser<'_> {
                 RunInstruction::new(Command::Shell(format!("{rest}{bodies}")))
             }
         }
-    }
-
-    fn transfer(&self, unpacks: bool) -> Result<CopyInstruction, DockerfileError> {
-        let (flags, rest) = flags(&self.line.rest, self.escape);
-        let (mut from, mut chown, mut chmod, mut checksum) = (None, None, None, None);
-        for flag in flags {
-            match &*flag.name {
-                "from" if !unpacks => from = Some(self.value(flag)?),
-                "chown" => chown = Some(self.value(flag)?),
-                "chmod" => chmod = Some(self.value(flag)?),
-                "checksum" if unpacks => checksum = Some(self.value(flag)?),
-                // Each step is a layer of its own already: that is what the flag is for.
-                "link" => {}
-                _ => {
-                    let hint = if unpacks {
-                        "only --checksum, --chown and --chmod are supported"
-                    } else {
-                        "only --from, --chown, --chmod and --link are supported"
-                    };
-                    return Err(self.no_such_flag(&flag, hint));
-                }
-            }
-        }
-        if from.as_ref().is_some_and(|from| from.contains('$')) {
-            return Err(self
-                .bad("--from: variables are not replaced there")
-                .hint("FROM $IMAGE AS NAME makes a stage, and --from=NAME names it"));
-        }
-        let mut words = heredoc_words(list_or_words(&rest), self.escape);
-        let destination = words
-            .pop()
-            .filter(|_| !words.is_empty())
-            .ok_or_else(|| self.bad("write SOURCE ... DESTINATION"))?;
-        if heredoc_name(&destination, self.escape).is_some() {
-            return Err(self
-                .bad(format!("{destination}: a here-document is no destination"))
-                .hint("COPY <<NAME FILE"));
-        }
-        let mut docs = self.line.heredocs.iter();
-        let source = |word: String| match heredoc_name(&word, self.escape).and_then(|_| docs.next()) {
-            Some(doc) => CopySource::Text(doc.clone()),
-            None => CopySource::Path(word),
-        };
-        let sources: Vec<CopySource> = words.into_iter().map(source).collect();
-        let is_directory = destination.is_empty()
-            || destination.ends_with('/')
-            || destination.split('/').next_back() == Some(".")
-            || destination.contains('$');
-        if sources.len() > 1 && !is_directory {
-            return Err(self
-                .bad(format!("{destination}: several files need a directory"))
-                .hint(format!("{destination}/")));
-        }
-        let directories = DirectoryCopy::Contents;
-        Ok(CopyInstruction { unpacks, from, chown, chmod, checksum, directories, sources, destination })
     }
 
     fn healthcheck(&self) -> Result<Healthcheck, DockerfileError> {

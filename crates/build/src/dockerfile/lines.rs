@@ -42,6 +42,8 @@ pub struct SourceLines {
 
 /// Instructions that may have here-documents.
 const WITH_HEREDOCS: [&str; 3] = ["RUN", "COPY", "ADD"];
+/// The instruction that has another one.
+const TRIGGER: &str = "ONBUILD";
 
 /// Reads the lines.
 ///
@@ -98,6 +100,27 @@ fn directives(physical: &[&str]) -> Result<Directives, DockerfileError> {
     Ok(found)
 }
 
+/// Whether an instruction may have here-documents.
+fn has_heredocs(word: &str, rest: &str) -> bool {
+    WITH_HEREDOCS.contains(&word) && super::command::list(rest).is_none()
+}
+
+/// Reads the one instruction of a trigger, which stands in `line`.
+///
+/// # Errors
+/// There are more, or as [`read`].
+pub fn read_trigger(line: usize, text: &str) -> Result<InstructionLine, DockerfileError> {
+    let mut reader = Reader { physical: text.lines().collect(), at: 0, escape: '\\' };
+    let mut next = || reader.next_line().map_err(|e| DockerfileError { line, ..e });
+    let nothing =
+        InstructionLine { number: line, word: String::new(), rest: String::new(), heredocs: vec![] };
+    let read = next()?.map_or(nothing, |read| InstructionLine { number: line, ..read });
+    match next()? {
+        None => Ok(read),
+        Some(_) => Err(DockerfileError::new(line, "ONBUILD: more than one instruction")),
+    }
+}
+
 struct Reader<'a> {
     physical: Vec<&'a str>,
     at: usize,
@@ -124,8 +147,16 @@ impl Reader<'_> {
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let (word, rest) = (word.to_uppercase(), rest.trim().to_owned());
         let mut line = InstructionLine { number, word, rest, heredocs: vec![] };
-        if WITH_HEREDOCS.contains(&&*line.word) && super::command::list(&line.rest).is_none() {
+        if has_heredocs(&line.word, &line.rest) {
             line.heredocs = self.heredocs(number, &line.rest)?;
+        }
+        if line.word == TRIGGER
+            && let Some((word, rest)) = line.rest.split_once(char::is_whitespace)
+            && has_heredocs(&word.to_uppercase(), rest)
+        {
+            // They stay in the text, which is read when the trigger is carried out.
+            let docs = self.heredocs(number, rest)?;
+            line.rest.extend(docs.iter().map(|doc| format!("\n{}{}", doc.raw, doc.name)));
         }
         Ok(Some(line))
     }

@@ -10,6 +10,7 @@ mod mount;
 mod substitute;
 #[cfg(test)]
 mod tests;
+mod transfer;
 pub mod words;
 
 use std::collections::BTreeSet;
@@ -162,13 +163,7 @@ pub fn parse(text: &str) -> Result<Dockerfile, DockerfileError> {
 /// # Errors
 /// As [`parse()`].
 pub fn parse_trigger(line: usize, text: &str) -> Result<InstructionStep, DockerfileError> {
-    let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
-    let of_trigger = InstructionLine {
-        number: line,
-        word: word.to_uppercase(),
-        rest: rest.trim().into(),
-        heredocs: vec![],
-    };
+    let of_trigger = lines::read_trigger(line, text)?;
     if matches!(&*of_trigger.word, "FROM" | "ONBUILD" | "MAINTAINER") {
         return Err(DockerfileError::new(line, format!("ONBUILD {}: not allowed", of_trigger.word)));
     }

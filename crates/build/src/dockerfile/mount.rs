@@ -46,6 +46,17 @@ pub enum MountKind {
         /// Whether the build fails without it.
         is_required: bool,
     },
+    /// The way to an ssh agent that the user gives.
+    Agent {
+        /// What `--ssh` calls it.
+        id: String,
+        /// Whether the build fails without it.
+        is_required: bool,
+        /// Permission bits of the socket.
+        mode: u16,
+        /// Whose that is.
+        owner: (u32, u32),
+    },
     /// A program with this text.
     Script(String),
 }
@@ -53,7 +64,9 @@ pub enum MountKind {
 /// A fault and its hint.
 pub type MountFault = (String, &'static str);
 
-const TYPES: &str = "bind, cache, tmpfs and secret are supported";
+const TYPES: &str = "bind, cache, secret, ssh and tmpfs are supported";
+/// The agent that is meant if none is named.
+const DEFAULT_AGENT: &str = "default";
 
 /// Reads what is behind `--mount=`.
 ///
@@ -67,10 +80,7 @@ pub fn parse(text: &str) -> Result<MountInstruction, MountFault> {
         "cache" => options.cache(),
         "tmpfs" => options.memory(),
         "secret" => options.secret(),
-        "ssh" => Err((
-            "--mount=type=ssh: not supported".into(),
-            "clone on the host, and COPY what was cloned; or give a key by --mount=type=secret",
-        )),
+        "ssh" => options.agent(),
         other => Err((format!("--mount=type={other}: not known"), TYPES)),
     }
 }
@@ -234,6 +244,18 @@ impl MountOptions<'_> {
         Ok(MountInstruction { kind, target: file })
     }
 
+    /// Without a target it is seen where no other agent of the same command is: that is not known here.
+    fn agent(&self) -> Result<MountInstruction, MountFault> {
+        self.only(&["id", "target", "dst", "destination", "required", "mode", "uid", "gid"])?;
+        let kind = MountKind::Agent {
+            id: self.last("id").unwrap_or(DEFAULT_AGENT).into(),
+            is_required: self.switch(&["required"])?.unwrap_or(false),
+            mode: self.mode(0o600)?,
+            owner: (self.number("uid")?, self.number("gid")?),
+        };
+        Ok(MountInstruction { kind, target: self.target().unwrap_or_default() })
+    }
+
     fn number(&self, key: &str) -> Result<u32, MountFault> {
         let Some(text) = self.last(key) else { return Ok(0) };
         let number = text.parse().ok().filter(|number| *number != u32::MAX);
@@ -269,7 +291,12 @@ mod tests {
             variable: variable.map(String::from),
             is_required,
         };
+        let agent =
+            |id: &str, is_required, mode, owner| MountKind::Agent { id: id.into(), is_required, mode, owner };
         for (text, kind, target) in [
+            ("type=ssh", agent("default", false, 0o600, (0, 0)), ""),
+            ("type=ssh,id=work,dst=/s,required=true", agent("work", true, 0o600, (0, 0)), "/s"),
+            ("type=ssh,mode=741,uid=100,gid=102", agent("default", false, 0o741, (100, 102)), ""),
             ("target=/src", bind(None, "/", false), "/src"),
             ("type=bind,source=a,target=b,rw", bind(None, "a", true), "b"),
             ("type=bind,from=x,src=/a,dst=/b,readonly", bind(Some("x"), "/a", false), "/b"),
@@ -305,7 +332,8 @@ mod tests {
             ("type=secret,id=a/b", "no id"),
             ("type=secret,id=s,uid=7", "another owner"),
             ("type=secret,id=s,required=maybe", "required=maybe"),
-            ("type=ssh", "type=ssh"),
+            ("type=ssh,source=/x", "source: not supported"),
+            ("type=ssh,mode=8", "mode=8"),
             ("type=odd,target=/x", "type=odd"),
         ] {
             let (why, hint) = parse(text).expect_err(text);

@@ -21,14 +21,9 @@ fn written(from: &StageFrom) -> &str {
 
 fn copy(sources: &[&str], destination: &str) -> CopyInstruction {
     CopyInstruction {
-        unpacks: false,
-        from: None,
-        chown: None,
-        chmod: None,
-        checksum: None,
-        directories: DirectoryCopy::Contents,
         sources: sources.iter().map(|path| CopySource::Path((*path).into())).collect(),
         destination: destination.into(),
+        ..CopyInstruction::default()
     }
 }
 
@@ -190,7 +185,27 @@ fn files_are_copied() {
         ("COPY a b .", copy(&["a", "b"], ".")),
         ("COPY --chmod=755 a /", CopyInstruction { chmod: Some("755".into()), ..copy(&["a"], "/") }),
         ("COPY --link a /", copy(&["a"], "/")),
-        ("ADD a.tar /", CopyInstruction { unpacks: true, ..copy(&["a.tar"], "/") }),
+        ("COPY --link=false a /", copy(&["a"], "/")),
+        ("ADD a.tar /", CopyInstruction { is_add: true, ..copy(&["a.tar"], "/") }),
+        (
+            "COPY --parents --exclude=*.o --exclude=b a /",
+            CopyInstruction {
+                directories: DirectoryCopy::WithParents,
+                excludes: vec!["*.o".into(), "b".into()],
+                ..copy(&["a"], "/")
+            },
+        ),
+        ("COPY --parents=false a /", copy(&["a"], "/")),
+        (
+            "ADD --unpack=false --keep-git-dir=TRUE --link --exclude=x a /",
+            CopyInstruction {
+                is_add: true,
+                unpack: Some(false),
+                keeps_git: true,
+                excludes: vec!["x".into()],
+                ..copy(&["a"], "/")
+            },
+        ),
     ] {
         assert_eq!(steps(text), [Instruction::Copy(want)], "{text}");
     }
@@ -208,6 +223,11 @@ fn what_is_kept_in_the_configuration() {
         (r#"VOLUME ["/a b"]"#, Instruction::Volume(vec!["/a b".into()])),
         ("SHELL [\"/bin/bash\", \"-c\"]", Instruction::Shell(vec!["/bin/bash".into(), "-c".into()])),
         ("ONBUILD RUN x", Instruction::Onbuild("RUN x".into())),
+        ("ONBUILD run <<E\nx\nE", Instruction::Onbuild("run <<E\nx\nE".into())),
+        (
+            "ONBUILD COPY <<-E <<F /d/\n\tx\n\tE\ny\nF",
+            Instruction::Onbuild("COPY <<-E <<F /d/\n\tx\nE\ny\nF".into()),
+        ),
         ("HEALTHCHECK NONE", Instruction::Healthcheck(Healthcheck::None)),
         (
             "HEALTHCHECK --interval=30s --retries=3 CMD a b",
@@ -230,6 +250,16 @@ fn what_is_kept_in_the_configuration() {
 }
 
 #[test]
+fn triggers_are_instructions_of_their_own() {
+    let read = |text: &str| parse_trigger(7, text).map(|step| step.instruction);
+    assert_eq!(read("RUN <<E\na\nE\n"), Ok(shell("a\n")));
+    assert_eq!(read(" run a \\\n b"), Ok(shell("a  b")));
+    for text in ["", "# a remark", "RUN a\nRUN b", "RUN <<E\na", "FROM a", "ONBUILD RUN a"] {
+        assert_eq!(parse_trigger(7, text).expect_err(text).line, 7, "{text:?}");
+    }
+}
+
+#[test]
 fn what_is_not_supported_is_refused_by_name_with_its_line() {
     for (text, line, part) in [
         ("", 1, "no FROM"),
@@ -239,7 +269,7 @@ fn what_is_not_supported_is_refused_by_name_with_its_line() {
         ("FROM a AS x\nFROM b AS X", 2, "two stages"),
         ("FROM --odd=1 a", 1, "--odd"),
         ("FROM a\n\nRUNN x", 3, "RUNN: no such instruction"),
-        ("FROM a\nRUN --mount=type=ssh y", 2, "--mount=type=ssh"),
+        ("FROM a\nRUN --mount=type=ssh,source=x y", 2, "source: not supported"),
         ("FROM a\nRUN --mount=type=cache y", 2, "no target"),
         ("FROM a\nRUN --security=insecure y", 2, "--security"),
         ("FROM a\nRUN --network=x y", 2, "--network=x"),
@@ -247,9 +277,12 @@ fn what_is_not_supported_is_refused_by_name_with_its_line() {
         ("FROM a\nCOPY a", 2, "DESTINATION"),
         ("FROM a\nCOPY a b c", 2, "several files need a directory"),
         ("FROM a\nCOPY --from=$X a b", 2, "variables"),
-        ("FROM a\nCOPY --parents a b", 2, "--parents"),
+        ("FROM a\nADD --parents a b", 2, "--parents"),
+        ("FROM a\nCOPY --parents=1 a b", 2, "--parents=1: not a boolean"),
+        ("FROM a\nCOPY --exclude a b", 2, "--exclude: no value"),
+        ("FROM a\nCOPY --unpack a b", 2, "--unpack"),
         ("FROM a\nADD --from=x a b", 2, "--from"),
-        ("FROM a\nADD --keep-git-dir a b", 2, "--keep-git-dir"),
+        ("FROM a\nCOPY --keep-git-dir a b", 2, "--keep-git-dir"),
         ("FROM a\nCOPY --checksum=x a b", 2, "--checksum"),
         ("FROM a\nENV a", 2, "no value"),
         ("FROM a\nENV", 2, "the instruction has no arguments"),

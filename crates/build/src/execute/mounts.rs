@@ -11,6 +11,7 @@ use skiff_spec::plan::{Base, File, Mount, Source, Upper};
 use skiff_user::context::UserContext;
 
 use super::Builder;
+use crate::agents;
 use crate::container::{ReadyMounts, StageFiles};
 use crate::plan::{CopyAction, Key, MOUNTED, PlannedMount, PlannedMountKind};
 
@@ -48,6 +49,14 @@ impl Builder<'_> {
                     if !mount.target.is_empty() {
                         ready.mounts.push(shown(Source::Text(secret), true));
                     }
+                }
+                PlannedMountKind::Agent { id, is_required, mode, owner } => {
+                    let Some(agent) = agents::given(&self.inputs.agents, id, *is_required)? else { continue };
+                    let place = self.new_directory(&format!("agent.{number}"))?;
+                    let (socket, relay) =
+                        agents::lead(self.containers.context, agent, &place, *mode, *owner)?;
+                    ready.add_agent(relay, &mount.target);
+                    ready.mounts.push(shown(Source::Bind(socket), false));
                 }
                 PlannedMountKind::Script(text) => ready.mounts.push(script(&mount.target, text)),
             }

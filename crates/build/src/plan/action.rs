@@ -4,7 +4,11 @@ use serde::Serialize;
 use skiff_spec::image::ImageId;
 
 use super::Key;
+use crate::context::CopyOptions;
+use crate::context::ignore::IgnoreRules;
+use crate::context::mode::ModeChange;
 use crate::dockerfile::DirectoryCopy;
+use crate::git::GitSource;
 
 /// What a step does to files.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -92,6 +96,17 @@ pub enum PlannedMountKind {
         /// Whether the build fails without it.
         is_required: bool,
     },
+    /// The way to an ssh agent that the user gives.
+    Agent {
+        /// What `--ssh` calls it.
+        id: String,
+        /// Whether the build fails without it.
+        is_required: bool,
+        /// Permission bits of the socket.
+        mode: u16,
+        /// Whose that is.
+        owner: (u32, u32),
+    },
     /// A program with this text.
     Script(String),
 }
@@ -99,7 +114,7 @@ pub enum PlannedMountKind {
 /// Files to copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CopyAction {
-    /// Whether archives are unpacked.
+    /// Whether archives of the context are unpacked.
     pub unpacks: bool,
     /// Where they come from.
     pub from: CopyFrom,
@@ -107,6 +122,9 @@ pub struct CopyAction {
     pub directories: DirectoryCopy,
     /// Which ones.
     pub sources: Vec<PlannedSource>,
+    /// Patterns of those that are left out all the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excludes: Vec<String>,
     /// The sum of those of the context; nothing for others.
     pub sum: String,
     /// Where to: an absolute path.
@@ -115,8 +133,22 @@ pub struct CopyAction {
     pub is_directory: bool,
     /// `USER[:GROUP]`.
     pub chown: Option<String>,
-    /// Permission bits.
-    pub mode: Option<u16>,
+    /// Permission bits, or how they are changed.
+    pub mode: Option<ModeChange>,
+}
+
+impl CopyAction {
+    /// What is left out.
+    #[must_use]
+    pub fn excluded(&self) -> IgnoreRules {
+        IgnoreRules::of_patterns(&self.excludes)
+    }
+
+    /// What is asked of the tree that files come from, where this is left out.
+    #[must_use]
+    pub fn options<'a>(&'a self, excluded: &'a IgnoreRules) -> CopyOptions<'a> {
+        CopyOptions { mode: self.mode.as_ref(), excluded: Some(excluded), directories: self.directories }
+    }
 }
 
 /// Where copied files come from.
@@ -152,13 +184,25 @@ pub enum PlannedSource {
         name: String,
         /// The file's digest.
         digest: String,
+        /// Whether it is unpacked if it is an archive.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        unpacks: bool,
+    },
+    /// The files of a git repository.
+    Repository {
+        /// Where it is, and what of it is wanted.
+        repository: GitSource,
+        /// Which commit that is.
+        commit: String,
+        /// Whether `.git` comes with it.
+        keeps_git: bool,
     },
 }
 
 impl PlannedSource {
-    /// Whether another server has it.
+    /// Whether it is of no tree that is on this host.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        matches!(self, Self::Remote { .. })
+        matches!(self, Self::Remote { .. } | Self::Repository { .. })
     }
 }

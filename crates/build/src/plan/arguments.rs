@@ -24,6 +24,10 @@ const PROXIES: [&str; 10] = [
     "all_proxy",
 ];
 
+/// The argument that names the stage that is built, and its value if the stage has no name, as in BuildKit.
+const TARGET: &str = "TARGETSTAGE";
+const NAMELESS: &str = "default";
+
 /// The arguments.
 #[derive(Debug)]
 pub struct Arguments {
@@ -31,6 +35,8 @@ pub struct Arguments {
     given: BTreeMap<String, String>,
     /// Values from the file's head.
     global: BTreeMap<String, String>,
+    /// What the stage is called that is built.
+    target: String,
     /// Names that some instruction has asked for.
     used: RefCell<BTreeSet<String>>,
 }
@@ -38,8 +44,13 @@ pub struct Arguments {
 impl Arguments {
     /// Reads the head of a file.
     pub fn new(file: &Dockerfile, options: &BuildOptions) -> Result<Self> {
-        let mut arguments =
-            Self { given: options.args.clone(), global: BTreeMap::new(), used: RefCell::default() };
+        let last = file.stages.last().and_then(|stage| stage.name.clone());
+        let mut arguments = Self {
+            given: options.args.clone(),
+            global: BTreeMap::new(),
+            target: options.target.clone().or(last).unwrap_or_else(|| NAMELESS.into()),
+            used: RefCell::default(),
+        };
         for (line, name, default) in &file.args {
             let value = match (arguments.given(name), default) {
                 (Some(given), _) => Some(given),
@@ -47,7 +58,7 @@ impl Arguments {
                     let expanded = expand(word, file.escape, &|name| arguments.head(name));
                     Some(expanded.map_err(|e| Fault::new(format!("{}:{line}: ARG: {e}", options.file)))?)
                 }
-                (None, None) => platform(name),
+                (None, None) => arguments.known(name),
             };
             if let Some(value) = value {
                 arguments.global.insert(name.clone(), value);
@@ -58,7 +69,12 @@ impl Arguments {
 
     /// A value in the head, and in FROM.
     pub fn head(&self, name: &str) -> Option<String> {
-        self.global.get(name).cloned().or_else(|| platform(name))
+        self.global.get(name).cloned().or_else(|| self.known(name))
+    }
+
+    /// What nobody gives.
+    fn known(&self, name: &str) -> Option<String> {
+        if name == TARGET { Some(self.target.clone()) } else { platform(name) }
     }
 
     /// The value that ARG gives a name in a stage, if there is one but for the default there.

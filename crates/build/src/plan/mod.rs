@@ -3,6 +3,7 @@
 
 mod action;
 mod arguments;
+mod copy;
 mod run;
 mod source;
 mod stage;
@@ -19,6 +20,7 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::image::ImageId;
 
 use crate::dockerfile::{Dockerfile, DockerfileError, StageFrom};
+use crate::git::GitSource;
 pub use action::{Action, CopyAction, CopyFrom, PlannedMount, PlannedMountKind, PlannedSource, RunAction};
 use arguments::Arguments;
 pub use run::MOUNTED;
@@ -54,11 +56,17 @@ pub trait PlanLookup {
     /// It cannot be had.
     fn remote(&mut self, address: &str) -> Result<String>;
 
-    /// The sum of files of the context.
+    /// The commit that a repository's reference means.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    fn commit(&mut self, repository: &GitSource) -> Result<String>;
+
+    /// The sum of the files of the context that are copied.
     ///
     /// # Errors
     /// There are none, or they cannot be read.
-    fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String>;
+    fn sum(&mut self, copy: &CopyAction) -> Result<String>;
 }
 
 /// What is asked for beside the Dockerfile.

@@ -6,16 +6,15 @@ use skiff_spec::size;
 
 use super::stage::StagePlanner;
 use super::{Key, PlannedMount, PlannedMountKind, RunAction};
-use crate::dockerfile::{
-    CopyInstruction, CopySource, DirectoryCopy, MountInstruction, MountKind, RunInstruction,
-};
+use crate::dockerfile::{CopyInstruction, CopySource, MountInstruction, MountKind, RunInstruction};
 
 /// Where the files of a mount are in their own layer.
 pub const MOUNTED: &str = "files";
 
 impl StagePlanner<'_, '_> {
     pub(super) fn run(&mut self, run: &RunInstruction) -> Result<RunAction> {
-        let mounts = run.mounts.iter().map(|mount| self.mount(mount)).collect::<Result<Vec<_>>>()?;
+        let mut mounts = run.mounts.iter().map(|mount| self.mount(mount)).collect::<Result<Vec<_>>>()?;
+        name_agents(&mut mounts);
         let mut env: Vec<(String, String)> = vec![];
         for setting in self.config.list("Env") {
             let (name, value) = setting.split_once('=').unwrap_or((&setting, ""));
@@ -45,7 +44,7 @@ impl StagePlanner<'_, '_> {
 
     fn mount(&mut self, mount: &MountInstruction) -> Result<PlannedMount> {
         let target = self.word(&mount.target)?;
-        // A secret may go into a variable alone.
+        // A secret may go into a variable alone, and an agent has a place of its own.
         let target = if target.is_empty() { target } else { self.absolute(&target) };
         if target == "/" {
             return Err(Fault::new(format!("--mount: {}: nothing can be seen there", mount.target))
@@ -69,6 +68,12 @@ impl StagePlanner<'_, '_> {
                 variable: variable.clone(),
                 is_required: *is_required,
             },
+            MountKind::Agent { id, is_required, mode, owner } => PlannedMountKind::Agent {
+                id: id.clone(),
+                is_required: *is_required,
+                mode: *mode,
+                owner: *owner,
+            },
             MountKind::Script(text) => PlannedMountKind::Script(text.clone()),
         };
         Ok(PlannedMount { target, kind })
@@ -82,19 +87,25 @@ impl StagePlanner<'_, '_> {
                 .hint("FROM $IMAGE AS NAME makes a stage, and from=NAME names it"));
         }
         let copy = CopyInstruction {
-            unpacks: false,
             from: from.map(String::from),
-            chown: None,
-            chmod: None,
-            checksum: None,
-            directories: DirectoryCopy::Contents,
             sources: vec![CopySource::Path(source.into())],
             destination: format!("/{MOUNTED}"),
+            ..CopyInstruction::default()
         };
         let mut copy = self.copy(&copy)?;
         copy.destination = format!("/{MOUNTED}");
         let key = Key::of(&json!(["mount", self.planner.options.ids, copy, self.origin(&copy)]));
         Ok(PlannedMountKind::Files { key, copy, is_writable })
+    }
+}
+
+/// Where agents are that the file gives no place: as in BuildKit, by their number.
+fn name_agents(mounts: &mut [PlannedMount]) {
+    let agents = mounts.iter_mut().filter(|mount| matches!(mount.kind, PlannedMountKind::Agent { .. }));
+    for (number, mount) in agents.enumerate() {
+        if mount.target.is_empty() {
+            mount.target = format!("/run/buildkit/ssh_agent.{number}");
+        }
     }
 }
 

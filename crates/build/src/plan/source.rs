@@ -6,10 +6,8 @@ use super::PlannedSource;
 use super::stage::StagePlanner;
 use crate::dockerfile::words::expand_text;
 use crate::dockerfile::{CopyInstruction, CopySource};
+use crate::git::GitSource;
 use crate::remote::{checksum, name_of};
-
-/// What begins an address of something that is no file.
-const REPOSITORIES: [&str; 3] = ["git://", "git@", "ssh://"];
 
 impl StagePlanner<'_, '_> {
     pub(super) fn source(
@@ -31,43 +29,68 @@ impl StagePlanner<'_, '_> {
     }
 
     fn path(&mut self, path: String, transfer: &CopyInstruction) -> Result<PlannedSource> {
-        let begins = |begin: &&str| path.starts_with(*begin);
-        let is_file = ["https://", "http://"].iter().any(begins);
         let refused = |what: &str, hint: &str| Err(Fault::new(format!("{path}: {what}")).hint(hint));
-        if REPOSITORIES.iter().any(begins) || is_file && path.ends_with(".git") {
-            return refused("repositories are not supported", "clone it, and put the files into the context");
+        let repository = GitSource::parse(&path).transpose()?;
+        let is_file = ["https://", "http://"].iter().any(|begin| path.starts_with(begin));
+        match (&repository, is_file, &transfer.checksum) {
+            (None, false, None) => Ok(PlannedSource::Path(path)),
+            (None, false, Some(_)) => {
+                refused("--checksum is for files of other servers and repositories", "leave it out")
+            }
+            (Some(_), ..) | (_, true, _) if !transfer.is_add => {
+                refused("files from other hosts are not supported", "ADD fetches them")
+            }
+            (Some(_), ..) | (_, true, _) if transfer.checksum.is_some() && transfer.sources.len() > 1 => {
+                refused("--checksum is for one source", "one ADD for each")
+            }
+            (Some(repository), ..) => self.repository(repository, transfer),
+            (None, true, _) => self.file(path, transfer),
         }
-        match (&transfer.checksum, is_file) {
-            (None, false) => return Ok(PlannedSource::Path(path)),
-            (Some(_), false) => {
-                return refused("--checksum is for files of other servers", "leave it out");
-            }
-            (_, true) if !transfer.unpacks => {
-                return refused("files from other hosts are not supported", "ADD fetches them");
-            }
-            (None, true) if !path.starts_with("https://") => {
-                return refused(
-                    "by http anybody on the way could change it",
-                    "ADD --checksum=sha256:... says what it is to be",
-                );
-            }
-            (Some(_), true) if transfer.sources.len() > 1 => {
-                return refused("--checksum is for one file", "one ADD for each file");
-            }
-            _ => {}
-        }
+    }
+
+    fn file(&mut self, path: String, transfer: &CopyInstruction) -> Result<PlannedSource> {
         let digest = match &transfer.checksum {
             Some(word) => checksum(&self.word(word)?)?.to_string(),
+            None if !path.starts_with("https://") => {
+                return Err(Fault::new(format!("{path}: by http anybody on the way could change it"))
+                    .hint("ADD --checksum=sha256:... says what it is to be"));
+            }
             None => self.planner.surroundings.remote(&path)?,
         };
         let name = name_of(&path);
-        Ok(PlannedSource::Remote { address: path, name, digest })
+        Ok(PlannedSource::Remote { address: path, name, digest, unpacks: transfer.unpack == Some(true) })
     }
 
-    /// The sum of what is of the context. Other servers' files have theirs already.
-    pub(super) fn sum(&mut self, sources: &[PlannedSource], mode: Option<u16>) -> Result<String> {
-        let local: Vec<PlannedSource> =
-            sources.iter().filter(|source| !source.is_remote()).cloned().collect();
-        if local.is_empty() { Ok(String::new()) } else { self.planner.surroundings.sum(&local, mode) }
+    fn repository(&mut self, repository: &GitSource, transfer: &CopyInstruction) -> Result<PlannedSource> {
+        let checksum = transfer.checksum.as_deref().map(|word| self.word(word)).transpose()?;
+        if let Some(checksum) = &checksum
+            && !is_hex(checksum)
+        {
+            return Err(Fault::new(format!("--checksum={checksum}: not a commit"))
+                .hint("git rev-parse REFERENCE says it, in hexadecimal digits"));
+        }
+        let whole = checksum.as_deref().filter(|checksum| GitSource::is_commit(checksum));
+        if !repository.is_private_on_the_way() && whole.or(repository.commit()).is_none() {
+            return Err(Fault::new(format!(
+                "{}: by git:// anybody on the way could change it",
+                repository.shown()
+            ))
+            .hint("name the whole commit: ADD --checksum=COMMIT, or #COMMIT behind the address"));
+        }
+        let commit = match repository.commit().or(whole) {
+            Some(commit) => commit.to_owned(),
+            None => self.planner.surroundings.commit(repository)?,
+        };
+        if let Some(checksum) =
+            checksum.filter(|checksum| !commit.is_empty() && !commit.starts_with(&**checksum))
+        {
+            return Err(Fault::new(format!("{}: it is at {commit}, not at {checksum}", repository.shown())));
+        }
+        let keeps_git = transfer.keeps_git;
+        Ok(PlannedSource::Repository { repository: repository.clone(), commit, keeps_git })
     }
+}
+
+fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

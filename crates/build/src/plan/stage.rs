@@ -8,14 +8,9 @@ use skiff_oci::manifest::Instructions;
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Fault, Result};
 
-use super::{
-    Action, CopyAction, CopyFrom, Key, PlannedSource, PlannedStage, PlannedStep, Planner, StageBase,
-    find_stage,
-};
+use super::{Action, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, Planner, StageBase};
 use crate::dockerfile::words::expand;
-use crate::dockerfile::{
-    Command, CopyInstruction, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger,
-};
+use crate::dockerfile::{Command, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger};
 
 /// What runs lines of a command where SHELL names nothing else.
 const SHELL: [&str; 2] = ["/bin/sh", "-c"];
@@ -24,7 +19,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 pub(super) struct StagePlanner<'p, 'a> {
     pub(super) planner: &'p mut Planner<'a>,
-    number: usize,
+    pub(super) number: usize,
     base: StageBase,
     key: Key,
     /// The whole configuration of the image below, and its part that is changed.
@@ -183,7 +178,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         Ok(())
     }
 
-    fn words(&self, words: &[String]) -> Result<Vec<String>> {
+    pub(super) fn words(&self, words: &[String]) -> Result<Vec<String>> {
         words.iter().map(|word| self.word(word)).collect()
     }
 
@@ -234,70 +229,6 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
 
     pub(super) fn absolute(&self, path: &str) -> String {
         absolute(&self.workdir(), path)
-    }
-
-    pub(super) fn copy(&mut self, transfer: &CopyInstruction) -> Result<CopyAction> {
-        let from = match &transfer.from {
-            None => CopyFrom::Context,
-            Some(name) => self.copy_from(name)?,
-        };
-        let mode = transfer.chmod.as_deref().map(|word| self.mode(word)).transpose()?;
-        let chown = transfer.chown.as_deref().map(|word| self.word(word)).transpose()?;
-        let destination = self.word(&transfer.destination)?;
-        let last = destination.rsplit('/').next().unwrap_or_default();
-        let is_directory = matches!(last, "" | ".");
-        let sources = transfer
-            .sources
-            .iter()
-            .map(|source| self.source(source, transfer))
-            .collect::<Result<Vec<_>>>()?;
-        if sources.len() > 1 && !is_directory {
-            return Err(Fault::new(format!("{destination}: several files need a directory"))
-                .hint(format!("{destination}/")));
-        }
-        let is_nameless = |source: &PlannedSource| matches!(source, PlannedSource::Remote { name, .. } if name.is_empty() && is_directory);
-        if let Some(PlannedSource::Remote { address, .. }) = sources.iter().find(|source| is_nameless(source))
-        {
-            return Err(Fault::new(format!("{address}: the address has no name for the file"))
-                .hint(format!("name the file: {}NAME", destination)));
-        }
-        if from != CopyFrom::Context
-            && sources.iter().any(|source| matches!(source, PlannedSource::Text { .. }))
-        {
-            return Err(Fault::new("--from: a here-document comes from no stage"));
-        }
-        let sum = match from {
-            CopyFrom::Context => self.sum(&sources, mode)?,
-            CopyFrom::Stage(_) | CopyFrom::Image(_) => String::new(),
-        };
-        let destination = self.absolute(&destination);
-        Ok(CopyAction {
-            unpacks: transfer.unpacks,
-            from,
-            directories: transfer.directories,
-            sources,
-            sum,
-            destination,
-            is_directory,
-            chown,
-            mode,
-        })
-    }
-
-    fn copy_from(&mut self, name: &str) -> Result<CopyFrom> {
-        if let Some(earlier) = find_stage(self.planner.file, name, self.number) {
-            return self.planner.stage(earlier).map(CopyFrom::Stage);
-        }
-        if find_stage(self.planner.file, name, self.planner.file.stages.len()).is_some() {
-            return Err(Fault::new(format!("--from={name}: the stage is not before this one")));
-        }
-        self.planner.surroundings.image(name).map(|image| CopyFrom::Image(image.id))
-    }
-
-    fn mode(&self, word: &str) -> Result<u16> {
-        let text = self.word(word)?;
-        let mode = u16::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
-        mode.ok_or_else(|| Fault::new(format!("--chmod={text}: not an octal number up to 07777")))
     }
 }
 

@@ -31,8 +31,13 @@ impl PlanLookup for MadeUp {
         Ok(format!("sha256:{}", self.sum))
     }
 
-    fn sum(&mut self, sources: &[PlannedSource], _: Option<u16>) -> Result<String> {
-        Ok(format!("{}{}", self.sum, sources.len()))
+    fn commit(&mut self, repository: &GitSource) -> Result<String> {
+        self.asked.push(repository.shown());
+        Ok("c0ffee".repeat(7)[..40].into())
+    }
+
+    fn sum(&mut self, copy: &CopyAction) -> Result<String> {
+        Ok(format!("{}{}", self.sum, copy.sources.len()))
     }
 }
 
@@ -85,6 +90,9 @@ fn arguments_and_variables_are_dockers() {
         ("FROM a\nENV A=\"x y\" B=a\\ b\nRUN x", vec![], "B", Some("a b")),
         ("FROM a\nARG TARGETOS\nRUN x", vec![], "TARGETOS", Some("linux")),
         ("FROM a\nRUN x", vec![], "TARGETOS", None),
+        ("FROM a\nARG TARGETSTAGE\nRUN x", vec![], "TARGETSTAGE", Some("default")),
+        ("FROM a AS Last\nARG TARGETSTAGE\nRUN x", vec![], "TARGETSTAGE", Some("last")),
+        ("FROM a AS last\nRUN x", vec![], "TARGETSTAGE", None),
         // A stage has the arguments of the one that it begins with.
         ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![], "V", Some("1")),
         ("FROM a AS b\nARG V=1\nFROM b\nRUN x", vec![("V", "2")], "V", Some("2")),
@@ -180,6 +188,46 @@ fn the_configuration_is_dockers() {
 }
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The commit counts, and neither the name by which it was found nor whose word it is.
+#[test]
+fn repositories_are_known_by_their_commit() {
+    const COMMIT: &str = "c0ffeec0ffeec0ffeec0ffeec0ffeec0ffeec0ff";
+    let key = |add: &str| {
+        let mut around = MadeUp::default();
+        let text = format!("FROM a\nADD {}", add.replace("COMMIT", COMMIT));
+        let plan = planned(&text, &options(&[]), &mut around).unwrap_or_else(|e| panic!("{add}: {e:?}"));
+        (plan.stages[0].key.clone(), around.asked.contains(&"https://x/y.git".to_owned()))
+    };
+    let (whole, is_asked) = key("https://x/y.git /d/");
+    assert!(is_asked);
+    for (add, is_same, is_asked) in [
+        ("https://x/y.git#v1 /d/", true, true),
+        ("--checksum=c0ffee https://x/y.git#v1 /d/", true, true),
+        ("--checksum=COMMIT https://x/y.git#v1 /d/", true, false),
+        ("https://x/y.git#COMMIT /d/", true, false),
+        ("https://x/y.git#v1:sub /d/", false, true),
+        ("--keep-git-dir https://x/y.git /d/", false, true),
+        ("--exclude=x https://x/y.git /d/", false, true),
+        ("git://x/y.git#COMMIT /d/", false, false),
+    ] {
+        let (found, asked) = key(add);
+        assert_eq!((found == whole, asked), (is_same, is_asked), "{add}");
+    }
+}
+
+#[test]
+fn agents_have_a_place_and_a_number() {
+    let targets = |mounts: &str| {
+        let run = run_of(&format!("FROM a\nWORKDIR /w\nRUN {mounts} x"), &[]);
+        run.mounts.into_iter().map(|mount| mount.target).collect::<Vec<_>>()
+    };
+    assert_eq!(targets("--mount=type=ssh"), ["/run/buildkit/ssh_agent.0"]);
+    assert_eq!(
+        targets("--mount=type=ssh,id=a,target=s --mount=type=tmpfs,target=/t --mount=type=ssh,id=b"),
+        ["/w/s", "/t", "/run/buildkit/ssh_agent.1"]
+    );
+}
 
 #[test]
 fn path_is_always_set() {
@@ -291,8 +339,20 @@ fn what_cannot_be_had_is_refused_with_its_line() {
         ("FROM --platform=linux/s390x a", "Dockerfile:1: --platform=linux/s390x"),
         ("FROM a\nCOPY https://x/y /", "Dockerfile:2: COPY: https://x/y: files from other hosts"),
         ("FROM a\nADD http://x/y /", "Dockerfile:2: ADD: http://x/y: by http anybody"),
-        ("FROM a\nADD https://x/y.git /", "Dockerfile:2: ADD: https://x/y.git: repositories"),
-        ("FROM a\nADD git@x:y /", "Dockerfile:2: ADD: git@x:y: repositories"),
+        ("FROM a\nADD http://x/y.git /", "Dockerfile:2: ADD: http://x/y.git: by http"),
+        ("FROM a\nADD git://x/y /", "Dockerfile:2: ADD: git://x/y: by git://"),
+        ("FROM a\nADD git://x/y#v1 /", "Dockerfile:2: ADD: git://x/y: by git://"),
+        ("FROM a\nADD --checksum=c0ffee git://x/y /", "Dockerfile:2: ADD: git://x/y: by git://"),
+        (
+            "FROM a\nADD --checksum=c0ff00 https://x/y.git /",
+            "Dockerfile:2: ADD: https://x/y.git: it is at c0ffee",
+        ),
+        (
+            "FROM a\nADD --checksum=sha256:1 https://x/y.git /",
+            "Dockerfile:2: ADD: --checksum=sha256:1: not a commit",
+        ),
+        ("FROM a\nCOPY https://x/y.git /", "Dockerfile:2: COPY: https://x/y.git: files from other"),
+        ("FROM a\nCOPY git@x:y /", "Dockerfile:2: COPY: git@x:y: files from other"),
         ("FROM a\nADD --checksum=sha256:1 https://x/y /", "Dockerfile:2: ADD: --checksum=sha256:1:"),
         ("FROM a\nADD --checksum=sha256:1 y /", "Dockerfile:2: ADD: y: --checksum is for files"),
         (

@@ -6,10 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::*;
+use crate::context::CopyOptions;
 
 fn with_tree<T>(dir: &Path, act: impl FnOnce(SourceTree<'_>) -> T) -> T {
     let root = File::open(dir).expect("opened");
-    act(SourceTree { root: root.as_fd(), of: "context: ", rules: None, is_roots: true, mode: None })
+    let (of, copy) = ("context: ", CopyOptions::default());
+    act(SourceTree { root: root.as_fd(), of, rules: None, is_roots: true, copy })
 }
 
 fn path(path: &str) -> PlannedSource {
@@ -80,11 +82,12 @@ fn directories_that_are_made_have_no_mode_of_files() {
             from: crate::plan::CopyFrom::Context,
             directories: DirectoryCopy::Contents,
             sources: vec![],
+            excludes: vec![],
             sum: String::new(),
             destination: dir.path().join(destination).display().to_string(),
             is_directory: destination.ends_with('/'),
             chown: None,
-            mode: Some(0o644),
+            mode: Some(ModeChange::Bits(0o644)),
         };
         make_place(&action, shape).expect("made");
         for path in made {
@@ -103,4 +106,12 @@ fn directories_that_are_made_are_told_with_those_above_them() {
     assert!(make_directories(&second).expect("there").is_empty());
     fs::write(second.join("file"), "").expect("written");
     assert!(make_directories(&second.join("file/c")).is_err());
+    // Links to what is not there are followed.
+    for (target, link) in [("../b/new/deep", "a/link"), ("loop", "a/loop")] {
+        std::os::unix::fs::symlink(target, dir.path().join(link)).expect("linked");
+    }
+    fs::create_dir(dir.path().join("b")).expect("made");
+    make_directories(&dir.path().join("a/link/below")).expect("made");
+    assert!(dir.path().join("b/new/deep/below").is_dir());
+    assert!(make_directories(&dir.path().join("a/loop/x")).is_err());
 }

@@ -92,11 +92,12 @@ const COMMIT: [Rule; 5] = [
     (&["--quiet", "-q"], Becomes::Words(&["--quiet"])),
 ];
 
-const BUILD: [Rule; 13] = [
+const BUILD: [Rule; 14] = [
     (&["--tag", "-t"], Becomes::Value("--tag")),
     (&["--file", "-f"], Becomes::Value("--file")),
     (&["--build-arg"], Becomes::Value("--build-arg")),
     (&["--secret"], Becomes::Value("--secret")),
+    (&["--ssh"], Becomes::Value("--ssh")),
     (&["--label"], Becomes::Value("--label")),
     (&["--target"], Becomes::Value("--target")),
     (&["--platform"], Becomes::Value("--platform")),

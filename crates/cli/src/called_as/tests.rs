@@ -74,6 +74,7 @@ fn common_calls() {
             "docker commit -p -m note -c USER=x web x:2",
             "commit --message=note --change=USER=x web x:2".into(),
         ),
+        ("docker build --ssh default .", "build --ssh=default .".into()),
         (
             "docker build -t mine:1 -f Dockerfile.web --build-arg A=1 --rm --no-cache .",
             "build --tag=mine:1 --file=Dockerfile.web --build-arg=A=1 --no-cache .".into(),
@@ -157,7 +158,7 @@ fn what_is_not_translated_is_named() {
         ("docker run --detach=maybe x", "--detach=maybe"),
         ("docker run --sig-proxy=false x", "--sig-proxy=false"),
         ("docker inspect -s x", "-s"),
-        ("docker build --ssh default .", "--ssh"),
+        ("docker build --cache-from x .", "--cache-from"),
         ("docker buildx build .", "buildx"),
         ("docker push --all-tags x", "--all-tags"),
         ("apptainer push x.sif oras://r.example/x", "push"),

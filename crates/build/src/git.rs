@@ -1,0 +1,311 @@
+//! Git repositories that ADD names. The user's own `git` fetches them, as the user, into a directory of its own.
+//!
+//! Whose Dockerfile it is may be a stranger: so none of the user's settings, hooks and passwords are at work, no transport but the one that the
+//! address names, and `ssh` only with an agent that the user has given (`--ssh`).
+
+mod command;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use serde::Serialize;
+use skiff_spec::fault::{Context as _, Fault, Result};
+
+/// Lengths of commits, in hexadecimal digits.
+const COMMIT: [usize; 2] = [40, 64];
+
+/// What is wanted of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GitSource {
+    /// Where it is, as git takes it.
+    address: String,
+    /// A branch, tag or commit; the server's own choice if none is named. The commit that it means is what counts.
+    #[serde(skip)]
+    reference: Option<String>,
+    /// The directory in it.
+    subdirectory: String,
+}
+
+/// How an address is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Https,
+    Ssh,
+    Git,
+}
+
+impl Transport {
+    /// As git calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Https => "https",
+            Self::Ssh => "ssh",
+            Self::Git => "git",
+        }
+    }
+}
+
+impl GitSource {
+    /// Reads `ADDRESS[#REFERENCE[:DIRECTORY]]`; nothing if that is another source.
+    ///
+    /// # Errors
+    /// It is a repository's, but cannot be used.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Result<Self>> {
+        let (address, fragment) = text.split_once('#').unwrap_or((text, ""));
+        let (path, query) = address.split_once('?').unwrap_or((address, ""));
+        if !is_repository(path) {
+            return None;
+        }
+        let refused = |what: &str, hint: &str| Some(Err(Fault::new(format!("{text}: {what}")).hint(hint)));
+        if !query.is_empty() || address.contains('?') {
+            return refused("words behind `?` are not supported", "ADDRESS#REFERENCE:DIRECTORY");
+        }
+        if path.starts_with("http://") {
+            return refused("by http anybody on the way could change it", "name it by https");
+        }
+        let host = path.split_once("://").map_or(path, |(_, host)| host);
+        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+        let is_host = host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[');
+        if !is_host || path.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return refused("not an address of a repository", "https://HOST/PATH.git, or git@HOST:PATH");
+        }
+        let (reference, subdirectory) = fragment.split_once(':').unwrap_or((fragment, ""));
+        if !is_reference(reference) {
+            return refused("not a branch, tag or commit", "ADDRESS#REFERENCE:DIRECTORY");
+        }
+        if subdirectory.split('/').any(|name| name == "..") {
+            return refused("the directory leads out", "ADDRESS#REFERENCE:DIRECTORY");
+        }
+        Some(Ok(Self {
+            address: path.into(),
+            reference: (!reference.is_empty()).then(|| reference.into()),
+            subdirectory: subdirectory.trim_matches('/').into(),
+        }))
+    }
+
+    /// Whether a text is a whole commit.
+    #[must_use]
+    pub fn is_commit(text: &str) -> bool {
+        COMMIT.contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    }
+
+    /// The commit, if the reference is one.
+    #[must_use]
+    pub fn commit(&self) -> Option<&str> {
+        self.reference.as_deref().filter(|reference| Self::is_commit(reference))
+    }
+
+    /// Whether nobody on the way can exchange what is fetched.
+    #[must_use]
+    pub fn is_private_on_the_way(&self) -> bool {
+        self.transport() != Transport::Git
+    }
+
+    fn transport(&self) -> Transport {
+        match self.address.split_once("://") {
+            Some(("https", _)) => Transport::Https,
+            Some(("git", _)) => Transport::Git,
+            _ => Transport::Ssh,
+        }
+    }
+
+    /// The address without a password.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self.address.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
+            Some((scheme, Some((_, rest)))) => format!("{scheme}://{rest}"),
+            _ => self.address.clone(),
+        }
+    }
+}
+
+fn is_repository(path: &str) -> bool {
+    let begins = |schemes: [&str; 2]| schemes.iter().any(|scheme| path.starts_with(scheme));
+    match begins(["https://", "http://"]) {
+        true => path.ends_with(".git"),
+        false => begins(["git://", "ssh://"]) || scp_host(path).is_some(),
+    }
+}
+
+/// The host of `USER@HOST:PATH`.
+fn scp_host(text: &str) -> Option<&str> {
+    let (user, host) = text.split_once(':')?.0.split_once('@')?;
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && !name.starts_with('-')
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    (is_name(user) && is_name(host)).then_some(host)
+}
+
+/// Whether a text can be a reference, or is none; git's own rules are stricter.
+fn is_reference(text: &str) -> bool {
+    !text.starts_with(['-', '+', '^'])
+        && !text.contains("..")
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control() || "~^?*[\\".contains(c))
+}
+
+/// Access to repositories.
+#[derive(Default)]
+pub struct Git {
+    /// The agent that `ssh` may ask.
+    pub agent: Option<PathBuf>,
+    /// Commits that were asked for.
+    known: RefCell<BTreeMap<(String, Option<String>), String>>,
+}
+
+/// A repository's files.
+pub struct Cloned {
+    /// The directory that is wanted.
+    pub files: OwnedFd,
+    /// Whether there are other repositories in it, which are not fetched.
+    pub has_submodules: bool,
+}
+
+impl Git {
+    /// With this agent.
+    #[must_use]
+    pub fn new(agent: Option<PathBuf>) -> Self {
+        Self { agent, ..Self::default() }
+    }
+
+    /// The commit that a repository's reference means.
+    ///
+    /// # Errors
+    /// The server does not answer, or does not have it.
+    pub fn commit(&self, repository: &GitSource) -> Result<String> {
+        if let Some(commit) = repository.commit() {
+            return Ok(commit.into());
+        }
+        let wanted = (repository.address.clone(), repository.reference.clone());
+        if let Some(commit) = self.known.borrow().get(&wanted) {
+            return Ok(commit.clone());
+        }
+        let names = names_of(repository.reference.as_deref());
+        let listed = self.list(repository, &names)?;
+        let commit = names.iter().find_map(|name| listed.get(name)).cloned().ok_or_else(|| {
+            let reference = repository.reference.as_deref().unwrap_or("HEAD");
+            Fault::new(format!("{}: no branch or tag {reference}", repository.shown()))
+                .hint("a commit must be named with all its digits")
+        })?;
+        self.known.borrow_mut().insert(wanted, commit.clone());
+        Ok(commit)
+    }
+
+    /// Fetches the files of a commit into a new directory `place`.
+    ///
+    /// # Errors
+    /// As [`Git::commit`]; or the reference does not mean that commit, or has no such directory.
+    pub fn clone_to(
+        &self,
+        repository: &GitSource,
+        commit: &str,
+        keeps_git: bool,
+        place: &Path,
+    ) -> Result<Cloned> {
+        let found = self.commit(repository)?;
+        if found != commit {
+            return Err(Fault::new(format!("{}: it is at {found}, not at {commit}", repository.shown())));
+        }
+        let about = || place.display().to_string();
+        if place.exists() {
+            std::fs::remove_dir_all(place).context(about)?;
+        }
+        std::fs::create_dir(place).context(about)?;
+        self.fetch(repository, commit, place)?;
+        if !keeps_git {
+            std::fs::remove_dir_all(place.join(".git")).context(about)?;
+        }
+        let has_submodules = place.join(".gitmodules").symlink_metadata().is_ok();
+        let top = openat(CWD, place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .context(about)?;
+        let directory = if repository.subdirectory.is_empty() { "." } else { &repository.subdirectory };
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let files =
+            openat2(&top, directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), how)
+                .context(|| format!("{}: {directory}", repository.shown()))?;
+        Ok(Cloned { files, has_submodules })
+    }
+}
+
+/// What a reference may be on the server, what counts first at the beginning: as in BuildKit a branch counts for more than a tag. Of a tag with
+/// a text of its own the commit is listed behind `^{}`.
+fn names_of(reference: Option<&str>) -> Vec<String> {
+    match reference {
+        None => vec!["HEAD".into()],
+        Some(name) if name.starts_with("refs/") => vec![format!("{name}^{{}}"), name.into()],
+        Some(name) => vec![
+            format!("refs/heads/{name}"),
+            format!("refs/tags/{name}^{{}}"),
+            format!("refs/tags/{name}"),
+            format!("refs/{name}"),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The facts are those of BuildKit's tests of such addresses, as far as they say what is one.
+    #[test]
+    fn addresses_of_repositories() {
+        for (text, want) in [
+            ("https://example.com/", None),
+            ("https://example.com/foo", None),
+            ("https://example.com/foo.git.bar", None),
+            ("https://example.com/foo.git/", None),
+            ("github.com/moby/buildkit", None),
+            ("custom.example/moby/buildkit.git", None),
+            ("./.git", None),
+            (".git", None),
+            ("a@b", None),
+            ("git@-oProxyCommand=x:y", None),
+            ("git@-x:y", None),
+            ("-x@example.com:y", None),
+            ("https://example.com/foo.git", Some(("https://example.com/foo.git", None, ""))),
+            ("https://example.com/foo.git#v1/2", Some(("https://example.com/foo.git", Some("v1/2"), ""))),
+            ("https://example.com/a.git#b/c:d/e", Some(("https://example.com/a.git", Some("b/c"), "d/e"))),
+            ("https://example.com/a.git#:/d/", Some(("https://example.com/a.git", None, "d"))),
+            ("git://example.com/foo", Some(("git://example.com/foo", None, ""))),
+            ("ssh://git@example.com:22/foo", Some(("ssh://git@example.com:22/foo", None, ""))),
+            ("git@example.com:moby/buildkit.git", Some(("git@example.com:moby/buildkit.git", None, ""))),
+        ] {
+            let found = GitSource::parse(text).map(|found| found.unwrap_or_else(|e| panic!("{text}: {e}")));
+            let found = found
+                .as_ref()
+                .map(|found| (&*found.address, found.reference.as_deref(), &*found.subdirectory));
+            assert_eq!(found, want, "{text}");
+        }
+        for text in [
+            "http://example.com/foo.git",
+            "https://example.com/foo.git?ref=v1",
+            "ssh://-oProxyCommand=x/y",
+            "ssh://git@-x/y",
+            "git://example.com/a b",
+            "https://example.com/a.git#-x",
+            "https://example.com/a.git#a..b",
+            "https://example.com/a.git#a:../b",
+            "https://example.com/a.git#v1^{}",
+        ] {
+            assert!(GitSource::parse(text).is_some_and(|read| read.is_err()), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_password_is_shown_and_no_transport_guessed() {
+        for (text, shown, transport) in [
+            ("https://u:secret@x.example/a.git", "https://x.example/a.git", Transport::Https),
+            ("git@x.example:a", "git@x.example:a", Transport::Ssh),
+            ("ssh://git@x.example/a", "ssh://x.example/a", Transport::Ssh),
+            ("git://x.example/a", "git://x.example/a", Transport::Git),
+        ] {
+            let read = GitSource::parse(text).expect("a repository").expect("a good one");
+            assert_eq!((&*read.shown(), read.transport()), (shown, transport), "{text}");
+        }
+    }
+}

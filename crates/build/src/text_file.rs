@@ -1,0 +1,42 @@
+//! Small text files that a user names.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
+use skiff_spec::fault::{Context as _, Fault, Result};
+
+use crate::dockerfile::LONGEST;
+
+/// A small text file, if it is there. Nothing waits for whoever would write to a pipe.
+///
+/// # Errors
+/// As [`read_all`]; or it is not a file.
+pub fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
+    let shown = path.display().to_string();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat(dir, path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        file => File::from(file.context(|| shown.clone())?),
+    };
+    match file.metadata().context(|| shown.clone())?.is_file() {
+        true => read_all(file, &shown).map(Some),
+        false => Err(Fault::new(format!("{shown}: not a file"))),
+    }
+}
+
+/// A small text.
+///
+/// # Errors
+/// It is long, or no text.
+pub fn read_all(from: impl Read, shown: &str) -> Result<String> {
+    let mut bytes = vec![];
+    from.take(LONGEST as u64 + 1).read_to_end(&mut bytes).context(|| shown.to_owned())?;
+    if bytes.len() > LONGEST {
+        return Err(Fault::new(format!("{shown}: longer than {LONGEST} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| Fault::new(format!("{shown}: not a text in UTF-8")))
+}
