@@ -28,6 +28,7 @@ impl Builder<'_> {
                 target: mount.target.clone().into(),
                 read_only,
                 optional: false,
+                propagation: None,
             };
             match &mount.kind {
                 PlannedMountKind::Files { key, copy, is_writable } => {
@@ -102,6 +103,7 @@ fn script(target: &str, text: &str) -> Mount {
         target: target.parent().unwrap_or(target).into(),
         read_only: true,
         optional: false,
+        propagation: None,
     }
 }
 
