@@ -51,6 +51,9 @@ equal "$(sort <<<"$out" | uniq -c | xargs)" '2 /srv/work 2 of-host'
 ok as alice env -C /srv/work srun -Q -n2 -N1 -D /srv/other --container-image=$plain pwd
 equal "$out" $'/home/alice\n/home/alice'
 equal "$err" 'skiff: working directory /srv/other: No such file or directory (os error 2); starting in /home/alice'
+# The home is not shown as such a directory to who wants none.
+in_image -w n1 --container-image=$plain --no-container-mount-home sh -c 'pwd; [ -e ~ ] || echo none'
+equal "$out" $'/\nnone'
 ok as alice skiff env create here
 install -d -o alice /home/project
 ok as alice sh -c 'cd /home/project && srun -Q -N2 --environment=here pwd && skiff env rm -f here'
@@ -227,6 +230,7 @@ equal "$out" $'1\n1\n/root/in'
 # (In a step, which has a copy of the container's mounts, Linux 6.18 forgets it.)
 ok as alice skiff run -v /home/alice/in:/in:unbindable $registry/tools/env:1 grep -c ' /in .* unbindable ' /proc/self/mountinfo
 equal "$out" 1
+ok as alice skiff rmi $registry/tools/env:1
 
 # ---- What it has become is kept in a file, when its last task has ended: of the first node, with files of others' ids and without mounts.
 in_image -N2 -n3 --container-image=$image --container-mounts=/home/alice/in:/in --container-save=./kept.sqsh \

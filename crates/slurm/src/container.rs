@@ -65,8 +65,9 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let exec = entry.exec()?;
         let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
-        facts.working_dir =
-            working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
+        let is_free = container.workdir.is_none() && exec.working_dir.is_empty();
+        // Who wants no home has none because they submit there.
+        facts.working_dir = working_dir().filter(|dir| is_free && (container.home || *dir != context.home));
         let mut options = options(container, upper, vec![spool(context)], temporary(job.id));
         if container.unshare.contains(&UnsharedNamespace::Uts) {
             options.asked.hostname = Some(own_host_name()?);
@@ -262,6 +263,8 @@ pub fn enter(
         command.only_there = true;
     } else if !exec.working_dir.is_empty() {
         command.cwd = Path::new("/").join(&exec.working_dir);
+    } else if !container.home && command.var("HOME").is_some_and(|home| *home == *command.cwd) {
+        command.cwd = "/".into();
     }
     Ok(())
 }

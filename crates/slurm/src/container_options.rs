@@ -146,7 +146,7 @@ fn mount(text: &str) -> Result<String> {
     let mount = [&*source, target, &flags.join(",")].join(":");
     let mount = mount.trim_end_matches(':').to_owned();
     // As one word: a comma in a path begins no other mount here.
-    data::split(&[mount.clone()])?;
+    data::split(std::slice::from_ref(&mount))?;
     plan::parse_mounts(&mount).map(|_| mount)
 }
 
