@@ -44,6 +44,9 @@ for definition in job ./.edf/job.toml /home/alice/.edf/job.toml; do
     ok as alice env GONE=x srun -Q --environment=$definition sh -c "$show"
     equal "$out" "$want" "$definition"
 done
+# Without the helper as well; there one is root inside.
+ok as alice env GONE=x SKIFF_HELPER=none skiff run .edf/job.toml sh -c "$show"
+equal "$out" "$want" 'without the helper'
 ok as alice srun -Q -N2 --environment=job hostname
 equal "$(sort <<<"$out")" $'n1\nn2'
 # A step in the job's own container goes on with what the script has set.
@@ -71,6 +74,38 @@ ok as alice skiff env create job
 ok as alice srun -Q --environment=job sh -c 'echo [$FROM_BASE]'
 equal "$out" '[]'
 ok as alice skiff env rm -f job
+
+# Data in a squashfs: in a definition and by -v, with the helper and without, in jobs and instances. The kernel sees none of the file itself.
+mkdir data && echo first >data/file && mksquashfs data data.sqsh -quiet -no-progress >/dev/null && chown alice data.sqsh
+as alice sh -c 'printf "base_environment = \"base\"\nmounts = [\"$HOME/data.sqsh:/squashed:sqsh\"]\n[env]\nOF = \"squashed\"\n" >squashed.toml'
+look='cat /squashed/file; touch /squashed/x 2>&1 | grep -c Read-only'
+for route in A=1 SKIFF_HELPER=none; do
+    ok as alice env $route skiff run squashed.toml sh -c "$look"
+    equal "$out" $'first\n1' "$route"
+    ok as alice env $route skiff run -v ./data.sqsh:/squashed:sqsh 10.77.0.1:5000/tools/env:1 sh -c "$look"
+    equal "$out" $'first\n1' "$route"
+done
+ok as alice srun -Q -N2 --environment=./squashed.toml cat /squashed/file
+equal "$out" $'first\nfirst'
+ok as alice srun -Q --container-image=10.77.0.1:5000#tools/env:1 --container-mounts=./data.sqsh:/squashed:sqsh cat /squashed/file
+equal "$out" first
+ok as alice skiff instance start squashed.toml squashed sleep 100
+ok as alice skiff exec squashed sh -c 'cat /squashed/file; echo $OF $FROM_BASE'
+equal "$out" $'first\nsquashed yes'
+ok as alice skiff stop squashed
+as alice sh -c 'skiff run --dry-run --json squashed.toml cat /squashed/file >plan.json'
+ok as alice skiff run --plan plan.json
+equal "$out" first
+echo second >data/file && mksquashfs data data.sqsh -quiet -no-progress -noappend >/dev/null
+ok as alice skiff run squashed.toml cat /squashed/file
+equal "$out" second
+fails 125 as alice skiff run -v /home/alice/squashed.toml:/x:sqsh 10.77.0.1:5000/tools/env:1 true
+has "$err" 'mount of /home/alice/squashed.toml'
+ok as alice skiff env create with-data -v /home/alice/data.sqsh:/squashed:sqsh
+inside alice with-data 'cat /squashed/file'
+equal "$out" second
+ok as alice skiff env rm -f with-data
+rm -r data data.sqsh squashed.toml plan.json
 
 # Devices, as their vendor describes them.
 mkdir -p /etc/cdi && printf 'cdiVersion: 0.6.0\nkind: skiff.test/thing\ndevices:\n- name: one\n  containerEdits: {env: [GIVEN=device]}\n' >/etc/cdi/thing.yaml
@@ -115,9 +150,16 @@ fails 125 as alice skiff run wrong.toml true
 has "$err" '/nowhere'
 printf 'image = "10.77.0.1:5000#tools/env:1"\nmounts = ["/a.sqsh:/x:sqsh"]\n' >wrong.toml
 fails 125 as alice skiff run wrong.toml true
-has "$err" 'skiff import FILE NAME'
+has "$err" 'mount of /a.sqsh: '
+fails 125 as alice srun -Q --environment=./wrong.toml true
+has "$err" 'mount of /a.sqsh: '
 fails 1 as alice skiff edf check ./wrong.toml
-has "$out" 'files with a file system in them are not mounted yet'
+has "$out" '/a.sqsh: No such file'
+fails 125 as alice srun -Q --environment=jobb true
+has "$err" 'or write a definition jobb.toml'
+{ printf 'image = "10.77.0.1:5000#tools/env:1"\nenv.A = "'; head -c 140000 /dev/zero | tr '\0' a; printf '"\n'; } >wrong.toml
+fails 125 as alice srun -Q --environment=./wrong.toml true
+has "$err" 'fewer or shorter variables'
 printf 'image = "10.77.0.1:5000#tools/env:1"\nannotations.com.hooks.cxi.enabled = "true"\nenv.A = "${NOT_SET}"\n' >wrong.toml
 fails 125 as alice skiff run wrong.toml true
 has "$err" 'annotation com.hooks.cxi.enabled=true: nothing here acts on it'

@@ -7,7 +7,7 @@ registry=10.77.0.1:5000
 root=$images_tmp/root
 image=10.77.0.1:5000#tools/env:1
 skeleton "$root"
-for command in hostname sort head ln mkfifo chown; do ln -sf busybox "$root/bin/$command"; done
+for command in hostname sort head ln mkfifo chown cut sed; do ln -sf busybox "$root/bin/$command"; done
 echo one >"$root/etc/version"
 mkdir "$root/opt" "$root/data"
 printf '#!/bin/sh\necho tool of the image\n' >"$root/opt/tool" && chmod 755 "$root/opt/tool"
@@ -51,6 +51,9 @@ equal "$(sort <<<"$out" | uniq -c | xargs)" '2 /srv/work 2 of-host'
 ok as alice env -C /srv/work srun -Q -n2 -N1 -D /srv/other --container-image=$plain pwd
 equal "$out" $'/home/alice\n/home/alice'
 equal "$err" 'skiff: working directory /srv/other: No such file or directory (os error 2); starting in /home/alice'
+# The home is not shown as such a directory to who wants none.
+in_image -w n1 --container-image=$plain --no-container-mount-home sh -c 'pwd; [ -e ~ ] || echo none'
+equal "$out" $'/\nnone'
 ok as alice skiff env create here
 install -d -o alice /home/project
 ok as alice sh -c 'cd /home/project && srun -Q -N2 --environment=here pwd && skiff env rm -f here'
@@ -163,6 +166,71 @@ has "$(cat out.script)" 'container:missing: this job has no such container on no
 equal "$(grep -vE 'container|^srun:' out.script | sort | uniq -c | xargs)" '1 0 1 125 1 another 2 content 4 kept 2 met 2 ours 2 read-only'
 test ! -e ran
 idle
+
+# A step that names a running container sees what is mounted in it, unless it wants none of that; and what it says for nothing it is told.
+cat >script <<'E'
+#!/bin/sh
+#SBATCH -N1 -n4 -w n1 -o out.script
+image=10.77.0.1:5000#tools/env:1
+step() { srun -Q -n1 --overlap "$@"; }
+step --container-name=modes:create --container-image=$image --container-remap-root mkdir /own
+step --container-name=modes:create --container-image=$image touch ~/ran; echo create $?
+step --container-name=modes:exec touch ~/ran; echo exec $?
+step --container-name=modes --container-remap-root sh -c 'mount -t tmpfs none /own; touch /own/mine /home/alice/up; until [ -e /home/alice/down ]; do sleep 0.1; done' &
+until [ -e up ]; do sleep 0.1; done
+step --container-name=modes:exec ls /own
+step --container-name=modes ls /own
+echo no_exec $(step --container-name=modes:no_exec ls /own)
+step --container-name=modes --container-mounts=/home/alice/in:/in ls /in
+step --container-name=modes --container-unshare=net touch ~/ran; echo unshare $?
+touch down
+wait
+step --container-image=$image sh -c 'touch /home/alice/up2; until [ -e /home/alice/down2 ]; do sleep 0.1; done' &
+until [ -e up2 ]; do sleep 0.1; done
+unnamed=$(ls -d /run/skiff/jobs/$SLURM_JOB_ID/user/container.*)
+step --container-name=$SLURM_JOB_ID.${unnamed##*.} sh -c 'tool; touch /home/alice/down2'
+wait
+step --container-name=$SLURM_JOB_ID.77 touch ~/ran; echo missing $?
+E
+ok as alice sbatch --parsable script
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.script)"
+equal "$(grep -v '^skiff:\|^hint:\|^srun:\|^ls:' out.script)" $'create 125\nexec 125\nmine\nmine\nno_exec\nunshare 125\ntool of the image\nmissing 125' 'modes'
+for text in 'container modes: this job has one of that name on node n1' 'container modes: it is not running on node n1' \
+    'container modes: it is running already on node n1; ignoring --container-mounts' 'not in a separate network namespace'; do
+    has "$(cat out.script)" "$text"
+done
+test ! -e ran
+rm -f up down up2 down2
+fails 125 as alice srun -Q --container-name=modes:exec true
+has "$err" 'a job that begins has no running container'
+fails 125 as alice srun -Q --container-name=modes:odd true
+has "$err" 'is not auto, create, exec or no_exec'
+
+# Namespaces of its own: loopback alone, and a host name that is nobody else's.
+in_image -w n1 -n2 --container-image=$image --container-unshare=net,uts --container-remap-root \
+    sh -c 'hostname; [ $SLURM_PROCID != 0 ] || { hostname other; sed 1,2d /proc/net/dev | cut -d: -f1; }; sleep 0.2'
+equal "$(sort -u <<<"${out// /}" | grep -v other)" $'lo\nn1'
+equal "$(on n1 hostname)" n1
+fails 125 as alice srun -Q --container-image=$image --container-unshare=mnt true
+has "$err" 'unknown namespace'
+
+# Pyxis' variables stand for options that are not given, and stay behind when a job has its container by them.
+ok as alice env PYXIS_CONTAINER_IMAGE=$image PYXIS_CONTAINER_MOUNTS=/home/alice/in:/in PYXIS_CONTAINER_READONLY=1 srun -Q sh -c 'tool; cat /in/file; touch /x 2>/dev/null || echo read-only'
+equal "$out" $'tool of the image\ncontent\nread-only'
+ok as alice env PYXIS_CONTAINER_MOUNTS=/home/alice/in:/in srun -Q sh -c '[ -e /opt/tool ] || echo bare'
+equal "$out" bare
+ok as alice env PYXIS_CONTAINER_IMAGE=$image sbatch --parsable -n1 -N1 -o out.variables --wrap 'echo changed >/changed; srun -Q sh -c "cat /changed; echo [\$PYXIS_CONTAINER_IMAGE]"'
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.variables)"
+equal "$(cat out.variables)" $'changed\n[]'
+
+# Memory, root's home, and mounts that are no source of others.
+in_image --container-image=$image --container-mounts=tmpfs:/scratch:size=1m,/home/alice/in:/in:unbindable+ro --container-remap-root --container-mount-home \
+    sh -c 'grep -c " /scratch .*size=1024k" /proc/self/mountinfo; grep -c " /in ro" /proc/self/mountinfo; ls -d /root/in'
+equal "$out" $'1\n1\n/root/in'
+# (In a step, which has a copy of the container's mounts, Linux 6.18 forgets it.)
+ok as alice skiff run -v /home/alice/in:/in:unbindable $registry/tools/env:1 grep -c ' /in .* unbindable ' /proc/self/mountinfo
+equal "$out" 1
+ok as alice skiff rmi $registry/tools/env:1
 
 # ---- What it has become is kept in a file, when its last task has ended: of the first node, with files of others' ids and without mounts.
 in_image -N2 -n3 --container-image=$image --container-mounts=/home/alice/in:/in --container-save=./kept.sqsh \

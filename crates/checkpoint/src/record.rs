@@ -356,6 +356,7 @@ mod tests {
             checkpoint: true,
             saved_as: None,
             started: 1,
+            definition_variables: vec![],
             plan,
         };
         let process = SavedProcess {

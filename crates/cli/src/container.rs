@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use skiff_spec::name::EnvName;
+use skiff_spec::job::{ContainerName, UnsharedNamespace};
 
 #[derive(Args)]
 pub struct SubmitArgs {
@@ -34,15 +34,18 @@ pub struct ContainerArgs {
     /// Working directory of tasks
     #[arg(long = "container-workdir", value_name = "DIR")]
     pub workdir: Option<PathBuf>,
-    /// Keep the changes under this name, for later steps of the job
+    /// Keep the changes under this name, for later steps of the job: NAME[:auto|create|exec|no_exec]
     #[arg(long = "container-name", value_name = "NAME")]
-    pub name: Option<EnvName>,
+    pub name: Option<ContainerName>,
+    /// Namespaces of the container's own: net, ipc, uts
+    #[arg(long = "container-unshare", value_name = "NAMESPACE", value_delimiter = ',')]
+    pub unshare: Vec<UnsharedNamespace>,
     /// Variables that keep the job's value where the image sets another
     #[arg(long = "container-env", value_name = "NAME", value_delimiter = ',')]
-    pub variables: Vec<String>,
+    pub kept_variables: Vec<String>,
     /// Variables of an environment definition file, with their values.
     #[arg(skip)]
-    pub settings: Vec<(String, String)>,
+    pub definition_variables: Vec<(String, String)>,
     /// Devices of such a file, by their names in CDI.
     #[arg(skip)]
     pub devices: Vec<String>,
@@ -64,6 +67,9 @@ pub struct ContainerArgs {
     /// Do not run the image's entry point
     #[arg(long = "no-container-entrypoint")]
     pub no_entrypoint: bool,
+    /// Show the output of the entry point (always shown)
+    #[arg(long = "container-entrypoint-log")]
+    pub entrypoint_log: bool,
     /// Make the image writable; changes are discarded
     #[arg(long = "container-writable", conflicts_with = "readonly")]
     pub writable: bool,

@@ -76,8 +76,13 @@ pub fn options(
     made: Vec<PlanFile>,
     (members, own_hosts): (&[ClusterMember], &str),
 ) -> PlanOptions {
-    let mount =
-        |target: &str, source, read_only| Mount { source, target: target.into(), read_only, optional: false };
+    let mount = |target: &str, source, read_only| Mount {
+        source,
+        target: target.into(),
+        read_only,
+        optional: false,
+        propagation: None,
+    };
     let hosts = files::etc_hosts(members, own_hosts);
     let asked = HostArgs { mounts: wanted.mounts.clone(), net: Some(net.clone()), ..HostArgs::default() };
     PlanOptions {

@@ -28,7 +28,7 @@ pub fn options<'a>(
 ) -> PlanOptions {
     let mount = |(target, source): (&str, Source)| {
         let read_only = matches!(source, Source::Text(_));
-        Mount { source, target: target.into(), read_only, optional: false }
+        Mount { source, target: target.into(), read_only, optional: false, propagation: None }
     };
     let own = options.own.into_iter().chain(places.into_iter().map(mount)).collect();
     PlanOptions { own, replaced: &HOSTS, net_of_group: Some(net), shims: false, ..options }

@@ -13,7 +13,7 @@ mod template;
 pub use check::KEYS;
 pub use definition::{Definition, DefinitionMount, DefinitionMountKind};
 pub use search::{DefinitionContext, is_file_name};
-pub use template::{Template, TemplateError};
+pub use template::{Template, TemplateError, escaped};
 
 /// No file is longer, in bytes.
 pub const LONGEST: usize = 1 << 20;

@@ -102,6 +102,24 @@ impl Template {
     }
 }
 
+/// A text as it has to be written to be itself when it is read.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut written = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let behind = rest[at..].trim_start_matches('$');
+        let count = rest.len() - at - behind.len();
+        written.push_str(&rest[..at]);
+        // A single one is itself, unless a brace makes it a variable.
+        let is_plain = count == 1 && !behind.starts_with('{');
+        written.push_str(&"$".repeat(if is_plain { 1 } else { 2 * count }));
+        rest = behind;
+    }
+    written.push_str(rest);
+    written
+}
+
 /// As it was written.
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,6 +201,12 @@ mod tests {
     }
 
     proptest::proptest! {
+        #[test]
+        fn what_is_escaped_is_read_as_itself(text in "[${}:a-c -]{0,40}") {
+            let read = Template::parse(&escaped(&text)).and_then(|template| template.fill(&|_| None));
+            proptest::prop_assert_eq!(read, Ok(text));
+        }
+
         #[test]
         fn any_text_is_read_or_refused(text in "[${}:a-c -]{0,40}|.{0,40}") {
             if let Ok(template) = Template::parse(&text) {

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use skiff_plan::devices;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Change, Depot, Side, SnapshotId, compare};
@@ -50,11 +51,13 @@ pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision)
     let path = context.depot()?;
     Depot::open(&path).and_then(|depot| depot.rely_on(&id)).map_err(ours)?;
     let depot = path.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", path.display())))?;
+    let devices = devices::words(&Environment::existing(context, environment.clone())?.settings()?.mounts)?;
     let of = |id: SnapshotId| Snapshot {
         environment: environment.clone(),
         snapshot: id.to_string(),
         depot: depot.into(),
         commit: None,
+        devices: devices.clone(),
     };
     // Of a copy, or under a new name, none was taken yet. By that record the job's nodes know that the environment is there.
     if latest::get(&path, &environment)?.is_none() {

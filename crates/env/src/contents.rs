@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
+use skiff_plan::devices;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{
@@ -198,6 +199,7 @@ fn write_snapshot(
     let base = ground.base();
     let own = own_view(context, base)?;
     let name = env.name.clone();
+    let devices = devices::words(&env.settings()?.mounts)?;
     let report: SnapshotReport = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let pushed = push(env, &depot, &fingerprint, &view_of_base(view, &own)?)?;
         let how = match pushed.how {
@@ -214,6 +216,7 @@ fn write_snapshot(
                 .ok_or_else(|| Error::new(format!("{}: not UTF-8", depot_dir.display())))?
                 .into(),
             commit: None,
+            devices: devices.clone(),
         };
         let skipped = pushed.skipped.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
         Ok(SnapshotReport {

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use skiff_output as output;
 use skiff_packages::{Conflict, Unmet};
-use skiff_plan::{self as plan, PlanOptions, base};
+use skiff_plan::{self as plan, PlanOptions, base, data};
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::host_changes::{self, ViewOfHost};
@@ -99,8 +99,9 @@ pub fn view_of_host<'a>(
 /// The plan by which an environment runs.
 pub fn plan(context: &UserContext, env: &Environment) -> Result<Plan> {
     let options = options(env, env.settings()?.clone());
-    let facts = base::of_ground(context, &env.ground()?)?
+    let mut facts = base::of_ground(context, &env.ground()?)?
         .with_devices(&options.asked.mounts, options.asked.contain)?;
+    facts.data = data::mounts(context, &options.asked.mounts)?;
     plan::build(options, facts)
 }
 

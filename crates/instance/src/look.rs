@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use skiff_env as env;
 use skiff_output::{self as output, ListFormat};
+use skiff_plan::definition::templates;
 use skiff_plan::inside::ProcessArgs;
 use skiff_plan::{devices, in_image};
 use skiff_runtime::control::{self, ControlRequest, Live};
@@ -200,7 +201,8 @@ fn command(
 ) -> Result<(Identity, CommandSpec)> {
     let own = started.identity == Identity::Root || context.route() == Route::Rootless;
     let root = inside.root || (own && !inside.me);
-    let inside = ProcessArgs { root, me: !root, ..inside.clone() };
+    let templates = templates(&started.definition_variables)?;
+    let inside = ProcessArgs { root, me: !root, templates, ..inside.clone() };
     let mut command = match (started.of.strip_prefix(ENV), record.image()?) {
         (Some(name), _) => {
             let env = name.parse().map_err(|e| Error::new(format!("{e}")))?;

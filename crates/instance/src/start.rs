@@ -17,7 +17,7 @@ use skiff_plan::described::DescribedProcess;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::show::show;
 use skiff_plan::stop::stop_signal;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, devices, ssh_agent};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, data, devices, ssh_agent};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::record::{ENV, InstanceDir};
@@ -57,6 +57,8 @@ struct Wanted {
     stop: Option<String>,
     /// The image.
     entry: Option<ImageName>,
+    /// Variables of a definition.
+    definition_variables: Vec<(String, String)>,
 }
 
 /// The same, on its way to where the plan's network is.
@@ -68,11 +70,13 @@ struct Resolved {
     identity: Identity,
     stop: Option<String>,
     entry: Option<ImageName>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    definition_variables: Vec<(String, String)>,
 }
 
 impl Resolved {
     fn of(wanted: &Wanted) -> Self {
-        let Wanted { plan, held: _, snapshot, command, identity, stop, entry } = wanted;
+        let Wanted { plan, held: _, snapshot, command, identity, stop, entry, definition_variables } = wanted;
         let process = |command: &CommandSpec| {
             let (command, identity, stop) = (command.clone(), *identity, stop.clone());
             DescribedProcess::of(MainProcess { command, identity, stop })
@@ -84,11 +88,12 @@ impl Resolved {
             identity: *identity,
             stop: stop.clone(),
             entry: entry.clone(),
+            definition_variables: definition_variables.clone(),
         }
     }
 
     fn wanted(self, context: &UserContext) -> Result<Wanted> {
-        let Self { plan, snapshot, process, identity, stop, entry } = self;
+        let Self { plan, snapshot, process, identity, stop, entry, definition_variables } = self;
         // They are on this machine; but whoever held them has gone.
         let layers = snapshot.as_ref().map(|snapshot| own_layers(context, snapshot)).transpose()?;
         let held = layers.into_iter().flatten().map(|(_, lease)| lease.into()).collect();
@@ -98,7 +103,7 @@ impl Resolved {
             Some(MainProcess { command, identity, stop }) => (Some(command), identity, stop),
             None => (None, identity, stop),
         };
-        Ok(Wanted { plan, held, snapshot, command, identity, stop, entry })
+        Ok(Wanted { plan, held, snapshot, command, identity, stop, entry, definition_variables })
     }
 }
 
@@ -178,6 +183,7 @@ fn started(start: &StartArgs, of: &Of, wanted: &Wanted) -> Started {
         checkpoint: start.checkpoint.is_some(),
         saved_as: start.checkpoint.clone().flatten(),
         started: now(),
+        definition_variables: wanted.definition_variables.clone(),
         plan: wanted.plan.clone(),
     }
 }
@@ -222,7 +228,10 @@ fn wanted(context: &UserContext, start: &StartArgs, of: &Of, record: &InstanceDi
         Of::Host => RootSource::Host,
     };
     let asked = RootOptions { source, ..asked }.with_definition(context)?;
-    of_base(context, start, options(asked, record, upper))
+    let templates = asked.inside.templates.iter();
+    let definition_variables = templates.map(|(name, text)| (name.clone(), text.to_string())).collect();
+    let found = of_base(context, start, options(asked, record, upper))?;
+    Ok(Wanted { definition_variables, ..found })
 }
 
 /// What is asked of the root.
@@ -242,7 +251,16 @@ fn of_base(context: &UserContext, start: &StartArgs, options: PlanOptions) -> Re
     let MainProcess { command, identity, stop } = process;
     let plan = plan::build(options, facts)?;
     let command = (!entered).then_some(command);
-    Ok(Wanted { plan, held: vec![], snapshot: None, command, identity, stop, entry })
+    Ok(Wanted {
+        plan,
+        held: vec![],
+        snapshot: None,
+        command,
+        identity,
+        stop,
+        entry,
+        definition_variables: vec![],
+    })
 }
 
 /// Over a snapshot of the environment, as a job is: it goes on meanwhile, and there can be several instances of it.
@@ -268,7 +286,8 @@ fn of_environment(
     // Whoever enters it from the same session has that agent, too.
     facts.agent_dir = ssh_agent::directory(context, &env::command(context, env, &inside, &words)?, &inside);
     let options = over_environment(options, settings, paths);
-    let facts = facts.with_devices(&options.asked.mounts, options.asked.contain)?;
+    let mut facts = facts.with_devices(&options.asked.mounts, options.asked.contain)?;
+    facts.data = data::mounts(context, &options.asked.mounts)?;
     let plan = plan::build(options, facts)?;
     let command = match &words[..] {
         [] => None,
@@ -284,7 +303,16 @@ fn of_environment(
         }
     };
     let identity = inside.identity();
-    Ok(Wanted { plan, held, snapshot: id, command, identity, stop: None, entry: None })
+    Ok(Wanted {
+        plan,
+        held,
+        snapshot: id,
+        command,
+        identity,
+        stop: None,
+        entry: None,
+        definition_variables: vec![],
+    })
 }
 
 /// What an instance of an environment has of that: its mounts, below those of the instance; its network, unless the instance's words name

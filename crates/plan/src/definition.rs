@@ -10,7 +10,7 @@ use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Fault, Result};
 use skiff_user::context::UserContext;
 
-use crate::{DEVICE, RootOptions, RootSource, bounded};
+use crate::{DEVICE, RootOptions, RootSource, bounded, data};
 
 /// Reads a definition: of a file, or of a name that is looked up.
 ///
@@ -40,13 +40,14 @@ pub fn mount_words(mount: &DefinitionMount) -> Result<String> {
     let DefinitionMount { source, target, is_read_only, kind } = mount;
     match kind {
         // On the command line a comma before a path begins another mount.
-        DefinitionMountKind::Bind if [source, target].iter().any(|path| path.contains(",/") || path.contains(",.")) => {
+        _ if [source, target].iter().any(|path| path.contains(",/") || path.contains(",.")) => {
             Err(Fault::new(format!("mount {source}:{target}: a comma before a slash or dot cannot be in it"))
                 .hint("give the directory another name"))
         }
-        DefinitionMountKind::Bind => Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" })),
-        DefinitionMountKind::Squashfs => Err(Fault::new(format!("mount {source}:{target}:sqsh: files with a file system in them are not mounted yet"))
-            .hint("`skiff import FILE NAME` makes an image of it; or unpack it into a directory (unsquashfs -d DIR FILE), and mount that")),
+        DefinitionMountKind::Bind => {
+            Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" }))
+        }
+        DefinitionMountKind::Squashfs => Ok(data::word(source, target)),
     }
 }
 
@@ -112,6 +113,18 @@ impl RootOptions {
 #[must_use]
 pub fn is_definition(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|ending| ending == "toml")
+}
+
+/// The variables of a definition, as a job or an instance has noted them.
+///
+/// # Errors
+/// One is not as definitions have them.
+pub fn templates(variables: &[(String, String)]) -> Result<Vec<(String, Template)>> {
+    let parsed = |(name, text): &(String, String)| {
+        let template = Template::parse(text).map_err(|e| Fault::new(format!("variable {name}: {e}")))?;
+        Ok((name.clone(), template))
+    };
+    variables.iter().map(parsed).collect()
 }
 
 /// Sets the variables of a definition, in which those count that the command has by now: the user's that are passed on, and the image's over

@@ -38,18 +38,27 @@ pub fn without(words: &[String]) -> Result<Vec<String>> {
     Ok(words.iter().map(is_mount).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// The word by which an image asks for GPUs, as NVIDIA's and AMD's own images do: by a variable, which the user's own wins over.
+/// Picks the words that are for described devices.
+///
+/// # Errors
+/// One is for a device, and is not sound.
+pub fn words(words: &[String]) -> Result<Vec<String>> {
+    let is_device = |word: &String| request(word).map(|request| request.map(|_| word.clone()));
+    Ok(words.iter().map(is_device).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// The word by which an image asks for GPUs, as NVIDIA's and AMD's own images do: by a variable, which the user's own wins over, and a
+/// definition's over that.
 #[must_use]
-pub fn of_image(variables: &[String]) -> Option<String> {
-    let of_maker = |name: &str| {
-        variables
-            .iter()
-            .rev()
-            .find_map(|setting| setting.strip_prefix(name)?.strip_prefix('=').map(String::from))
+pub fn of_image(of_definition: &[String], of_image: &[String]) -> Option<String> {
+    let last = |settings: &[String], name: &str| {
+        let value = |setting: &String| setting.strip_prefix(name)?.strip_prefix('=').map(String::from);
+        settings.iter().rev().find_map(value)
     };
-    let wanted = names::WANTED_GPUS.iter().find_map(|name| {
-        own_variable(name.as_ref()).and_then(|value| value.into_string().ok()).or_else(|| of_maker(name))
-    });
+    let own = |name: &str| own_variable(name.as_ref()).and_then(|value| value.into_string().ok());
+    let wanted = names::WANTED_GPUS
+        .iter()
+        .find_map(|name| last(of_definition, name).or_else(|| own(name)).or_else(|| last(of_image, name)));
     let is_none = |wanted: &str| ["", "void", "none"].contains(&wanted);
     wanted.filter(|wanted| !is_none(wanted)).map(|_| format!("{GPUS}{GRANTED}"))
 }
@@ -289,6 +298,7 @@ pub(crate) fn mounts(words: &[String], contain: bool, devices: Option<&DeviceFac
         target: inside.into(),
         read_only,
         optional: false,
+        propagation: None,
     };
     let is_shown = |(host, inside): &&(String, String)| contain || host != inside;
     let nodes = devices.nodes.iter().filter(is_shown).map(|(host, inside)| bind(host, inside, false));

@@ -11,7 +11,7 @@ use skiff_spec::account::Group;
 use skiff_spec::config::Config;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::plan::{Accounts, Route};
+use skiff_spec::plan::{Accounts, Mount, Route};
 use skiff_sys::IgnoreError;
 use skiff_user::context::{UserContext, is_inside};
 
@@ -43,6 +43,8 @@ pub struct Facts<'a> {
     pub agent_dir: Option<PathBuf>,
     /// What devices need that were asked for, if any were.
     pub devices: Option<DeviceFacts>,
+    /// Mounts of files with a file system in them, which the store has read.
+    pub data: Vec<Mount>,
     /// The base.
     pub base: BaseFacts,
 }
@@ -127,6 +129,7 @@ impl<'a> Facts<'a> {
             working_dir: None,
             agent_dir: None,
             devices: None,
+            data: vec![],
             base,
         })
     }
@@ -144,7 +147,7 @@ fn login_name() -> Option<String> {
 pub fn refuse_inside(context: &UserContext) -> Result<()> {
     if context.route() == Route::Helper && is_inside() {
         return Err(Error::new("this is the inside of an environment, from where no other can be used")
-            .hint("leave it first, or ask for it from another login"));
+            .hint("leave it first, or ask for it from another login; in a job: srun --overlap --container-image=IMAGE COMMAND"));
     }
     Ok(())
 }

@@ -4,6 +4,8 @@
 
 pub mod base;
 mod bounded;
+pub mod data;
+mod data_words;
 pub mod definition;
 pub mod described;
 pub mod device_words;
@@ -200,15 +202,27 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
     mounts.extend(devices::mounts(&options.asked.mounts, options.asked.contain, facts.devices.as_ref())?);
+    mounts.extend(facts.data.iter().cloned());
     for text in &options.asked.mounts {
         mounts.extend(parse_mounts(text)?);
     }
+    refuse_unread(&options.asked.mounts, facts)?;
     // Below those that were asked for, which may show something else in it.
     let shown = facts.working_dir.as_deref().filter(|dir| !options.asked.contain && !is_shown(dir, &mounts));
     if let Some(mount) = shown.and_then(working_dir) {
         mounts.insert(place, mount);
     }
     Ok(mounts)
+}
+
+/// Refuses files with data where nobody has looked them up.
+fn refuse_unread(words: &[String], facts: &Facts<'_>) -> Result<()> {
+    let (data, _) = data::split(words)?;
+    match data.iter().find(|word| !facts.data.iter().any(|mount| mount.target == Path::new(&word.target))) {
+        Some(word) => Err(Error::new(format!("mount of {}: not possible in what starts here", word.file))
+            .hint("skiff run, shell, instance start, and jobs in containers mount such files")),
+        None => Ok(()),
+    }
 }
 
 fn temporary(dirs: Option<&[PathBuf; 2]>) -> [Mount; 2] {
@@ -219,6 +233,7 @@ fn temporary(dirs: Option<&[PathBuf; 2]>) -> [Mount; 2] {
             target: place.into(),
             read_only: false,
             optional: false,
+            propagation: None,
         }),
         None => [own("tmp", places[0]), own("vartmp", places[1])],
     }
@@ -282,6 +297,7 @@ fn add_network(mounts: &mut Vec<Mount>, net: &Net) {
             target: "/etc/resolv.conf".into(),
             read_only: true,
             optional: false,
+            propagation: None,
         });
     }
     if !net.is_host() {
@@ -296,7 +312,13 @@ fn show_own_devices(mounts: &mut Vec<Mount>) {
     };
     let read_only = mounts[at].read_only;
     let groups = "/sys/fs/cgroup";
-    let own = Mount { source: Source::Sys, target: "/sys".into(), read_only: true, optional: false };
+    let own = Mount {
+        source: Source::Sys,
+        target: "/sys".into(),
+        read_only: true,
+        optional: false,
+        propagation: None,
+    };
     let groups = Mount { read_only, ..bind(groups, groups) };
     mounts.splice(at..=at, [own, groups]);
 }
@@ -317,6 +339,7 @@ fn tell_names(mounts: &mut Vec<Mount>, name: Option<&str>) {
         target: HOSTS.into(),
         read_only: true,
         optional: false,
+        propagation: None,
     });
 }
 

@@ -4,9 +4,10 @@
 use std::path::{Component, Path, PathBuf};
 
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::plan::{Mount, Source, inside};
+use skiff_spec::plan::{Mount, Propagation, Source, inside};
 use skiff_spec::size;
 
+use crate::data_words;
 use crate::device_words::{self, DEVICE};
 
 /// In front of the target of an empty file system in memory; `--tmpfs` makes it, and what users write never begins so.
@@ -14,8 +15,8 @@ pub const TMPFS: &str = "tmpfs:";
 
 /// Options that change nothing here. There are no labels of SELinux inside, and what is mounted on the host later does not come in.
 #[rustfmt::skip]
-const AS_EVER: [&str; 14] = [
-    "", "rw", "z", "Z", "bind", "rbind", "private", "rprivate", "nosuid", "nodev", "consistent", "cached", "delegated", "nocopy",
+const AS_EVER: [&str; 12] = [
+    "", "rw", "z", "Z", "bind", "rbind", "nosuid", "nodev", "consistent", "cached", "delegated", "nocopy",
 ];
 
 /// Options of file systems in memory that change nothing here.
@@ -35,20 +36,23 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
     let mut parts = text.splitn(3, ':');
     let source = parts.next().unwrap_or_default();
     let target = parts.next().filter(|t| !t.is_empty()).unwrap_or(source);
-    let mut read_only = false;
+    let (mut read_only, mut propagation) = (false, None);
     for option in parts.next().iter().flat_map(|options| options.split(',')) {
         match option {
             "ro" | "readonly" => read_only = true,
+            "private" | "rprivate" => propagation = Some(Propagation::Private),
+            "slave" | "rslave" => propagation = Some(Propagation::Slave),
+            "unbindable" | "runbindable" => propagation = Some(Propagation::Unbindable),
             option if AS_EVER.contains(&option) => {}
             option if option.contains(':') => return Err(bad(text, "too many colons")),
             "U" => return Err(bad(text, "U would change the owner of the host's files")),
-            "shared" | "rshared" | "slave" | "rslave" => {
-                return Err(bad(text, "what is mounted later goes neither in nor out"));
+            "shared" | "rshared" => {
+                return Err(bad(text, "what is mounted inside does not come out"));
             }
             option => return Err(bad(text, &format!("the option {option:?} is not known"))),
         }
     }
-    bind(text, source, target, read_only)
+    Ok(Mount { propagation, ..bind(text, source, target, read_only)? })
 }
 
 /// All mounts of one word of the command line.
@@ -59,7 +63,10 @@ pub fn parse_mounts(text: &str) -> Result<Vec<Mount>> {
     }
     match is_settings(text) {
         true => Ok(vec![of_settings(text)?]),
-        false => pieces(text).into_iter().map(parse_mount).collect(),
+        // What is in a file shows only when the store has read it.
+        false => {
+            pieces(text).into_iter().filter(|piece| !data_words::is_one(piece)).map(parse_mount).collect()
+        }
     }
 }
 
@@ -112,7 +119,7 @@ fn from(here: &Path, rest: &str) -> String {
 }
 
 /// The mounts of a list. A comma ends one only if a path follows: it may also stand in a path, or between options.
-fn pieces(text: &str) -> Vec<&str> {
+pub(crate) fn pieces(text: &str) -> Vec<&str> {
     let is_next = |rest: &str| rest.starts_with(['/', '.']);
     let mut starts = vec![0];
     starts.extend(text.match_indices(',').map(|(at, _)| at + 1).filter(|at| is_next(&text[*at..])));
@@ -142,7 +149,9 @@ fn of_settings(text: &str) -> Result<Mount> {
             Some(("target" | "destination" | "dst", value)) => target = Some(value),
             Some(("readonly" | "ro", "true" | "1")) => options.push("ro".to_owned()),
             None if matches!(setting, "readonly" | "ro") => options.push("ro".to_owned()),
-            Some(("readonly" | "ro", "false" | "0")) | Some(("bind-propagation", "private" | "rprivate")) => {
+            Some(("readonly" | "ro", "false" | "0")) => {}
+            Some(("bind-propagation", value @ ("private" | "rprivate" | "slave" | "rslave"))) => {
+                options.push(value.to_owned());
             }
             Some(("tmpfs-size", value)) => options.push(format!("size={value}")),
             Some(("tmpfs-mode", value)) => options.push(format!("mode={value}")),
@@ -226,7 +235,13 @@ fn bind(text: &str, source: &str, target: &str, read_only: bool) -> Result<Mount
     if target.trim_end_matches('/').is_empty() || Path::new(target).starts_with(inside::DIR) {
         return Err(bad(text, "that target is the environment's own"));
     }
-    Ok(Mount { source: Source::Bind(source.into()), target: target.into(), read_only, optional: false })
+    Ok(Mount {
+        source: Source::Bind(source.into()),
+        target: target.into(),
+        read_only,
+        optional: false,
+        propagation: None,
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,13 @@ use skiff_spec::plan::{Mount, Source, inside};
 
 /// What the host has there, if anything.
 pub fn bind(source: &str, target: &str) -> Mount {
-    Mount { source: Source::Bind(source.into()), target: target.into(), read_only: false, optional: true }
+    Mount {
+        source: Source::Bind(source.into()),
+        target: target.into(),
+        read_only: false,
+        optional: true,
+        propagation: None,
+    }
 }
 
 /// The directory that the user is in, at the same path; nothing if that can be no mount's. A plan's may be anybody's.
@@ -16,7 +22,7 @@ pub fn working_dir(dir: &Path) -> Option<Mount> {
         return None;
     }
     let source = Source::WorkingDir(dir.into());
-    Some(Mount { source, target: dir.into(), read_only: false, optional: true })
+    Some(Mount { source, target: dir.into(), read_only: false, optional: true, propagation: None })
 }
 
 /// An empty file system in memory.
@@ -26,18 +32,31 @@ pub fn memory(target: &str, mode: u32) -> Mount {
         target: target.into(),
         read_only: false,
         optional: false,
+        propagation: None,
     }
 }
 
 /// A directory of the environment's own.
 pub fn own(name: &str, target: &str) -> Mount {
-    Mount { source: Source::Own(name.into()), target: target.into(), read_only: false, optional: false }
+    Mount {
+        source: Source::Own(name.into()),
+        target: target.into(),
+        read_only: false,
+        optional: false,
+        propagation: None,
+    }
 }
 
 /// Pseudo terminals of the environment's own: with the ids that there are inside, so that root inside can give one to the group `tty`. And CRIU
 /// gives each its old number again, so no other environment, nor the host, may have that.
 pub fn terminals() -> Mount {
-    Mount { source: Source::Terminals, target: "/dev/pts".into(), read_only: false, optional: false }
+    Mount {
+        source: Source::Terminals,
+        target: "/dev/pts".into(),
+        read_only: false,
+        optional: false,
+        propagation: None,
+    }
 }
 
 /// The host's pseudo terminals, at which the user sits: beside the environment's own, under names of their own.
@@ -52,12 +71,24 @@ const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random"
 /// control groups there, all that the user runs on the host could be killed.
 pub fn system_mounts(contain: bool) -> Vec<Mount> {
     let mut mounts = vec![
-        Mount { source: Source::Proc, target: "/proc".into(), read_only: false, optional: false },
+        Mount {
+            source: Source::Proc,
+            target: "/proc".into(),
+            read_only: false,
+            optional: false,
+            propagation: None,
+        },
         Mount { read_only: contain, ..bind("/sys", "/sys") },
     ];
     if contain {
         let source = Source::Devices;
-        mounts.push(Mount { source, target: "/dev".into(), read_only: false, optional: false });
+        mounts.push(Mount {
+            source,
+            target: "/dev".into(),
+            read_only: false,
+            optional: false,
+            propagation: None,
+        });
         mounts.extend(DEVICES.map(|device| Mount { optional: false, ..bind(device, device) }));
         mounts.push(terminals());
     } else {
@@ -70,13 +101,20 @@ pub fn system_mounts(contain: bool) -> Vec<Mount> {
         read_only: false,
         // In the host's directory there may be no place for it.
         optional: !contain,
+        propagation: None,
     });
     mounts
 }
 
 /// What the host has at this path, if anything.
 pub fn bind_path(path: &Path) -> Mount {
-    Mount { source: Source::Bind(path.into()), target: path.into(), read_only: false, optional: true }
+    Mount {
+        source: Source::Bind(path.into()),
+        target: path.into(),
+        read_only: false,
+        optional: true,
+        propagation: None,
+    }
 }
 
 /// The user's home where it always is, and nobody else's; contained, an empty directory.
@@ -86,6 +124,7 @@ pub fn home(home: &Path, no_home: bool, contain: bool) -> Vec<Mount> {
         target: target.into(),
         read_only: false,
         optional: false,
+        propagation: None,
     };
     let homes = home.parent().filter(|parent| *parent != Path::new("/"));
     let mut mounts: Vec<Mount> = homes.map(|homes| empty(homes, 0o755)).into_iter().collect();
@@ -111,12 +150,24 @@ pub fn is_sound(volume: &str, home: &Path) -> bool {
 
 /// With what the image has there, as everywhere else; changes go with the command.
 pub fn volume(target: &str) -> Mount {
-    Mount { source: Source::Volume, target: target.into(), read_only: false, optional: false }
+    Mount {
+        source: Source::Volume,
+        target: target.into(),
+        read_only: false,
+        optional: false,
+        propagation: None,
+    }
 }
 
 /// The file where the command of an instance writes its output, inside.
 pub fn output(file: PathBuf) -> Mount {
-    Mount { source: Source::Bind(file), target: inside::OUTPUT.into(), read_only: false, optional: false }
+    Mount {
+        source: Source::Bind(file),
+        target: inside::OUTPUT.into(),
+        read_only: false,
+        optional: false,
+        propagation: None,
+    }
 }
 
 #[cfg(test)]

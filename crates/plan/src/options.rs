@@ -8,7 +8,7 @@ use skiff_output as output;
 use skiff_sandbox::command::own_variable;
 use skiff_sandbox::limits::refuse_above_own;
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::job::JobContainer;
+use skiff_spec::job::{JobContainer, UnsharedNamespace};
 use skiff_spec::limit::ResourceLimit;
 use skiff_spec::name::HostName;
 use skiff_spec::network::Net;
@@ -148,12 +148,16 @@ impl From<&JobContainer> for RootOptions {
             root,
             writable,
             entrypoint,
+            unshare,
+            // The store has to read them first.
+            data: _,
             // The name and what is saved at the end are the job's affair; which variables stay is settled for each task.
             environment: _,
             step: _,
             name: _,
-            variables: _,
-            settings: _,
+            attach: _,
+            kept_variables: _,
+            definition_variables: _,
             save: _,
             script: _,
             depot: _,
@@ -170,6 +174,7 @@ impl From<&JobContainer> for RootOptions {
                 ..ProcessArgs::default()
             },
             mounts: mounts.clone(),
+            net: unshare.contains(&UnsharedNamespace::Net).then_some(Net::None),
             no_home: !home,
             writable: *writable,
             ..Self::default()

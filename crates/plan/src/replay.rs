@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::plan::{Base, Mount, Plan, Source, Upper};
+use skiff_spec::plan::{Base, Mount, Plan, Propagation, Source, Upper};
 
 use crate::mount_words::TMPFS;
 use crate::{Facts, PlanOptions, RootOptions, build, parse_mount};
@@ -75,8 +75,10 @@ fn words_for(mount: &Mount) -> Option<String> {
     let target = mount.target.to_str()?;
     let text = match &mount.source {
         Source::Bind(source) => {
-            let mode = if mount.read_only { ":ro" } else { "" };
-            format!("{}:{target}{mode}", source.to_str()?)
+            let flags = [mount.read_only.then_some("ro"), mount.propagation.map(propagation_word)];
+            let flags = flags.into_iter().flatten().collect::<Vec<_>>().join(",");
+            let colon = if flags.is_empty() { "" } else { ":" };
+            format!("{}:{target}{colon}{flags}", source.to_str()?)
         }
         Source::Memory { mode, size } => {
             let size = size.map(|size| format!(",size={size}")).unwrap_or_default();
@@ -86,6 +88,14 @@ fn words_for(mount: &Mount) -> Option<String> {
         _ => return None,
     };
     parse_mount(&text).ok().filter(|read| read == mount).map(|_| text)
+}
+
+fn propagation_word(propagation: Propagation) -> &'static str {
+    match propagation {
+        Propagation::Private => "rprivate",
+        Propagation::Slave => "rslave",
+        Propagation::Unbindable => "unbindable",
+    }
 }
 
 /// The first part in which two plans differ.

@@ -50,6 +50,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
         let source = match &mount.source {
             Source::Bind(path) => path.display().to_string(),
             Source::WorkingDir(path) => format!("{}, unless the root has it", path.display()),
+            Source::Image(id) => format!("image {id}, mounted from the image store"),
             Source::Own(name) => format!("the environment's own {name}"),
             Source::Memory { .. } => "memory".into(),
             Source::Volume => "the image's own files, to be changed".into(),

@@ -32,12 +32,12 @@ impl StartOptions<'_> {
         match (plan.route, self.helper) {
             (Route::Helper, None) => Err(Fault::new("the plan wants the helper, but there is none")),
             (Route::Helper, Some(path)) => {
-                let layers = &plan.stored_layers[..];
+                let stored = plan.stored();
                 let started = match self.started.take() {
-                    Some(started) => started.or_fresh(layers)?,
+                    Some(started) => started.or_fresh(&stored)?,
                     None => Helper::spawn(path)?,
                 };
-                self.started.insert(started).prepare(plan.base, layers)
+                self.started.insert(started).prepare(plan.base, &stored)
             }
             _ => Ok(()),
         }

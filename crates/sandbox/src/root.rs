@@ -27,13 +27,17 @@ use crate::{accounts, devices, mtab};
 
 /// Stacks the layers, mounts the rest, makes it `/`. When it hangs at [`crate::rootfs_inputs::ROOT`], with nothing mounted on it yet, `hung` is called.
 pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()) -> Result<()> {
+    let below = inputs.plan.stored_layers.len().min(layers.stored.len());
+    let (below, data) = layers.stored.split_at(below);
+    let data = data.iter().map(OwnedFd::try_clone).collect::<std::io::Result<Vec<_>>>();
+    inputs.take_images(data.context(|| "descriptors of images")?)?;
     inputs.complete(layers.devices.as_ref())?;
     // Before Linux 6.15 the kernel takes as layers only mounts that hang in a namespace of ours.
     if let Some(mask) = &layers.mask {
         inputs.hang(mask, "mask")?;
     }
     inputs.hang(&layers.view, "view")?;
-    for (number, layer) in layers.stored.iter().enumerate() {
+    for (number, layer) in below.iter().enumerate() {
         inputs.hang(layer, &stored(number))?;
     }
     let root = stack(inputs)?;

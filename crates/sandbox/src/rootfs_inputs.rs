@@ -8,8 +8,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, statat, symlinkat}
 use rustix::io::Errno;
 use skiff_spec::config::Slurm;
 use skiff_spec::fault::{Context, Fault, Result};
-use skiff_spec::plan::{Base, File, Mount, Plan, Route, Source, Upper};
-use skiff_sys::mount::{MountAttr, set_attributes};
+use skiff_spec::plan::{Base, File, Mount, Plan, Propagation, Route, Source, Upper};
+use skiff_sys::mount::{MountAttr, MountPropagation, set_attributes, set_propagation};
 
 use crate::mounts::{attach, bind, bind_one, bind_without_links, made_up, memory, open_dir, terminals};
 use crate::{adopt, owners};
@@ -103,7 +103,9 @@ impl<'a> RootfsInputs<'a> {
         let mut sources = vec![];
         for mount in plan.mounts.iter().filter(|mount| has_place(mount)) {
             let shown = match &mount.source {
-                Source::Own(_)
+                // What the helper gives comes later.
+                Source::Image(_)
+                | Source::Own(_)
                 | Source::Memory { .. }
                 | Source::Text(_)
                 | Source::Hosts(_)
@@ -197,6 +199,22 @@ impl<'a> RootfsInputs<'a> {
         for Opened { mount, shown } in &self.sources {
             if let (true, Some(shown)) = (mount.read_only, shown) {
                 set_attributes(shown.as_fd(), MountAttr::RDONLY, true).context(|| describe(mount))?;
+            }
+            if let (Some(propagation), Some(shown)) = (mount.propagation, shown) {
+                set_propagation(shown.as_fd(), kernels(propagation)).context(|| describe(mount))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the images that hold data, as the helper has given them, in the plan's order.
+    pub fn take_images(&mut self, images: impl IntoIterator<Item = OwnedFd>) -> Result<()> {
+        let mut images = images.into_iter();
+        for Opened { mount, shown } in &mut self.sources {
+            if let Source::Image(id) = mount.source {
+                let lacks =
+                    || Fault::new(format!("the plan wants image {id}, which only the helper can mount"));
+                *shown = Some(images.next().ok_or_else(lacks)?);
             }
         }
         Ok(())
@@ -306,6 +324,14 @@ fn bind_source(source: &Source) -> rustix::io::Result<OwnedFd> {
     }
 }
 
+fn kernels(propagation: Propagation) -> MountPropagation {
+    match propagation {
+        Propagation::Private => MountPropagation::Private,
+        Propagation::Slave => MountPropagation::Slave,
+        Propagation::Unbindable => MountPropagation::Unbindable,
+    }
+}
+
 fn unless_missing(mount: &Mount, opened: rustix::io::Result<OwnedFd>) -> Result<Option<OwnedFd>> {
     match opened {
         Err(Errno::NOENT | Errno::ACCESS | Errno::NODEV | Errno::NOTDIR) if mount.optional => Ok(None),
@@ -321,6 +347,7 @@ fn unless_missing(mount: &Mount, opened: rustix::io::Result<OwnedFd>) -> Result<
 fn describe(mount: &Mount) -> String {
     match &mount.source {
         Source::Bind(path) | Source::WorkingDir(path) => format!("mount of {}", path.display()),
+        Source::Image(id) => format!("mount of image {id}"),
         Source::Own(name) => format!("mount of the environment's {name}"),
         Source::Volume => format!("volume {}", mount.target.display()),
         Source::Memory { .. } | Source::Text(_) | Source::Hosts(_) | Source::Files(_) => {

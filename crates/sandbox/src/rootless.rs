@@ -51,6 +51,7 @@ pub fn build(inputs: &mut RootfsInputs<'_>, ids: u32) -> Result<Built> {
         open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).context(|| DEVICE).map_err(|e| {
             e.hint("administrator: modprobe fuse, chmod 666 /dev/fuse; or have Skiff's helper installed")
         })?;
+    inputs.take_images([])?;
     inputs.complete(None)?;
     let options = options(inputs, ids)?;
     let log = inputs.file(LOG)?;

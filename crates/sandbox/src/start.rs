@@ -6,13 +6,14 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior, set_parent_process_death_signal,
 };
 use skiff_spec::fault::{Context, Fault, Result};
-use skiff_spec::plan::{Base, Plan};
+use skiff_spec::plan::{Base, Plan, inside};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
@@ -176,7 +177,12 @@ fn launch(plan: &Plan, mut options: StartOptions<'_>, purpose: For<'_>) -> Resul
     if plan.hostname.is_some() {
         flags = flags.and(CloneFlags::UTS);
     }
-    let made = fork(flags).context(|| "new namespaces").map_err(|e| {
+    let made = fork(flags);
+    let is_refused = matches!(&made, Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()));
+    if is_refused && Path::new(inside::PROGRAM).exists() {
+        return Err(nested());
+    }
+    let made = made.context(|| "new namespaces").map_err(|e| {
         e.hint("user namespaces may be closed to users here (sysctl user.max_user_namespaces, AppArmor): `skiff doctor`")
     })?;
     let Fork::Parent(init) = made else {
@@ -222,6 +228,14 @@ fn launch(plan: &Plan, mut options: StartOptions<'_>, purpose: For<'_>) -> Resul
             }
         }
     }
+}
+
+/// Who is themselves inside has left the user namespace that owns the container's processes, and the kernel (EINVAL) makes no PID namespace
+/// below theirs then.
+fn nested() -> Fault {
+    Fault::new("this is the inside of a container, where you can start no other as yourself").hint(
+        "start it from outside; or start this one with --root; in a job: srun --overlap --container-image=IMAGE COMMAND",
+    )
 }
 
 /// What process 1 would say if it could.

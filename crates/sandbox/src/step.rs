@@ -10,6 +10,7 @@ use skiff_sys::process::{Child, CloneFlags, close_all_except, close_inherited, e
 
 use crate::confine::Confinement;
 use crate::init::{self, Wards};
+use crate::join::NetSpace;
 use crate::mounts;
 use crate::start::{detach_stdio, die_with_maker};
 
@@ -22,14 +23,20 @@ pub struct RunningStep {
 }
 
 /// Moves this process into the environment whose process 1 is `environment`, and starts process 1 of a new PID namespace there.
-/// The step lives as long as this process.
+/// The step lives as long as this process. It gets a copy of the mounts that `environment` sees. (That may be another step's process 1.)
 ///
 /// # Errors
 /// When the environment is gone or its `/proc` cannot be made anew.
-pub fn begin(environment: BorrowedFd<'_>) -> Result<RunningStep> {
-    let spaces = ThreadNameSpaceType::USER
+pub fn begin(environment: BorrowedFd<'_>, net: NetSpace) -> Result<RunningStep> {
+    let mut spaces = ThreadNameSpaceType::USER
         | ThreadNameSpaceType::MOUNT
         | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+    if net.is_its() {
+        spaces |= ThreadNameSpaceType::NETWORK;
+    }
+    if net.has_own_name() {
+        spaces |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
+    }
     let of_environment =
         || pid_of(environment).map_or(Ok(None), |pid| Confinement::of_running(pid).map(Some));
     let confinement = of_environment()?.ok_or_else(|| Fault::new("the job's environment has ended"))?;

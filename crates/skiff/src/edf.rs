@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use skiff_cli::EdfCommand;
-use skiff_edf::{Definition, DefinitionMountKind};
+use skiff_edf::{Definition, DefinitionMountKind, escaped};
 use skiff_output as output;
 use skiff_plan::definition::{image, mount_words, read, unsupported_annotations, with_context};
 use skiff_plan::device_words::request;
@@ -161,6 +161,24 @@ impl From<Definition> for ShownDefinition {
     }
 }
 
+impl ShownDefinition {
+    /// As a file has it, in which dollar signs may begin a variable. (Those of `env` stand as they were written.)
+    fn escaped(self) -> Self {
+        let all = |texts: Vec<String>| texts.iter().map(|text| escaped(text)).collect();
+        let annotations = self.annotations.into_iter().map(|(name, value)| (name, escaped(&value))).collect();
+        Self {
+            image: self.image.as_deref().map(escaped),
+            mounts: all(self.mounts),
+            workdir: self
+                .workdir
+                .map(|dir| dir.to_str().map_or_else(|| dir.clone(), |dir| escaped(dir).into())),
+            devices: all(self.devices),
+            annotations,
+            ..self
+        }
+    }
+}
+
 fn show(context: &UserContext, word: &str, json: bool) -> Result<()> {
     let found = read(context, word)?;
     let files: Vec<_> = found.files.iter().map(|file| format!("# from {}", file.display())).collect();
@@ -168,6 +186,7 @@ fn show(context: &UserContext, word: &str, json: bool) -> Result<()> {
     if json {
         return output::json(&shown);
     }
+    let shown = shown.escaped();
     let text = toml::to_string(&shown).map_err(|e| Fault::new(format!("definition {word}: {e}")))?;
     files.iter().try_for_each(|line| output::line(line))?;
     text.lines().try_for_each(output::line)
@@ -186,7 +205,7 @@ image = {image}
 # Another definition that this one builds upon, by its name or file.
 # base_environment = "common"
 
-# SOURCE:TARGET, with :ro for no changes.
+# SOURCE:TARGET, with :ro for no changes; FILE:TARGET:sqsh mounts what is in a squashfs file.
 # mounts = ["/scratch/${{USER}}:/scratch/${{USER}}", "/data:/data:ro"]
 
 # Where programs start; otherwise where the image says.

@@ -48,7 +48,8 @@ fn value(id: &str) -> &'static str {
         "net" => "private",
         "script" | "image" => "debian:12",
         "name" => "kept",
-        "variables" => "PATH",
+        "kept_variables" => "PATH",
+        "unshare" => "net",
         "save" => "/data/image.erofs",
         "entrypoint" => "/bin/echo",
         _ => panic!("--{id}: say here what a test is to give it"),
@@ -133,9 +134,9 @@ fn container(flag: &[String]) -> job::JobContainer {
 #[test]
 fn every_option_of_slurm_reaches_the_job() {
     // What is so without them; and a script's container is only noted where it is saved.
-    let usual = ["script", "image", "home", "no_root", "no_entrypoint", "writable"];
+    let usual = ["script", "image", "home", "no_root", "no_entrypoint", "entrypoint_log", "writable"];
     // What a job itself does, or each of its tasks.
-    let of_the_job = ["name", "variables", "save"];
+    let of_the_job = ["name", "kept_variables", "save"];
     let group = cli::ContainerArgs::augment_args(Command::new("group"));
     let without = container(&[]);
     for arg in group.get_arguments().filter(|arg| !usual.contains(&arg.get_id().as_str())) {

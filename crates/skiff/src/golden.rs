@@ -188,6 +188,7 @@ impl Machine {
             login: Some("alice".into()),
             agent_dir: None,
             devices: options.asked.mounts.iter().any(|word| word == "gpus:all").then(gpu),
+            data: vec![],
             base: over,
         };
         build(options, facts).expect("a plan")
@@ -280,7 +281,7 @@ impl Machine {
         let temporary = Some(["/run/skiff/jobs/1/tmp", "/run/skiff/jobs/1/vartmp"].map(PathBuf::from));
         if submit.environment.is_some() {
             let (environment, snapshot, depot) = (dev().name, "cd".repeat(32), "/depot".into());
-            let snapshot = Snapshot { environment, snapshot, depot, commit: None };
+            let snapshot = Snapshot { environment, snapshot, depot, commit: None, devices: vec![] };
             let layers = vec!["/cache/top".into(), "/cache/bottom".into()];
             let options = slurm::job_supervisor::options(&snapshot, memory(), layers, services, temporary);
             return self.build(options, "host");

@@ -5,27 +5,28 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use skiff_edf::Template;
 use skiff_env::deploy::{get_image, node_name, time_limit, until_with};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
-use skiff_plan::get::ImageOrigin;
+use skiff_plan::get::{self, ImageOrigin};
 use skiff_plan::{
-    self as plan, Facts, PlanOptions, RootOptions, base, definition, device_words, devices, in_image,
+    self as plan, Facts, PlanOptions, RootOptions, base, data, definition, device_words, devices, in_image,
 };
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::{JobContainer, JobImage};
-use skiff_spec::plan::Upper;
+use skiff_spec::job::{JobContainer, JobData, JobImage, UnsharedNamespace, names};
+use skiff_spec::name::HostName;
+use skiff_spec::plan::{Mount, Upper};
 use skiff_store::client;
 use skiff_store::index::ImageName;
 use skiff_sys::{IgnoreError, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
+use crate::attach;
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
@@ -37,6 +38,10 @@ const DEVICES_FROM_HERE: &str = "\0\n\0";
 
 /// The running container; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
+    if let Some(live) = attach::running(job, container)? {
+        attach::check_namespaces(job, container)?;
+        return Ok(live);
+    }
     let dir = job.supervisor_dir();
     let own = private_dir(&dir)?;
     let kept = match container.name {
@@ -62,32 +67,70 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
         let exec = entry.exec()?;
         let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
-        facts.working_dir =
-            working_dir().filter(|_| container.workdir.is_none() && exec.working_dir.is_empty());
-        let options = options(container, upper, vec![spool(context)], temporary(job.id));
-        let of_definition = container.settings.iter().map(|(name, value)| format!("{name}={value}"));
-        let variables: Vec<_> = exec.env.iter().cloned().chain(of_definition).collect();
-        let (facts, options) = with_devices(facts, options, &variables)?;
+        let is_free = container.workdir.is_none() && exec.working_dir.is_empty();
+        // Who wants no home has none because they submit there.
+        facts.working_dir = working_dir().filter(|dir| is_free && (container.home || *dir != context.home));
+        let mut options = options(container, upper, vec![spool(context)], temporary(job.id));
+        if container.unshare.contains(&UnsharedNamespace::Uts) {
+            options.asked.hostname = Some(own_host_name()?);
+        }
+        facts.data = data_mounts(context, container)?;
+        let (facts, options) =
+            with_gpus(facts, options, devices::of_image(&wanted_gpus(&exec.env, container)?, &exec.env))?;
         note_variables(&runtime.dir, &facts)?;
+        attach::note_start(&runtime.dir, container)?;
         times.prepared(vec![part]);
         // Others may begin later; it ends with the container.
         Ok((plan::build(options, facts)?, relay.map(JobRelay::into_holder_end).into_iter().collect()))
     })?;
     times.note(job);
+    attach::check_namespaces(job, container)?;
     Ok(live)
 }
 
-/// With the devices that a definition names, and the GPUs that the image's maker wants.
-fn with_devices<'a>(
+/// Host name of this node.
+fn own_host_name() -> Result<HostName> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.parse().map_err(|e| Error::new(format!("{e}")))
+}
+
+/// The squashfs files that are mounted as data, which this node gets as it gets images.
+fn data_mounts(context: &UserContext, container: &JobContainer) -> Result<Vec<Mount>> {
+    let depot = Path::new(&container.depot);
+    let mount = |JobData { image, target }: &JobData| {
+        let entry = get::on_node(context, depot, image.id, &image.reference)
+            .map_err(|e| e.about(&format!("node {}", node_name())))?;
+        data::mount(context, entry.id, target)
+    };
+    container.data.iter().map(mount).collect()
+}
+
+/// The definition's variables that may ask for GPUs, filled in. One that needs the user's own variables was filled in when the job was
+/// submitted; what cannot be known yet asks for those of the job.
+fn wanted_gpus(of_image: &[String], container: &JobContainer) -> Result<Vec<String>> {
+    let value = |name: &str| {
+        let is_it = |setting: &&String| setting.split_once('=').is_some_and(|(known, _)| known == name);
+        of_image.iter().rev().find(is_it).and_then(|setting| Some(setting.split_once('=')?.1.to_owned()))
+    };
+    let templates = definition::templates(&container.definition_variables)?
+        .into_iter()
+        .filter(|(name, _)| names::WANTED_GPUS.contains(&&**name));
+    Ok(templates
+        .map(|(name, text)| format!("{name}={}", text.fill(&value).unwrap_or_else(|_| "all".into())))
+        .collect())
+}
+
+/// With the devices that were asked for, and the GPUs of the job that a word asks for, if there are any.
+pub fn with_gpus<'a>(
     facts: Facts<'a>,
     mut options: PlanOptions,
-    variables: &[String],
+    word: Option<String>,
 ) -> Result<(Facts<'a>, PlanOptions)> {
     let contain = options.asked.contain;
     let asked = |facts: Facts<'a>, options: PlanOptions| {
         Ok((facts.with_devices(&options.asked.mounts, contain)?, options))
     };
-    let Some(word) = devices::of_image(variables) else { return asked(facts, options) };
+    let Some(word) = word else { return asked(facts, options) };
     let all = [options.asked.mounts.clone(), vec![word]].concat();
     match facts.clone().with_devices(&all, contain) {
         // Who has no GPU need not care what is wrong with its description.
@@ -100,7 +143,7 @@ fn with_devices<'a>(
 }
 
 /// Notes for the tasks which variables the devices of their container need: nothing is looked up for each of them.
-fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
+pub fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
     let file = dir.join(VARIABLES);
     let Some(devices) = &facts.devices else {
         fs::remove_file(&file).ignore_error("none were noted for an earlier container of this name");
@@ -113,13 +156,13 @@ fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
     fs::write(&file, text).context(|| file.display().to_string())
 }
 
-/// Sets the variables of a container's modules; and those of its devices for a task that Slurm has given some, or whose container was asked for
-/// with them.
-fn set_variables(command: &mut CommandSpec, job: &SlurmJob, container: &JobContainer) {
-    let is_device = |word: &String| matches!(device_words::request(word), Ok(Some(_)));
+/// Sets the variables of a root's modules; and those of its devices for a task that Slurm has given some, or whose root was asked for with them.
+pub fn set_variables(command: &mut CommandSpec, job: &SlurmJob, words: &[String]) {
+    let is_device =
+        |word: &String| matches!(device_words::request(word), Ok(Some(device_words::HostRequest::Device(_))));
     let Ok(text) = small_file::read_to_string(&job.supervisor_dir().join(VARIABLES)) else { return };
     let (of_modules, of_devices) = text.split_once(DEVICES_FROM_HERE).unwrap_or((&text, ""));
-    let has_devices = devices::has_granted() || container.mounts.iter().any(is_device);
+    let has_devices = devices::has_granted() || words.iter().any(is_device);
     let text = if has_devices { [of_modules, of_devices].join("\0") } else { of_modules.to_owned() };
     for (name, value) in text.split('\0').filter_map(|setting| setting.split_once('=')) {
         command.set(name, value);
@@ -197,12 +240,15 @@ pub fn enter(
     let RootOptions { inside, entrypoint, .. } = container.into();
     // What a task of the job's own container starts goes on as that one is.
     let goes_on = job.step.is_none() && in_image::is_in(command, entry.id);
-    let kept: Vec<_> =
-        container.variables.iter().filter_map(|name| Some((name, command.var(name)?.to_owned()))).collect();
+    let kept: Vec<_> = container
+        .kept_variables
+        .iter()
+        .filter_map(|name| Some((name, command.var(name)?.to_owned())))
+        .collect();
     in_image::enter(command, entry.id, &exec);
-    set_variables(command, job, container);
+    set_variables(command, job, &container.mounts);
     if !goes_on {
-        definition::set_variables(command, &templates(container)?)?;
+        definition::set_variables(command, &definition::templates(&container.definition_variables)?)?;
     }
     for (name, value) in kept {
         command.set(name, value);
@@ -223,17 +269,10 @@ pub fn enter(
         command.only_there = true;
     } else if !exec.working_dir.is_empty() {
         command.cwd = Path::new("/").join(&exec.working_dir);
+    } else if !container.home && command.var("HOME").is_some_and(|home| *home == *command.cwd) {
+        command.cwd = "/".into();
     }
     Ok(())
-}
-
-/// The variables of the definition that the job was submitted with.
-fn templates(container: &JobContainer) -> Result<Vec<(String, Template)>> {
-    let parsed = |(name, text): &(String, String)| {
-        let template = Template::parse(text).map_err(|e| Error::new(format!("variable {name}: {e}")))?;
-        Ok((name.clone(), template))
-    };
-    container.settings.iter().map(parsed).collect()
 }
 
 /// Says so if a container of this name was there, and is of another image.

@@ -1,11 +1,13 @@
 //! At submission: from the words of `--container-...` to what the job carries.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
-use skiff_plan::{self as plan, DEVICE, get};
+use skiff_plan::data::{self, DataWord};
+use skiff_plan::{self as plan, DEVICE, TMPFS, get};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::{JobContainer, JobImage};
+use skiff_spec::job::{AttachMode, ContainerName, JobContainer, JobData, JobImage};
 use skiff_user::context::UserContext;
 
 use crate::save;
@@ -13,29 +15,26 @@ use crate::save;
 /// What a container is called that has no image of its own.
 const PREFIX: &str = "container:";
 
-/// Flags of mounts that change nothing here: mounts take along what lies below, nothing that is mounted later comes in or gets out,
-/// and their targets are made.
-const AS_EVER: [&str; 14] = [
-    "",
-    "rw",
-    "bind",
-    "rbind",
-    "private",
-    "rprivate",
-    "slave",
-    "rslave",
-    "nosuid",
-    "nodev",
-    "x-create=auto",
-    "x-create=dir",
-    "x-create=file",
-    "x-detach",
-];
+/// Flags of mounts that change nothing here: mounts take along what lies below, no file in them makes anybody another user or opens a
+/// device of the container's, and their targets are made.
+const AS_EVER: [&str; 9] =
+    ["", "rw", "bind", "rbind", "nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"];
+
+/// Flags that `skiff run -v` has, too.
+const AS_ELSEWHERE: [&str; 9] =
+    ["ro", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable", "sqsh", "squashfs"];
 
 /// Settles which image it is, and whether everything said of it can be meant.
 pub fn container(context: &UserContext, asked: &cli::ContainerArgs, step: bool) -> Result<JobContainer> {
     let image = asked.image.as_deref().map(|image| get::pin(context, image)).transpose()?;
-    described(asked, image, step, || utf8(&context.depot()?))
+    let described = described(asked, image, step, || utf8(&context.depot()?))?;
+    let (files, mounts) = data::split(&described.mounts)?;
+    let pinned = |DataWord { file, target }: DataWord| {
+        let image = get::pin(context, &file).map_err(|e| e.about(&format!("mount of {file}")))?;
+        Ok(JobData { image, target })
+    };
+    let data = files.into_iter().map(pinned).collect::<Result<_>>()?;
+    Ok(JobContainer { data, mounts, ..described })
 }
 
 /// The same, where the image is known.
@@ -50,8 +49,9 @@ pub fn described(
         mounts,
         workdir,
         name,
-        variables,
-        settings,
+        unshare,
+        kept_variables,
+        definition_variables,
         devices,
         no_home,
         root,
@@ -60,39 +60,52 @@ pub fn described(
         save,
         // Known by now; and words for what is so in any case, which change nothing.
         image: _,
-        home: _,
+        entrypoint_log: _,
+        home,
         no_root: _,
         no_entrypoint: _,
         writable: _,
     } = asked;
     let environment = match (&image, name) {
         (Some(image), _) => format!("{}{}", skiff_store::PREFIX, image.reference),
-        (None, Some(name)) => format!("{PREFIX}{name}"),
+        (None, Some(ContainerName { name, .. })) => format!("{PREFIX}{name}"),
         (None, None) => {
             return Err(Error::new("--container-... are given, but no container")
                 .hint("--container-image=IMAGE says of which image, --container-name=NAME which an earlier step has made"));
         }
     };
-    if let Some(bad) = variables.iter().find(|name| name.is_empty() || name.contains('=')) {
+    if let Some(bad) = kept_variables.iter().find(|name| name.is_empty() || name.contains('=')) {
         return Err(Error::new(format!("--container-env: {bad:?} is not a variable name"))
             .hint("it takes names alone: --container-env=NAME,NAME"));
     }
+    if let (false, Some(ContainerName { name, mode: AttachMode::Exec })) = (step, name) {
+        return Err(Error::new(format!(
+            "--container-name={name}:exec: a job that begins has no running container"
+        ))
+        .hint("it is for steps: srun in a job, while another step is in the container"));
+    }
     let depot = depot()?;
-    let mounts = mounts.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
+    let mut mounts = mounts.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
+    if *home && *root {
+        mounts.extend(home_of_root()?);
+    }
     let devices = devices.iter().map(|device| format!("{DEVICE}{device}"));
     Ok(JobContainer {
         environment,
         image,
         step,
-        name: name.clone(),
+        name: name.as_ref().map(|wanted| wanted.name.clone()),
+        attach: name.as_ref().map(|wanted| wanted.mode).unwrap_or_default(),
+        unshare: unshare.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
         mounts: mounts.into_iter().chain(devices).collect(),
+        data: vec![],
         workdir: workdir.as_deref().map(|dir| utf8(&Path::new("/").join(dir))).transpose()?,
         home: !no_home,
         root: *root,
         writable: !readonly,
         entrypoint: *entrypoint,
-        settings: settings.clone(),
-        variables: variables.clone(),
+        definition_variables: definition_variables.clone(),
+        kept_variables: kept_variables.clone(),
         save: save.as_deref().map(save::target).transpose()?,
         script: save.is_some() && *script,
         depot,
@@ -103,22 +116,47 @@ pub fn described(
 fn mount(text: &str) -> Result<String> {
     let bad = |why: &str| {
         Error::new(format!("--container-mounts: {text:?}: {why}"))
-            .hint("it is written SOURCE[:TARGET[:ro]], several with commas between")
+            .hint("it is written SOURCE[:TARGET[:FLAG+FLAG]], several with commas between; flags are ro, rprivate, rslave, unbindable, sqsh")
     };
+    if let Some(rest) = text.strip_prefix("tmpfs:") {
+        let (target, flags) = rest.split_once(':').unwrap_or((rest, ""));
+        let mount = format!("{TMPFS}{target}:{}", flags.replace('+', ","));
+        return plan::parse_mount(&mount).map(|_| mount);
+    }
+    if text.starts_with("umount:") {
+        return Err(bad(
+            "what Skiff mounts cannot be taken away so; --no-container-mount-home leaves out the home",
+        ));
+    }
     let mut parts = text.splitn(3, ':');
     let source = parts.next().filter(|source| !source.is_empty()).ok_or_else(|| bad("no source"))?;
     let target = parts.next().unwrap_or(source);
-    let (mut read_only, flags) = (false, parts.next().unwrap_or_default());
-    for flag in flags.split('+') {
+    if target.is_empty() {
+        return Err(bad("no target"));
+    }
+    let mut flags = vec![];
+    for flag in parts.next().unwrap_or_default().split('+') {
         match flag {
-            "ro" => read_only = true,
+            flag if AS_ELSEWHERE.contains(&flag) => flags.push(flag),
             flag if AS_EVER.contains(&flag) => {}
             flag => return Err(bad(&format!("the flag {flag:?} is not known"))),
         }
     }
     let source = in_full(source)?;
-    let mount = format!("{source}:{target}{}", if read_only { ":ro" } else { "" });
-    plan::parse_mount(&mount).map(|_| mount)
+    let mount = [&*source, target, &flags.join(",")].join(":");
+    let mount = mount.trim_end_matches(':').to_owned();
+    // As one word: a comma in a path begins no other mount here.
+    data::split(std::slice::from_ref(&mount))?;
+    plan::parse_mounts(&mount).map(|_| mount)
+}
+
+/// With root inside and the home wanted in so many words, it is root's as well, as with Pyxis.
+fn home_of_root() -> Result<Option<String>> {
+    let Some(home) = std::env::var_os("HOME").filter(|home| Path::new(home).is_absolute()) else {
+        return Ok(None);
+    };
+    let mount = format!("{}:/root", utf8(Path::new(&home))?);
+    plan::parse_mount(&mount).map(|_| Some(mount))
 }
 
 /// A directory that the user names from where they are.
@@ -145,7 +183,16 @@ mod tests {
             ("/a", Some("/a:/a")),
             ("/a:/b", Some("/a:/b")),
             ("/a:/b:ro", Some("/a:/b:ro")),
-            ("/a:/b:ro+rprivate", Some("/a:/b:ro")),
+            ("/a:/b:ro+rprivate", Some("/a:/b:ro,rprivate")),
+            ("/a:/b:x-create=dir+rslave", Some("/a:/b:rslave")),
+            ("/a:/b:unbindable+ro", Some("/a:/b:unbindable,ro")),
+            ("/a.sqsh:/b:sqsh", Some("/a.sqsh:/b:sqsh")),
+            ("tmpfs:/scratch", Some("tmpfs:/scratch:")),
+            ("tmpfs:/scratch:size=1m+mode=700", Some("tmpfs:/scratch:size=1m,mode=700")),
+            ("umount:/home", None),
+            ("/a:", None),
+            (":", None),
+            ("/a:/b:rshared", None),
             ("/a:/b:rw", Some("/a:/b")),
             ("/a:/b:rx", None),
             ("/a:/b:ro:x", None),

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use skiff_cli::{ContainerArgs, SubmitArgs};
-use skiff_edf::{Definition, is_file_name};
+use skiff_edf::{Definition, Template, escaped, is_file_name};
 use skiff_output as output;
 use skiff_plan::definition::{image, mount_words, read, unsupported_annotations, with_context};
 use skiff_runtime::environments::Environment;
+use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::Result;
+use skiff_spec::job::names::WANTED_GPUS;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
 use skiff_store::PREFIX;
@@ -26,18 +28,20 @@ fn is_definition_word(context: &UserContext, word: &str) -> Result<bool> {
     Ok(with_context(context, |all| all.names().iter().any(|(name, _)| name == word)))
 }
 
-/// What a definition and the words beside it ask for together; nothing if none is meant.
-pub fn container(submit: &SubmitArgs) -> Result<Option<ContainerArgs>> {
+/// The word that may mean a definition.
+pub fn word(submit: &SubmitArgs) -> Option<&str> {
     let named = submit.environment.as_deref().filter(|word| !word.starts_with(PREFIX));
     // In a job there are no environments, and the user's definitions may not be looked up.
-    let Some(word) = named.filter(|word| is_file_name(word) || !Path::new(inside::PROGRAM).exists()) else {
-        return Ok(None);
-    };
-    let context = UserContext::load_silently()?;
-    if !is_definition_word(&context, word)? {
+    named.filter(|word| is_file_name(word) || !Path::new(inside::PROGRAM).exists())
+}
+
+/// What a definition and the words beside it ask for together; nothing if none is meant.
+pub fn container(context: &UserContext, submit: &SubmitArgs) -> Result<Option<ContainerArgs>> {
+    let Some(word) = word(submit) else { return Ok(None) };
+    if !is_definition_word(context, word)? {
         return Ok(None);
     }
-    let found = read(&context, word)?;
+    let found = read(context, word)?;
     unsupported_annotations(&found).iter().for_each(|line| output::note(line));
     merged(found, word, &submit.container).map(Some)
 }
@@ -52,9 +56,20 @@ fn merged(found: Definition, word: &str, asked: &ContainerArgs) -> Result<Contai
         entrypoint: asked.entrypoint || (found.entrypoint && !asked.no_entrypoint),
         readonly: asked.readonly || !(found.writable || asked.writable),
         devices: found.devices,
-        settings: found.env.into_iter().map(|(name, value)| (name, value.to_string())).collect(),
+        definition_variables: found.env.into_iter().map(variable).collect(),
         ..asked.clone()
     })
+}
+
+/// A variable as the job carries it: as it is written, but for those that ask for GPUs. What these say has to be known before there are
+/// tasks, which alone have the user's variables.
+fn variable((name, template): (String, Template)) -> (String, String) {
+    let value = |name: &str| own_variable(name.as_ref())?.into_string().ok();
+    let text = match WANTED_GPUS.contains(&&*name) {
+        true => template.fill(&value).map_or_else(|_| template.to_string(), |text| escaped(&text)),
+        false => template.to_string(),
+    };
+    (name, text)
 }
 
 #[cfg(test)]

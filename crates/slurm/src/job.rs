@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::{self, JOB_SPEC_FILE, JOBS, TEMPORARY};
 use skiff_spec::job::{JobContainer, JobSpec};
+use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 
 /// In a job's directory: a link to what belongs to the job's user. That lies on the disk of the cache: `/run` is memory, which
@@ -50,6 +51,13 @@ impl SlurmJob {
         dir(self.id).join(USER)
     }
 
+    /// The step whose container without a name is meant by this one, as in Pyxis: `JOB.STEP`.
+    pub fn unnamed<'a>(&self, name: &'a EnvName) -> Option<&'a str> {
+        let (job, step) = name.as_str().split_once('.')?;
+        let is_number = !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number && job == self.id.to_string()).then_some(step)
+    }
+
     /// Where the supervisor of its root has its sockets.
     pub fn supervisor_dir(&self) -> PathBuf {
         let name = match (&self.spec, &self.step) {
@@ -58,7 +66,10 @@ impl SlurmJob {
                 None => snapshot.snapshot[..16].to_owned(),
                 Some(_) => format!("{}{KEPT}", &snapshot.snapshot[..16]),
             },
-            (JobSpec::Container(JobContainer { name: Some(name), .. }), _) => format!("named.{name}"),
+            (JobSpec::Container(JobContainer { name: Some(name), .. }), _) => match self.unnamed(name) {
+                Some(step) => format!("container.{step}"),
+                None => format!("named.{name}"),
+            },
             (JobSpec::Container(_), Some(step)) => format!("container.{step}"),
             (JobSpec::Container(_), None) => {
                 let line = self

@@ -12,7 +12,8 @@ use skiff_env::commit::{note_upper, time_limit};
 use skiff_env::deploy::deploy;
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::{JobFigures, StartRecord};
-use skiff_plan::{self as plan, Facts, PlanOptions, base};
+use skiff_plan::device_words::GRANTED;
+use skiff_plan::{self as plan, Facts, GPUS, PlanOptions, RootOptions, base};
 use skiff_runtime::control::{self, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
@@ -88,6 +89,13 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
             let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
             let services = vec![spool(context)];
             let asked = options(snapshot, upper, paths, services, temporary(job.id));
+            let gpus = snapshot
+                .devices
+                .iter()
+                .any(|word| word.starts_with(GPUS))
+                .then(|| format!("{GPUS}{GRANTED}"));
+            let (facts, asked) = container::with_gpus(facts, asked, gpus)?;
+            container::note_variables(&runtime.dir, &facts)?;
             let stored_layers = deployed.stored_layers.into_iter().rev().collect();
             let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
             if keep.is_some() {
@@ -134,8 +142,9 @@ pub fn options(
     temporary: Option<[PathBuf; 2]>,
 ) -> PlanOptions {
     let name = snapshot.environment.to_string();
-    // The environment's own mounts and network are those of the machine where it is.
-    let asked = HostArgs::default().into();
+    // The environment's own mounts and network are those of the machine where it is. Which GPUs there are Slurm decides.
+    let mut asked: RootOptions = HostArgs::default().into();
+    asked.mounts = snapshot.devices.iter().filter(|word| !word.starts_with(GPUS)).cloned().collect();
     PlanOptions { layers, services, temporary, ..PlanOptions::new(name, upper, asked) }
 }
 

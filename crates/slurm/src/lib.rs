@@ -5,6 +5,7 @@
 //! supervisor of an environment without a name) holds; every step has process 1 of its own over that root, which dies with its slurmstepd; every task is a wrapper that
 //! puts the real program into the step as the user.
 
+mod attach;
 mod broadcast;
 mod commit;
 pub mod container;

@@ -13,17 +13,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_
 use skiff_ipc::ReportingChild;
 use skiff_runtime::control::{CONTROL, ControlRequest, Live, Process1, answer, tell_last, wants_to_be_last};
 use skiff_runtime::control_listener::ControlListener;
+use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, RunningStep};
 use skiff_sandbox::{IDLE, STILL};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::names;
+use skiff_spec::job::{JobContainer, JobSpec, names};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_all_except};
 use skiff_user::context::UserContext;
 
 use crate::job::{self, FAILED, SlurmJob, number};
-use crate::job_supervisor;
+use crate::{attach, job_supervisor};
 
 /// How long the script's `srun`s have when it has ended. Those that are to end as well have some words to exchange with their steps first;
 /// without them the steps try for seconds to reach them. The epilog does not wait for it.
@@ -64,8 +65,13 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
         .ok_or_else(|| Error::new(format!("{}: not a process", names::STEPD_PID)))?;
     let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
     let root = job_supervisor::running(context, job)?;
+    let entered = match &job.spec {
+        JobSpec::Container(container) => attach::step_to_enter(job, container)?,
+        JobSpec::Snapshot(_) => None,
+    };
+    let net = attach::net_space(job)?;
     let watcher = ReportingChild::fork("the step's watcher", CloneFlags::NONE, |reporter| {
-        let (reported, ready) = match prepare(dir, &root, &stepd, reporter.as_fd()) {
+        let (reported, ready) = match prepare(dir, (&root, entered.as_ref(), net), &stepd, reporter.as_fd()) {
             Ok(ready) => (Ok(()), Some(ready)),
             Err(why) => (Err(why), None),
         };
@@ -75,17 +81,23 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
         }
         0
     });
-    watcher?.begun().map(drop)
+    watcher?.begun()?;
+    match (&job.spec, &entered) {
+        (JobSpec::Container(JobContainer { name: Some(_), .. }), None) => attach::note_step(job, dir),
+        _ => Ok(()),
+    }
 }
 
 fn prepare(
     dir: &Path,
-    root: &Live,
+    (root, entered, net): (&Live, Option<&Live>, NetSpace),
     stepd: &OwnedFd,
     reporter: BorrowedFd<'_>,
 ) -> Result<(Watcher, RunningStep)> {
     rustix::process::setsid().context(|| "session")?;
-    close_all_except(&[root.init.as_fd(), root.connection(), stepd.as_fd(), reporter]);
+    let kept = [root.init.as_fd(), root.connection(), stepd.as_fd(), reporter];
+    let kept: Vec<_> = kept.into_iter().chain(entered.map(|live| live.init.as_fd())).collect();
+    close_all_except(&kept);
     detach_stdio();
     // Before the environment is entered: from in there the directory cannot be seen.
     let open = |path: &Path| open_dir(path).context(|| path.display().to_string());
@@ -98,7 +110,14 @@ fn prepare(
         tasks: vec![],
         is_script: is_script(dir),
     };
-    Ok((watcher, step::begin(root.init.as_fd())?))
+    let step = match entered {
+        // That one may end at this moment, and its container go on.
+        Some(other) => {
+            step::begin(other.init.as_fd(), net).or_else(|_| step::begin(root.init.as_fd(), net))?
+        }
+        None => step::begin(root.init.as_fd(), net)?,
+    };
+    Ok((watcher, step))
 }
 
 /// Whether the step of this directory is the batch script.
@@ -200,8 +219,11 @@ impl Watcher {
                 // A job keeps the root that it began with.
                 let process1 = Process1 { pid: step.init.pid, sessions: 0, sees_host: true };
                 let told = answer(&connection, &step.init, process1);
-                if want == ControlRequest::Stop {
-                    return;
+                match want {
+                    ControlRequest::Stop => return,
+                    ControlRequest::Session => {}
+                    // One that wants to know, and is no task.
+                    _ => continue,
                 }
                 self.to_come = self.to_come.map(|tasks| tasks.saturating_sub(1));
                 // One that has gone meanwhile needs no answer.

@@ -27,9 +27,11 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
         return Ok(code);
     }
     let commit = commit(submit)?;
-    if let Some(container) = definition::container(submit)? {
-        let asked = RequestedRoot::Container(&container, submit.step);
-        return describe(&UserContext::load()?, asked, commit).map(|()| 0);
+    let context = definition::word(submit).map(|_| UserContext::load()).transpose()?;
+    if let Some(context) = &context
+        && let Some(container) = definition::container(context, submit)?
+    {
+        return describe(context, RequestedRoot::Container(&container, submit.step), commit).map(|()| 0);
     }
     match asked(submit)? {
         RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => {
@@ -41,10 +43,16 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
             ))
             .hint("steps run in the job's own snapshot if they name none; or submit from outside"));
         }
-        asked => describe(&UserContext::load()?, asked, commit)?,
+        asked => match &context {
+            Some(context) => describe(context, asked, commit)?,
+            None => describe(&UserContext::load()?, asked, commit)?,
+        },
     }
     Ok(0)
 }
+
+/// No more goes into one variable (MAX_ARG_STRLEN is 128 KiB), with its name.
+const LONGEST: usize = (128 << 10) - 64;
 
 /// What a job is to run in.
 pub enum RequestedRoot<'a> {
@@ -105,7 +113,13 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
     }
     let spec = match asked {
         RequestedRoot::Environment(name) => {
-            let environment = Environment::existing(context, name)?;
+            let environment = Environment::existing(context, name.clone()).map_err(|e| {
+                let hint = format!(
+                    "{}; or write a definition {name}.toml (EDF_PATH, ~/.edf): skiff edf list",
+                    e.hint
+                );
+                Error { hint, ..e }
+            })?;
             root::catch_up(context, &environment)?;
             let taken = take_snapshot(context, &environment, &SnapshotOrigin::Job.into())?;
             for path in &taken.skipped {
@@ -184,6 +198,13 @@ fn of_this_job(name: &EnvName, commit: Option<JobCommit>) -> Result<()> {
 
 fn print(spec: JobSpec) -> Result<()> {
     let line = spec.to_line().map_err(|e| Error::new(format!("job spec: {e}")))?;
+    if line.len() > LONGEST {
+        return Err(Error::new(format!(
+            "what the job has to carry is {} bytes long, and a variable of a program has {LONGEST} at most",
+            line.len()
+        ))
+        .hint("fewer or shorter variables in [env] of its definition, or fewer mounts"));
+    }
     let (environment, depot) = (spec.environment().to_owned(), spec.depot().to_owned());
     output::bytes(Submission { spec: line, environment, depot }.to_lines().as_bytes())
 }

@@ -11,12 +11,12 @@ use skiff_plan::in_image;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::proxy::LATER;
 use skiff_sandbox::command::{CommandSpec, own_args, own_env};
-use skiff_sandbox::join::{Failed, NetSpace, as_me, as_root};
+use skiff_sandbox::join::{Failed, as_me, as_root};
 use skiff_sandbox::session::CommandExit;
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
-use skiff_spec::job::{JobContainer, JobSpec};
+use skiff_spec::job::{JobContainer, JobSpec, Snapshot};
 use skiff_user::context::UserContext;
 
 use crate::job::SlurmJob;
@@ -24,7 +24,7 @@ use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use crate::{broadcast, commit, container, filter, requeue};
+use crate::{attach, broadcast, commit, container, filter, requeue};
 
 /// Whether we are called in the place of a task.
 pub fn is_task() -> bool {
@@ -66,11 +66,12 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     let signals = TaskSignals::take()?;
     let (mut command, attr, mask) = (command(&context, &job)?, signals.spawn_attr(), signals.mask());
     command.unfiltered = !filter::is_needed(context.config.slurm.filter, &job.spec);
+    let net = attach::net_space(&job)?;
     let child = match &job.spec {
         JobSpec::Container(JobContainer { root: true, .. }) => {
-            as_root(step.init.as_fd(), NetSpace::Ours, &command, attr, mask)?
+            as_root(step.init.as_fd(), net, &command, attr, mask)?
         }
-        _ => as_me(helper, (step.pid, false), &command, attr, mask)?,
+        _ => as_me(helper, (step.pid, net.has_own_name()), &command, attr, mask)?,
     };
     let ended = signals.wait(&child)?;
     // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.
@@ -129,13 +130,21 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
             *name = OsStr::from_bytes(later).to_owned();
         }
     }
-    if let Some(entry) = job_supervisor::image(job)? {
+    let entry = job_supervisor::image(job)?;
+    if let (JobSpec::Snapshot(snapshot), true) = (&job.spec, entry.is_none()) {
+        set_devices(&mut command, job, snapshot);
+    }
+    if let Some(entry) = entry {
         match &job.spec {
-            JobSpec::Snapshot(_) => in_image::enter(&mut command, entry.id, &entry.exec()?),
+            JobSpec::Snapshot(snapshot) => {
+                in_image::enter(&mut command, entry.id, &entry.exec()?);
+                set_devices(&mut command, job, snapshot);
+            }
             JobSpec::Container(container) => {
                 container::enter(&mut command, job, container, &entry)?;
                 if is_first() {
                     container::tell_image(container, &entry);
+                    attach::tell_ignored(job, container)?;
                 }
             }
         }
@@ -144,6 +153,12 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
 }
 
 /// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.
+fn set_devices(command: &mut CommandSpec, job: &SlurmJob, snapshot: &Snapshot) {
+    if !snapshot.devices.is_empty() {
+        container::set_variables(command, job, &snapshot.devices);
+    }
+}
+
 fn only_inside(command: &CommandSpec) -> Option<PathBuf> {
     if let Some(directory) = std::env::var_os(names::INNER_DIR).map(PathBuf::from) {
         return directory.is_absolute().then_some(directory);

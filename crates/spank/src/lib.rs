@@ -22,6 +22,7 @@ mod node;
 mod option;
 mod plugin_args;
 mod submit;
+mod variables;
 mod version;
 
 use std::ffi::{c_char, c_int, c_void};

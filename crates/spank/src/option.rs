@@ -16,7 +16,7 @@ static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
 /// How many options are of environments.
 const OF_ENVIRONMENTS: usize = 2;
 
-struct Options([RawOption; 16]);
+struct Options([RawOption; 18]);
 // SAFETY: their pointers are to string literals.
 unsafe impl Sync for Options {}
 
@@ -41,14 +41,14 @@ static OPTIONS: Options = Options([
     with_value(
         3,
         c"container-mounts",
-        c"SRC[:DST[:ro]],...",
+        c"SRC[:DST[:FLAGS]],...",
         c"[skiff] mount these directories or files of the node",
     ),
     with_value(4, c"container-workdir", c"DIR", c"[skiff] start in this directory of the container"),
     with_value(
         5,
         c"container-name",
-        c"NAME",
+        c"NAME[:auto|create|exec|no_exec]",
         c"[skiff] keep the container's changes for later steps of the job",
     ),
     with_value(6, c"container-env", c"NAME,...", c"[skiff] keep these variables, whatever the image says"),
@@ -66,6 +66,13 @@ static OPTIONS: Options = Options([
         c"FILE",
         c"[skiff] write the container's files to this file at the end",
     ),
+    with_value(
+        16,
+        c"container-unshare",
+        c"net|ipc|uts,...",
+        c"[skiff] give the container these namespaces of its own",
+    ),
+    flag(17, c"container-entrypoint-log", c"[skiff] show what the entry point prints (always so)"),
 ]);
 
 /// What `--environment-commit` means without a value.
@@ -136,11 +143,6 @@ pub fn commit() -> Option<CString> {
 pub fn container() -> Vec<CString> {
     // Poisoned by a panic, which ends srun.
     CONTAINER.lock().map_or_else(|_| vec![], |words| words.clone())
-}
-
-/// Whether the container's files are to be kept.
-pub fn saves() -> bool {
-    container().iter().any(|word| word.to_bytes().starts_with(b"--container-save="))
 }
 
 fn name(option: &RawOption) -> &'static CStr {

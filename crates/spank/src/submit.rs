@@ -14,7 +14,7 @@ use crate::ffi::{
 };
 use crate::job::{job_is_here, switched_off};
 use crate::plugin_args::PluginArgs;
-use crate::{ffi, guard, multi_prog, option};
+use crate::{ffi, guard, multi_prog, option, variables};
 
 /// Our exit status when nothing was submitted.
 const FAILURE: i32 = 125;
@@ -70,7 +70,14 @@ fn is_only_inside(cwd: &Path) -> bool {
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     let by_variable = own_variable(names::ENVIRONMENT).and_then(c_string);
-    let mut words = option::container();
+    let typed = option::container();
+    let mut words = match option::own_environment() {
+        None if args.containers => variables::with_variables(typed.clone()),
+        _ => typed.clone(),
+    };
+    if words != typed && context == HookContext::Allocator {
+        variables::forget();
+    }
     let of_job = words.is_empty() && option::own_environment().is_none_or(|name| Some(name) == by_variable);
     let name = match words.is_empty() {
         true => option::own_environment().or(by_variable).or_else(option::environment),
@@ -86,7 +93,8 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     if words.is_empty() {
         return;
     }
-    if option::saves() && context == HookContext::Allocator && !guard::is_sbatch() {
+    let saves = words.iter().any(|word| word.to_bytes().starts_with(b"--container-save="));
+    if saves && context == HookContext::Allocator && !guard::is_sbatch() {
         give_up("--container-save is for srun and sbatch: salloc runs nothing in the job's container");
     }
     if let Ok(mut first) = FIRST.lock()
@@ -122,7 +130,7 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     if context == HookContext::Local && own_variable(names::JOB_ID).is_some() {
         words.push(STEP.to_owned());
     }
-    let at_end = option::saves() || words.iter().any(|word| word.as_c_str() == COMMIT);
+    let at_end = saves || words.iter().any(|word| word.as_c_str() == COMMIT);
     if at_end && context == HookContext::Allocator {
         words.push(SCRIPT.to_owned());
     }

@@ -35,6 +35,9 @@ pub struct Started {
     pub saved_as: Option<EnvName>,
     /// Seconds since 1970.
     pub started: u64,
+    /// Variables of the environment definition file that it was started from, as they are written there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub definition_variables: Vec<(String, String)>,
     /// How it was made.
     pub plan: Plan,
 }

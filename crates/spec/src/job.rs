@@ -1,5 +1,8 @@
 //! What a job carries of what it runs in: one line of JSON that the plug-in takes from the submitting side to every node.
 
+mod named;
+
+pub use named::{AttachMode, ContainerName, ContainerNameError, UnsharedNamespace, UnsharedNamespaceError};
 pub use skiff_slurm_names as names;
 
 use std::str::FromStr;
@@ -34,6 +37,9 @@ pub struct Snapshot {
     /// Which nodes' changes become a snapshot at the end; nothing if none do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<JobCommit>,
+    /// Devices that the environment was made with, as on the command line of `skiff run`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
 }
 
 /// What is kept of the changes that a job makes in its environment.
@@ -134,9 +140,18 @@ pub struct JobContainer {
     /// The name under which its changes are kept as long as the job has the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<EnvName>,
+    /// What is wanted of the container of that name.
+    #[serde(default, skip_serializing_if = "AttachMode::is_auto")]
+    pub attach: AttachMode,
+    /// Namespaces that it has of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unshare: Vec<UnsharedNamespace>,
     /// `SOURCE:TARGET[:ro]`; devices as on the command line of `skiff run`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
+    /// Files with a file system in them that are mounted read-only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<JobData>,
     /// Where tasks start, if not where the image says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workdir: Option<String>,
@@ -149,11 +164,11 @@ pub struct JobContainer {
     /// Whether the image's entry point is run, with the task's program as its argument.
     pub entrypoint: bool,
     /// Variables that an environment definition file sets, and their values, in which the image's may stand.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub settings: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "settings")]
+    pub definition_variables: Vec<(String, String)>,
     /// Variables whose value outside counts, whatever the image says.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub variables: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "variables")]
+    pub kept_variables: Vec<String>,
     /// Where its files are written to at the end, as `skiff export` takes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save: Option<String>,
@@ -172,6 +187,16 @@ pub struct JobImage {
     pub id: ImageId,
     /// Full name of the image, or the file it is in.
     pub reference: String,
+}
+
+/// A file with data, and where it is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobData {
+    /// What the image store makes of the file.
+    pub image: JobImage,
+    /// Where its files are to be, inside.
+    pub target: String,
 }
 
 impl JobSpec {
@@ -295,14 +320,20 @@ mod tests {
             image: Some(JobImage { id: ImageId([7; 32]), reference: "docker.io/library/debian:12".into() }),
             step: true,
             name: Some("kept".parse().expect("a name")),
+            attach: AttachMode::NoExec,
+            unshare: vec![UnsharedNamespace::Net, UnsharedNamespace::Uts],
             mounts: vec!["/a:/b:ro".into()],
+            data: vec![JobData {
+                image: JobImage { id: ImageId([8; 32]), reference: "/d.sqsh".into() },
+                target: "/data".into(),
+            }],
             workdir: Some("/w".into()),
             home: true,
             root: false,
             writable: true,
             entrypoint: false,
-            settings: vec![("A".into(), "${B}".into())],
-            variables: vec!["PATH".into()],
+            definition_variables: vec![("A".into(), "${B}".into())],
+            kept_variables: vec!["PATH".into()],
             save: Some("/s.sqsh".into()),
             script: true,
             depot: "/d".into(),

@@ -67,6 +67,8 @@ pub enum Upper {
 pub enum Source {
     /// A file or directory of the host, with what is mounted below it.
     Bind(PathBuf),
+    /// The files of an image of the store, read-only: data that came as a squashfs. The helper mounts it.
+    Image(ImageId),
     /// The host's directory that the command begins in, where the root has none at that path.
     WorkingDir(PathBuf),
     /// A directory or file inside the upper directory's parent (the environment's own `tmp`).
@@ -124,6 +126,21 @@ pub struct Mount {
     /// Whether it is left out when the source does not exist.
     #[serde(default)]
     pub optional: bool,
+    /// How it takes part in mounts that are made below it later, where its user has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub propagation: Option<Propagation>,
+}
+
+/// How a mount, with all that is mounted below it, takes part in mounts that others make (mount_namespaces(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Propagation {
+    /// What is mounted later comes in no more.
+    Private,
+    /// What the host mounts there later comes in, and nothing goes out.
+    Slave,
+    /// As private, and it cannot be mounted elsewhere.
+    Unbindable,
 }
 
 /// Who is to be known inside.
@@ -203,6 +220,16 @@ impl Plan {
     #[must_use]
     pub fn is_bare(&self) -> bool {
         self.mounts.is_empty()
+    }
+
+    /// What the helper is to mount of the store beside the base: the layers, then the images that hold data.
+    #[must_use]
+    pub fn stored(&self) -> Vec<ImageId> {
+        let data = self.mounts.iter().filter_map(|mount| match mount.source {
+            Source::Image(id) => Some(id),
+            _ => None,
+        });
+        self.stored_layers.iter().copied().chain(data).collect()
     }
 
     /// Whether programs get no descriptor of whoever starts them but the standard ones. One of a directory leads by `..` to all of the host's

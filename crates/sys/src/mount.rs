@@ -43,6 +43,30 @@ pub fn set_id_map(mount: BorrowedFd<'_>, user_ns: BorrowedFd<'_>, attr: MountAtt
     set(mount, attr.0 | libc::MOUNT_ATTR_IDMAP, Some(user_ns), libc::MS_PRIVATE, false)
 }
 
+/// How mounts take part in what others mount (`MS_PRIVATE` and so on).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MountPropagation {
+    /// Not at all.
+    Private,
+    /// As receivers that give nothing.
+    Slave,
+    /// Not at all, and they are no source of a bind mount.
+    Unbindable,
+}
+
+/// Sets that of the tree of mounts that `mount` refers to.
+///
+/// # Errors
+/// As [`set_attributes`].
+pub fn set_propagation(mount: BorrowedFd<'_>, propagation: MountPropagation) -> io::Result<()> {
+    let propagation = match propagation {
+        MountPropagation::Private => libc::MS_PRIVATE,
+        MountPropagation::Slave => libc::MS_SLAVE,
+        MountPropagation::Unbindable => libc::MS_UNBINDABLE,
+    };
+    set(mount, 0, None, propagation, true)
+}
+
 fn set(
     mount: BorrowedFd<'_>,
     set: u64,

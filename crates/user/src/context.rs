@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
 use rustix::process::getuid;
 use skiff_output as output;
 use skiff_site::account;
@@ -51,6 +53,7 @@ impl UserContext {
     /// sshd may have from the client, is not heard.
     pub fn load_for_login() -> Result<Self> {
         let uid = getuid().as_raw();
+        refuse_untrusted()?;
         let home = home(uid)?;
         let files = files::read(&home)?;
         if let Some(fault) = files.own_fault {
@@ -159,6 +162,20 @@ fn shared_part(text: &str) -> Option<&Path> {
     let own = text.find("%u").into_iter().chain(text.find("%U")).min()?;
     let (shared, _) = text[..own].rsplit_once('/')?;
     Some(Path::new(if shared.is_empty() { "/" } else { shared }))
+}
+
+/// Refuses in a container whose programs nobody trusts: they lack the system calls that all here is made of.
+fn refuse_untrusted() -> Result<()> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let lacks =
+        || matches!(openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::empty()), Err(Errno::NOSYS));
+    match is_inside() && lacks() {
+        true => Err(Error::new(
+            "this is the inside of a container that was started with --untrusted, where Skiff cannot be used",
+        )
+        .hint("start what you need from outside")),
+        false => Ok(()),
+    }
 }
 
 /// Whether this process was started in an environment. (On the host only root can put something there.)

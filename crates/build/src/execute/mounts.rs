@@ -29,6 +29,7 @@ impl Builder<'_> {
                 target: mount.target.clone().into(),
                 read_only,
                 optional: false,
+                propagation: None,
             };
             match &mount.kind {
                 PlannedMountKind::Files { key, copy, is_writable } => {
@@ -111,6 +112,7 @@ fn script(target: &str, text: &str) -> Mount {
         target: target.parent().unwrap_or(target).into(),
         read_only: true,
         optional: false,
+        propagation: None,
     }
 }
 

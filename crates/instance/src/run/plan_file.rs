@@ -11,7 +11,7 @@ use serde_json::Value;
 use skiff_plan::described::{DescribedProcess, bad_plan};
 use skiff_plan::replay::{AGAIN, asked_for, refuse_missing, working_dir};
 use skiff_plan::resolve::{MainProcess, RunFacts};
-use skiff_plan::{Facts, RootOptions, base, ssh_agent};
+use skiff_plan::{Facts, RootOptions, base, data, ssh_agent};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source};
 use skiff_store::index::{ImageName, Names};
@@ -95,6 +95,7 @@ impl PlanFile {
         let (upper, _) = scratch::of_a_command(context, true)?;
         let (facts, entry) = facts(context, plan.base)?;
         let mut facts = facts.with_devices(&plan.devices.asked, plan.contain)?;
+        facts.data = data::of_plan(context, &plan)?;
         facts.working_dir = working_dir(&plan);
         facts.agent_dir = ssh_agent::shown(&plan);
         let asked = asked_for(&plan, &facts, &upper)?;

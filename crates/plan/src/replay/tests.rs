@@ -31,6 +31,7 @@ fn facts(config: &Config, base: Base) -> Facts<'_> {
         working_dir: None,
         agent_dir: None,
         devices: None,
+        data: vec![],
         base,
     }
 }
@@ -140,7 +141,7 @@ fn what_words_make_is_carried_out() {
 
 /// A mount that a plan's maker would like to have.
 fn mount(source: Source, target: &str) -> Mount {
-    Mount { source, target: target.into(), read_only: false, optional: false }
+    Mount { source, target: target.into(), read_only: false, optional: false, propagation: None }
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! How a step comes to a container that may be running: what must be so, what it gets of that one, and what it is told of its own words that
+//! count for nothing then.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use skiff_env::deploy::node_name;
+use skiff_output as output;
+use skiff_runtime::control::{ControlRequest, Live};
+use skiff_sandbox::join::NetSpace;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::{AttachMode, JobContainer, JobSpec, UnsharedNamespace};
+use skiff_sys::small_file;
+
+use crate::here::IMAGE;
+use crate::job::SlurmJob;
+
+/// In the directory of a container's supervisor: the step whose mounts others get that enter the container.
+const STEP: &str = "step";
+/// In the same directory: with what the container was started.
+const STARTED_WITH: &str = "started-with";
+
+/// As what a container was started; nothing of a root that is no container.
+fn started_with(dir: &Path) -> Result<Option<JobContainer>> {
+    let file = dir.join(STARTED_WITH);
+    let line = match small_file::read_to_string(&file) {
+        Ok(line) => line,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).context(|| file.display().to_string()),
+    };
+    match JobSpec::from_line(&line) {
+        Ok(JobSpec::Container(container)) => Ok(Some(container)),
+        Ok(JobSpec::Snapshot(_)) => Ok(None),
+        Err(why) => Err(Error::new(format!("{}: {why}", file.display()))),
+    }
+}
+
+/// Replaces a file that other steps may read at this moment.
+fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
+    let (file, new) = (dir.join(name), dir.join(format!("{name}.{}", std::process::id())));
+    fs::write(&new, text).and_then(|()| fs::rename(&new, &file)).context(|| file.display().to_string())
+}
+
+/// Notes with what a container is being started.
+pub fn note_start(dir: &Path, container: &JobContainer) -> Result<()> {
+    let line = JobSpec::Container(container.clone()).to_line();
+    write(dir, STARTED_WITH, &line.map_err(|e| Error::new(format!("job spec: {e}")))?)
+}
+
+/// The running container, where it must be running; nothing where it may be started. Refuses one that must not be there.
+pub fn running(job: &SlurmJob, container: &JobContainer) -> Result<Option<Live>> {
+    // A job's own container is begun with the job, and its steps' words are the job's.
+    let Some(name) = container.name.as_ref().filter(|_| job.step.is_some()) else { return Ok(None) };
+    let dir = job.supervisor_dir();
+    let mode = if job.unnamed(name).is_some() { AttachMode::Exec } else { container.attach };
+    let node = node_name();
+    match mode {
+        AttachMode::Exec => Live::connect(&dir, ControlRequest::Session)?.map(Some).ok_or_else(|| {
+            Error::new(format!("container {name}: it is not running on node {node}"))
+                .hint("without :exec a container that has ended is started with the files that it had")
+        }),
+        AttachMode::Create if dir.join(IMAGE).exists() => {
+            Err(Error::new(format!("container {name}: this job has one of that name on node {node}"))
+                .hint("without :create that one is used; or give the new one another name"))
+        }
+        AttachMode::Create | AttachMode::Auto | AttachMode::NoExec => Ok(None),
+    }
+}
+
+/// Refuses a running container that has not the namespaces that the step wants it to have.
+pub fn check_namespaces(job: &SlurmJob, container: &JobContainer) -> Result<()> {
+    let has = started_with(&job.supervisor_dir())?.map(|with| with.unshare).unwrap_or_default();
+    // Each has its own of this kind.
+    let is_lacking =
+        |wanted: &&UnsharedNamespace| **wanted != UnsharedNamespace::Ipc && !has.contains(wanted);
+    let Some(lacking) = container.unshare.iter().find(is_lacking) else { return Ok(()) };
+    let name = container.name.as_ref().map_or(container.environment.as_str(), |name| name.as_str());
+    Err(Error::new(format!(
+        "container {name}: it is running on node {}, and not in a separate {lacking} namespace",
+        node_name()
+    ))
+    .hint("--container-unshare is for the step that starts a container"))
+}
+
+/// Which network and host name the tasks of a job's root have.
+pub fn net_space(job: &SlurmJob) -> Result<NetSpace> {
+    let with = started_with(&job.supervisor_dir())?;
+    let has = |kind| with.as_ref().is_some_and(|with| with.unshare.contains(&kind));
+    let net = if has(UnsharedNamespace::Net) { NetSpace::Its } else { NetSpace::Ours };
+    Ok(net.named(has(UnsharedNamespace::Uts)))
+}
+
+/// The step whose mounts this one is to see: the first that is in the container, unless this one wants none of it.
+pub fn step_to_enter(job: &SlurmJob, container: &JobContainer) -> Result<Option<Live>> {
+    let is_wanted = container.name.is_some() && job.step.is_some() && container.attach != AttachMode::NoExec;
+    if !is_wanted {
+        return Ok(None);
+    }
+    let dir = job.supervisor_dir();
+    let noted = match small_file::read_to_string(&dir.join(STEP)) {
+        Ok(noted) => noted,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).context(|| dir.join(STEP).display().to_string()),
+    };
+    Live::connect(&job.user_dir().join(noted), ControlRequest::Status)
+}
+
+/// Notes that the others get this step's mounts.
+pub fn note_step(job: &SlurmJob, step: &Path) -> Result<()> {
+    let name = step.file_name().unwrap_or_default().to_string_lossy();
+    write(&job.supervisor_dir(), STEP, &name)
+}
+
+/// Says which words of a step count for nothing, as its container was running already.
+pub fn tell_ignored(job: &SlurmJob, container: &JobContainer) -> Result<()> {
+    let (Some(name), Some(with)) = (&container.name, started_with(&job.supervisor_dir())?) else {
+        return Ok(());
+    };
+    let ignored = ignored(container, &with);
+    if !ignored.is_empty() {
+        output::note(&format!(
+            "container {name}: it is running already on node {}; ignoring {}",
+            node_name(),
+            ignored.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+fn ignored(asked: &JobContainer, has: &JobContainer) -> Vec<&'static str> {
+    let options = [
+        ("--container-mounts", !asked.mounts.is_empty() && asked.mounts != has.mounts),
+        ("--no-container-mount-home", !asked.home && has.home),
+        ("--container-readonly", !asked.writable && has.writable),
+        ("--container-writable", asked.writable && !has.writable),
+    ];
+    options.into_iter().filter(|(_, is_ignored)| *is_ignored).map(|(option, _)| option).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(mounts: &[&str], home: bool, writable: bool) -> JobContainer {
+        let line = r#"{"environment":"container:x","home":true,"root":false,"writable":true,"entrypoint":false,"depot":"/d"}"#;
+        let Ok(JobSpec::Container(container)) = JobSpec::from_line(line) else { panic!("{line}") };
+        let mounts = mounts.iter().map(|text| (*text).to_owned()).collect();
+        JobContainer { mounts, home, writable, ..container }
+    }
+
+    #[test]
+    fn what_a_running_container_has_counts() {
+        let has = container(&["/a:/b"], true, true);
+        for (asked, want) in [
+            (container(&["/a:/b"], true, true), ""),
+            (container(&[], true, true), ""),
+            (container(&["/a:/c"], true, true), "--container-mounts"),
+            (container(&[], false, false), "--no-container-mount-home --container-readonly"),
+        ] {
+            assert_eq!(ignored(&asked, &has).join(" "), want);
+        }
+    }
+
+    #[test]
+    fn what_a_container_was_started_with_is_read_as_it_was_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert_eq!(started_with(dir.path()).ok(), Some(None));
+        let asked = container(&["/a:/b:ro"], false, true);
+        note_start(dir.path(), &asked).expect("a note");
+        assert_eq!(started_with(dir.path()).ok(), Some(Some(asked)));
+        fs::write(dir.path().join(STARTED_WITH), "{").expect("a file");
+        assert!(started_with(dir.path()).is_err());
+    }
+}
