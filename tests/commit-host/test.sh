@@ -205,6 +205,7 @@ has "$out" ' /etc/profile'$'\n'
 chmod 644 /etc/issue
 
 # An environment that is removed or rolled back while its files are read gives no image.
+cd /home/alice
 ok as alice skiff env create raced
 inside alice raced 'mkdir /opt/many; cd /opt/many; seq 30000 | split -l 1 -a 4'
 ok as alice skiff env stop raced
