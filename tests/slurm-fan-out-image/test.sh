@@ -142,34 +142,6 @@ origins image "$(cat id)"
 equal "$from" "['depot', 'store']"
 rm damaged
 
-# A disk that is full: the one that is for what comes by relay is gone round, the store's is told. Nothing half-made stays, and the next job has all.
-forget
-on n2 mount -t tmpfs -o size=20m,mode=755 none /var/cache/skiff
-ok as alice srun -QN4 --container-image=tool sh -c "$run"
-equal "$(sort -u <<<"$out")" "$want"
-on n2 umount -l /var/cache/skiff
-forget
-on n3 mount -t tmpfs -o size=9m,mode=755,uid="$(id -u daemon)",gid="$(id -g daemon)" none $store
-fails 125 as alice srun -QN4 --container-image=tool sh -c "$run"
-has "$err" 'No space left'
-equal "$(on n3 sh -c "find $store -name '*.erofs' -o -path '$store/tmp/*'")" '' 'what is left of the image'
-on n3 umount -l $store
-ok as alice srun -QN4 --container-image=tool sh -c "$run"
-equal "$(sort -u <<<"$out")" "$want"
-
-# A copy that is damaged in the depot: the job says so, and the next submission makes another one.
-for damage in 'printf XXXX | dd of=$copy bs=1 seek=9000000 conv=notrunc status=none' 'truncate -s 5000000 $copy'; do
-    forget
-    eval "$damage"
-    fails 125 as alice srun -QN1 -w n2 --environment=over true
-    has "$err" 'the copy of the image is damaged'
-    has "$err" 'hint: it has been removed; submit the job again'
-    [ ! -e $copy ] || fail 'the damaged copy is there'
-    ok as alice srun -QN4 --environment=over sh -c "$run"
-    equal "$(sort -u <<<"$out")" "$want"
-    [ -e $copy ] || fail 'there is no other copy'
-done
-
 # A killed one holds up nobody.
 forget
 as alice rm -f up go
