@@ -103,7 +103,7 @@ impl SourceTree<'_> {
         Ok((!self.is_left_out(&path) || may_have_seen).then_some(is_directory))
     }
 
-    /// Emits what was found by [`Self::select_with_paths`], behind the directories of its path as far as these are not among those that were
+    /// Emits what was found with its path, behind the directories of its path as far as these are not among those that were
     /// emitted before.
     ///
     /// # Errors
