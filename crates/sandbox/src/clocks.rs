@@ -138,7 +138,7 @@ fn of_kernel() -> io::Result<Offsets> {
 }
 
 fn clock(nanoseconds: i128) -> u64 {
-    u64::try_from(nanoseconds).unwrap_or_default()
+    u64::try_from(nanoseconds).default_on_error("no clock of the kernel is below zero")
 }
 
 /// What else to enter of the environment whose process 1 is `init`: its time namespace, if it has one of its own.
