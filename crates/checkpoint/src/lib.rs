@@ -6,6 +6,7 @@
 //! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
 //! user's; and a forged image can do no more in there than the user could by themselves.
 
+pub mod attributes;
 pub mod criu;
 pub mod job;
 pub mod look;
@@ -30,15 +31,17 @@ use crate::criu::Installation;
 pub use look::snapshots;
 pub use place::{delete_leftovers, leftovers};
 
-/// Does what was asked.
-pub fn run(command: CheckpointCommand) -> Result<()> {
+/// Does what was asked; the exit code.
+pub fn run(command: CheckpointCommand) -> Result<i32> {
     let context = UserContext::load()?;
     match command {
         CheckpointCommand::Create { mem_dir, dry_run, checkpoint } => {
             create(&context, &checkpoint, mem_dir, dry_run)
         }
-        CheckpointCommand::Save(save) => save::save(&context, &save),
-        CheckpointCommand::Instance(save) => save::save(&context, &SaveArgs { leave_running: true, ..save }),
+        CheckpointCommand::Save(save) => return save::save(&context, &save),
+        CheckpointCommand::Instance(save) => {
+            return save::save(&context, &SaveArgs { leave_running: true, ..save });
+        }
         CheckpointCommand::Restore(restore) => restore::restore(&context, &restore),
         CheckpointCommand::List(output) => look::list(&context, output.json),
         CheckpointCommand::Show { checkpoint, output } => look::show(&context, &checkpoint, output.json),
@@ -46,6 +49,7 @@ pub fn run(command: CheckpointCommand) -> Result<()> {
             checkpoints.iter().try_for_each(|slot| look::delete(&context, slot, dry_run))
         }
     }
+    .map(|()| 0)
 }
 
 fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<()> {

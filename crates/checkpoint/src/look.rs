@@ -106,8 +106,17 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     if json {
         return output::json(&checkpoint);
     }
-    let Checkpoint { created, instance, processes, left_running, trees, written: _, made_with, files } =
-        &checkpoint;
+    let Checkpoint {
+        created,
+        instance,
+        processes,
+        left_running,
+        trees,
+        written: _,
+        clocks: _,
+        made_with,
+        files,
+    } = &checkpoint;
     output::line(&format!("checkpoint   {slot}, {}", output::size(checkpoint.size())))?;
     output::line(&format!("where        {}", dir.display()))?;
     let then = if *left_running { "went on" } else { "ended" };

@@ -1,6 +1,11 @@
 //! Looking at processes before they are dumped: which there are, and what of theirs cannot be saved. CRIU would find that, too, but after
 //! it has stopped them, one at a time, and in words for its own authors.
 
+mod descriptors;
+mod memory;
+mod space;
+mod state;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::{fs, io};
@@ -8,9 +13,16 @@ use std::{fs, io};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
+use skiff_criu::core_image::death_signal;
 use skiff_sandbox::SERVER_NUMBER;
-use skiff_spec::fault::{Fault, Result};
+use skiff_sandbox::enter::EnterTarget;
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+
+use crate::attributes::{self, ThreadAttributes};
+
+/// Exit code of `--dry-run` where something is in the way.
+const IN_THE_WAY: i32 = 1;
 
 /// One process of an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +44,9 @@ pub struct SavedProcess {
     /// How many sockets.
     #[serde(default)]
     pub sockets: usize,
+    /// What its threads have of the scheduler's and the kernel's that CRIU does not save, where it is not the default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attributes: Vec<ThreadAttributes>,
 }
 
 /// Something that cannot be saved.
@@ -54,11 +69,47 @@ pub struct PreflightReport {
     pub obstacles: Vec<Obstacle>,
 }
 
-/// Looks at all processes of the environment whose process 1 is `init`. `own_network`: its network namespace is its own.
+impl PreflightReport {
+    /// Exit code of a command that was only to say whether it can be saved.
+    #[must_use]
+    pub fn exit_code(&self) -> i32 {
+        if self.obstacles.is_empty() { 0 } else { IN_THE_WAY }
+    }
+
+    /// With what only CRIU sees, and has written into its images in `dir`: of the first process, a signal at its parent's end. That parent is
+    /// CRIU when it is restored, which ends; those of others are restored with them.
+    ///
+    /// # Errors
+    /// When there is no image.
+    pub fn with_images(mut self, dir: &Path) -> Result<Self> {
+        let Some(main) = self.processes.first() else { return Ok(self) };
+        let path = dir.join(format!("core-{}.img", main.pid));
+        let image = fs::read(&path).context(|| path.display().to_string())?;
+        let signal = death_signal(&image)
+            .ok_or_else(|| Fault::new(format!("{}: it does not say what the process is", path.display())))?;
+        if signal != 0 {
+            let why =
+                "a signal at its parent's end (PR_SET_PDEATHSIG), which would reach it when it is restored";
+            self.obstacles.push(Obstacle { pid: main.pid, name: main.name.clone(), why: why.into() });
+        }
+        Ok(self)
+    }
+}
+
+/// When it is looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Before the processes are stopped.
+    Running,
+    /// While CRIU, which traces them, has stopped them.
+    Frozen,
+}
+
+/// Looks at all processes of the environment whose process 1 is `init`.
 ///
 /// # Errors
 /// When `/proc` does not show them.
-pub fn look(init: Pid, own_network: bool) -> Result<PreflightReport> {
+pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<PreflightReport> {
     let mut found = PreflightReport::default();
     let mut tops: Vec<(i32, i32)> = vec![];
     for outer in children(init.as_raw_nonzero().get())? {
@@ -71,12 +122,20 @@ pub fn look(init: Pid, own_network: bool) -> Result<PreflightReport> {
     let Some((_, main)) = tops.first().copied() else {
         return Err(Fault::new("no process of its own is left in it"));
     };
-    let mut open = vec![main];
+    let (mut open, mut seen) = (vec![main], vec![]);
     while let Some(outer) = open.pop() {
         open.extend(children(outer)?);
-        let Some(process) = read(outer) else { continue };
-        obstacles(outer, &process, own_network, &mut found.obstacles);
-        found.processes.push(process);
+        seen.extend(read(outer).map(|process| (outer, process)));
+    }
+    let scene = Scene::of(init, inside, moment, &seen)?;
+    let spaces = space::look(inside)?;
+    for (outer, process) in seen {
+        obstacles(outer, &process, &scene, &mut found.obstacles);
+        if outer == main {
+            let of_main = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
+            found.obstacles.extend(spaces.iter().cloned().map(of_main));
+        }
+        found.processes.push(SavedProcess { attributes: scene.attributes(outer, &process)?, ..process });
     }
     for (_, outer) in &tops[1..] {
         let Some(SavedProcess { pid, name, .. }) = read(*outer) else { continue };
@@ -141,6 +200,7 @@ fn read(outer: i32) -> Option<SavedProcess> {
     Some(SavedProcess {
         files,
         sockets,
+        attributes: vec![],
         pid: last_number(&status, "NSpid:")?,
         parent,
         name: field(&status, "Name:")?.to_owned(),
@@ -162,110 +222,85 @@ fn number(status: &str, name: &str) -> u64 {
     field(status, name).and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-fn obstacles(outer: i32, process: &SavedProcess, own_network: bool, found: &mut Vec<Obstacle>) {
+/// What is the same for all processes that are looked at.
+struct Scene {
+    init: i32,
+    own_network: bool,
+    moment: Moment,
+    /// The memfds that any of them has open.
+    memfds: memory::Inodes,
+    /// What they would have if none of them had changed it.
+    defaults: attributes::Defaults,
+}
+
+impl Scene {
+    fn of(init: Pid, inside: EnterTarget<'_>, moment: Moment, seen: &[(i32, SavedProcess)]) -> Result<Self> {
+        let memfds = seen.iter().flat_map(|(outer, _)| links(*outer));
+        let memfds = memfds.filter_map(|(path, link)| memory::memfd(&link, &path)).collect();
+        let init_number = init.as_raw_nonzero().get();
+        let (own_network, defaults) = (inside.net.is_its(), attributes::Defaults::of(init)?);
+        Ok(Self { init: init_number, own_network, moment, memfds, defaults })
+    }
+
+    fn attributes(&self, outer: i32, process: &SavedProcess) -> Result<Vec<ThreadAttributes>> {
+        let mut all = vec![];
+        for task in tasks(outer) {
+            let Some(thread) = text(format!("/proc/{outer}/task/{task}/status"))
+                .ok()
+                .and_then(|status| last_number(&status, "NSpid:"))
+            else {
+                continue;
+            };
+            all.extend(self.defaults.differ(task, thread, thread == process.pid)?);
+        }
+        Ok(all)
+    }
+}
+
+/// The threads of a process, by their numbers out here.
+fn tasks(outer: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{outer}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The descriptors of a process: where each is, and what its link says.
+fn links(outer: i32) -> Vec<(std::path::PathBuf, String)> {
+    let all = fs::read_dir(format!("/proc/{outer}/fd")).into_iter().flatten().flatten();
+    all.filter_map(|fd| {
+        let link = fs::read_link(fd.path()).ok()?;
+        Some((fd.path(), link.to_string_lossy().into_owned()))
+    })
+    .collect()
+}
+
+fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<Obstacle>) {
     let mut say = |why: String| {
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
     let at = |name: &str| format!("/proc/{outer}/{name}");
-    let status =
-        text(at("status")).default_on_error("of a process that has ended since there is nothing to save");
-    if number(&status, "Seccomp:") == 2 {
-        say("a system call filter (seccomp), which the kernel shows to nobody but the host's root".into());
-    }
+    state::states(outer, scene).into_iter().for_each(&mut say);
     match text(at("maps")) {
-        Ok(mapped) => mapped.lines().filter_map(mapping).for_each(&mut say),
+        Ok(mapped) => {
+            mapped.lines().filter_map(|line| memory::mapping(line, &scene.memfds)).for_each(&mut say);
+        }
         Err(e) if has_ended(&e) => return,
         Err(e) => say(format!("its memory map cannot be read: {e}")),
     }
+    let policies = text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies");
+    policies.lines().find_map(memory::policy).into_iter().for_each(&mut say);
     let mut sockets = BTreeSet::new();
-    for fd in fs::read_dir(at("fd")).into_iter().flatten().flatten() {
-        let Ok(target) = fs::read_link(fd.path()) else { continue };
-        let target = target.to_string_lossy();
-        descriptor(&target).into_iter().for_each(&mut say);
+    for (path, target) in links(outer) {
+        descriptors::descriptor(&target).into_iter().for_each(&mut say);
+        let number = path.file_name().unwrap_or_default().to_string_lossy();
+        let info = text(at(&format!("fdinfo/{number}"))).default_on_error("it has just been closed");
+        descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
         sockets
             .extend(target.strip_prefix("socket:[").and_then(|n| n.strip_suffix(']')?.parse::<u64>().ok()));
     }
-    if own_network || sockets.is_empty() {
-        return;
-    }
-    for table in ["net/tcp", "net/tcp6"] {
-        let text = text(at(table)).default_on_error("a kernel without IPv6 has one of the two");
-        if text.lines().filter_map(connection).any(|inode| sockets.contains(&inode)) {
-            say("an open TCP connection on a network of the host's; only those on a network of the instance's own can be saved".into());
-            return;
-        }
-    }
-}
-
-/// What is in the way of a line of `/proc/PID/maps`.
-fn mapping(line: &str) -> Option<String> {
-    let path = line.splitn(6, ' ').nth(5)?.trim_start();
-    let harmless = ["/dev/zero", "/dev/shm/", "/memfd:"].iter().any(|start| path.starts_with(start));
-    if path.starts_with("/SYSV") {
-        Some("System V shared memory; POSIX shared memory and mmap can be saved".into())
-    } else if path.starts_with("/secretmem") {
-        Some("secret memory (memfd_secret)".into())
-    } else if path.starts_with("anon_inode:[io_uring]") {
-        Some(IO_URING.into())
-    } else if let Some(device) = path.strip_prefix("/dev/").filter(|_| !harmless) {
-        Some(device_in_the_way(&format!("/dev/{device}"), "memory of the device"))
-    } else if path.starts_with('/') && path.ends_with(" (deleted)") && !harmless {
-        Some(format!("mapped file {path}: it has no name any more"))
-    } else {
-        None
-    }
-}
-
-const IO_URING: &str = "io_uring; many programs have a setting that does without";
-
-/// What is in the way of a descriptor, by what its link says.
-fn descriptor(target: &str) -> Option<String> {
-    let plain =
-        ["null", "zero", "full", "random", "urandom", "tty", "ptmx"].map(|name| format!("/dev/{name}"));
-    if plain.iter().any(|name| name == target)
-        || ["/dev/shm/", "/dev/pts/", "/dev/mqueue/"].iter().any(|d| target.starts_with(d))
-    {
-        return None;
-    }
-    if target.starts_with("/dev/") && Path::new(target) != Path::new("/dev/") {
-        return Some(device_in_the_way(target, "open"));
-    }
-    match target.strip_prefix("anon_inode:")?.trim_matches(['[', ']']) {
-        "io_uring" => Some(IO_URING.into()),
-        "inotify" => {
-            Some("inotify: a watch on files, which cannot be put back without the host's rights".into())
-        }
-        "fanotify" => {
-            Some("fanotify: a watch on files, which cannot be put back without the host's rights".into())
-        }
-        kind if kind.starts_with("bpf")
-            || kind.starts_with("kvm")
-            || kind == "perf_event"
-            || kind == "userfaultfd" =>
-        {
-            Some(format!("a descriptor of kind {kind}"))
-        }
-        _ => None,
-    }
-}
-
-fn device_in_the_way(device: &str, how: &str) -> String {
-    let what = match device {
-        d if d.starts_with("/dev/nvidia") || d.starts_with("/dev/kfd") || d.starts_with("/dev/dri") => {
-            "the state of a GPU cannot be saved"
-        }
-        d if d.starts_with("/dev/infiniband") => "what an InfiniBand adapter knows of it cannot be saved",
-        _ => "what the device knows of it cannot be saved",
+    let table = |name: &str| {
+        text(at(&format!("net/{name}"))).default_on_error("a kernel without IPv6 has half of the tables")
     };
-    format!("device {device} ({how}): {what}")
-}
-
-/// The socket's number of a line of `/proc/PID/net/tcp` that is a connection, not one that only listens or is over.
-fn connection(line: &str) -> Option<u64> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let (state, inode) = (words.get(3)?, words.get(9)?);
-    // TCP_CLOSE and TCP_LISTEN.
-    (!["07", "0A", "st"].contains(state)).then(|| inode.parse().ok())?.filter(|inode| *inode != 0)
+    descriptors::sockets(&sockets, scene.own_network, table).into_iter().for_each(say);
 }
 
 #[cfg(test)]
@@ -277,53 +312,12 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_is_in_the_way_is_named_and_nothing_else() {
-        for (path, word) in [
-            ("/SYSV00000000 (deleted)", Some("System V")),
-            ("/dev/zero (deleted)", None),
-            ("/memfd:x (deleted)", None),
-            ("/dev/shm/sem.x", None),
-            ("/dev/nvidia0", Some("GPU")),
-            ("/usr/lib/libc.so.6", None),
-            ("/tmp/gone.so (deleted)", Some("/tmp/gone.so")),
-            ("anon_inode:[io_uring]", Some("io_uring")),
-            ("[heap]", None),
-            ("", None),
-        ] {
-            let line = format!("7f00-7f01 rw-p 00000000 00:01 5 {path}");
-            let why = mapping(&line);
-            assert_eq!(why.is_some(), word.is_some(), "{path}: {why:?}");
-            assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{path}");
-        }
-        for (target, word) in [
-            ("/dev/null", None),
-            ("/dev/pts/3", None),
-            ("/dev/infiniband/uverbs0", Some("InfiniBand")),
-            ("/home/a", None),
-            ("pipe:[5]", None),
-            ("anon_inode:[eventpoll]", None),
-            ("anon_inode:inotify", Some("inotify")),
-            ("anon_inode:[io_uring]", Some("io_uring")),
-            ("anon_inode:bpf-prog", Some("bpf")),
-        ] {
-            let why = descriptor(target);
-            assert_eq!(why.is_some(), word.is_some(), "{target}: {why:?}");
-            assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{target}");
-        }
-    }
-
-    #[test]
-    fn connections_are_told_from_listeners() {
-        let line = |state: &str, inode: u64| {
-            format!(
-                "   0: 0100007F:1F90 0100007F:9C40 {state} 00000000:00000000 00:00000000 00000000  1001        0 {inode} 1 0"
-            )
-        };
-        assert_eq!(connection(&line("01", 55)), Some(55));
-        assert_eq!(connection(&line("0A", 55)), None);
-        assert_eq!(connection(&line("06", 0)), None);
-        assert_eq!(connection("  sl  local_address rem_address   st tx_queue"), None);
+    /// As of processes in an environment whose process 1 is this one.
+    fn scene() -> Scene {
+        let own = rustix::process::getpid();
+        let defaults = attributes::Defaults::of(own).expect("our own");
+        let init = own.as_raw_nonzero().get();
+        Scene { init, own_network: false, moment: Moment::Running, memfds: [].into(), defaults }
     }
 
     /// A process of a program that is to sleep, once it does. The kernel lets its parent go on a moment before the process is that program and
@@ -349,7 +343,7 @@ mod tests {
         let process = read(pid).expect("there");
         assert_eq!((process.pid, process.threads.len()), (pid, 1));
         let mut found = vec![];
-        obstacles(pid, &process, false, &mut found);
+        obstacles(pid, &process, &scene(), &mut found);
         assert_eq!(found, []);
         child.kill().expect("killed");
         child.wait().expect("gone");
@@ -379,7 +373,7 @@ mod tests {
         let (mut child, pid) = asleep(&program, Stdio::null());
         let (found, mut told) = (read(pid), vec![]);
         let maps = text(format!("/proc/{pid}/maps"));
-        found.iter().for_each(|process| obstacles(pid, process, true, &mut told));
+        found.iter().for_each(|process| obstacles(pid, process, &scene(), &mut told));
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(found.expect("seen").name, "sl\u{fffd}\u{fffd}p");
         assert!(maps.expect("its memory").contains("[stack]"));

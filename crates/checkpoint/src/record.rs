@@ -16,6 +16,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, unlinkat};
 use serde::{Deserialize, Serialize};
+use skiff_sandbox::clocks::Clocks;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::small_file;
@@ -58,6 +59,9 @@ pub struct Checkpoint {
     /// Bytes that its command had written to its output.
     #[serde(default)]
     pub written: u64,
+    /// What its clocks said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<Clocks>,
     /// What it was made with and on.
     pub made_with: Versions,
     /// All files beside the record.
@@ -321,6 +325,7 @@ fn list(dir: &Path) -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::ThreadAttributes;
     use skiff_spec::network::Net;
     use skiff_spec::plan::{Accounts, Base, Identity, Plan, Route, Upper};
 
@@ -359,7 +364,10 @@ mod tests {
             definition_variables: vec![],
             plan,
         };
+        let attributes =
+            vec![ThreadAttributes { thread: 2, io_priority: Some(16_390), ..ThreadAttributes::default() }];
         let process = SavedProcess {
+            attributes,
             pid: 2,
             parent: 1,
             name: "a".into(),
@@ -378,7 +386,8 @@ mod tests {
         let tree = SavedTree { file: "upper".into(), of: TreeContents::Own("upper".into()), id: "00".into() };
         let (trees, files, processes) = (vec![tree], vec![], vec![process]);
         let (created, left_running, written) = (7, false, 9);
-        Checkpoint { created, instance, processes, left_running, trees, written, made_with, files }
+        let clocks = Some(Clocks { monotonic: 1 << 50, boot: 1 << 51 });
+        Checkpoint { created, instance, processes, left_running, trees, written, clocks, made_with, files }
     }
 
     fn make() -> (tempfile::TempDir, Checkpoint) {

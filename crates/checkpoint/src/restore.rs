@@ -16,6 +16,7 @@ use skiff_runtime::record::{ENV, InstanceDir};
 use skiff_runtime::service::{Approval, Restorer, Service};
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_runtime::{enter, network};
+use skiff_sandbox::clocks::Clocks;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
@@ -29,6 +30,7 @@ use skiff_sys::clock::now;
 use skiff_sys::process::positive_pid;
 use skiff_user::context::UserContext;
 
+use crate::attributes;
 use crate::criu::{self, CriuProcess, Installation};
 use crate::member::SavedInterface;
 use crate::place;
@@ -220,6 +222,10 @@ impl Restorer for CriuRestorer<'_> {
         Some(ReservationRequest { reservation, moves: self.gate.is_some() })
     }
 
+    fn clocks(&self) -> Option<Clocks> {
+        self.checkpoint.clocks
+    }
+
     fn approval(&self) -> Option<Approval<'_>> {
         self.gate.as_ref().map(|gate| Approval { kept: gate.kept, bound: gate.bound })
     }
@@ -245,6 +251,7 @@ impl Restorer for CriuRestorer<'_> {
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
                 let inside = EnterTarget { number: None, ..inside };
+                attributes::set_again(inside, &checkpoint.processes)?;
                 self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)(inside))?;
                 // Their connections are asleep, but known to the kernel.
                 self.member.as_ref().map_or(Ok(()), |member| member.port().open(inside))?;

@@ -15,6 +15,7 @@ use skiff_output as output;
 use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::enter;
 use skiff_runtime::record::InstanceDir;
+use skiff_sandbox::clocks::Clocks;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -28,7 +29,7 @@ use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
 use crate::member::SavedInterface;
-use crate::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
+use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;
 use crate::probe;
 use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
@@ -50,32 +51,43 @@ pub struct Saved {
     path: String,
 }
 
-/// Saves an instance, and says so.
-pub fn save(context: &UserContext, words: &SaveArgs) -> Result<()> {
-    carry_out(context, words)?.map_or(Ok(()), |saved| say(words, &saved))
+/// Saves an instance, and says so; the exit code.
+pub fn save(context: &UserContext, words: &SaveArgs) -> Result<i32> {
+    match carry_out(context, words)? {
+        SaveOutcome::Saved(saved) => say(words, &saved).map(|()| 0),
+        SaveOutcome::Shown(code) => Ok(code),
+    }
 }
 
-/// Saves an instance; nothing if that was only to be shown.
-pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<Option<Saved>> {
+/// What has come of it.
+pub enum SaveOutcome {
+    /// The instance has been saved.
+    Saved(Box<Saved>),
+    /// It was only shown, and the exit code says whether it can be saved.
+    Shown(i32),
+}
+
+/// Saves an instance.
+pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> {
     let (record, started, live) = running(context, &save.instance)?;
     let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
     let about = |e: Error| e.about(&format!("instance {}", record.name));
-    let found = look(live.pid, net.is_its()).map_err(about)?;
+    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
+    let found = look(live.pid, inside, Moment::Running).map_err(about)?;
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
     let slot = CheckpointName::newest(name);
     if save.dry_run {
-        return show(&slot, &found, save.output.json).map(|()| None);
+        return show(&slot, &found, save.output.json).map(|()| SaveOutcome::Shown(found.exit_code()));
     }
     refuse(&record, &found.obstacles)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
-    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     let new = NewCheckpoint::make(&home_of(context, &slot)?, &slot.name)?;
     new.check()?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    saving.carry_out(&new, &slot).map(Some).map_err(about)
+    saving.carry_out(&new, &slot).map(|saved| SaveOutcome::Saved(Box::new(saved))).map_err(about)
 }
 
 /// The instance, which must run and be made to be saved.
@@ -136,6 +148,14 @@ fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()
     Ok(())
 }
 
+/// What was seen of it when its processes stood still.
+#[derive(Default)]
+struct Stood {
+    processes: Vec<SavedProcess>,
+    trees: Vec<SavedTree>,
+    clocks: Option<Clocks>,
+}
+
 /// One that is being saved.
 struct Saving<'a> {
     context: &'a UserContext,
@@ -162,7 +182,7 @@ impl Saving<'_> {
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
         // waits in them, and reading them would no longer wait.
         let options = Options { pid: main, leave_running: Some(true), ..criu::options(self.inside.net) };
-        let (mut trees, mut processes, mut committed) = (vec![], vec![], None);
+        let (mut stood, mut committed) = (Stood::default(), None);
         let mut noted = Ok(());
         let stopped = Instant::now();
         let dumped = criu.carry_out(RequestType::Dump, options, |stage| {
@@ -170,12 +190,15 @@ impl Saving<'_> {
                 return Ok(());
             }
             // Now that they stand still.
-            processes = look(self.init, self.inside.net.is_its())?.processes;
-            trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
+            let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&new.dir.join(IMAGES))?;
+            refuse(self.record, &found.obstacles)?;
+            stood.processes = found.processes;
+            stood.clocks = Some(Clocks::of(self.init)?);
+            stood.trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
             if !leave_running {
                 // Only what is safe on the disk may end.
-                let all = (take(&mut processes), take(&mut trees));
-                committed = Some(self.shut(member.as_ref(), || self.commit(new, all, &version))?);
+                let stood = take(&mut stood);
+                committed = Some(self.shut(member.as_ref(), || self.commit(new, stood, &version))?);
                 // From here on it is to end, whatever fails: process 1 does, and takes all along, CRIU included, which is not heard of again.
                 noted = self.record.note_end(Some(End::Saved));
                 self.end()?;
@@ -191,7 +214,7 @@ impl Saving<'_> {
         criu.end();
         tidy(images.as_fd())?;
         let bytes = match committed {
-            None => self.commit(new, (processes, trees), &version)?,
+            None => self.commit(new, stood, &version)?,
             Some(bytes) => bytes,
         };
         if let Err(e) = new.prune(self.save.keep) {
@@ -238,22 +261,18 @@ impl Saving<'_> {
     }
 
     /// Makes it a checkpoint.
-    fn commit(
-        &self,
-        new: &NewCheckpoint,
-        (processes, trees): (Vec<SavedProcess>, Vec<SavedTree>),
-        criu: &str,
-    ) -> Result<u64> {
+    fn commit(&self, new: &NewCheckpoint, stood: Stood, criu: &str) -> Result<u64> {
         if let Some(entry) = self.record.image()? {
             entry.write(&new.dir.join(super::restore::IMAGE))?;
         }
         let checkpoint = Checkpoint {
             created: now(),
             instance: self.started.clone(),
-            processes,
+            processes: stood.processes,
             left_running: self.save.leave_running,
-            trees,
+            trees: stood.trees,
             written: self.record.written()?,
+            clocks: stood.clocks,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,
         };

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+pub mod core_image;
 mod error;
 mod installation;
 mod log;

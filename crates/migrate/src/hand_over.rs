@@ -11,16 +11,17 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
 use skiff_checkpoint::member::SavedInterface;
-use skiff_checkpoint::obstacles::{PreflightReport, look};
+use skiff_checkpoint::obstacles::{Moment, PreflightReport, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
 use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
-use skiff_checkpoint::{required_criu, trees};
+use skiff_checkpoint::{required_criu, save, trees};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
+use skiff_sandbox::clocks::Clocks;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
@@ -188,6 +189,8 @@ impl Migration<'_> {
             left_running: false,
             trees,
             written: self.record.written()?,
+            // While they stand still: this is called again then.
+            clocks: Some(Clocks::of(self.init)?),
             made_with: Versions::here(criu),
             files: vec![],
         })
@@ -272,7 +275,8 @@ impl Migration<'_> {
     ) -> std::result::Result<u64, SwitchoverError> {
         let dir = scratch.dir();
         // Now that they stand still.
-        let found = look(self.init, self.inside.net.is_its())?;
+        let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
+        save::refuse(self.record, &found.obstacles)?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;

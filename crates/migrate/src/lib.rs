@@ -39,8 +39,8 @@ use skiff_cli::{DrainArgs, MigrateArgs};
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
-/// Does what was asked.
-pub fn run(words: &MigrateArgs) -> Result<()> {
+/// Does what was asked; the exit code.
+pub fn run(words: &MigrateArgs) -> Result<i32> {
     sender::migrate(&UserContext::load()?, words)
 }
 

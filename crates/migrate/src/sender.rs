@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
-use skiff_checkpoint::obstacles::{Obstacle, PreflightReport, SavedProcess, look};
+use skiff_checkpoint::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use skiff_checkpoint::{look as shown, save};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_launch::handshake::SharedSecret;
@@ -52,12 +52,12 @@ pub struct MigrationReport {
     phases: Vec<MigrationPhase>,
 }
 
-/// Moves an instance, and says so.
-pub fn migrate(context: &UserContext, words: &MigrateArgs) -> Result<()> {
+/// Moves an instance, and says so; the exit code.
+pub fn migrate(context: &UserContext, words: &MigrateArgs) -> Result<i32> {
     match carry_out(context, words)? {
-        MigrationOutcome::Moved(moved) => say(words, &moved),
-        MigrationOutcome::Before => output::line(words.instance.as_str()),
-        MigrationOutcome::Shown => Ok(()),
+        MigrationOutcome::Moved(moved) => say(words, &moved).map(|()| 0),
+        MigrationOutcome::Before => output::line(words.instance.as_str()).map(|()| 0),
+        MigrationOutcome::Shown(code) => Ok(code),
     }
 }
 
@@ -67,8 +67,8 @@ pub enum MigrationOutcome {
     Moved(MigrationReport),
     /// The instance had gone before, which was not known.
     Before,
-    /// The move was only shown.
-    Shown,
+    /// The move was only shown, and the exit code says whether it is possible.
+    Shown(i32),
 }
 
 /// Moves an instance.
@@ -82,9 +82,11 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let launch = way::launch(context, &words.node)?;
     let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
-    let look = || look(live.pid, net.is_its()).map_err(about);
+    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
+    let look = || look(live.pid, inside, Moment::Running).map_err(about);
     if words.dry_run {
-        return show(words, &launch.argv, &look()?).map(|()| MigrationOutcome::Shown);
+        let found = look()?;
+        return show(words, &launch.argv, &found).map(|()| MigrationOutcome::Shown(found.exit_code()));
     }
     let _lock = lock(&record)?;
     if settle(context, &record)? {
@@ -98,7 +100,6 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     let mut progress = Progress::begin(found.processes.iter().map(|process| process.memory).sum());
     let way = ReceiverLink::open(context, &words.node)?;
     progress.done("connect");
-    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     let member = SavedInterface::leaving(context, &record, &started).map_err(about)?;
     let going = Migration {
         context,

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitStatus};
+use skiff_sandbox::clocks::Clocks;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{Apart, First, Process, Stdio};
 use skiff_sandbox::join::{Failed, SpawnAttr, as_me};
@@ -43,6 +44,9 @@ pub struct Service<'a> {
 pub trait Restorer {
     /// What gives them their address again.
     fn reserved(&self) -> Option<ReservationRequest>;
+
+    /// From where their clocks go on.
+    fn clocks(&self) -> Option<Clocks>;
 
     /// Makes them; gives the one that the instance is there for.
     fn restore(&self, instance: &RunningContainer) -> Result<Process, Error>;
@@ -86,7 +90,8 @@ impl Service<'_> {
         let output = self.record.output();
         if let Some(restorer) = self.restorer {
             let reserved = restorer.reserved();
-            let instance = start(plan, StartOptions { reserved: reserved.as_ref(), ..options })?;
+            let (reserved, clocks) = (reserved.as_ref(), restorer.clocks());
+            let instance = start(plan, StartOptions { reserved, clocks, ..options })?;
             let revived = self.note_address(&instance).and_then(|()| restorer.restore(&instance));
             return match revived {
                 Ok(process) => {

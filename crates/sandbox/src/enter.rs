@@ -17,6 +17,7 @@ use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{SignalMask, restore};
 
+use crate::clocks;
 use crate::join::NetSpace;
 use crate::start::detach_stdio;
 
@@ -190,7 +191,7 @@ fn between<T: Serialize>(
 }
 
 fn join_then_fork(inside: EnterTarget<'_>) -> Result<Fork> {
-    let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+    let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID | clocks::space(inside.init)?;
     if inside.net.is_its() {
         ours |= ThreadNameSpaceType::NETWORK;
     }

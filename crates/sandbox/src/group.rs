@@ -223,7 +223,8 @@ impl GroupResources {
             drop((control, report));
             let extras = Extras { program: &program, socket: None, hosts: None };
             let (part, purpose) = (Some(part), For::Root(first));
-            become_init(Making { plan, helper: None, part, extras, reporter, control: theirs, purpose })
+            let (helper, clocks) = (None, None);
+            become_init(Making { plan, helper, part, extras, clocks, reporter, control: theirs, purpose })
         };
         drop((theirs, reporter, part));
         let connected = node

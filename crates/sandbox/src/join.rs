@@ -12,6 +12,7 @@ use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork};
 use skiff_sys::signal::{self, SignalMask};
 
 use crate::child::{read_all, reap};
+use crate::clocks;
 use crate::command::CommandSpec;
 use crate::confine::Confinement;
 use crate::exec_request::ExecRequest;
@@ -72,7 +73,8 @@ pub fn as_root(
 ) -> std::result::Result<Child, Failed> {
     let gone = |e: Fault| e.hint("the environment may just have been stopped");
     // Not into its mount namespace: that is to go when the environment does, not when we do.
-    let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID;
+    let clocks = clocks::space(init).map_err(gone)?;
+    let mut ours = ThreadNameSpaceType::USER | ThreadNameSpaceType::PROCESS_ID | clocks;
     if net.is_its() {
         ours |= ThreadNameSpaceType::NETWORK;
     }

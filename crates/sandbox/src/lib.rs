@@ -7,6 +7,7 @@
 pub mod accounts;
 pub mod adopt;
 mod child;
+pub mod clocks;
 pub mod command;
 mod confine;
 mod devices;

@@ -6,6 +6,7 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::network::ReservationRequest;
 use skiff_spec::plan::{Plan, Route};
 
+use crate::clocks::Clocks;
 use crate::helper::Helper;
 
 /// What an environment is started with besides its plan.
@@ -21,6 +22,8 @@ pub struct StartOptions<'a> {
     pub hosts: Option<&'a str>,
     /// The address that it had before, where the plan's network is one of the site's that it has power over.
     pub reserved: Option<&'a ReservationRequest>,
+    /// From where its clocks go on, where its processes can be saved.
+    pub clocks: Option<Clocks>,
 }
 
 impl StartOptions<'_> {

@@ -18,6 +18,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::child::read_all;
+use crate::clocks::{self, Clocks};
 use crate::confine::Confinement;
 use crate::exec_request::ExecRequest;
 use crate::failed::Failed;
@@ -189,7 +190,8 @@ fn launch(plan: &Plan, mut options: StartOptions<'_>, purpose: For<'_>) -> Resul
         drop((control, report));
         let extras = Extras { program: &program, socket: options.socket, hosts: options.hosts };
         let helper = helper.as_ref();
-        become_init(Making { plan, helper, part: None, extras, reporter, control: theirs, purpose })
+        let (part, clocks) = (None, options.clocks);
+        become_init(Making { plan, helper, part, extras, clocks, reporter, control: theirs, purpose })
     };
     drop((theirs, reporter));
     let asked = give_ids(init.pid, plan.base, helper.as_ref(), control.as_fd());
@@ -297,6 +299,8 @@ pub(crate) struct Making<'a> {
     /// What it has of a group, if it is made in one.
     pub part: Option<GroupInputs<'a>>,
     pub extras: Extras<'a>,
+    /// From where its clocks go on.
+    pub clocks: Option<Clocks>,
     pub reporter: OwnedFd,
     pub control: OwnedFd,
     pub purpose: For<'a>,
@@ -328,6 +332,10 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
         report(&Word::Failed(e));
         exit_now(125)
     };
+    if making.plan.dumpable {
+        // Whatever runs inside is to be in it.
+        clocks::become_own(making.clocks).unwrap_or_else(|e| fail(e));
+    }
     // What nothing inside may have goes first, once for all that is forked; what process 1 has itself, it needs to mount.
     let confinement = Confinement::of(making.plan);
     confinement.drop_bounding().unwrap_or_else(|e| fail(e));

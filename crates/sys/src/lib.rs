@@ -12,6 +12,7 @@ pub mod cred;
 pub mod error;
 pub mod fdpass;
 mod ignore;
+pub mod io_priority;
 pub mod kernel;
 pub mod landlock;
 pub mod lease;

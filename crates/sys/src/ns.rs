@@ -80,6 +80,17 @@ pub fn unshare_network() -> io::Result<()> {
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Has the children that this process makes from now on be in a time namespace of their own, whose offsets can be set until one is. It belongs to
+/// the user namespace we are in.
+///
+/// # Errors
+/// `EPERM` without `SYS_ADMIN`, `EINVAL` where the kernel has no time namespaces.
+pub fn unshare_time() -> io::Result<()> {
+    // SAFETY: as above.
+    let r = unsafe { libc::unshare(libc::CLONE_NEWTIME) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn request_fd(ns: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<OwnedFd> {
     // SAFETY: these requests take no argument and give a new descriptor or -1.
     let fd = unsafe { libc::ioctl(ns.as_raw_fd(), request) };

@@ -1,0 +1,192 @@
+//! What threads have of the scheduler's and the kernel's that CRIU does not save: read when an instance is saved, and set again before its
+//! processes go on.
+
+use std::path::PathBuf;
+use std::{fs, io};
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::{Deserialize, Serialize};
+use skiff_output as output;
+use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::io_priority;
+use skiff_sys::process::positive_pid;
+
+use crate::obstacles::SavedProcess;
+
+/// What a thread has that is not the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadAttributes {
+    /// Number of the thread inside.
+    pub thread: i32,
+    /// The processors that it may run on, if not all that the instance may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<Vec<u32>>,
+    /// Priority of input and output (`ioprio_set(2)`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io_priority: Option<i32>,
+    /// Nanoseconds by which a timer may be late.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer_slack: Option<u64>,
+    /// Which memory goes into a core, of a process (`core(5)`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core_filter: Option<u32>,
+}
+
+/// What process 1 has: nothing inside has changed that.
+pub struct Defaults(ThreadAttributes);
+
+impl Defaults {
+    /// Those of an instance with this process 1.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn of(init: Pid) -> Result<Self> {
+        let number = init.as_raw_nonzero().get();
+        read(number, true)
+            .context(|| format!("process {number}"))?
+            .map(Self)
+            .ok_or_else(|| Fault::new("the instance has ended"))
+    }
+
+    /// What differs in a thread, whose number is `outer` here and `thread` inside. `is_process`: it is the first of its process.
+    ///
+    /// # Errors
+    /// When the kernel does not show it.
+    pub fn differ(&self, outer: i32, thread: i32, is_process: bool) -> Result<Option<ThreadAttributes>> {
+        let Some(has) = read(outer, is_process).context(|| format!("thread {thread}"))? else {
+            return Ok(None);
+        };
+        let Self(default) = self;
+        let changed = ThreadAttributes {
+            thread,
+            processors: has.processors.filter(|has| Some(has) != default.processors.as_ref()),
+            io_priority: has.io_priority.filter(|has| Some(*has) != default.io_priority),
+            timer_slack: has.timer_slack.filter(|has| Some(*has) != default.timer_slack),
+            core_filter: has.core_filter.filter(|has| Some(*has) != default.core_filter),
+        };
+        let nothing = ThreadAttributes { thread, ..ThreadAttributes::default() };
+        Ok(Some(changed).filter(|changed| *changed != nothing))
+    }
+}
+
+/// Sets them again, of processes that are there and stand still.
+///
+/// # Errors
+/// Which could not be set.
+pub fn set_again(inside: EnterTarget<'_>, processes: &[SavedProcess]) -> Result<()> {
+    let all: Vec<&ThreadAttributes> = processes.iter().flat_map(|process| &process.attributes).collect();
+    if all.is_empty() {
+        return Ok(());
+    }
+    let free = enter::run(EnterTarget { number: None, ..inside }, &[], || {
+        let mut free = vec![];
+        for one in &all {
+            free.extend(one.set()?.then_some(one.thread));
+        }
+        Ok(free)
+    })?;
+    if !free.is_empty() {
+        let free: Vec<String> = free.iter().map(ToString::to_string).collect();
+        output::note(&format!(
+            "threads {}: the processors that they were bound to are not to be had here; they run on all",
+            free.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+impl ThreadAttributes {
+    /// Gives them to the thread of that number here. Whether its processors are missing here.
+    fn set(&self) -> Result<bool> {
+        let about = |what: &str| format!("thread {}: {what}", self.thread);
+        let thread = positive_pid(self.thread).ok_or_else(|| Fault::new(about("not a number")))?;
+        if let Some(priority) = self.io_priority {
+            io_priority::set(thread, priority).context(|| about("priority of input and output"))?;
+        }
+        if let Some(slack) = self.timer_slack {
+            fs::write(file(self.thread, "timerslack_ns"), slack.to_string())
+                .context(|| about("timer slack"))?;
+        }
+        if let Some(filter) = self.core_filter {
+            let path = file(self.thread, "coredump_filter");
+            fs::write(path, format!("{filter:#x}")).context(|| about("filter of cores"))?;
+        }
+        let Some(processors) = &self.processors else { return Ok(false) };
+        let mut set = CpuSet::new();
+        let known = |number: &u32| usize::try_from(*number).ok().filter(|number| *number < CpuSet::MAX_CPU);
+        processors.iter().filter_map(known).for_each(|number| set.set(number));
+        match sched_setaffinity(Some(thread), &set) {
+            Ok(()) => Ok(false),
+            Err(Errno::INVAL) => Ok(true),
+            Err(e) => Err(e).context(|| about("processors")),
+        }
+    }
+}
+
+/// All that the thread has; nothing if it has ended.
+fn read(outer: i32, is_process: bool) -> io::Result<Option<ThreadAttributes>> {
+    let Some(pid) = positive_pid(outer) else { return Ok(None) };
+    let read = || -> io::Result<ThreadAttributes> {
+        let set = sched_getaffinity(Some(pid))?;
+        let processors = (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number));
+        let core_filter = if is_process { number(&file(outer, "coredump_filter"), 16)? } else { None };
+        Ok(ThreadAttributes {
+            thread: outer,
+            processors: Some(processors.filter_map(|number| u32::try_from(number).ok()).collect()),
+            io_priority: Some(io_priority::get(pid)?),
+            timer_slack: number(&file(outer, "timerslack_ns"), 10)?,
+            core_filter: core_filter.and_then(|filter| u32::try_from(filter).ok()),
+        })
+    };
+    match read() {
+        Ok(read) => Ok(Some(read)),
+        Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::SRCH | Errno::NOENT)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The number in a file; nothing where the kernel has no such file, or the process is one that has ended and not been waited for.
+fn number(path: &PathBuf, base: u32) -> io::Result<Option<u64>> {
+    let text = fs::read_to_string(path)?;
+    Ok(u64::from_str_radix(text.trim(), base).ok())
+}
+
+fn file(thread: i32, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{thread}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn only_what_was_changed_is_kept_and_it_can_be_set_again() {
+        let own = rustix::process::getpid();
+        let defaults = Defaults::of(own).expect("our own");
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().expect("started");
+        let pid = i32::try_from(child.id()).expect("a number");
+        assert_eq!(defaults.differ(pid, 7, true).expect("seen"), None);
+        let wanted = ThreadAttributes {
+            thread: pid,
+            processors: None,
+            io_priority: Some(2 << 13 | 6),
+            timer_slack: None,
+            core_filter: Some(7),
+        };
+        assert!(!wanted.set().expect("set"));
+        let seen = defaults.differ(pid, 7, true).expect("seen");
+        assert_eq!(seen, Some(ThreadAttributes { thread: 7, ..wanted.clone() }));
+        // Processors that are not there.
+        let missing =
+            ThreadAttributes { thread: pid, processors: Some(vec![1023]), ..ThreadAttributes::default() };
+        assert!(missing.set().expect("asked"));
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        assert_eq!(defaults.differ(pid, 7, true).expect("looked"), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! Descriptors that cannot be saved, and sockets in which something waits that would be lost.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use rustix::fs::statfs;
+
+/// Magic number of the file system that POSIX message queues are in. Source: `linux/magic.h`.
+const MQUEUE_MAGIC: u64 = 0x1980_0202;
+/// `O_DIRECT` in octal `flags` of `/proc/PID/fdinfo`, on x86-64 and on 64-bit ARM.
+const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+
+/// What of a program asks for another way.
+pub(super) const IO_URING: &str = "io_uring; many programs have a setting that does without";
+
+/// What is in the way of a descriptor, by what its link says.
+pub(super) fn descriptor(target: &str) -> Option<String> {
+    let plain =
+        ["null", "zero", "full", "random", "urandom", "tty", "ptmx"].map(|name| format!("/dev/{name}"));
+    if plain.iter().any(|name| name == target)
+        || ["/dev/shm/", "/dev/pts/", "/dev/mqueue/"].iter().any(|d| target.starts_with(d))
+    {
+        return None;
+    }
+    if target.starts_with("/dev/") && Path::new(target) != Path::new("/dev/") {
+        return Some(device_in_the_way(target, "open"));
+    }
+    match target.strip_prefix("anon_inode:")?.trim_matches(['[', ']']) {
+        "io_uring" => Some(IO_URING.into()),
+        "inotify" => {
+            Some("inotify: a watch on files, which cannot be put back without the host's rights".into())
+        }
+        "fanotify" => {
+            Some("fanotify: a watch on files, which cannot be put back without the host's rights".into())
+        }
+        kind if kind.starts_with("bpf")
+            || kind.starts_with("kvm")
+            || kind == "perf_event"
+            || kind == "userfaultfd" =>
+        {
+            Some(format!("a descriptor of kind {kind}"))
+        }
+        _ => None,
+    }
+}
+
+/// What is in the way of a descriptor that its link does not tell: `path` is that link, and `info` the text of its `fdinfo`.
+pub(super) fn kind(target: &str, path: &Path, info: &str) -> Option<String> {
+    if target.starts_with("pipe:") {
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
+        return (flags & O_DIRECT != 0).then(|| "a pipe of packets (O_DIRECT)".into());
+    }
+    // Most descriptors need not be asked: a queue's name has no directory.
+    let is_queue = target.starts_with('/')
+        && !target[1..].contains('/')
+        && statfs(path).is_ok_and(|of| u64::try_from(of.f_type) == Ok(MQUEUE_MAGIC));
+    is_queue.then(|| format!("POSIX message queue {target}"))
+}
+
+/// How a device stands in the way.
+pub(super) fn device_in_the_way(device: &str, how: &str) -> String {
+    let what = match device {
+        d if d.starts_with("/dev/nvidia") || d.starts_with("/dev/kfd") || d.starts_with("/dev/dri") => {
+            "the state of a GPU cannot be saved"
+        }
+        d if d.starts_with("/dev/infiniband") => "what an InfiniBand adapter knows of it cannot be saved",
+        _ => "what the device knows of it cannot be saved",
+    };
+    format!("device {device} ({how}): {what}")
+}
+
+/// What is in the way of the process's `sockets`, by the tables of its network. `table` gives a file of `/proc/PID/net`.
+pub(super) fn sockets(
+    sockets: &BTreeSet<u64>,
+    own_network: bool,
+    table: impl Fn(&str) -> String,
+) -> Vec<String> {
+    let mut found = vec![];
+    if sockets.is_empty() {
+        return found;
+    }
+    let ours = |name: &str, wanted: fn(&Socket) -> bool| {
+        table(name).lines().filter_map(Socket::of).any(|s| sockets.contains(&s.inode) && wanted(&s))
+    };
+    if !own_network && ["tcp", "tcp6"].iter().any(|name| ours(name, Socket::is_connection)) {
+        found.push("an open TCP connection on a network of the host's; only those on a network of the instance's own can be saved".into());
+    }
+    if ["tcp", "tcp6"].iter().any(|name| ours(name, Socket::has_waiting)) {
+        found.push("a TCP connection that waits to be accepted; try again once it has been".into());
+    }
+    if unix_waiting(&table("unix"), sockets) {
+        found.push(
+            "a connection to its Unix socket that waits to be accepted; try again once it has been".into(),
+        );
+    }
+    if ["udp", "udp6", "raw", "raw6"].iter().any(|name| ours(name, |s| s.queue > 0)) {
+        found.push("datagrams that it has not read yet, which would be lost; try again once it has".into());
+    }
+    found
+}
+
+/// Whether a connection waits at a Unix socket of these: in `/proc/PID/net/unix` it has the socket's name, and nobody has it open.
+fn unix_waiting(table: &str, sockets: &BTreeSet<u64>) -> bool {
+    let line = |line: &str| -> Option<(u64, String)> {
+        let mut words = line.split_whitespace().skip(6);
+        Some((words.next()?.parse().ok()?, words.next()?.to_owned()))
+    };
+    let named: Vec<(u64, String)> = table.lines().filter_map(line).collect();
+    let ours = |name: &str| named.iter().any(|(inode, of)| sockets.contains(inode) && of == name);
+    named.iter().any(|(inode, name)| *inode == 0 && ours(name))
+}
+
+/// A line of `/proc/PID/net/tcp` or `udp`.
+struct Socket {
+    state: u8,
+    /// What waits to be read: bytes, or of one that listens connections.
+    queue: u32,
+    inode: u64,
+}
+
+const TCP_CLOSE: u8 = 7;
+const TCP_LISTEN: u8 = 10;
+
+impl Socket {
+    fn of(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let state = u8::from_str_radix(words.get(3)?, 16).ok()?;
+        let queue = u32::from_str_radix(words.get(4)?.split_once(':')?.1, 16).ok()?;
+        // One that nobody has any more has none.
+        let inode = words.get(9)?.parse().ok().filter(|inode| *inode != 0)?;
+        Some(Self { state, queue, inode })
+    }
+
+    /// Whether it is a connection, not one that only listens or is over.
+    fn is_connection(&self) -> bool {
+        ![TCP_CLOSE, TCP_LISTEN].contains(&self.state)
+    }
+
+    fn has_waiting(&self) -> bool {
+        self.state == TCP_LISTEN && self.queue > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_in_the_way_are_named_and_nothing_else() {
+        for (target, word) in [
+            ("/dev/null", None),
+            ("/dev/pts/3", None),
+            ("/dev/infiniband/uverbs0", Some("InfiniBand")),
+            ("/home/a", None),
+            ("pipe:[5]", None),
+            ("anon_inode:[eventpoll]", None),
+            ("anon_inode:inotify", Some("inotify")),
+            ("anon_inode:[io_uring]", Some("io_uring")),
+            ("anon_inode:bpf-prog", Some("bpf")),
+        ] {
+            let why = descriptor(target);
+            assert_eq!(why.is_some(), word.is_some(), "{target}: {why:?}");
+            assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{target}");
+        }
+    }
+
+    #[test]
+    fn pipes_of_packets_are_told_from_others() {
+        let info = |flags: u32| format!("pos:\t0\nflags:\t{flags:o}\nmnt_id:\t15\n");
+        assert_eq!(kind("pipe:[5]", Path::new("/nowhere"), &info(0o100_001)), None);
+        assert!(kind("pipe:[5]", Path::new("/nowhere"), &info(O_DIRECT | 1)).is_some());
+        assert_eq!(kind("/etc", Path::new("/etc"), &info(0)), None);
+    }
+
+    #[test]
+    fn a_unix_connection_that_waits_is_seen() {
+        let line = |inode: u64, name: &str| format!("0: 00000002 00000000 00010000 0001 01 {inode} {name}\n");
+        let head = "Num       RefCount Protocol Flags    Type St Inode Path\n";
+        let ours = BTreeSet::from([5]);
+        let waits = |lines: &[String]| unix_waiting(&[head.to_owned(), lines.concat()].concat(), &ours);
+        assert!(waits(&[line(5, "/tmp/s"), line(0, "/tmp/s")]));
+        assert!(!waits(&[line(5, "/tmp/s"), line(6, "/tmp/s")]));
+        assert!(!waits(&[line(7, "/tmp/t"), line(0, "/tmp/t"), line(5, "/tmp/s")]));
+    }
+
+    #[test]
+    fn connections_and_what_waits_are_told_from_listeners() {
+        let line = |state: &str, queue: u32, inode: u64| {
+            format!(
+                "   0: 0100007F:1F90 0100007F:9C40 {state} 00000000:{queue:08X} 00:00000000 00000000  1001        0 {inode} 1 0"
+            )
+        };
+        let look = |name: &'static str, state: &str, queue, own| {
+            let text = format!("  sl  local_address rem_address   st tx_queue\n{}\n", line(state, queue, 55));
+            sockets(
+                &BTreeSet::from([55]),
+                own,
+                move |asked| if asked == name { text.clone() } else { String::new() },
+            )
+        };
+        for (name, state, queue, own, word) in [
+            ("tcp", "01", 9, false, Some("host's")),
+            ("tcp6", "01", 9, true, None),
+            ("tcp", "0A", 0, false, None),
+            ("tcp", "0A", 1, true, Some("accepted")),
+            ("tcp", "07", 0, false, None),
+            ("udp", "07", 0, false, None),
+            ("udp", "07", 300, false, Some("datagrams")),
+        ] {
+            let found = look(name, state, queue, own);
+            assert_eq!(found.len(), usize::from(word.is_some()), "{name} {state} {queue}: {found:?}");
+            assert!(found.concat().contains(word.unwrap_or_default()), "{found:?}");
+        }
+        assert!(Socket::of(&line("06", 0, 0)).is_none());
+        assert!(sockets(&BTreeSet::from([56]), false, |_| line("01", 0, 55)).is_empty());
+    }
+}

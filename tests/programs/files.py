@@ -1,0 +1,324 @@
+"""Open files, locks on them, and descriptors of other kinds."""
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import struct
+
+from moved import call, child, equal, libc, main, moved, place, program, within
+
+
+@program
+def offset():
+    """an open file with a position and flags"""
+    open(place('.data'), 'w').write('0123456789')
+    fd = os.open(place('.data'), os.O_RDWR | os.O_APPEND)
+    os.lseek(fd, 4, 0)
+    moved()
+    equal('position', os.read(fd, 3), b'456')
+    os.write(fd, b'end')
+    equal('file', open(place('.data')).read(), '0123456789end')
+
+
+@program
+def deleted():
+    """an open file that has been deleted, in the home and in /tmp"""
+    fds = []
+    for path in place('.data'), '/tmp/deleted':
+        fds.append(os.open(path, os.O_CREAT | os.O_RDWR))
+        os.write(fds[-1], b'deleted')
+        os.unlink(path)
+    moved()
+    equal('content', [os.pread(fd, 20, 0) for fd in fds], [b'deleted'] * 2)
+
+
+@program
+def nameless():
+    """a file that never had a name (O_TMPFILE)"""
+    fd = os.open('/tmp', os.O_TMPFILE | os.O_RDWR, 0o600)
+    os.write(fd, b'nameless')
+    moved()
+    equal('content', os.pread(fd, 20, 0), b'nameless')
+
+
+@program
+def directory():
+    """an open directory, and the one that it is in"""
+    os.makedirs('/tmp/there/below')
+    fd = os.open('/tmp/there', os.O_RDONLY)
+    os.chdir('/tmp/there/below')
+    moved()
+    equal('entries', os.listdir(fd), ['below'])
+    equal('where', os.getcwd(), '/tmp/there/below')
+
+
+@program
+def shared_position():
+    """a descriptor that parent and child have in common"""
+    open('/tmp/data', 'w').write('abcdef')
+    fd = os.open('/tmp/data', os.O_RDONLY)
+
+    def read():
+        within(60, lambda: os.path.exists(place('.go')))
+        equal('child', os.read(fd, 2), b'ab')
+    pid = child(read)
+    moved()
+    equal('child', os.waitpid(pid, 0)[1], 0)
+    equal('parent', os.read(fd, 2), b'cd')
+
+
+@program
+def outside_grows():
+    """a file of the home that is longer when it comes back than when it went"""
+    f = open(place('.log'), 'a')
+    f.write('one\n')
+    f.flush()
+    moved()
+    f.write('two\n')
+    f.flush()
+    equal('file', open(place('.log')).read(), 'one\ntwo\n')
+
+
+def held(path, way):
+    """Whether somebody else is kept from the lock."""
+    def other():
+        fd = os.open(path, os.O_RDWR)
+        try:
+            way(fd)
+        except OSError:
+            os._exit(3)
+        os._exit(4)
+    return os.waitstatus_to_exitcode(os.waitpid(child(other), 0)[1]) == 3
+
+
+def lock(path, way):
+    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    way(fd)
+    moved()
+    equal('whether it is still locked', held(path, way), True)
+    return fd
+
+
+@program
+def flock_inside():
+    """flock on a file in /tmp"""
+    lock('/tmp/locked', lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+
+
+@program
+def flock_home():
+    """flock on a file of the home"""
+    lock(place('.lock'), lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+
+
+@program
+def flock_shared_home():
+    """a shared flock on a file of the home"""
+    fd = os.open(place('.lock'), os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    moved()
+    equal('whether it is still locked', held(place('.lock'), lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)), True)
+
+
+@program
+def posix_lock():
+    """a lock of a range (fcntl) in /tmp"""
+    lock('/tmp/locked', lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 5))
+
+
+@program
+def posix_lock_home():
+    """a lock of a range (fcntl) in the home"""
+    lock(place('.lock'), lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 5))
+
+
+@program
+def open_file_lock():
+    """a lock of an open file description (F_OFD_SETLK)"""
+    way = lambda fd: fcntl.fcntl(fd, 37, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 0, 10, 0))
+    lock('/tmp/locked', way)
+
+
+@program
+def open_file_lock_home():
+    """the same in the home"""
+    way = lambda fd: fcntl.fcntl(fd, 37, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 0, 10, 0))
+    lock(place('.lock'), way)
+
+
+@program
+def lease():
+    """a lease on a file (F_SETLEASE)"""
+    open('/tmp/leased', 'w').close()
+    fd = os.open('/tmp/leased', os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    moved()
+    equal('lease', fcntl.fcntl(fd, fcntl.F_GETLEASE), fcntl.F_RDLCK)
+
+
+@program
+def directory_notify():
+    """dnotify (F_NOTIFY)"""
+    heard = []
+    signal.signal(signal.SIGIO, lambda *_: heard.append(1))
+    os.mkdir('/tmp/watched')
+    fd = os.open('/tmp/watched', os.O_RDONLY)
+    fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+    moved()
+    open('/tmp/watched/new', 'w').close()
+    equal('heard', within(3, lambda: heard) and True, True)
+
+
+@program
+def signal_io():
+    """a descriptor that signals (O_ASYNC, F_SETOWN)"""
+    import socket
+    heard = []
+    signal.signal(signal.SIGIO, lambda *_: heard.append(1))
+    a, b = socket.socketpair()
+    fcntl.fcntl(a, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(a, fcntl.F_SETFL, fcntl.fcntl(a, fcntl.F_GETFL) | os.O_ASYNC)
+    moved()
+    b.send(b'x')
+    equal('heard', within(3, lambda: heard) and True, True)
+
+
+@program
+def eventfd():
+    """an eventfd with a count"""
+    fd = os.eventfd(5)
+    moved()
+    equal('count', os.eventfd_read(fd), 5)
+
+
+@program
+def epoll():
+    """an epoll set, level and edge, one in another"""
+    r, w = os.pipe()
+    r2, w2 = os.pipe()
+    inner, outer = select.epoll(), select.epoll()
+    inner.register(r, select.EPOLLIN)
+    outer.register(inner.fileno(), select.EPOLLIN)
+    outer.register(r2, select.EPOLLIN | select.EPOLLET)
+    moved()
+    os.write(w, b'x')
+    equal('inner', inner.poll(2), [(r, select.EPOLLIN)])
+    equal('outer', outer.poll(2), [(inner.fileno(), select.EPOLLIN)])
+    os.write(w2, b'x')
+    equal('edge', (r2, select.EPOLLIN) in outer.poll(2), True)
+
+
+@program
+def epoll_replaced():
+    """an epoll set with a descriptor that has been closed and lives on under another number"""
+    r, w = os.pipe()
+    other = os.dup(r)
+    poll = select.epoll()
+    poll.register(r, select.EPOLLIN)
+    os.close(r)
+    moved()
+    os.write(w, b'x')
+    equal('heard', len(poll.poll(2)), 1)
+
+
+@program
+def signalfd():
+    """a signalfd, and a signal that waits for it"""
+    mask = ctypes.create_string_buffer(128)
+    struct.pack_into('Q', mask, 0, 1 << (signal.SIGUSR1 - 1) | 1 << (signal.SIGUSR2 - 1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
+    fd = call('signalfd', -1, mask, os.O_NONBLOCK)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    moved()
+    equal('waiting', struct.unpack_from('I', os.read(fd, 128))[0], signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    equal('new', struct.unpack_from('I', os.read(fd, 128))[0], signal.SIGUSR2)
+
+
+@program
+def pidfd():
+    """a pidfd of a child"""
+    pid = child(lambda: within(60, lambda: False))
+    fd = os.pidfd_open(pid)
+    moved()
+    signal.pidfd_send_signal(fd, signal.SIGKILL)
+    equal('ended', os.WTERMSIG(os.waitpid(pid, 0)[1]), 9)
+
+
+@program
+def inotify():
+    """inotify"""
+    fd = call('inotify_init1', os.O_NONBLOCK)
+    os.mkdir('/tmp/watched')
+    call('inotify_add_watch', fd, b'/tmp/watched', 0x100)
+    moved()
+    open('/tmp/watched/new', 'w').close()
+    equal('heard', len(os.read(fd, 4096)) > 0, True)
+
+
+@program
+def inotify_empty():
+    """inotify that watches nothing yet"""
+    fd = call('inotify_init1', os.O_NONBLOCK)
+    moved()
+    os.mkdir('/tmp/watched')
+    call('inotify_add_watch', fd, b'/tmp/watched', 0x100)
+    open('/tmp/watched/new', 'w').close()
+    equal('heard', len(os.read(fd, 4096)) > 0, True)
+
+
+@program
+def io_uring():
+    """io_uring"""
+    params = ctypes.create_string_buffer(120)
+    fd = libc.syscall(425, 4, params)
+    moved()
+    equal('whether it is there', fd < 0 or libc.syscall(426, fd, 0, 0, 0, None, 0), 0)
+
+
+@program
+def userfaultfd():
+    """userfaultfd"""
+    fd = libc.syscall(323, 1 | os.O_NONBLOCK)
+    moved()
+    equal('whether it is there', fd < 0 or os.readlink(f'/proc/self/fd/{fd}'), fd < 0 or 'anon_inode:[userfaultfd]')
+
+
+@program
+def descriptor_flags():
+    """close-on-exec, a high number"""
+    fd = os.open('/dev/null', os.O_RDONLY)
+    os.dup2(fd, 900, inheritable=True)
+    moved()
+    equal('flags', (os.get_inheritable(fd), os.get_inheritable(900)), (False, True))
+
+
+@program
+def proc_file():
+    """open files of /proc and /sys"""
+    fds = [os.open(path, os.O_RDONLY) for path in ('/proc/self/status', '/proc/meminfo', '/sys/kernel/mm')]
+    moved()
+    equal('read', os.pread(fds[0], 5, 0), b'Name:')
+    equal('read', os.pread(fds[1], 8, 0), b'MemTotal')
+
+
+@program
+def host_file():
+    """an open file of the host's root, mapped as a library is"""
+    f = open('/etc/os-release')
+    first = f.readline()
+    moved()
+    f.seek(0)
+    equal('read', f.readline(), first)
+
+
+@program
+def namespace_descriptor():
+    """a descriptor of a namespace"""
+    fd = os.open('/proc/self/ns/uts', os.O_RDONLY)
+    moved()
+    equal('namespace', os.fstat(fd).st_ino, os.stat('/proc/self/ns/uts').st_ino)
+
+
+main()

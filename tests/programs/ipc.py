@@ -1,0 +1,370 @@
+"""What processes talk by: System V, POSIX, pipes, sockets, terminals."""
+import array
+import ctypes
+import os
+import socket
+import struct
+
+from moved import call, child, equal, libc, main, moved, place, program, within
+
+libc.shmat.restype = ctypes.c_void_p
+
+
+@program
+def sysv_semaphores():
+    """System V semaphores"""
+    key = 0x5e3a
+    number = call('semget', key, 2, 0o1600)
+    call('semctl', number, 0, 16, 3)
+    call('semctl', number, 1, 16, 5)
+    moved()
+    equal('found by its key', call('semget', key, 2, 0o600), number)
+    equal('values', (call('semctl', number, 0, 12), call('semctl', number, 1, 12)), (3, 5))
+
+
+@program
+def sysv_queue():
+    """a System V message queue with messages"""
+    queue = call('msgget', 0x5e3b, 0o1600)
+    call('msgsnd', queue, struct.pack('l', 7) + b'message', 7, 0)
+    moved()
+    into = ctypes.create_string_buffer(64)
+    size = call('msgrcv', queue, into, 56, 0, 0o4000)
+    equal('message', into.raw[:8 + size], struct.pack('l', 7) + b'message')
+
+
+@program
+def sysv_shared():
+    """System V shared memory, attached"""
+    number = call('shmget', 0x5e3c, 8192, 0o1600)
+    address = libc.shmat(number, None, 0)
+    ctypes.memmove(address, b'attached', 8)
+    moved()
+    equal('content', ctypes.string_at(address, 8), b'attached')
+    equal('found by its key', call('shmget', 0x5e3c, 8192, 0o600), number)
+
+
+@program
+def sysv_shared_detached():
+    """System V shared memory that nobody has attached"""
+    number = call('shmget', 0x5e3d, 8192, 0o1600)
+    address = libc.shmat(number, None, 0)
+    ctypes.memmove(address, b'detached', 8)
+    call('shmdt', ctypes.c_void_p(address))
+    moved()
+    address = libc.shmat(number, None, 0)
+    equal('content', address not in (None, 2 ** 64 - 1) and ctypes.string_at(address, 8), b'detached')
+
+
+@program
+def posix_queue():
+    """a POSIX message queue that is open, with messages"""
+    librt = ctypes.CDLL('librt.so.1', use_errno=True)
+    queue = librt.mq_open(b'/corpus', os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600, None)
+    equal('opened', queue >= 0, True)
+    librt.mq_send(queue, b'message', 7, 3)
+    moved()
+    into = ctypes.create_string_buffer(8192)
+    size = librt.mq_receive(queue, into, 8192, None)
+    equal('message', into.raw[:max(size, 0)], b'message')
+
+
+@program
+def posix_queue_closed():
+    """a POSIX message queue with messages that nobody has open"""
+    librt = ctypes.CDLL('librt.so.1', use_errno=True)
+    queue = librt.mq_open(b'/corpus', os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600, None)
+    equal('opened', queue >= 0, True)
+    librt.mq_send(queue, b'message', 7, 3)
+    os.close(queue)
+    moved()
+    queue = librt.mq_open(b'/corpus', os.O_RDWR | os.O_NONBLOCK)
+    into = ctypes.create_string_buffer(8192)
+    size = librt.mq_receive(queue, into, 8192, None) if queue >= 0 else -1
+    equal('message', into.raw[:max(size, 0)], b'message')
+
+
+@program
+def multiprocessing_queue():
+    """a process of multiprocessing, its queue and semaphores"""
+    import multiprocessing
+    fork = multiprocessing.get_context('fork')
+    there, back = fork.Queue(), fork.Queue()
+    worker = fork.Process(target=lambda: [back.put(there.get() * 2) for _ in range(2)])
+    worker.start()
+    there.put(3)
+    equal('before', back.get(), 6)
+    moved()
+    there.put(21)
+    equal('answer', back.get(timeout=10), 42)
+
+
+@program
+def multiprocessing_memory():
+    """values, arrays and shared memory of multiprocessing"""
+    import multiprocessing
+    from multiprocessing import shared_memory
+    fork = multiprocessing.get_context('fork')
+    value, memory = fork.Value('i', 5), shared_memory.SharedMemory(create=True, size=4096)
+    memory.buf[:4] = b'kept'
+
+    def work():
+        within(60, lambda: value.value == 6)
+        value.value = 7
+    worker = fork.Process(target=work)
+    worker.start()
+    moved()
+    value.value = 6
+    worker.join(10)
+    equal('value', value.value, 7)
+    equal('memory', bytes(memory.buf[:4]), b'kept')
+    memory.unlink()
+
+
+@program
+def pipe():
+    """a pipe with data in it, and its size"""
+    import fcntl
+    r, w = os.pipe()
+    fcntl.fcntl(w, 1031, 1 << 18)
+    os.write(w, b'p' * 100000)
+    moved()
+    got = b''
+    while len(got) < 100000:
+        got += os.read(r, 100000)
+    equal('size', fcntl.fcntl(w, 1032), 1 << 18)
+    equal('data', got, b'p' * 100000)
+
+
+@program
+def pipe_packets():
+    """a pipe of packets (O_DIRECT)"""
+    r, w = os.pipe2(os.O_DIRECT)
+    os.write(w, b'one')
+    os.write(w, b'two')
+    moved()
+    os.write(w, b'three')
+    equal('packets', [os.read(r, 100) for _ in range(3)], [b'one', b'two', b'three'])
+
+
+@program
+def fifo():
+    """a named pipe with data in it"""
+    os.mkfifo('/tmp/fifo')
+    fd = os.open('/tmp/fifo', os.O_RDWR)
+    os.write(fd, b'in a fifo')
+    moved()
+    equal('data', os.read(fd, 20), b'in a fifo')
+
+
+@program
+def unix_stream():
+    """Unix stream sockets with data under way"""
+    a, b = socket.socketpair()
+    a.send(b'under way')
+    moved()
+    equal('data', b.recv(20), b'under way')
+    b.send(b'back')
+    equal('back', a.recv(20), b'back')
+
+
+@program
+def unix_datagrams():
+    """Unix datagrams under way"""
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    a.send(b'one')
+    a.send(b'two')
+    moved()
+    equal('datagrams', [b.recv(20), b.recv(20)], [b'one', b'two'])
+
+
+@program
+def unix_packets():
+    """Unix SEQPACKET sockets with data under way"""
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    a.send(b'one')
+    a.send(b'two')
+    moved()
+    equal('packets', [b.recv(20), b.recv(20)], [b'one', b'two'])
+
+
+@program
+def unix_descriptors():
+    """descriptors under way in a Unix socket"""
+    a, b = socket.socketpair()
+    r, w = os.pipe()
+    socket.send_fds(a, [b'fds'], [r])
+    os.close(r)
+    os.write(w, b'through it')
+    moved()
+    data, fds, _, _ = socket.recv_fds(b, 10, 4)
+    equal('data', (data, len(fds)), (b'fds', 1))
+    equal('descriptor', os.read(fds[0], 20), b'through it')
+
+
+@program
+def unix_listener():
+    """a named Unix socket with a connection that waits to be accepted"""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind('/tmp/listener')
+    server.listen(5)
+    client = socket.socket(socket.AF_UNIX)
+    client.connect('/tmp/listener')
+    client.send(b'early')
+    moved()
+    server.settimeout(5)
+    taken, _ = server.accept()
+    taken.settimeout(5)
+    equal('data', taken.recv(20), b'early')
+
+
+@program
+def unix_abstract():
+    """an abstract Unix socket"""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind('\0corpus')
+    server.listen(5)
+    moved()
+    client = socket.socket(socket.AF_UNIX)
+    client.connect('\0corpus')
+    taken, _ = server.accept()
+    client.send(b'found')
+    equal('data', taken.recv(20), b'found')
+
+
+@program
+def unix_options():
+    """options of a Unix socket: credentials, time-out, buffer"""
+    a, b = socket.socketpair()
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack('ll', 3, 0))
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 40000)
+    seen = lambda: (b.getsockopt(1, socket.SO_PASSCRED), b.getsockopt(1, socket.SO_RCVTIMEO, 16), a.getsockopt(1, socket.SO_SNDBUF))
+    before = seen()
+    moved()
+    equal('options', seen(), before)
+
+
+@program
+def udp():
+    """UDP datagrams that wait"""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(('127.0.0.1', 0))
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client.sendto(b'waits', server.getsockname())
+    moved()
+    server.settimeout(2)
+    equal('datagram', server.recv(20), b'waits')
+
+
+@program
+def udp_socket():
+    """a UDP socket with an address, and nothing that waits"""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(('127.0.0.1', 0))
+    moved()
+    server.settimeout(2)
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'new', server.getsockname())
+    equal('datagram', server.recv(20), b'new')
+
+
+@program
+def tcp():
+    """an open TCP connection with data in both directions"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    client.send(b'there')
+    taken.send(b'back')
+    moved()
+    equal('data', (taken.recv(20), client.recv(20)), (b'there', b'back'))
+    client.send(b'more')
+    equal('more', taken.recv(20), b'more')
+
+
+@program
+def tcp_waiting():
+    """a TCP connection that waits to be accepted"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    client.send(b'early')
+    moved()
+    server.settimeout(3)
+    taken, _ = server.accept()
+    equal('data', taken.recv(20), b'early')
+
+
+@program
+def tcp_half_closed():
+    """a TCP connection that one end has shut"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    client.send(b'last')
+    client.shutdown(socket.SHUT_WR)
+    moved()
+    taken.settimeout(3)
+    equal('data', (taken.recv(20), taken.recv(20)), (b'last', b''))
+    taken.send(b'answer')
+    equal('answer', client.recv(20), b'answer')
+
+
+@program
+def tcp_listener():
+    """a listening TCP socket"""
+    server = socket.create_server(('127.0.0.1', 0))
+    moved()
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    client.send(b'new')
+    equal('data', taken.recv(20), b'new')
+
+
+@program
+def netlink():
+    """a netlink socket"""
+    s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    s.bind((0, 0))
+    moved()
+    s.settimeout(3)
+    s.send(struct.pack('IHHIIBxxxI', 32 - 12, 18, 0x301, 1, 0, 0, 0)[:20].ljust(20, b'\0'))
+    equal('answer', len(s.recv(65536)) > 0, True)
+
+
+@program
+def terminal():
+    """a pseudo terminal with settings and data"""
+    import termios
+    import tty
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    os.write(master, b'typed')
+    before = termios.tcgetattr(slave)
+    moved()
+    equal('settings', termios.tcgetattr(slave), before)
+    equal('data', os.read(slave, 20), b'typed')
+
+
+@program
+def terminal_jobs():
+    """job control: a session on a pseudo terminal, its foreground group, the key for interrupt"""
+    import fcntl
+    import signal
+    import termios
+    master, slave = os.openpty()
+
+    def leader():
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, lambda *_: os._exit(42))
+        within(60, lambda: False)
+    pid = child(leader)
+    within(10, lambda: os.getsid(pid) == pid)
+    moved()
+    os.write(master, b'\x03')
+    ended = []
+    within(5, lambda: ended or ended.extend(x for x in [os.waitpid(pid, os.WNOHANG)] if x[0]))
+    equal('interrupted', ended and os.waitstatus_to_exitcode(ended[0][1]), 42)
+
+
+main()

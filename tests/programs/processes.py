@@ -1,0 +1,522 @@
+"""What processes are and have besides memory and files."""
+import ctypes
+import os
+import resource
+import signal
+import struct
+import threading
+import time
+
+from moved import call, child, equal, libc, main, moved, place, pause, program, within
+
+
+def idle():
+    within(120, lambda: False)
+
+
+@program
+def tree():
+    """children of children, groups, a session"""
+    r, w = os.pipe()
+
+    def middle():
+        os.setsid()
+        below = child(idle)
+        os.setpgid(below, below)
+        os.write(w, struct.pack('i', below))
+        idle()
+    pid = child(middle)
+    below = struct.unpack('i', os.read(r, 4))[0]
+    moved()
+    equal('session', (os.getsid(pid), os.getsid(below)), (pid, pid))
+    equal('group', (os.getpgid(pid), os.getpgid(below)), (pid, below))
+    os.kill(pid, 9)
+    equal('ended', os.waitpid(pid, 0)[1], 9)
+    os.kill(below, 9)
+
+
+@program
+def threads():
+    """a hundred threads with names"""
+    go, done = threading.Event(), []
+    all = [threading.Thread(target=lambda: (go.wait(), done.append(1))) for _ in range(100)]
+    [thread.start() for thread in all]
+    open(f'/proc/self/task/{all[7].native_id}/comm', 'w').write('seventh')
+    moved()
+    equal('name', open(f'/proc/self/task/{all[7].native_id}/comm').read(), 'seventh\n')
+    go.set()
+    [thread.join() for thread in all]
+    equal('done', len(done), 100)
+
+
+@program
+def stopped():
+    """a stopped child"""
+    pid = child(idle)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    moved()
+    state = lambda: open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()[0]
+    equal('state', state(), 'T')
+    os.kill(pid, signal.SIGCONT)
+    equal('goes on', within(5, lambda: state() == 'S'), True)
+    os.kill(pid, 9)
+
+
+@program
+def stopped_unseen():
+    """a stopped child whose stop has not been waited for"""
+    pid = child(idle)
+    os.kill(pid, signal.SIGSTOP)
+    within(5, lambda: open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()[0] == 'T')
+    moved()
+    got, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+    equal('stop', (got, got and os.WIFSTOPPED(status)), (pid, True))
+    os.kill(pid, 9)
+
+
+@program
+def zombie():
+    """a child that has ended and not been waited for"""
+    pid = child(lambda: os._exit(23))
+    within(5, lambda: open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()[0] == 'Z')
+    moved()
+    equal('status', os.waitpid(pid, os.WNOHANG), (pid, 23 << 8))
+
+
+@program
+def orphan():
+    """a process whose parent has ended (a daemon)"""
+    def daemon():
+        os.setsid()
+        child(lambda: within(60, lambda: os.path.exists(place('.go'))) and open('/tmp/lives', 'w').close())
+    os.waitpid(child(daemon), 0)
+    moved()
+    equal('daemon', within(5, lambda: os.path.exists('/tmp/lives')), True)
+
+
+@program
+def subreaper():
+    """a subreaper with an orphan"""
+    call('prctl', 36, 1, 0, 0, 0)
+    r, w = os.pipe()
+
+    def middle():
+        os.write(w, struct.pack('i', child(idle)))
+    os.waitpid(child(middle), 0)
+    below = struct.unpack('i', os.read(r, 4))[0]
+    moved()
+    is_one = ctypes.c_int()
+    call('prctl', 37, ctypes.byref(is_one), 0, 0, 0)
+    equal('subreaper', is_one.value, 1)
+    os.kill(below, 9)
+    equal('orphan', os.waitpid(below, 0), (below, 9))
+
+
+@program
+def death_signal():
+    """a child with PR_SET_PDEATHSIG"""
+    r, w = os.pipe()
+
+    def bound():
+        call('prctl', 1, signal.SIGTERM, 0, 0, 0)
+        os.write(w, b'x')
+        idle()
+    pid = child(bound)
+    os.read(r, 1)
+    moved()
+    libc.usleep(300000)
+    equal('lives', os.waitpid(pid, os.WNOHANG), (0, 0))
+    os.kill(pid, 9)
+
+
+@program
+def death_signal_first():
+    """the command itself with PR_SET_PDEATHSIG"""
+    call('prctl', 1, signal.SIGKILL, 0, 0, 0)
+    moved()
+    libc.usleep(300000)
+    signal_ = ctypes.c_int()
+    call('prctl', 2, ctypes.byref(signal_), 0, 0, 0)
+    equal('signal', signal_.value, 9)
+
+
+@program
+def affinity():
+    """on which processors it may run"""
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    before = os.sched_getaffinity(0)
+    moved()
+    equal('processors', os.sched_getaffinity(0), before)
+
+
+@program
+def affinity_thread():
+    """a thread that may run on one processor only"""
+    seen, go = [], threading.Event()
+
+    def pinned():
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
+        seen.append(os.sched_getaffinity(0))
+        go.wait()
+        seen.append(os.sched_getaffinity(0))
+    thread = threading.Thread(target=pinned)
+    thread.start()
+    moved()
+    go.set()
+    thread.join()
+    equal('processors', seen[1], seen[0])
+
+
+@program
+def niceness():
+    """a nice value"""
+    before = os.nice(7)
+    moved()
+    equal('nice', os.getpriority(os.PRIO_PROCESS, 0), before)
+
+
+@program
+def scheduling_class():
+    """SCHED_BATCH"""
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    moved()
+    equal('class', os.sched_getscheduler(0), os.SCHED_BATCH)
+
+
+@program
+def scheduling_idle():
+    """SCHED_IDLE in a thread"""
+    seen, go = [], threading.Event()
+
+    def thread():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        go.wait()
+        seen.append(os.sched_getscheduler(0))
+    of = threading.Thread(target=thread)
+    of.start()
+    moved()
+    go.set()
+    of.join()
+    equal('class', seen, [os.SCHED_IDLE])
+
+
+@program
+def io_priority():
+    """a priority of input and output"""
+    call('syscall', 251, 1, 0, 2 << 13 | 6)
+    moved()
+    equal('priority', call('syscall', 252, 1, 0), 2 << 13 | 6)
+
+
+@program
+def limits():
+    """resource limits"""
+    wanted = {resource.RLIMIT_NOFILE: (300, 400), resource.RLIMIT_CORE: (0, 0), resource.RLIMIT_FSIZE: (1 << 30, 1 << 31), resource.RLIMIT_STACK: (4 << 20, 16 << 20)}
+    [resource.setrlimit(which, limit) for which, limit in wanted.items()]
+    moved()
+    equal('limits', {which: resource.getrlimit(which) for which in wanted}, wanted)
+
+
+@program
+def memory_badness():
+    """oom_score_adj"""
+    open('/proc/self/oom_score_adj', 'w').write('300')
+    moved()
+    equal('oom_score_adj', open('/proc/self/oom_score_adj').read(), '300\n')
+
+
+@program
+def memory_policy():
+    """a NUMA policy"""
+    mask = ctypes.c_ulong(1)
+    equal('set', libc.syscall(238, 2, ctypes.byref(mask), 64), 0)
+    moved()
+    mode = ctypes.c_int()
+    libc.syscall(239, ctypes.byref(mode), None, 0, None, 0)
+    equal('policy', mode.value, 2)
+
+
+@program
+def small_things():
+    """umask, name, personality, core filter, no new privileges, huge pages off"""
+    os.umask(0o027)
+    open('/proc/self/comm', 'w').write('renamed')
+    open('/proc/self/coredump_filter', 'w').write('0x7')
+    call('prctl', 38, 1, 0, 0, 0)
+
+    def seen():
+        mask = os.umask(0)
+        os.umask(mask)
+        return (mask, open('/proc/self/comm').read(), open('/proc/self/coredump_filter').read(), call('prctl', 39, 0, 0, 0, 0))
+    before = seen()
+    moved()
+    equal('all', seen(), before)
+
+
+@program
+def huge_pages_off():
+    """huge pages switched off for the process"""
+    call('prctl', 41, 1, 0, 0, 0)
+    moved()
+    equal('off', call('prctl', 42, 0, 0, 0, 0), 1)
+
+
+@program
+def not_dumpable():
+    """PR_SET_DUMPABLE"""
+    call('prctl', 4, 0, 0, 0, 0)
+    moved()
+    equal('dumpable', call('prctl', 3, 0, 0, 0, 0), 0)
+
+
+@program
+def capabilities():
+    """capabilities given up"""
+    def sets():
+        return [line for line in open('/proc/self/status') if line.startswith('Cap')]
+    header, data = struct.pack('Ii', 0x20080522, 0), ctypes.create_string_buffer(24)
+    libc.syscall(125, header, data)
+    words = list(struct.unpack('6I', data.raw))
+    words[0] &= ~1
+    words[1] &= ~1
+    libc.syscall(126, header, struct.pack('6I', *words))
+    before = sets()
+    moved()
+    equal('capabilities', sets(), before)
+
+
+@program
+def user():
+    """another user and groups inside"""
+    r, w = os.pipe()
+    ready, tell = os.pipe()
+
+    def other():
+        os.setgroups([5, 6])
+        os.setresgid(7, 8, 9)
+        os.setresuid(1, 2, 3)
+        os.write(tell, b'x')
+        os.read(r, 1)
+        equal('ids', (os.getresuid(), os.getresgid(), os.getgroups()), ((1, 2, 3), (7, 8, 9), [5, 6]))
+    pid = child(other)
+    os.read(ready, 1)
+    moved()
+    os.write(w, b'x')
+    equal('other', os.waitpid(pid, 0)[1], 0)
+
+
+@program
+def signals_pending():
+    """signals that are blocked and wait, with values"""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN, signal.SIGUSR1])
+    for value in 1, 2, 3:
+        call('sigqueue', os.getpid(), int(signal.SIGRTMIN), ctypes.c_void_p(value))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    moved()
+    equal('mask', {signal.SIGRTMIN, signal.SIGUSR1} <= signal.pthread_sigmask(signal.SIG_BLOCK, []), True)
+    got = [signal.sigtimedwait([signal.SIGRTMIN], 0) for _ in range(4)]
+    equal('queue', [g and g.si_signo for g in got], [signal.SIGRTMIN] * 3 + [None])
+    equal('other', signal.sigtimedwait([signal.SIGUSR1], 0).si_signo, signal.SIGUSR1)
+
+
+@program
+def signal_handlers():
+    """handlers, ignored signals, an alternate stack"""
+    heard = []
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    memory = ctypes.create_string_buffer(65536)
+    call('sigaltstack', struct.pack('Pi4xL', ctypes.addressof(memory), 0, 65536), None)
+    moved()
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    equal('heard', within(2, lambda: heard) and heard, [1])
+    stack = ctypes.create_string_buffer(24)
+    call('sigaltstack', None, stack)
+    equal('stack', struct.unpack('Pi4xL', stack.raw), (ctypes.addressof(memory), 0, 65536))
+
+
+@program
+def robust_list():
+    """a robust mutex whose owner ends afterwards"""
+    import mmap
+    thread = ctypes.CDLL(None)
+    shared = mmap.mmap(-1, 4096)
+    mutex = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+    attributes = ctypes.create_string_buffer(64)
+    thread.pthread_mutexattr_init(attributes)
+    thread.pthread_mutexattr_setpshared(attributes, 1)
+    thread.pthread_mutexattr_setrobust(attributes, 1)
+    thread.pthread_mutex_init(ctypes.c_void_p(mutex), attributes)
+
+    def owner():
+        thread.pthread_mutex_lock(ctypes.c_void_p(mutex))
+        shared[1000] = 1
+        within(60, lambda: os.path.exists(place('.go')))
+    pid = child(owner)
+    within(5, lambda: shared[1000])
+    moved()
+    os.waitpid(pid, 0)
+    equal('lock', thread.pthread_mutex_trylock(ctypes.c_void_p(mutex)), 130)
+
+
+@program
+def restartable_sequence():
+    """rseq is registered"""
+    moved()
+    # Once more: the kernel says that there is one already.
+    memory = ctypes.create_string_buffer(96)
+    aligned = (ctypes.addressof(memory) + 31) & ~31
+    libc.syscall(334, ctypes.c_void_p(aligned), 32, 0, 0x53053053)
+    equal('registered', ctypes.get_errno(), 22)
+
+
+SYSCALL_NUMBER = [(0x20, 0, 0, 0), (0x15, 0, 1, 999), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)]
+
+
+def filter_calls():
+    program = b''.join(struct.pack('HBBI', *line) for line in SYSCALL_NUMBER)
+    memory = ctypes.create_string_buffer(program, len(program))
+    call('prctl', 38, 1, 0, 0, 0)
+    call('prctl', 22, 2, struct.pack('HxxxxxxP', len(SYSCALL_NUMBER), ctypes.addressof(memory)), 0, 0)
+
+
+def is_filtered():
+    libc.syscall(999)
+    return ctypes.get_errno() == 1
+
+
+@program
+def seccomp():
+    """a filter of system calls"""
+    filter_calls()
+    moved()
+    equal('filtered', is_filtered(), True)
+
+
+@program
+def seccomp_thread():
+    """a filter of system calls in one thread"""
+    go, seen = threading.Event(), []
+    thread = threading.Thread(target=lambda: (filter_calls(), seen.append(1), go.wait(), seen.append(is_filtered())))
+    thread.start()
+    within(5, lambda: seen)
+    moved()
+    go.set()
+    thread.join()
+    equal('filtered', seen[1:], [True])
+
+
+@program
+def traced():
+    """a process that another traces"""
+    r, w = os.pipe()
+
+    def tracee():
+        call('ptrace', 0, 0, None, None)
+        os.write(w, b'x')
+        idle()
+    pid = child(tracee)
+    os.read(r, 1)
+    moved()
+    equal('tracer', next(line.split()[1] for line in open(f'/proc/{pid}/status') if line.startswith('TracerPid')), str(os.getpid()))
+    os.kill(pid, 9)
+
+
+def apart(flags):
+    r, w = os.pipe()
+
+    def inner():
+        libc.unshare(flags)
+        os.write(w, b'x')
+        idle()
+    pid = child(inner)
+    os.read(r, 1)
+    names = 'user', 'mnt', 'uts', 'ipc', 'net', 'pid_for_children', 'time_for_children', 'cgroup'
+
+    def differs():
+        # A PID namespace shows only once somebody is in it.
+        space = lambda pid, name: os.path.exists(path := f'/proc/{pid}/ns/{name}') and os.stat(path).st_ino
+        return [name for name in names if space(pid, name) != space('self', name)]
+    before = differs()
+    moved()
+    equal('namespaces', differs(), before)
+    os.kill(pid, 9)
+
+
+@program
+def namespace_user():
+    """a user namespace within"""
+    apart(0x10000000)
+
+
+@program
+def namespace_mounts():
+    """a mount namespace within"""
+    apart(0x10000000 | 0x20000)
+
+
+@program
+def namespace_network():
+    """a network namespace within"""
+    apart(0x10000000 | 0x40000000)
+
+
+@program
+def namespace_processes():
+    """a PID namespace within"""
+    apart(0x10000000 | 0x20000000)
+
+
+@program
+def namespace_time():
+    """a time namespace within"""
+    apart(0x10000000 | 0x80)
+
+
+@program
+def session_keyring():
+    """a key in the session's keyring"""
+    key = libc.syscall(248, b'user', b'corpus', b'secret', 6, -3)
+    moved()
+    into = ctypes.create_string_buffer(16)
+    equal('key', key < 0 or (libc.syscall(250, 11, key, into, 16), into.value), key < 0 or (6, b'secret'))
+
+
+@program
+def root_directory():
+    """chroot"""
+    os.makedirs('/tmp/root/in')
+
+    def inside():
+        os.chroot('/tmp/root')
+        os.chdir('/')
+        idle()
+    pid = child(inside)
+    within(2, lambda: os.readlink(f'/proc/{pid}/root') == '/tmp/root')
+    moved()
+    equal('root', os.readlink(f'/proc/{pid}/root'), '/tmp/root')
+    os.kill(pid, 9)
+
+
+@program
+def wide_registers():
+    """wide registers and rounding of floating point"""
+    m = ctypes.CDLL('libm.so.6')
+    m.fesetround(0x400)
+    moved()
+    equal('rounding', m.fegetround(), 0x400)
+
+
+@program
+def accounting():
+    """processor time used"""
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    moved()
+    equal('at least', time.process_time() > 0.25, True)
+
+
+main()
