@@ -8,7 +8,6 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::ModuleError;
 use crate::file::{ModuleFile, Provided, When};
-use crate::needs::WantedModule;
 
 /// No module's file is longer, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -33,6 +32,19 @@ pub struct SiteModule {
 pub struct ModuleCatalog {
     /// In the order in which they are used.
     pub modules: Vec<SiteModule>,
+}
+
+/// A module that is used.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedModule<'a> {
+    /// The module.
+    pub module: &'a SiteModule,
+    /// What its file says.
+    pub file: &'a ModuleFile,
+    /// Whether somebody has asked for it by its name.
+    pub is_asked: bool,
+    /// Whether an image that it does not fit is refused.
+    pub must_fit: bool,
 }
 
 impl SiteModule {

@@ -6,10 +6,10 @@ mod file;
 mod library;
 mod needs;
 
-pub use catalog::{ModuleCatalog, SiteModule};
+pub use catalog::{ModuleCatalog, SiteModule, WantedModule};
 pub use file::{ModuleFile, Provided, When};
 pub use library::{HostLibrary, HostLinker};
-pub use needs::{ModuleNeeds, Replaced, WantedModule};
+pub use needs::{ModuleNeeds, Replaced};
 
 /// What is wrong with what is asked for, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]

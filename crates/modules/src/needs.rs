@@ -5,22 +5,9 @@ use std::path::Path;
 use skiff_cdi::{GlibcVersion, HostMount};
 
 use crate::ModuleError;
-use crate::catalog::SiteModule;
+use crate::catalog::{SiteModule, WantedModule};
 use crate::file::{ModuleFile, parse_mount};
 use crate::library::{HostLibrary, HostLinker};
-
-/// A module that is used.
-#[derive(Clone, Copy, Debug)]
-pub struct WantedModule<'a> {
-    /// The module.
-    pub module: &'a SiteModule,
-    /// What its file says.
-    pub file: &'a ModuleFile,
-    /// Whether somebody has asked for it by its name.
-    pub is_asked: bool,
-    /// Whether an image that it does not fit is refused.
-    pub must_fit: bool,
-}
 
 /// A library of the host's that takes the place of the image's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,37 +1,24 @@
 //! What devices and modules need in a root beside mounts: links, and a cache of the linker's that has the host's libraries. All is made by
 //! Skiff itself; no program of the root's is run for it, and of the root's files only bounded pieces are read.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, OFlags, fstat, readlinkat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
-use skiff_cdi::{ElfFacts, GlibcVersion, Library};
-use skiff_spec::device::{DeviceLibrary, DeviceLink, NeededGlibc};
+use skiff_cdi::Library;
+use skiff_spec::device::{DeviceLibrary, DeviceLink};
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
+use crate::glibc::{self, open};
 use crate::modules;
 use crate::mounts::{bind_one, open_in_root, resolve_or_make};
 use crate::rootfs_inputs::RootfsInputs;
 
 /// No cache is longer, in bytes.
 const LONGEST: u64 = 32 << 20;
-
-/// Where systems have glibc.
-const GLIBC: [&str; 7] = [
-    "lib/x86_64-linux-gnu/libc.so.6",
-    "lib/aarch64-linux-gnu/libc.so.6",
-    "usr/lib/x86_64-linux-gnu/libc.so.6",
-    "usr/lib/aarch64-linux-gnu/libc.so.6",
-    "lib64/libc.so.6",
-    "usr/lib64/libc.so.6",
-    "lib/libc.so.6",
-];
-/// Where systems have musl's linker, which is its library.
-const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
 
 /// Where the linker looks for its cache.
 pub const CACHE: &str = "/etc/ld.so.cache";
@@ -41,7 +28,7 @@ pub const CACHE: &str = "/etc/ld.so.cache";
 pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Vec<(OwnedFd, PathBuf)>> {
     let devices = &inputs.plan.devices;
     let without_drivers = match &devices.glibc {
-        Some(needed) => match check_glibc(root, needed) {
+        Some(needed) => match glibc::check(root, needed) {
             Err(_) if needed.optional => true,
             fits => fits.map(|()| false)?,
         },
@@ -87,44 +74,6 @@ fn read(root: BorrowedFd<'_>, path: &Path) -> Result<Option<Vec<u8>>> {
     let mut bytes = vec![];
     file.take(LONGEST).read_to_end(&mut bytes).context(|| path.display().to_string())?;
     Ok(Some(bytes))
-}
-
-pub(crate) fn open(root: BorrowedFd<'_>, path: &Path) -> Result<Option<File>> {
-    let shown = || path.display().to_string();
-    match open_in_root(root, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
-        Ok(file) => {
-            let kind = FileType::from_raw_mode(fstat(&file).context(shown)?.st_mode);
-            Ok((kind == FileType::RegularFile).then(|| File::from(file)))
-        }
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS | Errno::NXIO) => Ok(None),
-        Err(e) => Err(e).context(shown),
-    }
-}
-
-/// Refuses a root whose glibc is older than the driver's libraries need: they would fail when a program is in the middle of its work.
-pub(crate) fn check_glibc(root: BorrowedFd<'_>, needed: &NeededGlibc) -> Result<()> {
-    let NeededGlibc { version: [major, minor], library, optional: _ } = needed;
-    let needs = GlibcVersion(*major, *minor);
-    for path in GLIBC {
-        let Some(file) = open(root, Path::new(path))? else { continue };
-        return match ElfFacts::of(&file).and_then(|elf| elf.has) {
-            Some(has) if has < needs => Err(Fault::new(format!(
-                "{library}: needs glibc {needs}, and this root has glibc {has}"
-            ))
-            .hint("run it in an image of a newer system: Debian 12 has glibc 2.36, Ubuntu 24.04 has 2.39")),
-            _ => Ok(()),
-        };
-    }
-    for path in MUSL {
-        if open(root, Path::new(path))?.is_some() {
-            return Err(Fault::new(format!(
-                "{library}: needs glibc {needs}, and this root has musl in its place"
-            ))
-            .hint("drivers are made for glibc: run it in an image of Debian, Ubuntu or a RHEL clone"));
-        }
-    }
-    // Nothing in it looks for libraries.
-    Ok(())
 }
 
 /// Makes a link, in the place of what is there.

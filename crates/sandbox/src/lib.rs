@@ -15,6 +15,7 @@ pub mod enter;
 pub mod exec_request;
 mod failed;
 pub mod first;
+mod glibc;
 pub mod group;
 mod group_node;
 pub mod helper;

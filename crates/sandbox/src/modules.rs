@@ -11,7 +11,7 @@ use skiff_spec::device::{DeviceSupport, ModuleSupport, ReplacedLibrary};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::inside;
 
-use crate::devices::check_glibc;
+use crate::glibc;
 use crate::mounts::{by_number, open_in_root};
 
 /// The modules whose libraries are used.
@@ -63,8 +63,8 @@ fn replacements(
     module: &ModuleSupport,
     known: &[Library],
 ) -> Result<Vec<(PathBuf, PathBuf)>> {
-    if let Some(glibc) = &module.glibc {
-        check_glibc(root, glibc)?;
+    if let Some(needed) = &module.glibc {
+        glibc::check(root, needed)?;
     }
     let mut replaced = vec![];
     for library in &module.replaces {

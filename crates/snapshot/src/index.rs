@@ -23,7 +23,7 @@ const VERSION: u32 = 2;
 /// The version before: does not say which directories are `partial`, so that only a walk of the tree tells whether the upper is unchanged.
 const WITHOUT_PARTIAL: u32 = 1;
 const DIGEST: usize = 32;
-/// It is written in pieces of so many bytes.
+/// An index is written in pieces of so many bytes.
 const PIECE: usize = 1 << 20;
 /// Bytes of an entry between its path and whether it has a fingerprint.
 const FIXED: usize = 1 + 4 * 8 + 2 * 12 + 3 * 4 + 1;
