@@ -14,8 +14,6 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::io_priority;
 use skiff_sys::process::positive_pid;
 
-use crate::obstacles::SavedProcess;
-
 /// What a thread has that is not the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,7 +38,7 @@ pub struct ThreadAttributes {
 pub struct Defaults(ThreadAttributes);
 
 impl Defaults {
-    /// Those of an instance with this process 1.
+    /// Of an instance with this process 1.
     ///
     /// # Errors
     /// When it has ended.
@@ -77,14 +75,13 @@ impl Defaults {
 ///
 /// # Errors
 /// Which could not be set.
-pub fn set_again(inside: EnterTarget<'_>, processes: &[SavedProcess]) -> Result<()> {
-    let all: Vec<&ThreadAttributes> = processes.iter().flat_map(|process| &process.attributes).collect();
+pub fn set_again(inside: EnterTarget<'_>, all: &[&ThreadAttributes]) -> Result<()> {
     if all.is_empty() {
         return Ok(());
     }
     let free = enter::run(EnterTarget { number: None, ..inside }, &[], || {
         let mut free = vec![];
-        for one in &all {
+        for one in all {
             free.extend(one.set()?.then_some(one.thread));
         }
         Ok(free)

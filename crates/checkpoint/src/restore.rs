@@ -251,7 +251,9 @@ impl Restorer for CriuRestorer<'_> {
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
                 let inside = EnterTarget { number: None, ..inside };
-                attributes::set_again(inside, &checkpoint.processes)?;
+                let kept: Vec<_> =
+                    checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
+                attributes::set_again(inside, &kept)?;
                 self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)(inside))?;
                 // Their connections are asleep, but known to the kernel.
                 self.member.as_ref().map_or(Ok(()), |member| member.port().open(inside))?;

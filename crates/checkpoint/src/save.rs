@@ -63,7 +63,7 @@ pub fn save(context: &UserContext, words: &SaveArgs) -> Result<i32> {
 pub enum SaveOutcome {
     /// The instance has been saved.
     Saved(Box<Saved>),
-    /// It was only shown, and the exit code says whether it can be saved.
+    /// The instance was only looked at; the exit code says whether it can be saved.
     Shown(i32),
 }
 

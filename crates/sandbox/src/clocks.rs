@@ -32,7 +32,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Those of the environment whose process 1 is `init`.
+    /// Clocks of the environment whose process 1 is `init`.
     ///
     /// # Errors
     /// When it has ended.
@@ -55,7 +55,7 @@ struct Offsets {
 }
 
 impl Offsets {
-    /// Those of a process: nothing without time namespaces.
+    /// Clocks of a process: nothing without time namespaces.
     fn of(process: &str) -> io::Result<Self> {
         match fs::read_to_string(format!("/proc/{process}/timens_offsets")) {
             Ok(text) => Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into()),

@@ -6,7 +6,7 @@ use rustix::process::Pid;
 
 const WHO_PROCESS: libc::c_int = 1;
 
-/// That of a thread: class and level, as in `ioprio_get(2)`.
+/// Priority of a thread: class and level, as in `ioprio_get(2)`.
 ///
 /// # Errors
 /// `ESRCH` if there is none.
