@@ -168,6 +168,8 @@ COPY --from=base --parents /test/a/./b/./c /o4/
 COPY --from=base --parents /test/a/./*/c /o5/
 COPY --from=base --parents /test/a/b*/./c/**/e /o6/
 COPY --from=base --parents /test/a/b/c*/./d/**/baz /test/a/b*/./c/**/bar /o7/
+COPY --from=base --parents /test/a/b/c/d/foo /test/a/./b/c/d/foo /o8/
+RUN [ "$(stat -c %a /o8/test/a/b /o8/b | tr '\n' ' ')" = '700 700 ' ]
 RUN test -d /o1/c/d/e && test -f /o1/c/d/foo && test ! -e /o1/a && test ! -e /o1/e
 RUN for o in /o2 /o3; do test -d $o/test/a/b/c/d/e && test -f $o/test/a/b/c/d/foo || exit 1; done; [ "$(stat -c %a /o2/test/a/b)" = 700 ]
 RUN test -f /o4/b/c/d/foo && test -d /o5/b/c/d/e && test -f /o5/b2/c/d/e/bar && test -f /o6/c/d/e/bay && test -f /o6/c/d/e/bar && test ! -e /o6/c/d/foo

@@ -87,17 +87,30 @@ $line"
     done <<X
 ADD $url /x|by git:// anybody
 ADD --checksum=abc $url /x|by git:// anybody
-ADD --checksum=$(commit v2) $url#v1 /x|it is at $(commit v1), not at
-ADD --checksum=$(commit v2) $url#nosuch /x|no branch or tag nosuch
 ADD --checksum=$(commit v2) $url#v2:nosuch /x|nosuch
 ADD $url#$(commit v2):foo /x|foo
 ADD $url#$(commit v2):out /x|out
 ADD $url#$(printf %040d 1) /x|git: 
 ADD http://127.0.0.1/repo.git /x|name it by https
+ADD https://$user:word@127.0.0.1/repo.git /x|a password in an address
+ADD ssh://a;b@127.0.0.1/x /x|not an address of a repository
 ADD file://$git/repo.git /x|no such file
 ADD ext::sh%20-c%20touch%20/tmp/x.git /x|no such file
 ADD $user@n1:repo /x|--ssh default
 X
+
+    # A context that is a repository itself: its settings, which name a program and another address, count for nothing.
+    as $user sh -c 'git init -q --bare hostile && printf "#!/bin/sh\ntouch ~/proxied\n" >hostile/proxy && chmod 755 hostile/proxy'
+    printf '[core]\n\tgitProxy = /home/%s/hostile/proxy\n[url "ssh://nowhere.invalid/"]\n\tinsteadOf = %s@n1:\n' $user $user |
+        as $user tee -a hostile/config >/dev/null
+    as $user tee hostile/Dockerfile >/dev/null <<X
+FROM $base
+ADD --checksum=$(commit main) $url#main /x
+RUN cat /x/foo
+X
+    ok as $user sh -c 'cd hostile && skiff build --no-cache -t hostile .'
+    has "$err" latest "$user: a hostile context"
+    [ ! -e /home/$user/proxied ] || fail "$user: a program that the context names was run"
 
     # The agent: a stranger's Dockerfile gets none, though there is one; with --ssh as long as its command runs.
     eval "$(as $user sh -c 'mkdir -p -m 700 agent; rm -f agent/socket; ssh-agent -a $HOME/agent/socket' | grep -v ^echo)"
@@ -147,6 +160,14 @@ ADD --checksum=$(commit v1 | cut -c1-8) $user@n1:repo#v1 /x
 RUN cat /x/foo
 X
     has "$err" one "$user: by ssh"
+    while IFS='|' read -r line part; do
+        fails 125 with_agent sh -c 'cd hostile && exec skiff build --ssh default -t bad -f - .' <<<"FROM $base
+$line"
+        has "$err" "$part" "$user: $line"
+    done <<X
+ADD --checksum=$(commit v2 | cut -c1-8) $user@n1:repo#v1 /x|it is at $(commit v1), not at
+ADD $user@n1:repo#nosuch /x|no branch or tag nosuch
+X
     for text in nosuch=/nosuch default=/etc/passwd =x; do
         fails 125 as $user skiff build --ssh $text -t bad ctx
         has "$err" "--ssh $text: "
@@ -154,7 +175,7 @@ X
     fails 125 as $user skiff build --ssh default -t bad ctx
     has "$err" 'SSH_AUTH_SOCK is not set'
     kill "$agent"
-    as $user rm -rf agent ctx hooks .gitconfig repo
+    as $user rm -rf agent ctx hostile hooks .gitconfig repo
 done
 
 # Programs inside an environment reach no agent by a path outside, and choose no program that runs there.

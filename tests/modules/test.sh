@@ -93,8 +93,31 @@ asks 'MPI of the image' --mpi auto -- $mpich libmpi.so.12 mpi
 fails 125 as alice skiff run --mpi host $newer ask libmpi.so.40 mpi
 has "$err" 'libmpi.so.40.30.1: older than the image'
 asks 'MPI of the image' --mpi auto -- $newer libmpi.so.40 mpi
+fits as alice skiff run --dry-run --json --mpi host $open true
 # Over the host's root there is nothing to replace.
 ok as alice skiff run --mpi host -- true
+fails 125 as alice skiff run --contain --mpi host $mpich ask libmpi.so.12 mpi
+has "$err" 'the image has libmpi.so.12'
+# One whose files are missing is no reason to run the image's.
+module openmpi <<END
+description = "The host's Open MPI"
+provides = "mpi"
+replaces = ["$fabric/libmpi.so.40"]
+mounts = ["$fabric:/opt/components"]
+END
+ok as alice skiff run --mpi auto $newer sh -c 'ls /opt/components 2>&1; true'
+has "$out" 'No such file'
+ok as alice skiff run --mpi auto $open ls /opt/components
+has "$out" deep
+module lost <<END
+description = "An MPI that is not there"
+provides = "mpi"
+replaces = ["/nowhere/libmpi.so.40"]
+END
+mv "$modules/openmpi.toml" "$images_tmp"
+fails 125 as alice skiff run --mpi host $open ask libmpi.so.40 mpi
+has "$err" 'module lost: /nowhere/libmpi.so.40: no library'
+mv "$images_tmp/openmpi.toml" "$modules" && rm "$modules/lost.toml"
 # Without the helper as with it.
 ok as alice env SKIFF_HELPER=none skiff run --mpi host $open ask libmpi.so.40 mpi
 equal "$out" 'MPI of the host' 'without the helper'
@@ -126,6 +149,8 @@ equal "$(sort <<<"$out" | uniq -c | xargs)" '2 fabric of the host 2 fast' 'in a 
 ok as alice skiff env create of-image --base image:$open --module openmpi
 ok as alice skiff env exec of-image -- sh -c 'ask libmpi.so.40 mpi; echo $FABRIC'
 equal "$out" $'MPI of the host\nfast' 'an environment over an image'
+ok as alice srun -N1 --environment=of-image sh -c 'ask libmpi.so.40 mpi; echo $FABRIC'
+equal "$out" $'MPI of the host\nfast' 'a job in it'
 ok as alice skiff env rm -f of-image
 
 # ---- Asked for by name ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ mod command;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -61,16 +62,19 @@ impl GitSource {
             return None;
         }
         let refused = |what: &str, hint: &str| Some(Err(Fault::new(format!("{text}: {what}")).hint(hint)));
+        if Address::of(path).is_some_and(|address| address.user.is_some_and(|user| user.contains(':'))) {
+            let fault =
+                Fault::new(format!("{}: a password in an address is not supported", without_user(path)));
+            let hint = "others would see it among the processes: use ssh with --ssh, or clone the repository and COPY it";
+            return Some(Err(fault.hint(hint)));
+        }
         if !query.is_empty() || address.contains('?') {
             return refused("words behind `?` are not supported", "ADDRESS#REFERENCE:DIRECTORY");
         }
         if path.starts_with("http://") {
             return refused("by http anybody on the way could change it", "name it by https");
         }
-        let host = path.split_once("://").map_or(path, |(_, host)| host);
-        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        let is_host = host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '[');
-        if !is_host || path.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        if !is_address(path) || path.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return refused("not an address of a repository", "https://HOST/PATH.git, or git@HOST:PATH");
         }
         let (reference, subdirectory) = fragment.split_once(':').unwrap_or((fragment, ""));
@@ -113,13 +117,10 @@ impl GitSource {
         }
     }
 
-    /// The address without a password.
+    /// The address without its user, who may be a token, too.
     #[must_use]
     pub fn shown(&self) -> String {
-        match self.address.split_once("://").map(|(scheme, rest)| (scheme, rest.rsplit_once('@'))) {
-            Some((scheme, Some((_, rest)))) => format!("{scheme}://{rest}"),
-            _ => self.address.clone(),
-        }
+        without_user(&self.address)
     }
 }
 
@@ -131,14 +132,66 @@ fn is_repository(path: &str) -> bool {
     }
 }
 
+/// The parts of `SCHEME://[USER@]HOST[:PORT]/PATH`.
+struct Address<'a> {
+    scheme: &'a str,
+    user: Option<&'a str>,
+    /// With the port.
+    host: &'a str,
+    /// With the slash.
+    path: &'a str,
+}
+
+impl<'a> Address<'a> {
+    fn of(text: &'a str) -> Option<Self> {
+        let schemes = ["https", "http", "git", "ssh"];
+        let (scheme, rest) = text.split_once("://").filter(|(scheme, _)| schemes.contains(scheme))?;
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user, host) =
+            authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+        Some(Self { scheme, user, host, path })
+    }
+}
+
+fn without_user(text: &str) -> String {
+    match Address::of(text) {
+        Some(Address { scheme, host, path, .. }) => format!("{scheme}://{host}{path}"),
+        None => text.into(),
+    }
+}
+
+/// Whether user, host and port have only characters that mean nothing to a shell, to `ssh` and in its settings.
+fn is_address(text: &str) -> bool {
+    let (is_good, path) = match Address::of(text) {
+        Some(Address { user, host, path, .. }) => (user.is_none_or(is_name) && is_host(host), path),
+        None => (scp_host(text).is_some(), text),
+    };
+    // To git `@[` in a path, which it decodes first, belongs to the host.
+    is_good && !path.contains('[') && !path.to_ascii_lowercase().contains("%5b")
+}
+
+/// Whether a text is a host, with a port or without.
+fn is_host(text: &str) -> bool {
+    let (is_good, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) => (address.parse::<Ipv6Addr>().is_ok(), port),
+        None => {
+            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            (is_name(name), port)
+        }
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    is_good && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with('-')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
 /// The host of `USER@HOST:PATH`.
 fn scp_host(text: &str) -> Option<&str> {
     let (user, host) = text.split_once(':')?.0.split_once('@')?;
-    let is_name = |name: &str| {
-        !name.is_empty()
-            && !name.starts_with('-')
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-    };
     (is_name(user) && is_name(host)).then_some(host)
 }
 
@@ -196,10 +249,10 @@ impl Git {
         Ok(commit)
     }
 
-    /// Fetches the files of a commit into a new directory `place`.
+    /// Fetches the files of a whole commit into a new directory `place`. What the reference means is not asked again.
     ///
     /// # Errors
-    /// As [`Git::commit`]; or the reference does not mean that commit, or has no such directory.
+    /// The server does not have the commit, or the commit has no such directory.
     pub fn clone_to(
         &self,
         repository: &GitSource,
@@ -207,10 +260,6 @@ impl Git {
         keeps_git: bool,
         place: &Path,
     ) -> Result<Cloned> {
-        let found = self.commit(repository)?;
-        if found != commit {
-            return Err(Fault::new(format!("{}: it is at {found}, not at {commit}", repository.shown())));
-        }
         let about = || place.display().to_string();
         if place.exists() {
             std::fs::remove_dir_all(place).context(about)?;
@@ -273,6 +322,8 @@ mod tests {
             ("https://example.com/a.git#:/d/", Some(("https://example.com/a.git", None, "d"))),
             ("git://example.com/foo", Some(("git://example.com/foo", None, ""))),
             ("ssh://git@example.com:22/foo", Some(("ssh://git@example.com:22/foo", None, ""))),
+            ("ssh://git@[::1]:22/foo", Some(("ssh://git@[::1]:22/foo", None, ""))),
+            ("https://example.com/@a/b@c.git", Some(("https://example.com/@a/b@c.git", None, ""))),
             ("git@example.com:moby/buildkit.git", Some(("git@example.com:moby/buildkit.git", None, ""))),
         ] {
             let found = GitSource::parse(text).map(|found| found.unwrap_or_else(|e| panic!("{text}: {e}")));
@@ -286,6 +337,19 @@ mod tests {
             "https://example.com/foo.git?ref=v1",
             "ssh://-oProxyCommand=x/y",
             "ssh://git@-x/y",
+            "ssh://-x@example.com/y",
+            "ssh://git@x$(id).example/a",
+            "ssh://a;b@host/x",
+            "ssh://git@h%h/x",
+            "ssh://-oProxyCommand=x/y@z/w",
+            "ssh://host/$(id)@[x]/y",
+            "ssh://host/$(id)%40%5Bx]/y",
+            "git@host:$(id)@[x]:y",
+            "ssh://[::1%25x]/y",
+            "ssh://[x]/y",
+            "ssh://host:/y",
+            "ssh://host:+22/y",
+            "ssh:///y",
             "git://example.com/a b",
             "https://example.com/a.git#-x",
             "https://example.com/a.git#a..b",
@@ -299,13 +363,19 @@ mod tests {
     #[test]
     fn no_password_is_shown_and_no_transport_guessed() {
         for (text, shown, transport) in [
-            ("https://u:secret@x.example/a.git", "https://x.example/a.git", Transport::Https),
+            ("https://token@x.example/b@c.git", "https://x.example/b@c.git", Transport::Https),
             ("git@x.example:a", "git@x.example:a", Transport::Ssh),
             ("ssh://git@x.example/a", "ssh://x.example/a", Transport::Ssh),
             ("git://x.example/a", "git://x.example/a", Transport::Git),
         ] {
             let read = GitSource::parse(text).expect("a repository").expect("a good one");
             assert_eq!((&*read.shown(), read.transport()), (shown, transport), "{text}");
+        }
+        for text in
+            ["https://u:secret@x.example/a.git", "ssh://u:secret@x/a", "https://a@b:secret@x/a.git#v1"]
+        {
+            let fault = GitSource::parse(text).expect("a repository").expect_err("a password");
+            assert!(!fault.to_string().contains("secret"), "{fault}");
         }
     }
 }

@@ -128,12 +128,17 @@ impl ThreadAttributes {
 fn read(outer: i32, is_process: bool) -> io::Result<Option<ThreadAttributes>> {
     let Some(pid) = positive_pid(outer) else { return Ok(None) };
     let read = || -> io::Result<ThreadAttributes> {
-        let set = sched_getaffinity(Some(pid))?;
-        let processors = (0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number));
+        let processors = match sched_getaffinity(Some(pid)) {
+            Ok(set) => Some((0..CpuSet::MAX_CPU).filter(|number| set.is_set(*number)).collect::<Vec<_>>()),
+            // The host may have more processors than the set can hold.
+            Err(Errno::INVAL) => None,
+            Err(e) => return Err(e.into()),
+        };
         let core_filter = if is_process { number(&file(outer, "coredump_filter"), 16)? } else { None };
         Ok(ThreadAttributes {
             thread: outer,
-            processors: Some(processors.filter_map(|number| u32::try_from(number).ok()).collect()),
+            processors: processors
+                .map(|all| all.into_iter().filter_map(|number| u32::try_from(number).ok()).collect()),
             io_priority: Some(io_priority::get(pid)?),
             timer_slack: number(&file(outer, "timerslack_ns"), 10)?,
             core_filter: core_filter.and_then(|filter| u32::try_from(filter).ok()),

@@ -193,6 +193,7 @@ impl Saving<'_> {
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&new.dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
             stood.processes = found.processes;
+            // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
             stood.trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
             if !leave_running {

@@ -14,7 +14,7 @@ pub struct BuildArgs {
     /// Image name: [SERVER/]NAME[:TAG] [default: the name of the context's directory]
     #[arg(short = 't', long = "tag", value_name = "NAME")]
     pub tags: Vec<String>,
-    /// Dockerfile or definition file, or - for standard input [default: Dockerfile, Containerfile, Apptainer or Singularity in the context]
+    /// Dockerfile or definition file, or - for standard input [default: Dockerfile, dockerfile, Containerfile, Apptainer or Singularity in the context]
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Value of an argument (ARG, %arguments); without =VALUE, that of your variable

@@ -11,8 +11,8 @@ use crate::show::DryRunArgs;
 
 /// A plan says all of this itself.
 #[rustfmt::skip]
-const BESIDE_PLAN: [&str; 29] = [
-    "root", "me", "env", "env_files", "cleanenv", "workdir", "writable", "tmpfs", "shm_size", "hostname", "ulimits", "device", "gpus", "nv", "rocm", "user",
+const BESIDE_PLAN: [&str; 31] = [
+    "root", "me", "env", "env_files", "cleanenv", "workdir", "writable", "tmpfs", "shm_size", "hostname", "ulimits", "device", "gpus", "nv", "rocm", "module", "mpi", "user",
     "pull", "mounts", "net", "contain", "containall", "no_home", "base", "entrypoint", "untrusted", "checkpoint", "detach", "name", "command",
 ];
 

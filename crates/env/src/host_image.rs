@@ -13,6 +13,7 @@ use rustix::fs::{fstat, stat};
 use serde::{Deserialize, Serialize};
 use skiff_image::changes::ChangesLabels;
 use skiff_image::export::changes::{CommittedUpper, UpperMarks, WrittenChanges, of_changes, survey};
+use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::adopt::is_marked;
 use skiff_sandbox::visit::as_root_of_ids;
@@ -122,7 +123,16 @@ impl<'a> HostChanges<'a> {
         let is_nobody_root = self.context.helper.is_none() || is_marked(&self.env.dir);
         let own = own_view(self.context, Base::Host)?;
         // Of one that cannot run now the places are not known, and are in the image.
-        let plan = crate::root::plan(self.context, self.env).ok();
+        let plan = match crate::root::plan(self.context, self.env) {
+            Ok(plan) => Some(plan),
+            Err(e) => {
+                output::note(&format!(
+                    "empty directories at which something is mounted are in the image: {}",
+                    e.message
+                ));
+                None
+            }
+        };
         let places = plan.as_ref().map_or_else(Vec::new, places_of);
         let is_mount_point = |path: &[u8]| is_place(&places, Path::new(OsStr::from_bytes(path)));
         as_root_of_ids(self.context.helper.as_deref(), Base::Host, |view| {

@@ -189,7 +189,7 @@ impl Migration<'_> {
             left_running: false,
             trees,
             written: self.record.written()?,
-            // While they stand still: this is called again then.
+            // While they stand still: this is called again then. Not before their timers have been read, or these would end early.
             clocks: Some(Clocks::of(self.init)?),
             made_with: Versions::here(criu),
             files: vec![],

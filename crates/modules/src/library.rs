@@ -120,6 +120,12 @@ impl HostLinker {
             }
             at += 1;
         }
+        if found.len() >= MOST {
+            return Err(ModuleError::new(
+                format!("module {module}: its libraries need more than {MOST} others"),
+                "administrator: name fewer libraries in one module",
+            ));
+        }
         Ok(found)
     }
 

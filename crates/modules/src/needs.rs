@@ -31,12 +31,14 @@ pub struct ModuleNeeds {
     pub variables: Vec<(String, String)>,
     /// Device nodes.
     pub nodes: Vec<String>,
-    /// Mounts.
-    pub mounts: Vec<HostMount>,
+    /// Mounts, and whose each is.
+    pub mounts: Vec<(String, HostMount)>,
     /// Libraries, and whose each is.
     pub libraries: Vec<(String, HostLibrary)>,
     /// What replaces something of the image's.
     pub replaced: Vec<Replaced>,
+    /// Why modules were left out that nobody has asked for by name.
+    pub left_out: Vec<ModuleError>,
 }
 
 impl ModuleNeeds {
@@ -62,7 +64,7 @@ impl ModuleNeeds {
             match added {
                 Ok(()) => needs.append(one),
                 // Whoever has not asked for it can start without.
-                Err(_) if !is_asked && !must_fit => {}
+                Err(e) if !is_asked && !must_fit => needs.left_out.push(e),
                 Err(e) => return Err(e),
             }
         }
@@ -72,7 +74,8 @@ impl ModuleNeeds {
     fn add_files(&mut self, module: &SiteModule, file: &ModuleFile) -> Result<(), ModuleError> {
         for (source, target, read_only) in file.mounts.iter().filter_map(|mount| parse_mount(mount)) {
             std::fs::metadata(source).map_err(|e| not_there(module, source, &e))?;
-            self.mounts.push(HostMount { host: source.into(), inside: target.into(), read_only });
+            let mount = HostMount { host: source.into(), inside: target.into(), read_only };
+            self.mounts.push((module.name.clone(), mount));
         }
         for pattern in &file.devices {
             let nodes = matching(pattern);
@@ -115,11 +118,18 @@ impl ModuleNeeds {
         self.nodes
             .extend(one.nodes.into_iter().filter(|node| !self.nodes.contains(node)).collect::<Vec<_>>());
         for mount in one.mounts {
-            self.mounts.retain(|known| known.inside != mount.inside);
+            self.mounts.retain(|(_, known)| known.inside != mount.1.inside);
             self.mounts.push(mount);
         }
         self.libraries.extend(one.libraries);
         self.replaced.extend(one.replaced);
+    }
+
+    /// Where the files of a module are mounted.
+    #[must_use]
+    pub fn mounts_of(&self, module: &str) -> Vec<String> {
+        let own = self.mounts.iter().filter(|(name, _)| name == module);
+        own.map(|(_, mount)| mount.inside.clone()).collect()
     }
 
     /// The newest glibc that one of the libraries needs, and which that is.

@@ -120,7 +120,7 @@ pub fn set_variables(
     is_host: bool,
     (command, inside): (&mut CommandSpec, &ProcessArgs),
 ) -> Result<()> {
-    set(&FoundModules::of(words, config, !is_host)?.settings(), command, inside);
+    set(&FoundModules::of(words, config, (false, is_host))?.settings(), command, inside);
     if let Some((_, needs)) = needs(words, config)? {
         set(&settings(&needs.variables), command, inside);
     }
@@ -152,7 +152,7 @@ impl DeviceFacts {
         config: &Config,
         (contain, is_host): (bool, bool),
     ) -> Result<Option<Self>> {
-        let modules = FoundModules::of(words, config, !is_host && !contain)?;
+        let modules = FoundModules::of(words, config, (contain, is_host))?;
         let described = needs(words, config)?;
         if described.is_none() && modules.is_empty() {
             return Ok(None);
@@ -176,7 +176,7 @@ impl DeviceFacts {
         // A device's own variables count more.
         self.support.variables.splice(0..0, self.module_variables.iter().cloned());
         self.nodes.extend(modules.needs.nodes.iter().map(|node| (node.clone(), node.clone())));
-        let mounts = modules.needs.mounts.iter();
+        let mounts = modules.needs.mounts.iter().map(|(_, mount)| mount);
         self.mounts.extend(mounts.filter(|mount| !is_host || mount.host != mount.inside).cloned());
         if !is_host {
             self.mounts.extend(modules.add_libraries(&mut self.support));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use skiff_cdi::HostMount;
-use skiff_modules::{HostLinker, ModuleCatalog, ModuleError, ModuleNeeds, Provided};
+use skiff_modules::{HostLinker, ModuleCatalog, ModuleError, ModuleNeeds, Provided, WantedModule};
 use skiff_spec::config::Config;
 use skiff_spec::device::{DeviceLibrary, DeviceSupport, ModuleSupport, NeededGlibc, ReplacedLibrary};
 use skiff_spec::fault::{Fault, Result};
@@ -33,8 +33,12 @@ fn ours(e: ModuleError) -> Fault {
 }
 
 impl FoundModules {
-    /// Those among these words; in a `container` that is not kept from the host, also those that every container gets.
-    pub fn of(words: &[String], config: &Config, container: bool) -> Result<Self> {
+    /// Modules that these words ask for, in a root over the host's or an image; over an image that is not kept from the host, also those that every
+    /// container gets.
+    ///
+    /// # Errors
+    /// One that is asked for cannot be had.
+    pub fn of(words: &[String], config: &Config, (contain, is_host): (bool, bool)) -> Result<Self> {
         let (mut asked, mut names, mut mpi) = (vec![], vec![], None);
         for word in words {
             match request(word)? {
@@ -44,18 +48,27 @@ impl FoundModules {
             }
             asked.push(word.clone());
         }
-        if asked.is_empty() && !container {
+        let takes_always = !is_host && !contain;
+        if asked.is_empty() && !takes_always {
             return Ok(Self::default());
         }
         let catalog = ModuleCatalog::read(&dirs(config));
         // Over the host's root its MPI is there.
-        let mpi = mpi.filter(|_| container);
+        let mpi = mpi.filter(|_| !is_host);
+        let needs_mpi = mpi.is_some_and(|(_, must_fit)| must_fit);
         let mut wanted = catalog.wanted(&names, mpi).map_err(ours)?;
-        wanted.retain(|wanted| container || wanted.is_asked);
+        let is_mpi = |wanted: &WantedModule<'_>| mpi.is_some() && wanted.file.provides.is_some();
+        wanted.retain(|wanted| takes_always || wanted.is_asked || is_mpi(wanted));
+        // Whether one fits shows too late for its variables.
+        wanted.retain(|wanted| wanted.is_asked || needs_mpi || !is_mpi(wanted) || wanted.file.env.is_empty());
         let of_mpi = wanted.iter().filter(|wanted| wanted.file.provides.is_some());
-        let of_mpi = of_mpi.map(|wanted| wanted.module.name.clone()).collect();
+        let of_mpi: Vec<String> = of_mpi.map(|wanted| wanted.module.name.clone()).collect();
         let needs = ModuleNeeds::of(&wanted, &HostLinker::of_host).map_err(ours)?;
-        Ok(Self { asked, needs, needs_mpi: mpi.is_some_and(|(_, must_fit)| must_fit), of_mpi })
+        if needs_mpi && !needs.modules.iter().any(|name| of_mpi.contains(name)) {
+            let why = needs.left_out.into_iter().next();
+            return Err(why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours));
+        }
+        Ok(Self { asked, needs, needs_mpi, of_mpi })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -111,6 +124,7 @@ impl FoundModules {
             is_mpi: self.of_mpi.iter().any(|known| known == name),
             replaces,
             glibc,
+            mounts: self.needs.mounts_of(name),
         }
     }
 }

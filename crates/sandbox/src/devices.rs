@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, OFlags, fstat, readlinkat, statat, symlinkat, unlinkat};
 use rustix::io::Errno;
 use skiff_cdi::Library;
-use skiff_spec::device::{DeviceLibrary, DeviceLink};
+use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport};
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::glibc::{self, open};
-use crate::modules;
+use crate::modules::{self, FittingModules};
 use crate::mounts::{bind_one, open_in_root, resolve_or_make};
 use crate::rootfs_inputs::RootfsInputs;
 
@@ -23,9 +23,21 @@ const LONGEST: u64 = 32 << 20;
 /// Where the linker looks for its cache.
 pub const CACHE: &str = "/etc/ld.so.cache";
 
+/// Which of a plan's modules fit this root, on which nothing is mounted yet.
+pub fn fitting<'a>(root: BorrowedFd<'_>, devices: &'a DeviceSupport) -> Result<FittingModules<'a>> {
+    if devices.modules.is_empty() {
+        return Ok(FittingModules::default());
+    }
+    modules::fitting(root, devices, &read(root, Path::new(CACHE))?.unwrap_or_default())
+}
+
 /// Makes it all, if a device or a module was asked for. What is to be mounted besides, and where: the linker's cache, and the host's libraries over
 /// those of the root that they replace.
-pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Vec<(OwnedFd, PathBuf)>> {
+pub fn make(
+    root: BorrowedFd<'_>,
+    inputs: &RootfsInputs<'_>,
+    fitting: FittingModules<'_>,
+) -> Result<Vec<(OwnedFd, PathBuf)>> {
     let devices = &inputs.plan.devices;
     let without_drivers = match &devices.glibc {
         Some(needed) => match glibc::check(root, needed) {
@@ -40,8 +52,6 @@ pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Vec<(Owne
     if devices.libraries.is_empty() {
         return Ok(vec![]);
     }
-    let existing = read(root, Path::new(CACHE))?;
-    let fitting = modules::fitting(root, devices, existing.as_deref().unwrap_or_default())?;
     let is_taken = |library: &&DeviceLibrary| match &library.module {
         Some(module) => fitting.names.contains(&module.as_str()),
         None => !without_drivers,
@@ -55,7 +65,7 @@ pub fn make(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>) -> Result<Vec<(Owne
     if libraries.is_empty() {
         return Ok(vec![]);
     }
-    let cache = skiff_cdi::merged(existing.as_deref(), &libraries);
+    let cache = skiff_cdi::merged(read(root, Path::new(CACHE))?.as_deref(), &libraries);
     let file = inputs.bytes_with("ld.so.cache", &cache, 0o644)?;
     let mount = bind_one(file.as_fd()).context(|| CACHE)?;
     set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(|| CACHE)?;

@@ -1,6 +1,7 @@
 //! Which of a site's modules fit a root: the host's libraries may take the place of the root's own if these have the same names, and no interface
 //! that the host's lack.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -14,12 +15,18 @@ use skiff_spec::plan::inside;
 use crate::glibc;
 use crate::mounts::{by_number, open_in_root};
 
+/// More files of one name no root has.
+const MOST: usize = 16;
+
 /// The modules whose libraries are used.
+#[derive(Default)]
 pub(crate) struct FittingModules<'a> {
     /// Names of these modules.
     pub names: Vec<&'a str>,
     /// The host's library and the root's file that it is mounted on.
     pub replaced: Vec<(PathBuf, PathBuf)>,
+    /// Where the files of the others would be mounted.
+    pub without: Vec<&'a str>,
 }
 
 /// The modules that fit this root, whose linker has this cache.
@@ -31,14 +38,15 @@ pub(crate) fn fitting<'a>(
     devices: &'a DeviceSupport,
     cache: &[u8],
 ) -> Result<FittingModules<'a>> {
-    let (mut fitting, mut why_not) = (FittingModules { names: vec![], replaced: vec![] }, None);
-    if devices.modules.is_empty() {
-        return Ok(fitting);
-    }
+    let (mut fitting, mut why_not) = (FittingModules::default(), None);
     let known = skiff_cdi::listed(cache);
     let mut has_mpi = false;
     for module in &devices.modules {
-        match replacements(root, module, &known) {
+        let found = replacements(root, module, &known);
+        if found.is_err() {
+            fitting.without.extend(module.mounts.iter().map(String::as_str));
+        }
+        match found {
             Ok(replaced) => {
                 fitting.names.push(&module.name);
                 fitting.replaced.extend(replaced);
@@ -69,13 +77,13 @@ fn replacements(
     let mut replaced = vec![];
     for library in &module.replaces {
         // The linker takes the first; those of other directories may be used by their paths.
-        let own: Vec<&Library> = known.iter().filter(|known| known.name == library.name).collect();
+        let own = known.iter().filter(|known| known.name == library.name).take(MOST);
+        let own: BTreeSet<PathBuf> = own.filter_map(|one| real_path(root, Path::new(&one.path))).collect();
         if own.is_empty() {
             return Err(missing(library, known));
         }
         let of_module = Path::new(inside::MODULES).join(&module.name).join(&library.name);
-        for one in own {
-            let Some(file) = real_path(root, Path::new(&one.path)) else { continue };
+        for file in own {
             check_interface(&file, &library.host)?;
             replaced.push((of_module.clone(), file));
         }

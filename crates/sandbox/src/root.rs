@@ -52,7 +52,11 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
 
 /// Mounts everything on the new root, which hangs somewhere, and makes it `/`.
 pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&OwnedFd>) -> Result<()> {
+    let fitting = devices::fitting(root, &inputs.plan.devices)?;
     for Opened { mount, shown } in &inputs.sources {
+        if fitting.without.iter().any(|target| mount.target == Path::new(target)) {
+            continue;
+        }
         if let Some(shown) = shown {
             if matches!(mount.source, Source::WorkingDir(_))
                 && !is_vacant(root, &mount.target, inputs.plan.base)
@@ -75,7 +79,7 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
             place(root, mount, Path::new(target))?;
         }
     }
-    for (mount, target) in devices::make(root, inputs)? {
+    for (mount, target) in devices::make(root, inputs, fitting)? {
         place(root, &mount, &target)?;
     }
     if let Some(user) = &inputs.plan.ssh_user {

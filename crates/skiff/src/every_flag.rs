@@ -39,6 +39,8 @@ fn value(id: &str) -> &'static str {
         "shm_size" => "64M",
         "device" => "/dev/fuse",
         "gpus" => "2",
+        "module" => "fabric",
+        "mpi" => "host",
         "workdir" => "/srv",
         "hostname" => "n1",
         "ulimits" => "nofile=512",

@@ -97,6 +97,11 @@ pub fn step_to_enter(job: &SlurmJob, container: &JobContainer) -> Result<Option<
     if !is_wanted {
         return Ok(None);
     }
+    noted_step(job)
+}
+
+/// The noted step, if it is running.
+fn noted_step(job: &SlurmJob) -> Result<Option<Live>> {
     let dir = job.supervisor_dir();
     let noted = match small_file::read_to_string(&dir.join(STEP)) {
         Ok(noted) => noted,
@@ -106,8 +111,13 @@ pub fn step_to_enter(job: &SlurmJob, container: &JobContainer) -> Result<Option<
     Live::connect(&job.user_dir().join(noted), ControlRequest::Status)
 }
 
-/// Notes that the others get this step's mounts.
-pub fn note_step(job: &SlurmJob, step: &Path) -> Result<()> {
+/// Notes that the others get this step's mounts, unless they get those of a running one. A step that wants nothing of the others gives them
+/// nothing.
+pub fn note_step(job: &SlurmJob, container: &JobContainer, step: &Path) -> Result<()> {
+    let is_wanted = container.name.is_some() && container.attach != AttachMode::NoExec;
+    if !is_wanted || noted_step(job)?.is_some() {
+        return Ok(());
+    }
     let name = step.file_name().unwrap_or_default().to_string_lossy();
     write(&job.supervisor_dir(), STEP, &name)
 }
@@ -128,9 +138,17 @@ pub fn tell_ignored(job: &SlurmJob, container: &JobContainer) -> Result<()> {
     Ok(())
 }
 
+/// Whether mounts are asked for that a running container does not have just so.
+fn are_ignored<T: PartialEq>(asked: &[T], has: &[T]) -> bool {
+    !asked.is_empty() && asked != has
+}
+
 fn ignored(asked: &JobContainer, has: &JobContainer) -> Vec<&'static str> {
     let options = [
-        ("--container-mounts", !asked.mounts.is_empty() && asked.mounts != has.mounts),
+        (
+            "--container-mounts",
+            are_ignored(&asked.mounts, &has.mounts) || are_ignored(&asked.data, &has.data),
+        ),
         ("--no-container-mount-home", !asked.home && has.home),
         ("--container-readonly", !asked.writable && has.writable),
         ("--container-writable", asked.writable && !has.writable),
@@ -140,6 +158,9 @@ fn ignored(asked: &JobContainer, has: &JobContainer) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use skiff_spec::image::ImageId;
+    use skiff_spec::job::{JobData, JobImage};
+
     use super::*;
 
     fn container(mounts: &[&str], home: bool, writable: bool) -> JobContainer {
@@ -160,6 +181,20 @@ mod tests {
         ] {
             assert_eq!(ignored(&asked, &has).join(" "), want);
         }
+    }
+
+    #[test]
+    fn a_squashfs_that_a_running_container_lacks_is_told() {
+        let with = |target: &str| {
+            let image = JobImage { id: ImageId([0; 32]), reference: "/a.sqsh".to_owned() };
+            let data = vec![JobData { image, target: target.to_owned() }];
+            JobContainer { data, ..container(&[], true, true) }
+        };
+        let without = container(&[], true, true);
+        assert_eq!(ignored(&with("/b"), &without), ["--container-mounts"]);
+        assert_eq!(ignored(&with("/b"), &with("/c")), ["--container-mounts"]);
+        assert!(ignored(&with("/b"), &with("/b")).is_empty());
+        assert!(ignored(&without, &with("/b")).is_empty());
     }
 
     #[test]

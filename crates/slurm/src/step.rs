@@ -18,7 +18,7 @@ use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, RunningStep};
 use skiff_sandbox::{IDLE, STILL};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::{JobContainer, JobSpec, names};
+use skiff_spec::job::{JobSpec, names};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_all_except};
 use skiff_user::context::UserContext;
@@ -82,9 +82,9 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
         0
     });
     watcher?.begun()?;
-    match (&job.spec, &entered) {
-        (JobSpec::Container(JobContainer { name: Some(_), .. }), None) => attach::note_step(job, dir),
-        _ => Ok(()),
+    match &job.spec {
+        JobSpec::Container(container) => attach::note_step(job, container, dir),
+        JobSpec::Snapshot(_) => Ok(()),
     }
 }
 
@@ -111,9 +111,15 @@ fn prepare(
         is_script: is_script(dir),
     };
     let step = match entered {
-        // That one may end at this moment, and its container go on.
         Some(other) => {
-            step::begin(other.init.as_fd(), net).or_else(|_| step::begin(root.init.as_fd(), net))?
+            // In the other's root this process is not to be seen.
+            let mounts = || fs::read_link("/proc/self/ns/mnt").ok();
+            let outside = mounts();
+            step::begin(other.init.as_fd(), net).or_else(|why| match mounts() == outside {
+                // The other has ended at this moment, and its container may go on.
+                true => step::begin(root.init.as_fd(), net),
+                false => Err(why),
+            })?
         }
         None => step::begin(root.init.as_fd(), net)?,
     };

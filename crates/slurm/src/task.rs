@@ -16,7 +16,7 @@ use skiff_sandbox::session::CommandExit;
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
-use skiff_spec::job::{JobContainer, JobSpec, Snapshot};
+use skiff_spec::job::{JobContainer, JobSpec};
 use skiff_user::context::UserContext;
 
 use crate::job::SlurmJob;
@@ -65,7 +65,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
     };
     let signals = TaskSignals::take()?;
     let (mut command, attr, mask) = (command(&context, &job)?, signals.spawn_attr(), signals.mask());
-    command.unfiltered = !filter::is_needed(context.config.slurm.filter, &job.spec);
+    command.unfiltered = !filter::is_needed(context.config.slurm.filter, &job.spec, &context.home);
     let net = attach::net_space(&job)?;
     let child = match &job.spec {
         JobSpec::Container(JobContainer { root: true, .. }) => {
@@ -132,13 +132,13 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
     }
     let entry = job_supervisor::image(job)?;
     if let (JobSpec::Snapshot(snapshot), true) = (&job.spec, entry.is_none()) {
-        set_devices(&mut command, job, snapshot);
+        container::set_variables(&mut command, job, &snapshot.devices);
     }
     if let Some(entry) = entry {
         match &job.spec {
             JobSpec::Snapshot(snapshot) => {
                 in_image::enter(&mut command, entry.id, &entry.exec()?);
-                set_devices(&mut command, job, snapshot);
+                container::set_variables(&mut command, job, &snapshot.devices);
             }
             JobSpec::Container(container) => {
                 container::enter(&mut command, job, container, &entry)?;
@@ -153,12 +153,6 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
 }
 
 /// The directory that the job was submitted from, if this node does not have it and Slurm therefore went to its refuge.
-fn set_devices(command: &mut CommandSpec, job: &SlurmJob, snapshot: &Snapshot) {
-    if !snapshot.devices.is_empty() {
-        container::set_variables(command, job, &snapshot.devices);
-    }
-}
-
 fn only_inside(command: &CommandSpec) -> Option<PathBuf> {
     if let Some(directory) = std::env::var_os(names::INNER_DIR).map(PathBuf::from) {
         return directory.is_absolute().then_some(directory);

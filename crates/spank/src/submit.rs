@@ -72,12 +72,9 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     let by_variable = own_variable(names::ENVIRONMENT).and_then(c_string);
     let typed = option::container();
     let mut words = match option::own_environment() {
-        None if args.containers => variables::with_variables(typed.clone()),
-        _ => typed.clone(),
+        None if args.containers => variables::with_variables(typed),
+        _ => typed,
     };
-    if words != typed && context == HookContext::Allocator {
-        variables::forget();
-    }
     let of_job = words.is_empty() && option::own_environment().is_none_or(|name| Some(name) == by_variable);
     let name = match words.is_empty() {
         true => option::own_environment().or(by_variable).or_else(option::environment),
@@ -89,6 +86,10 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
         words.extend([c"--environment".to_owned(), name.clone()]);
     }
     let is_off = is_none(&words);
+    // Where containers are switched off, the variables are for Pyxis itself.
+    if args.containers && context == HookContext::Allocator && !words.is_empty() && !is_off {
+        variables::forget();
+    }
     words.extend(commit(is_of_environment && !words.is_empty() && !is_off));
     if words.is_empty() {
         return;

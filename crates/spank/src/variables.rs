@@ -1,6 +1,7 @@
 //! Pyxis' variables: each stands for an option of containers that is not given.
 
 use std::ffi::{CStr, CString};
+use std::sync::Mutex;
 
 use crate::ffi::{c_string, own_variable, unset_own_variable};
 
@@ -25,10 +26,12 @@ const SWITCHES: [(&str, [&CStr; 2]); 6] = [
     ("PYXIS_CONTAINER_READONLY", [c"--container-readonly", c"--container-writable"]),
 ];
 
+/// What the forgotten variables said. The later parts of a heterogeneous job are meant as well.
+static FORGOTTEN: Mutex<Vec<(&str, CString)>> = Mutex::new(vec![]);
+
 /// The words that were typed, with those that variables stand for. Without an image or a name these mean nothing.
 pub fn with_variables(typed: Vec<CString>) -> Vec<CString> {
-    let value = |name: &str| own_variable(name).and_then(c_string).filter(|value| !value.is_empty());
-    merged(typed, value)
+    merged(typed, |name| own_variable(name).and_then(c_string).or_else(|| forgotten(name)))
 }
 
 fn merged(typed: Vec<CString>, value: impl Fn(&str) -> Option<CString>) -> Vec<CString> {
@@ -70,15 +73,42 @@ fn answer(value: &CStr) -> Option<bool> {
     }
 }
 
-/// Keeps them from the job: they were of its own container, and in its steps they would ask for others.
+fn forgotten(name: &str) -> Option<CString> {
+    let forgotten = FORGOTTEN.lock().ok()?;
+    forgotten.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
+}
+
+/// Keeps the variables from the job: they were of its own container, and in its steps they would ask for others.
 pub fn forget() {
-    let values = VALUES.iter().map(|(variable, _)| variable);
-    values.chain(SWITCHES.iter().map(|(variable, _)| variable)).for_each(|name| unset_own_variable(name));
+    let values = VALUES.iter().map(|(variable, _)| *variable);
+    for name in values.chain(SWITCHES.iter().map(|(variable, _)| *variable)) {
+        if let Some(value) = own_variable(name).and_then(c_string)
+            && let Ok(mut forgotten) = FORGOTTEN.lock()
+        {
+            forgotten.push((name, value));
+        }
+        unset_own_variable(name);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ffi::set_own_variable;
+
+    #[test]
+    fn what_is_kept_from_the_job_still_counts_for_its_later_parts() {
+        let (image, readonly) = ("PYXIS_CONTAINER_IMAGE", "PYXIS_CONTAINER_READONLY");
+        set_own_variable(image, c"a");
+        set_own_variable(readonly, c"1");
+        let want = [c"--container-image=a".to_owned(), c"--container-readonly".to_owned()];
+        assert_eq!(with_variables(vec![]), want);
+        for _part in 0..2 {
+            forget();
+            assert_eq!([image, readonly].map(own_variable), [None, None]);
+            assert_eq!(with_variables(vec![]), want);
+        }
+    }
 
     #[test]
     fn a_variable_stands_for_an_option_that_is_not_given() {

@@ -47,6 +47,9 @@ pub struct ModuleSupport {
     /// The glibc that the root must have for its libraries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<NeededGlibc>,
+    /// Where its files are mounted, unless its libraries do not fit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<String>,
 }
 
 /// A library of a root's in whose place the host's is used.

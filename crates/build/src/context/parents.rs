@@ -104,14 +104,14 @@ impl SourceTree<'_> {
     }
 
     /// Emits what was found with its path, behind the directories of its path as far as these are not among those that were
-    /// emitted before.
+    /// emitted before under the same names.
     ///
     /// # Errors
     /// As [`Self::emit`].
     pub fn emit_with_path(
         &self,
         found: &Found,
-        before: &mut BTreeSet<Vec<u8>>,
+        before: &mut BTreeSet<(Vec<u8>, Vec<u8>)>,
         sink: &mut dyn EntrySink,
     ) -> Result<()> {
         let Found { path, name, is_directory, .. } = found;
@@ -122,7 +122,7 @@ impl SourceTree<'_> {
         let own = is_directory.then_some(&**name).filter(|name| !name.is_empty());
         for name in ancestors(name).chain(own) {
             let path = &path[..top + name.len()];
-            if before.insert(path.to_vec()) && !self.is_excluded(name) {
+            if before.insert((path.to_vec(), name.to_vec())) && !self.is_excluded(name) {
                 let Some(dir) = self.directory(path)? else { continue };
                 sink.entry(&self.directory_entry(&dir, path, name)?)?;
             }

@@ -64,7 +64,7 @@ fn with_tree<T>(dir: &Path, rules: &str, act: impl FnOnce(SourceTree<'_>) -> T) 
     act(SourceTree { root: root.as_fd(), of, rules: Some(&rules), is_roots: true, copy })
 }
 
-/// What is copied of a source that keeps its path.
+/// What is copied of sources, with spaces between them, that keep their paths.
 fn with_paths(dir: &Path, rules: &str, excluded: &[&str], source: &str) -> Result<Vec<String>> {
     let excluded: Vec<String> = excluded.iter().map(|pattern| (*pattern).to_owned()).collect();
     let excluded = IgnoreRules::of_patterns(&excluded);
@@ -73,8 +73,10 @@ fn with_paths(dir: &Path, rules: &str, excluded: &[&str], source: &str) -> Resul
         let tree =
             SourceTree { copy: CopyOptions { directories, excluded: Some(&excluded), mode: None }, ..tree };
         let (mut listed, mut parents) = (Listed::default(), BTreeSet::new());
-        for found in tree.select(source)? {
-            tree.emit_with_path(&found, &mut parents, &mut listed)?;
+        for source in source.split(' ') {
+            for found in tree.select(source)? {
+                tree.emit_with_path(&found, &mut parents, &mut listed)?;
+            }
         }
         Ok(listed.0)
     })
@@ -129,6 +131,24 @@ fn paths_are_kept_from_the_pivot_on() {
         ),
         ("/test/a/b/c*/./d/**/baz", vec!["d/", "d/e/", "d/e/baz", "d/e2/", "d/e2/baz"]),
         ("/test/a/b/c2/./**", vec!["d/", "d/e/", "d/e/baz", "d/e2/", "d/e2/baz"]),
+        // A directory of two sources is emitted under each of its names, and once under each.
+        (
+            "test/a/b/c/d/foo test/a/./b/c/d/foo test/a/b/c/d/e/bay",
+            vec![
+                "test/",
+                "test/a/",
+                "test/a/b/",
+                "test/a/b/c/",
+                "test/a/b/c/d/",
+                "test/a/b/c/d/foo",
+                "b/",
+                "b/c/",
+                "b/c/d/",
+                "b/c/d/foo",
+                "test/a/b/c/d/e/",
+                "test/a/b/c/d/e/bay",
+            ],
+        ),
         ("test/out", vec!["test/", "test/out->../secret"]),
         ("test/nosuch*", vec![]),
         ("test/a/b/c/./d/foo/**", vec![]),

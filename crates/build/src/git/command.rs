@@ -25,11 +25,22 @@ const PASSED: [&str; 11] = [
     "SSL_CERT_DIR",
 ];
 /// A server that sends less than this many bytes a second for so many seconds has gone.
-const SLOWEST: [(&str, &str); 2] = [("GIT_HTTP_LOW_SPEED_LIMIT", "1"), ("GIT_HTTP_LOW_SPEED_TIME", "60")];
-/// `ssh` asks nobody anything, and hands on nothing that is the user's, whatever the user's own settings are.
-const SSH: &str = "ssh -o BatchMode=yes -o ForwardAgent=no -o ClearAllForwardings=yes -o PermitLocalCommand=no -o ConnectTimeout=30";
+const SLOWEST: [(&str, &str); 2] = [("GIT_HTTP_LOW_SPEED_LIMIT", "1000"), ("GIT_HTTP_LOW_SPEED_TIME", "30")];
+/// `ssh` asks nobody anything, and hands on nothing that is the user's, whatever the user's own settings are. No other connection is used or left.
+const SSH: &str = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ForwardAgent=no -o ForwardX11=no -o ClearAllForwardings=yes \
+                   -o GSSAPIDelegateCredentials=no -o PermitLocalCommand=no -o ControlMaster=no -o ControlPath=none \
+                   -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
+/// How long a server may take to list its names, in seconds, before git and what it has started get SIGTERM; SIGKILL follows.
+const LISTING: [&str; 4] = ["-k", "5", "60", "git"];
+/// What `timeout` returns if the time is over, and if there is no git.
+const TOO_LATE: i32 = 124;
+const NO_GIT: i32 = 127;
 /// Settings against those of the host: nothing is run but git, no password is looked up, nothing of other repositories is fetched.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 11] = [
+    "safe.bareRepository=explicit",
+    "http.cookieFile=",
+    "http.saveCookies=false",
+    "http.sslVerify=true",
     "credential.helper=",
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -45,7 +56,11 @@ const MOST_ERRORS: u64 = 64 << 10;
 impl Git {
     /// Which of these names the server has, with their commits.
     pub(super) fn list(&self, repository: &GitSource, names: &[String]) -> Result<BTreeMap<String, String>> {
-        let mut command = self.for_server(repository)?;
+        let mut timeout = Command::new("timeout");
+        timeout.args(LISTING);
+        // No repository that lies in the current directory or above it has a say: its settings could name programs and files.
+        timeout.current_dir("/");
+        let mut command = self.for_server(with_settings(timeout, "/dev/null"), repository)?;
         command.args(["ls-remote", "-q", "--", &repository.address]).args(names);
         let listed = run(command, repository)?;
         let line =
@@ -55,29 +70,29 @@ impl Git {
 
     /// Fetches a commit, and writes its files.
     pub(super) fn fetch(&self, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
-        let in_place = |mut command: Command| {
-            command.arg("-C").arg(place);
-            command
+        let in_place = || {
+            let mut command = Command::new("git");
+            command.current_dir(place);
+            with_settings(command, ".git")
         };
-        let mut init = in_place(alone());
+        let mut init = in_place();
         init.args(["init", "-q", "--template=", "--object-format"]);
         init.args([if commit.len() == 40 { "sha1" } else { "sha256" }, "."]);
         run(init, repository)?;
-        let mut fetch = in_place(self.for_server(repository)?);
+        let mut fetch = self.for_server(in_place(), repository)?;
         fetch.args(["fetch", "-q", "--depth=1", "--no-tags", "--no-write-fetch-head", "--"]);
         fetch.args([&*repository.address, commit]);
         run(fetch, repository)?;
-        let mut origin = in_place(alone());
+        let mut origin = in_place();
         origin.args(["config", "remote.origin.url", &repository.shown()]);
         run(origin, repository)?;
-        let mut checkout = in_place(alone());
+        let mut checkout = in_place();
         checkout.args(["-c", "advice.detachedHead=false", "checkout", "-q", "--detach", commit]);
         run(checkout, repository).map(drop)
     }
 
     /// A call that reaches the server, by the address's own transport only.
-    fn for_server(&self, repository: &GitSource) -> Result<Command> {
-        let mut command = bare();
+    fn for_server(&self, mut command: Command, repository: &GitSource) -> Result<Command> {
         command.env("GIT_ALLOW_PROTOCOL", repository.transport().name());
         if repository.transport() == Transport::Ssh {
             let agent = self.agent.as_deref().ok_or_else(|| {
@@ -91,15 +106,8 @@ impl Git {
     }
 }
 
-/// A call that reaches no server. The host's settings may name programs that files are passed through, so they do not count.
-fn alone() -> Command {
-    let mut command = bare();
-    command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_ALLOW_PROTOCOL", "");
-    command
-}
-
-fn bare() -> Command {
-    let mut command = Command::new("git");
+/// Prepares a call of git that reaches no server, in this repository. Settings of the host and the user do not count: they may name programs.
+fn with_settings(mut command: Command, repository: &str) -> Command {
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in PASSED {
         // Not those of whoever calls inside an environment: what is run here is the host's.
@@ -108,7 +116,10 @@ fn bare() -> Command {
         }
     }
     // Passwords are kept in the user's home, too.
-    command.env("HOME", "/nonexistent").env("GIT_CONFIG_GLOBAL", "/dev/null").env("LC_ALL", "C");
+    command.env("HOME", "/nonexistent").env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_NOSYSTEM", "1");
+    command.env("GIT_DIR", repository).env("GIT_CEILING_DIRECTORIES", "/").env("LC_ALL", "C");
+    // A proxy's program of any settings would count for more than one on the command line, but not for more than this.
+    command.env("GIT_PROXY_COMMAND", "").env("GIT_ALLOW_PROTOCOL", "");
     // Nobody is asked for a password.
     command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ASKPASS", "").envs(SLOWEST);
     for setting in SETTINGS {
@@ -120,9 +131,13 @@ fn bare() -> Command {
 /// What it says on its standard output.
 fn run(mut command: Command, repository: &GitSource) -> Result<String> {
     let about = || format!("{}: git", repository.shown());
+    let missing = |what: &str| {
+        Fault::new(format!("{}: {what} is not on this host", repository.shown()))
+            .hint("clone the repository elsewhere, and COPY it")
+    };
+    let program = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|e| match e.kind() {
-        ErrorKind::NotFound => Fault::new(format!("{}: git is not on this host", repository.shown()))
-            .hint("clone the repository elsewhere, and COPY it"),
+        ErrorKind::NotFound => missing(&program),
         _ => Fault::new(format!("{}: {e}", about())),
     })?;
     let (out, errors) = (child.stdout.take(), child.stderr.take());
@@ -134,6 +149,11 @@ fn run(mut command: Command, repository: &GitSource) -> Result<String> {
     let status = child.wait().context(about)?;
     if status.success() {
         return Ok(said);
+    }
+    match status.code() {
+        Some(NO_GIT) => return Err(missing("git")),
+        Some(TOO_LATE) => return Err(Fault::new(format!("{}: no answer in time", about()))),
+        _ => {}
     }
     let why = complained.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
     let fault = Fault::new(format!("{}: {}", about(), why.chars().take(300).collect::<String>()));

@@ -115,7 +115,8 @@ pub fn is_open(dir: &Path, inside: Option<DirectoryId>) -> rustix::io::Result<()
 }
 
 /// Commands that look for files from where they are called, or begin something there.
-const NAMING_FILES: [&str; 8] = ["run", "shell", "instance", "import", "export", "app", "cluster", "cp"];
+const NAMING_FILES: [&str; 12] =
+    ["run", "shell", "instance", "import", "export", "app", "cluster", "cp", "build", "module", "cdi", "edf"];
 
 /// Options that name a file, of commands that otherwise name none.
 const NAMING_FILE: [&str; 2] = ["--env-file", "--password-file"];
