@@ -43,8 +43,6 @@ pub struct WantedModule<'a> {
     pub file: &'a ModuleFile,
     /// Whether somebody has asked for it by its name.
     pub is_asked: bool,
-    /// Whether an image that it does not fit is refused.
-    pub must_fit: bool,
 }
 
 impl SiteModule {
@@ -130,13 +128,13 @@ impl ModuleCatalog {
                 }
                 continue;
             }
-            wanted.push(WantedModule { module, file, is_asked, must_fit: is_asked });
+            wanted.push(WantedModule { module, file, is_asked });
         }
         if let Some((Provided::Mpi, true)) = provided
             && !wanted.iter().any(|wanted| wanted.file.provides == Some(Provided::Mpi))
         {
             return Err(ModuleError::new(
-                "--mpi host: no module of this site provides an MPI",
+                "--mpi host: no module of this site provides an MPI for this host",
                 "administrator: describe it by a file in module_dirs (docs/modules.md)",
             ));
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use skiff_cdi::{GlibcVersion, HostMount};
+use skiff_cdi::HostMount;
 
 use crate::ModuleError;
 use crate::catalog::{SiteModule, WantedModule};
@@ -18,8 +18,6 @@ pub struct Replaced {
     pub name: String,
     /// The host's file, whose name says which interfaces it has.
     pub host: String,
-    /// Whether an image that it does not fit is refused, or goes without the module's libraries.
-    pub must_fit: bool,
 }
 
 /// What modules bring.
@@ -37,8 +35,8 @@ pub struct ModuleNeeds {
     pub libraries: Vec<(String, HostLibrary)>,
     /// What replaces something of the image's.
     pub replaced: Vec<Replaced>,
-    /// Why modules were left out that nobody has asked for by name.
-    pub left_out: Vec<ModuleError>,
+    /// Modules that were left out since nobody has asked for them by name, and why.
+    pub left_out: Vec<(String, ModuleError)>,
 }
 
 impl ModuleNeeds {
@@ -49,7 +47,7 @@ impl ModuleNeeds {
     pub fn of(wanted: &[WantedModule<'_>], linker: &dyn Fn() -> HostLinker) -> Result<Self, ModuleError> {
         let mut needs = Self::default();
         let mut known = None;
-        for WantedModule { module, file, is_asked, must_fit } in wanted {
+        for WantedModule { module, file, is_asked } in wanted {
             let name = &module.name;
             let named: Vec<String> = file.replaces.iter().chain(&file.libraries).cloned().collect();
             let mut one = Self { modules: vec![name.clone()], ..Self::default() };
@@ -58,13 +56,13 @@ impl ModuleNeeds {
                     return Ok(());
                 }
                 let linker = known.get_or_insert_with(linker);
-                one.add_libraries(linker.with_needed(&named, name)?, (name, file, *must_fit));
+                one.add_libraries(linker.with_needed(&named, name)?, name, file);
                 Ok(())
             });
             match added {
                 Ok(()) => needs.append(one),
                 // Whoever has not asked for it can start without.
-                Err(e) if !is_asked && !must_fit => needs.left_out.push(e),
+                Err(e) if !is_asked => needs.left_out.push((name.clone(), e)),
                 Err(e) => return Err(e),
             }
         }
@@ -88,11 +86,7 @@ impl ModuleNeeds {
         Ok(())
     }
 
-    fn add_libraries(
-        &mut self,
-        found: Vec<HostLibrary>,
-        (module, file, must_fit): (&str, &ModuleFile, bool),
-    ) {
+    fn add_libraries(&mut self, found: Vec<HostLibrary>, module: &str, file: &ModuleFile) {
         let is_replacing = |library: &HostLibrary| {
             file.replaces.iter().any(|named| *named == library.name || leads_to(named, &library.path))
         };
@@ -103,7 +97,6 @@ impl ModuleNeeds {
                 module: module.into(),
                 name: library.name.clone(),
                 host: library.path.display().to_string(),
-                must_fit,
             })
             .collect();
         self.libraries = found.into_iter().map(|library| (module.to_owned(), library)).collect();
@@ -130,13 +123,6 @@ impl ModuleNeeds {
     pub fn mounts_of(&self, module: &str) -> Vec<String> {
         let own = self.mounts.iter().filter(|(name, _)| name == module);
         own.map(|(_, mount)| mount.inside.clone()).collect()
-    }
-
-    /// The newest glibc that one of the libraries needs, and which that is.
-    #[must_use]
-    pub fn glibc(&self) -> Option<(GlibcVersion, &HostLibrary)> {
-        let versions = self.libraries.iter().filter_map(|(_, library)| Some((library.facts.needs?, library)));
-        versions.max_by_key(|(version, _)| *version)
     }
 }
 

@@ -9,7 +9,7 @@ use skiff_spec::device::{DeviceLibrary, DeviceSupport, ModuleSupport, NeededGlib
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::inside;
 
-use crate::device_words::{HostRequest, request};
+use crate::device_words::{HostRequest, MODULE, request};
 
 /// What modules bring, and the words that asked for them.
 #[derive(Default)]
@@ -65,7 +65,8 @@ impl FoundModules {
         let of_mpi: Vec<String> = of_mpi.map(|wanted| wanted.module.name.clone()).collect();
         let needs = ModuleNeeds::of(&wanted, &HostLinker::of_host).map_err(ours)?;
         if needs_mpi && !needs.modules.iter().any(|name| of_mpi.contains(name)) {
-            let why = needs.left_out.into_iter().next();
+            let mut left_out = needs.left_out.into_iter();
+            let why = left_out.find_map(|(name, why)| of_mpi.contains(&name).then_some(why));
             return Err(why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours));
         }
         Ok(Self { asked, needs, needs_mpi, of_mpi })
@@ -117,10 +118,7 @@ impl FoundModules {
             replaces.map(|one| ReplacedLibrary { name: one.name.clone(), host: one.host.clone() }).collect();
         ModuleSupport {
             name: name.into(),
-            must_fit: self
-                .asked
-                .iter()
-                .any(|word| word.strip_prefix(crate::device_words::MODULE) == Some(name)),
+            must_fit: self.asked.iter().any(|word| word.strip_prefix(MODULE) == Some(name)),
             is_mpi: self.of_mpi.iter().any(|known| known == name),
             replaces,
             glibc,

@@ -127,7 +127,7 @@ fn checked(module: &SiteModule, catalog: &ModuleCatalog, linker: &HostLinker) ->
         Err(wrong) => problems.clone_from(wrong),
         Ok(file) => {
             let missing = file.requires.iter().find(|path| !Path::new(path).exists());
-            let wanted = WantedModule { module, file, is_asked: true, must_fit: true };
+            let wanted = WantedModule { module, file, is_asked: true };
             match (missing, ModuleNeeds::of(&[wanted], &|| linker.clone())) {
                 (Some(missing), _) => notes.push(format!("not used on this host, which has no {missing}")),
                 (None, Err(e)) => problems.push(e.message),
