@@ -43,7 +43,7 @@ fn of_tree(tree: SourceTree<'_>, found: &Found) -> Result<Option<File>> {
 /// The plain archive that a file is, if it is one.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn plain(file: File, shown: String) -> Result<Option<File>> {
     if !file.metadata().context(|| shown.clone())?.is_file() {
         return Ok(None);

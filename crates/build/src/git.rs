@@ -1,6 +1,6 @@
 //! Git repositories that ADD names. The user's own `git` fetches them, as the user, into a directory of its own.
 //!
-//! Whose Dockerfile it is may be a stranger: so none of the user's settings, hooks and passwords are at work, no transport but the one that the
+//! The Dockerfile may be a stranger's: so none of the user's settings, hooks and passwords are at work, no transport but the one that the
 //! address names, and `ssh` only with an agent that the user has given (`--ssh`).
 
 mod command;
@@ -53,7 +53,7 @@ impl GitSource {
     /// Reads `ADDRESS[#REFERENCE[:DIRECTORY]]`; nothing if that is another source.
     ///
     /// # Errors
-    /// It is a repository's, but cannot be used.
+    /// The text is a repository's address, but one that cannot be used.
     #[must_use]
     pub fn parse(text: &str) -> Option<Result<Self>> {
         let (address, fragment) = text.split_once('#').unwrap_or((text, ""));

@@ -31,7 +31,7 @@ pub fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
 /// A small text.
 ///
 /// # Errors
-/// It is long, or no text.
+/// The file is too long, or is no text in UTF-8.
 pub fn read_all(from: impl Read, shown: &str) -> Result<String> {
     let mut bytes = vec![];
     from.take(LONGEST as u64 + 1).read_to_end(&mut bytes).context(|| shown.to_owned())?;

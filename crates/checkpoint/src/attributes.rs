@@ -29,7 +29,7 @@ pub struct ThreadAttributes {
     /// Nanoseconds by which a timer may be late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<u64>,
-    /// Which memory goes into a core, of a process (`core(5)`).
+    /// The filter of what memory a core has, of a process (`core(5)`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_filter: Option<u32>,
 }

@@ -46,7 +46,7 @@ pub struct SourceTree<'a> {
 pub struct CopyOptions<'a> {
     /// Permission bits that each file gets.
     pub mode: Option<&'a ModeChange>,
-    /// Which files are left out, by their paths below the source.
+    /// Rules for files that are left out, by their paths below the source.
     pub excluded: Option<&'a IgnoreRules>,
     /// What becomes of directories.
     pub directories: DirectoryCopy,

@@ -54,7 +54,7 @@ pub enum MountKind {
         is_required: bool,
         /// Permission bits of the socket.
         mode: u16,
-        /// Whose that is.
+        /// User and group of its owner.
         owner: (u32, u32),
     },
     /// A program with this text.

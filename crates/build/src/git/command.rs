@@ -54,7 +54,7 @@ const MOST: u64 = 16 << 20;
 const MOST_ERRORS: u64 = 64 << 10;
 
 impl Git {
-    /// Which of these names the server has, with their commits.
+    /// Looks up which of these names the server has, with their commits.
     pub(super) fn list(&self, repository: &GitSource, names: &[String]) -> Result<BTreeMap<String, String>> {
         let mut timeout = Command::new("timeout");
         timeout.args(LISTING);

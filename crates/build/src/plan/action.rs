@@ -104,7 +104,7 @@ pub enum PlannedMountKind {
         is_required: bool,
         /// Permission bits of the socket.
         mode: u16,
-        /// Whose that is.
+        /// User and group of its owner.
         owner: (u32, u32),
     },
     /// A program with this text.
@@ -192,7 +192,7 @@ pub enum PlannedSource {
     Repository {
         /// Where it is, and what of it is wanted.
         repository: GitSource,
-        /// Which commit that is.
+        /// The commit, in full.
         commit: String,
         /// Whether `.git` comes with it.
         keeps_git: bool,

@@ -53,7 +53,7 @@ pub trait PlanLookup {
     /// The digest of a file of another server.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// The file cannot be had.
     fn remote(&mut self, address: &str) -> Result<String>;
 
     /// The commit that a repository's reference means.
