@@ -91,7 +91,9 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
 /// Host name of this node.
 fn own_host_name() -> Result<HostName> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    name.parse().map_err(|e| Error::new(format!("{e}")))
+    name.parse().map_err(|e| {
+        Error::new(format!("host name of this node: {e}")).hint("ask for no --container-unshare=uts")
+    })
 }
 
 /// The squashfs files that are mounted as data, which this node gets as it gets images.

@@ -20,8 +20,9 @@ pub fn is_needed(configured: TaskFilter, spec: &JobSpec, home: &Path) -> bool {
 fn is_kept_from_home(spec: &JobSpec, user_home: &Path) -> bool {
     match spec {
         JobSpec::Snapshot(_) => false,
-        JobSpec::Container(JobContainer { home, root, mounts, .. }) => {
-            !home || *root || mounts.iter().any(|mount| is_about(mount, user_home))
+        JobSpec::Container(JobContainer { home, root, mounts, data, .. }) => {
+            let mut mounted = mounts.iter().chain(data.iter().map(|data| &data.target));
+            !home || *root || mounted.any(|mount| is_about(mount, user_home))
         }
     }
 }
