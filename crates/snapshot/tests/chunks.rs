@@ -168,14 +168,22 @@ fn a_damaged_layer_is_not_replaced() {
         panic!("not one small pack")
     };
     let good = std::fs::read(pack).unwrap();
+    let index = std::fs::read(world.path("state/snapshot.index")).unwrap();
     std::fs::write(world.upper().join("more"), "").unwrap();
     pause();
     for at in (0..good.len()).step_by(good.len() / 40) {
         let mut altered = good.clone();
         altered[at] ^= 1;
         std::fs::write(pack, &altered).unwrap();
-        let error = world.try_push().unwrap_err();
-        assert!(error.to_string().contains("damaged or hostile"), "{at}: {error}");
+        match world.try_push() {
+            Err(error) => assert!(error.to_string().contains("damaged or hostile"), "{at}: {error}"),
+            // A few bits of a zstd frame mean nothing: the chunks are right all the same.
+            Ok(pushed) => {
+                assert!(at > 0);
+                assert_same(&world.seen_in(&pushed.id), &world.seen());
+                std::fs::write(world.path("state/snapshot.index"), &index).unwrap();
+            }
+        }
     }
     std::fs::write(pack, good).unwrap();
     let pushed = world.push_as(How::Incremental);
