@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{
-    AtFlags, Dir, FlockOperation, Gid, Mode, OFlags, Stat, Uid, chownat, flock, fstat, mkdirat, openat,
-    openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, FlockOperation, Gid, Mode, OFlags, Stat, Uid, chownat, flock, fstat, linkat, mkdirat,
+    openat, openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -250,15 +250,32 @@ impl TrustedDir {
         // Processes of several PID namespaces may have one number.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         let new = format!(".new.{}.{count}.{:x}{:08x}.{host}", std::process::id(), now.tv_sec, now.tv_nsec);
-        let file = self.file(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
-        let written = std::io::Write::write_all(&mut std::fs::File::from(file), bytes)
-            .map_err(Error::system("write", self.path_of(name)))
-            .and_then(|()| self.rename(&new, self, name));
+        let written = self.make_file((&new, name), bytes, mode).and_then(|()| self.rename(&new, self, name));
         if written.is_err() {
             // The first error is the one to tell.
             let (Ok(()) | Err(_)) = self.remove_file(&new);
         }
         written
+    }
+
+    /// Makes the file `new`, which will be `name`. Where that can be it has no name at all until it is whole: of one that is killed nothing is left.
+    fn make_file(&self, (new, name): (&str, &OsStr), bytes: &[u8], mode: u32) -> Result<()> {
+        let fill = |file: &OwnedFd| {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                let written = rustix::io::retry_on_intr(|| rustix::io::write(file, rest));
+                rest = &rest[written.on("write", || self.path_of(name))?..];
+            }
+            Ok(())
+        };
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        if let Ok(file) = openat2(&self.fd, ".", flags, Mode::from_raw_mode(mode), BENEATH) {
+            fill(&file)?;
+            if linkat(CWD, proc_path(&file), &self.fd, new, AtFlags::SYMLINK_FOLLOW).is_ok() {
+                return Ok(());
+            }
+        }
+        fill(&self.file(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?)
     }
 
     /// Gives an entry another name, or another place.
