@@ -1,23 +1,21 @@
 //! An environment's changes as one file, for another site.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, rename, unlink};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::package_database;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{BundleInfo, bundle};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
-use skiff_sys::IgnoreError;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
+use skiff_user::new_file::NewFile;
 
 use crate::base_fingerprint;
 use crate::contents::{open_dir, ours, own_view, view_of_base};
@@ -46,17 +44,9 @@ pub(crate) fn about_host(
 /// Writes an environment's changes to a file that is not there yet.
 pub fn export(context: &UserContext, name: &EnvName, file: &Path, json: bool) -> Result<()> {
     let env = Environment::existing(context, name.clone())?;
-    refuse_taken(file)?;
-    let temp = beside(file);
-    let exported = create(&temp).and_then(|open| write(context, &env, &open, &temp));
-    let exported = exported.and_then(|exported| {
-        publish(&temp, file).context(|| file.display().to_string())?;
-        Ok(exported)
-    });
-    if exported.is_err() {
-        unlink(&temp).ignore_error("the first error is the one to tell");
-    }
-    let exported = exported?;
+    let new = NewFile::create(file)?;
+    let exported = write(context, &env, &new)?;
+    new.publish()?;
     if json {
         return output::json(&exported);
     }
@@ -68,36 +58,7 @@ pub fn export(context: &UserContext, name: &EnvName, file: &Path, json: bool) ->
     Ok(())
 }
 
-fn refuse_taken(file: &Path) -> Result<()> {
-    match file.symlink_metadata() {
-        Ok(_) => Err(Error::new(format!("{}: file exists", file.display()))
-            .hint("remove it first, or name another file")),
-        Err(_) => Ok(()),
-    }
-}
-
-/// Gives the file its name, unless another file has got that meanwhile. (On NFS no rename refuses to replace one.)
-fn publish(temp: &Path, file: &Path) -> rustix::io::Result<()> {
-    match linkat(CWD, temp, CWD, file, AtFlags::empty()) {
-        Ok(()) => unlink(temp),
-        Err(Errno::EXIST) => Err(Errno::EXIST),
-        // A file system without links: that nothing was there has to do.
-        Err(_) => rename(temp, file),
-    }
-}
-
-/// The name that the file has until it is whole.
-fn beside(file: &Path) -> PathBuf {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    file.with_file_name(format!(".{name}.{}", std::process::id()))
-}
-
-fn create(file: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(CWD, file, flags, Mode::from_raw_mode(0o666)).context(|| file.display().to_string())
-}
-
-fn write(context: &UserContext, env: &Environment, file: &OwnedFd, path: &Path) -> Result<Exported> {
+fn write(context: &UserContext, env: &Environment, file: &NewFile) -> Result<Exported> {
     let ground = env.ground()?;
     let (base, texts) = match ground.image() {
         Some(entry) => {
@@ -109,7 +70,7 @@ fn write(context: &UserContext, env: &Environment, file: &OwnedFd, path: &Path) 
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = BundleInfo { environment: env.name.to_string(), base, created, texts };
     let own = own_view(context, ground.base())?;
-    let (upper, name) = (env.dir.join("upper"), path.display().to_string());
+    let (upper, name) = (env.dir.join("upper"), file.temp().display().to_string());
     as_root_of_ids(context.helper.as_deref(), ground.base(), |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let done = bundle(upper.as_fd(), base.as_fd(), (file.as_fd(), &name), &info).map_err(ours)?;

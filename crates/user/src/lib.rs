@@ -4,5 +4,6 @@ pub mod checkpoints;
 pub mod context;
 pub mod dirs;
 pub mod named;
+pub mod new_file;
 pub mod own_place;
 pub mod scratch;

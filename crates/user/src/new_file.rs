@@ -1,0 +1,93 @@
+//! A file where the user wants it, which is there whole or not at all.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, rename, unlink};
+use rustix::io::Errno;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+
+/// A file that has another name until it is whole. When this is dropped before, it goes.
+pub struct NewFile {
+    fd: OwnedFd,
+    path: PathBuf,
+    /// Its name until then, beside the other.
+    temp: PathBuf,
+}
+
+impl NewFile {
+    /// Creates it; nothing may have its name.
+    ///
+    /// # Errors
+    /// Something has, or the directory cannot be written.
+    pub fn create(path: &Path) -> Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(Fault::new(format!("{}: file exists", path.display()))
+                .hint("remove it first, or name another file"));
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let temp = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd =
+            openat(CWD, &temp, flags, Mode::from_raw_mode(0o666)).context(|| temp.display().to_string())?;
+        Ok(Self { fd, path: path.into(), temp })
+    }
+
+    /// Its name until it is whole, for messages.
+    #[must_use]
+    pub fn temp(&self) -> &Path {
+        &self.temp
+    }
+
+    /// Gives it its name, unless another file has got that meanwhile.
+    ///
+    /// # Errors
+    /// One has, or the directory cannot be written.
+    pub fn publish(self) -> Result<()> {
+        let done = match linkat(CWD, &self.temp, CWD, &self.path, AtFlags::empty()) {
+            // The other name goes as this is dropped.
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) => Err(Errno::EXIST),
+            // A file system without links, and on NFS no rename refuses to replace one: that nothing was there has to do.
+            Err(_) => rename(&self.temp, &self.path),
+        };
+        done.context(|| self.path.display().to_string())
+    }
+}
+
+impl AsFd for NewFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        unlink(&self.temp).ignore_error("it may have its name already");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_there_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let names = || std::fs::read_dir(dir.path()).unwrap().count();
+        drop(NewFile::create(&path).unwrap());
+        assert_eq!(names(), 0);
+        let (new, late) = (NewFile::create(&path).unwrap(), dir.path().join("late"));
+        rustix::io::write(&new, b"whole").unwrap();
+        assert!(!path.exists());
+        new.publish().unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), names()), (b"whole".to_vec(), 1));
+        assert!(NewFile::create(&path).is_err());
+        let new = NewFile::create(&late).unwrap();
+        std::fs::write(&late, "another's").unwrap();
+        assert!(new.publish().is_err());
+        assert_eq!((std::fs::read(&late).unwrap(), names()), (b"another's".to_vec(), 2));
+    }
+}
