@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
 use skiff_cli::{JobCommand, OnSignalArgs, OutputArgs, RestoreArgs, SaveArgs};
-use skiff_instance::{foreground, look, start};
+use skiff_instance::foreground::{self, Attended};
+use skiff_instance::{look, start};
 use skiff_output as output;
 use skiff_plan::stop;
 use skiff_runtime::record::InstanceDir;
@@ -49,8 +50,7 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
     let instance = &words.start.instance;
     let slot =
         CheckpointName::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
-    let there = all(&context)?.contains(&slot) && !place::is_empty(&dir_of(&context, &slot)?);
-    let skipped = match there {
+    let skipped = match is_saved(&context, &slot)? {
         true => go_on(&context, words, slot.clone())?,
         false => match start::start(&words.start)? {
             0 if !words.start.show.dry_run => Some(0),
@@ -72,20 +72,33 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
     })?;
     look::remove(&context, instance, false)?;
     match ended {
-        Some(ended) => {
+        // Whoever ends the job without a word may let it begin again: Slurm does, for a job that makes room or whose node is drained.
+        Attended::Stopped(ended) => {
+            if is_saved(&context, &slot)? {
+                output::note(&format!("checkpoint {slot} stays: a job with the same line goes on from it"));
+            }
+            Ok(output::exit_as(ended))
+        }
+        Attended::Ended(ended) => {
             // Its next job would else go on from before its end.
             place::remove_all(&context, &slot.name)?;
             Ok(output::exit_as(ended))
         }
-        None if words.no_requeue => Ok(0),
-        None => requeue(&job, &slot),
+        Attended::Left if words.no_requeue => Ok(0),
+        Attended::Left => requeue(&job, &slot),
     }
+}
+
+/// Whether something has been saved under a name.
+fn is_saved(context: &UserContext, slot: &CheckpointName) -> Result<bool> {
+    Ok(all(context)?.contains(slot) && !place::is_empty(&dir_of(context, slot)?))
 }
 
 /// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.
 fn go_on(context: &UserContext, words: &OnSignalArgs, checkpoint: CheckpointName) -> Result<Option<u64>> {
     let (dry_run, output) = (words.start.show.dry_run, OutputArgs { json: words.start.show.json });
-    let restored = restore::carry_out(context, &RestoreArgs { dry_run, output, checkpoint, instance: None })?;
+    let restore = RestoreArgs { files: words.files, dry_run, output, checkpoint, instance: None };
+    let restored = restore::carry_out(context, &restore)?;
     let Some(restored) = restored else { return Ok(None) };
     output::note(&format!("instance {} goes on from its checkpoint", words.start.instance));
     // Where Slurm appends to the job's file, it has that already.

@@ -8,11 +8,14 @@
 
 pub mod attributes;
 pub mod criu;
+pub mod every;
+pub mod files;
 pub mod job;
 pub mod look;
 pub mod member;
 pub mod obstacles;
 pub mod place;
+pub mod portable;
 pub mod probe;
 pub mod record;
 pub mod restore;
@@ -42,9 +45,15 @@ pub fn run(command: CheckpointCommand) -> Result<i32> {
         CheckpointCommand::Instance(save) => {
             return save::save(&context, &SaveArgs { leave_running: true, ..save });
         }
+        CheckpointCommand::Every(words) => return every::every(&context, &words),
         CheckpointCommand::Restore(restore) => restore::restore(&context, &restore),
         CheckpointCommand::List(output) => look::list(&context, output.json),
         CheckpointCommand::Show { checkpoint, output } => look::show(&context, &checkpoint, output.json),
+        CheckpointCommand::Export { checkpoint, file } => portable::export(&context, &checkpoint, &file),
+        CheckpointCommand::Import { file, name } => {
+            let name = portable::import(&context, &file, name.as_ref())?;
+            output::line(name.as_str())
+        }
         CheckpointCommand::Delete { checkpoints, dry_run } => {
             checkpoints.iter().try_for_each(|slot| look::delete(&context, slot, dry_run))
         }

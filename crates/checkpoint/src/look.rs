@@ -8,6 +8,7 @@ use skiff_spec::fault::Result;
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::UserContext;
 
+use crate::files::AppendedFile;
 use crate::obstacles::{Obstacle, SavedProcess};
 use crate::place;
 use crate::record::Checkpoint;
@@ -113,6 +114,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         left_running,
         trees,
         written: _,
+        appended,
         clocks: _,
         made_with,
         files,
@@ -137,6 +139,9 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         let path = format!("{}/{}", crate::record::TREES, tree.file);
         let size = files.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
         output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
+    }
+    for AppendedFile { path, size } in appended {
+        output::line(&format!("appended     {path}, of {size} bytes then"))?;
     }
     Ok(())
 }

@@ -21,6 +21,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::small_file;
 
+use crate::files::AppendedFile;
 use crate::obstacles::SavedProcess;
 use crate::versions::Versions;
 
@@ -38,7 +39,7 @@ const FIRST_FREE: i32 = 300;
 /// The kernel has numbers up to this one at least.
 const LAST_FREE: i32 = 32_767;
 /// No record of a sane checkpoint is longer.
-const LONGEST: u64 = 64 << 20;
+pub const LONGEST: u64 = 64 << 20;
 /// Why a record that was changed or cut is refused.
 const DAMAGED: &str = "its record is damaged";
 
@@ -59,6 +60,9 @@ pub struct Checkpoint {
     /// Bytes that its command had written to its output.
     #[serde(default)]
     pub written: u64,
+    /// Files elsewhere that are only appended to, with the length that they had.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub appended: Vec<AppendedFile>,
     /// What its clocks said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,
@@ -360,6 +364,7 @@ mod tests {
             net: Net::Host,
             checkpoint: true,
             saved_as: None,
+            checkpoint_every: None,
             started: 1,
             definition_variables: vec![],
             plan,
@@ -387,7 +392,19 @@ mod tests {
         let (trees, files, processes) = (vec![tree], vec![], vec![process]);
         let (created, left_running, written) = (7, false, 9);
         let clocks = Some(Clocks { monotonic: 1 << 50, boot: 1 << 51 });
-        Checkpoint { created, instance, processes, left_running, trees, written, clocks, made_with, files }
+        let appended = vec![AppendedFile { path: "/log".into(), size: 3 }];
+        Checkpoint {
+            created,
+            instance,
+            processes,
+            left_running,
+            trees,
+            written,
+            appended,
+            clocks,
+            made_with,
+            files,
+        }
     }
 
     fn make() -> (tempfile::TempDir, Checkpoint) {

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
-use skiff_cli::RestoreArgs;
+use skiff_cli::{GrownFiles, RestoreArgs};
 use skiff_criu::rpc::{Options, RequestType};
 use skiff_env::deploy::own_layers;
+use skiff_instance::saves;
 use skiff_output as output;
 use skiff_plan::stop::stop_signal;
 use skiff_plan::{self as plan, Relocation, base, get, show};
@@ -32,6 +33,7 @@ use skiff_user::context::UserContext;
 
 use crate::attributes;
 use crate::criu::{self, CriuProcess, Installation};
+use crate::files;
 use crate::member::SavedInterface;
 use crate::place;
 use crate::probe;
@@ -82,8 +84,16 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
     network::join(context, checkpoint.instance.plan.network_to_join())?;
     checkpoint.verify(&dir)?;
     let member = SavedInterface::read(&dir)?;
-    let revived =
-        CriuRestorer { folder, checkpoint: &checkpoint, member, dir: &dir, used_up: false, gate: None };
+    let files = Some(restore.files);
+    let revived = CriuRestorer {
+        folder,
+        checkpoint: &checkpoint,
+        member,
+        dir: &dir,
+        files,
+        used_up: false,
+        gate: None,
+    };
     make_again(context, &record, &revived).map_err(about)?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
@@ -111,7 +121,8 @@ pub fn make_again(context: &UserContext, record: &InstanceDir, revived: &CriuRes
     made.or_else(|why| {
         record.remove(context, lock)?;
         Err(why.into_error())
-    })
+    })?;
+    saves::begin(context, record, &started)
 }
 
 fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()> {
@@ -200,6 +211,8 @@ pub struct CriuRestorer<'a> {
     pub member: Option<SavedInterface>,
     /// Where its files are.
     pub dir: &'a Path,
+    /// What becomes of files outside the instance that have grown since; nothing where nobody could have written them.
+    pub files: Option<GrownFiles>,
     /// What has been read of those may go.
     pub used_up: bool,
     /// Who has a say in whether they run.
@@ -238,6 +251,8 @@ impl Restorer for CriuRestorer<'_> {
         trees::put_back_memory(inside, checkpoint, self.dir)?;
         let images = self.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
+        self.files
+            .map_or(Ok(()), |way| files::make_fit(inside, images.as_fd(), &checkpoint.appended, way))?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;

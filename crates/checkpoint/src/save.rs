@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::mem::take;
-use std::os::fd::AsFd;
-use std::time::Instant;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::CWD;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
 use skiff_cli::SaveArgs;
@@ -28,6 +29,7 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
+use crate::files::{self, AppendedFile};
 use crate::member::SavedInterface;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;
@@ -36,18 +38,23 @@ use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
 use crate::trees;
 use crate::versions::Versions;
 
+/// How long another save may take.
+const LONGEST_SAVE: Duration = Duration::from_secs(3600);
+
 /// What is said of one.
 #[derive(Serialize)]
 pub struct Saved {
-    checkpoint: String,
+    /// Name of the checkpoint.
+    pub checkpoint: String,
     instance: String,
     processes: usize,
-    bytes: u64,
+    /// Bytes of all its files.
+    pub bytes: u64,
     left_running: bool,
     /// How long the processes stood still.
-    frozen_ms: u128,
+    pub frozen_ms: u128,
     /// How long it took in all.
-    total_ms: u128,
+    pub total_ms: u128,
     path: String,
 }
 
@@ -80,6 +87,7 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
         return show(&slot, &found, save.output.json).map(|()| SaveOutcome::Shown(found.exit_code()));
     }
     refuse(&record, &found.obstacles)?;
+    let _lock = alone(&record)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
@@ -94,13 +102,33 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
 pub fn running(context: &UserContext, instance: &EnvName) -> Result<(InstanceDir, Started, Live)> {
     let record = InstanceDir::existing(context, instance)?;
     let started = record.started()?;
-    if !started.checkpoint {
-        let name = &record.name;
-        return Err(Error::new(format!("instance {name}: it was not started so that it can be saved"))
-            .hint("skiff instance start --checkpoint ..."));
-    }
+    refuse_unprepared(&record.name, &started)?;
     let live = Live::connect(&record.dir, ControlRequest::Session)?.ok_or_else(|| not_running(&record))?;
     Ok((record, started, live))
+}
+
+/// Refuses one that was not made to be saved.
+pub fn refuse_unprepared(name: &EnvName, started: &Started) -> Result<()> {
+    match started.checkpoint {
+        true => Ok(()),
+        false => Err(Error::new(format!("instance {name}: it was not started so that it can be saved"))
+            .hint("skiff instance start --checkpoint ...")),
+    }
+}
+
+/// Waits until nobody else saves or moves it, and keeps others from it: only one can trace its processes.
+pub fn alone(record: &InstanceDir) -> Result<OwnedFd> {
+    let path = record.dir.join("saving");
+    let about = || path.display().to_string();
+    let attempt = || skiff_sys::lock::try_file(CWD, &*path).context(about);
+    if let Some(lock) = attempt()? {
+        return Ok(lock);
+    }
+    output::note(&format!("instance {}: it is being saved; waiting for the end of that", record.name));
+    skiff_sys::lock::within(LONGEST_SAVE, attempt)?.ok_or_else(|| {
+        Error::new(format!("instance {}: somebody else has been saving it for an hour", record.name))
+            .hint("`ps -u $USER` shows the other `skiff checkpoint`; end that")
+    })
 }
 
 fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
@@ -154,6 +182,7 @@ struct Stood {
     processes: Vec<SavedProcess>,
     trees: Vec<SavedTree>,
     clocks: Option<Clocks>,
+    appended: Vec<AppendedFile>,
 }
 
 /// One that is being saved.
@@ -195,6 +224,7 @@ impl Saving<'_> {
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
+            stood.appended = files::appended(self.inside, images.as_fd())?;
             stood.trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
             if !leave_running {
                 // Only what is safe on the disk may end.
@@ -273,6 +303,7 @@ impl Saving<'_> {
             left_running: self.save.leave_running,
             trees: stood.trees,
             written: self.record.written()?,
+            appended: stood.appended,
             clocks: stood.clocks,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,

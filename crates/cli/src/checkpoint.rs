@@ -1,7 +1,9 @@
 //! The words of `skiff checkpoint`.
 
-use clap::{Args, Subcommand};
-use skiff_spec::checkpoint::CheckpointName;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use skiff_spec::checkpoint::{CheckpointInterval, CheckpointName};
 use skiff_spec::name::EnvName;
 
 use crate::{OutputArgs, Retention};
@@ -21,6 +23,9 @@ pub enum CheckpointCommand {
     },
     /// Save a running instance: processes, memory, files
     Save(SaveArgs),
+    /// Save a running instance again and again, until it ends
+    #[command(after_help = EVERY)]
+    Every(EveryArgs),
     /// Save an instance and let it run on, as Apptainer's command of this name
     #[command(hide = true)]
     Instance(SaveArgs),
@@ -35,6 +40,20 @@ pub enum CheckpointCommand {
         checkpoint: CheckpointName,
         #[command(flatten)]
         output: OutputArgs,
+    },
+    /// Write a checkpoint to one compressed file, for another site
+    Export {
+        /// Checkpoint name
+        checkpoint: CheckpointName,
+        /// File to write; it must not exist
+        file: PathBuf,
+    },
+    /// Create a checkpoint from an exported file
+    Import {
+        /// File that `skiff checkpoint export` wrote
+        file: PathBuf,
+        /// Checkpoint name [default: the name it was exported by]
+        name: Option<EnvName>,
     },
     /// Delete checkpoints
     #[command(visible_aliases = ["rm", "remove"])]
@@ -68,8 +87,47 @@ pub struct SaveArgs {
     pub instance: EnvName,
 }
 
+const EVERY: &str = "\
+auto saves as often as costs least computing time (Young, Daly), by how long
+saving makes the processes stand still and by checkpoint.mtbf_hours of the
+configuration. It begins after a minute.
+The command ends when the instance does. `--checkpoint-every` of `skiff run`,
+`skiff instance start` and `skiff job checkpoint-on-signal` runs it in the
+background, also after the instance is restored or migrated.";
+
+#[derive(Args)]
+pub struct EveryArgs {
+    /// Time between two checkpoints (30s, 10m, 2h, 1d), or auto
+    #[arg(value_name = "TIME|auto")]
+    pub interval: CheckpointInterval,
+    /// Checkpoint name [default: the one given at the start, else the instance's name]
+    #[arg(long)]
+    pub name: Option<EnvName>,
+    /// How many checkpoints of this name to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are NAME@1, NAME@2 ...
+    #[arg(long, value_name = "N|AGE", default_value = "1")]
+    pub keep: Retention,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Instance, started with --checkpoint
+    pub instance: EnvName,
+}
+
+/// What becomes of files outside the instance that its processes had open, and that have grown since the checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum GrownFiles {
+    /// They stay: a log that is appended to goes on behind what was written since, and with any other nothing is restored
+    #[default]
+    Keep,
+    /// Those that are only written at their end are cut to the length that they had
+    Truncate,
+}
+
 #[derive(Args)]
 pub struct RestoreArgs {
+    /// Files elsewhere that the processes only write at their end, and that have grown since: keep, or truncate to the length
+    /// that they had then
+    #[arg(long, value_name = "WAY", default_value = "keep", hide_possible_values = true)]
+    pub files: GrownFiles,
     /// Check the checkpoint, print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,

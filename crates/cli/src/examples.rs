@@ -187,14 +187,33 @@ const ALL: &[Examples] = &[
         ],
     ),
     (
+        "checkpoint every",
+        &[
+            ("As often as costs least, as long as it runs:", "skiff checkpoint every auto sim &"),
+            ("The last day's, one for each hour:", "skiff checkpoint every 1h --keep 24 sim"),
+        ],
+    ),
+    (
         "checkpoint restore",
         &[
+            (
+                "After a failure, with the logs cut to where they were:",
+                "skiff checkpoint restore --files truncate sim",
+            ),
             ("Resume it, on this host or another:", "skiff checkpoint restore sim"),
             ("Resume an older state under a new name:", "skiff checkpoint restore sim@2 sim-again"),
         ],
     ),
     ("checkpoint list", &[("For scripts:", "skiff checkpoint list --json")]),
     ("checkpoint show", &[("How large it is, and what is in it:", "skiff checkpoint show sim")]),
+    ("checkpoint export", &[("For another site:", "skiff checkpoint export sim sim.checkpoint")]),
+    (
+        "checkpoint import",
+        &[(
+            "There, and resume it:",
+            "skiff checkpoint import sim.checkpoint && skiff checkpoint restore sim",
+        )],
+    ),
     ("checkpoint delete", &[("Delete an older one:", "skiff checkpoint delete sim@1")]),
     (
         "job checkpoint-on-signal",

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
+use skiff_spec::checkpoint::CheckpointInterval;
 use skiff_spec::name::EnvName;
 
 use crate::{DryRunArgs, ListArgs, LogsArgs, RootArgs};
@@ -69,6 +70,9 @@ pub struct StartArgs {
     /// saved to
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "me")]
     pub checkpoint: Option<Option<EnvName>>,
+    /// Make it checkpointable, and save it every so often while it runs: 30s, 10m, 2h, 1d, or auto
+    #[arg(long, value_name = "TIME|auto", conflicts_with = "me")]
+    pub checkpoint_every: Option<CheckpointInterval>,
     /// Run this program instead of the image's entry point
     #[arg(long, value_name = "PROGRAM")]
     pub entrypoint: Option<OsString>,
@@ -81,4 +85,11 @@ pub struct StartArgs {
     /// Command and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
+}
+
+impl StartArgs {
+    /// Whether it is to be made so that it can be saved.
+    pub fn checkpointable(&self) -> bool {
+        self.checkpoint.is_some() || self.checkpoint_every.is_some()
+    }
 }

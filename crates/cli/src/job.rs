@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 
+use crate::checkpoint::GrownFiles;
 use crate::{Retention, StartArgs};
 
 #[derive(Subcommand)]
@@ -30,6 +31,10 @@ pub struct OnSignalArgs {
     /// Do not requeue the job
     #[arg(long)]
     pub no_requeue: bool,
+    /// Files elsewhere that the instance only writes at their end, and that have grown since its checkpoint: truncate to the
+    /// length that they had then, or keep
+    #[arg(long, value_name = "WAY", default_value = "truncate", hide_possible_values = true)]
+    pub files: GrownFiles,
     #[command(flatten)]
     pub start: StartArgs,
 }

@@ -48,7 +48,7 @@ pub use app::{AppCommand, AppRunArgs};
 use build::BUILT;
 pub use build::BuildArgs;
 pub use cdi::CdiCommand;
-pub use checkpoint::{CheckpointCommand, RestoreArgs, SaveArgs};
+pub use checkpoint::{CheckpointCommand, EveryArgs, GrownFiles, RestoreArgs, SaveArgs};
 pub use cluster::{AgentArgs, ClusterCommand, ClusterRunArgs};
 pub use container::{ContainerArgs, SubmitArgs};
 pub use copy::{CopyArgs, CopyEnd};

@@ -24,6 +24,7 @@ impl RunArgs {
             show: _,
             plan: _,
             checkpoint: _,
+            checkpoint_every: _,
             detach: _,
             name: _,
             habit,
@@ -77,13 +78,23 @@ impl ShellArgs {
 impl StartArgs {
     /// What `skiff instance start` asks for; what lies below is looked up.
     pub fn options(&self) -> RootOptions {
-        let Self { root, checkpoint, entrypoint, show: _, of: _, instance: _, command } = self;
+        let Self {
+            root,
+            checkpoint: _,
+            checkpoint_every: _,
+            entrypoint,
+            show: _,
+            of: _,
+            instance: _,
+            command,
+        } = self;
+        let dumpable = self.checkpointable();
         let asked = RootOptions::from(root.clone());
         RootOptions {
             argv: command.clone(),
             entrypoint: entrypoint.clone(),
-            inside: ProcessArgs { root: asked.inside.root || checkpoint.is_some(), ..asked.inside },
-            dumpable: checkpoint.is_some(),
+            inside: ProcessArgs { root: asked.inside.root || dumpable, ..asked.inside },
+            dumpable,
             ..asked
         }
     }

@@ -16,6 +16,13 @@ pub struct Retention {
     age: Option<u64>,
 }
 
+impl Default for Retention {
+    /// The newest alone.
+    fn default() -> Self {
+        Self { number: Some(1), age: None }
+    }
+}
+
 impl Retention {
     /// How many there may be.
     pub fn number(self) -> u32 {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
+use skiff_spec::checkpoint::CheckpointInterval;
 use skiff_spec::name::EnvName;
 
 use crate::root::{HabitArgs, RootArgs};
@@ -11,9 +12,9 @@ use crate::show::DryRunArgs;
 
 /// A plan says all of this itself.
 #[rustfmt::skip]
-const BESIDE_PLAN: [&str; 31] = [
+const BESIDE_PLAN: [&str; 32] = [
     "root", "me", "env", "env_files", "cleanenv", "workdir", "writable", "tmpfs", "shm_size", "hostname", "ulimits", "device", "gpus", "nv", "rocm", "module", "mpi", "user",
-    "pull", "mounts", "net", "contain", "containall", "no_home", "base", "entrypoint", "untrusted", "checkpoint", "detach", "name", "command",
+    "pull", "mounts", "net", "contain", "containall", "no_home", "base", "entrypoint", "untrusted", "checkpoint", "checkpoint_every", "detach", "name", "command",
 ];
 
 #[derive(Args, Debug, Default)]
@@ -38,6 +39,9 @@ pub struct RunArgs {
     /// Run as an instance of this name, which can be checkpointed and migrated
     #[arg(long, value_name = "INSTANCE", conflicts_with = "me")]
     pub checkpoint: Option<EnvName>,
+    /// Save it every so often while it runs: 30s, 10m, 2h, 1d, or auto
+    #[arg(long, value_name = "TIME|auto", requires = "checkpoint")]
+    pub checkpoint_every: Option<CheckpointInterval>,
     /// Run what `skiff run --dry-run --json` printed to this file, or to standard input (-)
     #[arg(long, value_name = "FILE", conflicts_with_all = BESIDE_PLAN)]
     pub plan: Option<PathBuf>,

@@ -74,8 +74,10 @@ pub fn run(run: &RunArgs, instance: &EnvName) -> Result<i32> {
     match start::start(&of_run(run, instance)?)? {
         0 if !run.show.dry_run => {
             let context = UserContext::load()?;
-            let ended = attend(&context, &InstanceDir::named(&context, instance)?, 0, |_| Ok(false))?;
-            Ok(ended.map_or(0, output::exit_as))
+            match attend(&context, &InstanceDir::named(&context, instance)?, 0, |_| Ok(false))? {
+                Attended::Ended(ended) | Attended::Stopped(ended) => Ok(output::exit_as(ended)),
+                Attended::Left => Ok(0),
+            }
         }
         code => Ok(code),
     }
@@ -93,6 +95,7 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
         over_host: _,
         untrusted: _,
         checkpoint,
+        checkpoint_every,
         plan: _,
         detach: _,
         name: _,
@@ -119,6 +122,7 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
     Ok(StartArgs {
         root: root.clone(),
         checkpoint: checkpoint.as_ref().map(|_| None),
+        checkpoint_every: *checkpoint_every,
         entrypoint: entrypoint.clone(),
         show: show.clone(),
         of,
@@ -127,14 +131,25 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
     })
 }
 
-/// Waits for its end; how its command ended. `skipped` bytes of its output are not shown. Other signals than those that end
+/// What has come of waiting for an instance's end.
+pub enum Attended {
+    /// Its command has ended by itself.
+    Ended(HowEnded),
+    /// Its command has ended after a signal asked us to end.
+    Stopped(HowEnded),
+    /// Nobody waits any longer.
+    Left,
+}
+
+/// Waits for its end. `skipped` bytes of its output are not shown. Other signals than those that end
 /// things are for `heard`; when that says so, nobody waits any longer.
 pub fn attend(
     context: &UserContext,
     record: &InstanceDir,
     skipped: u64,
     mut heard: impl FnMut(i32) -> Result<bool>,
-) -> Result<Option<HowEnded>> {
+) -> Result<Attended> {
+    let mut told = false;
     let signals = Signals::block(&OURS.map(Signal::as_raw)).context(|| "signals")?;
     let mut follow = Follow::begin(record, skipped)?;
     while !follow.until(Some(signals.as_fd()))? {
@@ -142,9 +157,10 @@ pub fn attend(
             if heard(signal.number)? {
                 follow.rest()?;
                 signals.end();
-                return Ok(None);
+                return Ok(Attended::Left);
             }
             if ENDING.iter().any(|ending| ending.as_raw() == signal.number) {
+                told = true;
                 // It may be ending by itself.
                 stop(context, &record.name, PATIENCE).or_else(|why| match record.state()? {
                     State::Running(_) => Err(why),
@@ -155,7 +171,7 @@ pub fn attend(
     }
     lock::wait(&record.dir)?;
     signals.end();
-    ended(record).map(Some)
+    ended(record).map(if told { Attended::Stopped } else { Attended::Ended })
 }
 
 fn ended(record: &InstanceDir) -> Result<HowEnded> {

@@ -7,6 +7,7 @@ pub mod foreground;
 mod logs;
 pub mod look;
 pub mod run;
+pub mod saves;
 pub mod start;
 
 use skiff_cli::InstanceCommand;

@@ -39,6 +39,8 @@ use skiff_user::checkpoints::refuse_missing;
 use skiff_user::context::UserContext;
 use skiff_user::scratch;
 
+use crate::saves;
+
 /// What an instance is of.
 enum Of {
     Host,
@@ -128,7 +130,10 @@ pub fn start(start: &StartArgs) -> Result<i32> {
     let started = started(start, &of, &wanted);
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;
     match launch(&context, start, &of, &record, &wanted, &lock) {
-        Ok(()) => Ok(0),
+        Ok(()) => {
+            saves::begin(&context, &record, &started)?;
+            Ok(0)
+        }
         Err(why) => {
             record.remove(&context, lock)?;
             Ok(output::failed(why))
@@ -157,7 +162,7 @@ fn launch(
         restorer: None,
         identity: wanted.identity,
         stop: stop_signal(wanted.stop.as_deref()),
-        checkpoint: start.checkpoint.is_some(),
+        checkpoint: start.checkpointable(),
         record,
     };
     supervisor::launch(context, &runtime, Lifetime::Instance(&service), &wanted.plan, &wanted.held, lock)
@@ -180,8 +185,9 @@ fn started(start: &StartArgs, of: &Of, wanted: &Wanted) -> Started {
         command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
         identity: wanted.identity,
         net: wanted.plan.net.clone(),
-        checkpoint: start.checkpoint.is_some(),
+        checkpoint: start.checkpointable(),
         saved_as: start.checkpoint.clone().flatten(),
+        checkpoint_every: start.checkpoint_every,
         started: now(),
         definition_variables: wanted.definition_variables.clone(),
         plan: wanted.plan.clone(),

@@ -200,7 +200,7 @@ fn restore(
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
-    make_again(context, record, &CriuRestorer { folder, checkpoint, member, dir, used_up, gate })
+    make_again(context, record, &CriuRestorer { folder, checkpoint, member, dir, files: None, used_up, gate })
 }
 
 /// All stands ready: whether it is to run here.

@@ -92,6 +92,7 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     if settle(context, &record)? {
         return Ok(MigrationOutcome::Before);
     }
+    let _saving = save::alone(&record)?;
     let found = look()?;
     save::refuse(&record, &found.obstacles)?;
     if live.sessions > 0 {

@@ -253,7 +253,7 @@ impl Machine {
     fn instance(self, start: &StartArgs) -> Plan {
         let dir = PathBuf::from("/home/alice/instance").join(start.instance.as_str());
         let record = InstanceDir { name: start.instance.clone(), dir: dir.clone() };
-        let upper = if start.checkpoint.is_some() { Upper::Directory(dir) } else { memory() };
+        let upper = if start.checkpointable() { Upper::Directory(dir) } else { memory() };
         let options = start::options(start.options(), &record, upper);
         if start.of != "env:dev" {
             return self.build(options, &start.of);

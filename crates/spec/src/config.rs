@@ -80,6 +80,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// Moving instances.
     pub migrate: Migrate,
+    /// Saving instances.
+    pub checkpoint: CheckpointConfig,
 }
 
 /// Skiff called inside an environment.
@@ -104,6 +106,14 @@ pub struct Cluster {
 pub struct Migrate {
     /// The port at which the machines' agents are asked to take one; 0: there are no agents, and it goes by ssh.
     pub port: u16,
+}
+
+/// Saving instances.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Hours that pass on average until a node fails, or what runs on it is lost for another reason.
+    pub mtbf_hours: u32,
 }
 
 /// Throw-away environments.
@@ -235,6 +245,7 @@ impl Default for Config {
             inside: InsideConfig::default(),
             cluster: Cluster::default(),
             migrate: Migrate::default(),
+            checkpoint: CheckpointConfig::default(),
         }
     }
 }
@@ -250,6 +261,12 @@ impl Default for InsideConfig {
 impl Default for Cluster {
     fn default() -> Self {
         Self { silence_seconds: 30 }
+    }
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { mtbf_hours: 720 }
     }
 }
 

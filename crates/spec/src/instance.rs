@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::CheckpointInterval;
 use crate::image::ImageId;
 use crate::name::EnvName;
 use crate::network::Net;
@@ -33,6 +34,9 @@ pub struct Started {
     /// The checkpoint that it is saved into; nothing: one of its own name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_as: Option<EnvName>,
+    /// How often it is saved while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_every: Option<CheckpointInterval>,
     /// Seconds since 1970.
     pub started: u64,
     /// Variables of the environment definition file that it was started from, as they are written there.

@@ -1,0 +1,153 @@
+//! A checkpoint as one compressed file, for another site.
+//!
+//! ```text
+//! skiff-checkpoint-file 1 NAME\n      NAME: what it was called
+//! a frame of zstd:
+//!     8 bytes, little-endian          length of the record
+//!     the record
+//!     each file that it names         in its order, as long as it says
+//! ```
+//!
+//! Whoever imports one checks each file by its digest, and all of it is there only once all of it is right.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use skiff_cli::Retention;
+use skiff_output as output;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::name::EnvName;
+use skiff_sys::small_file;
+use skiff_user::checkpoints::{all, home};
+use skiff_user::context::UserContext;
+use skiff_user::new_file::NewFile;
+
+use crate::place::{self, NewCheckpoint};
+use crate::record::{self, Checkpoint, FileDigest, LONGEST};
+
+/// What such a file begins with.
+const HEAD: &str = "skiff-checkpoint-file 1 ";
+/// No first line is longer.
+const LONGEST_HEAD: u64 = 512;
+/// As fast as disks; higher levels make memory hardly smaller.
+const LEVEL: i32 = 1;
+
+/// Writes a checkpoint to a file that is not there yet.
+///
+/// # Errors
+/// The checkpoint is damaged, or the file cannot be written.
+pub fn export(context: &UserContext, name: &CheckpointName, path: &Path) -> Result<()> {
+    let (dir, checkpoint) = place::existing(context, name)?;
+    let about = || path.display().to_string();
+    let new = NewFile::create(path)?;
+    let mut file = File::from(new.as_fd().try_clone_to_owned().context(about)?);
+    file.write_all(format!("{HEAD}{}\n", name.name).as_bytes()).context(about)?;
+    let mut packed = zstd::Encoder::new(&file, LEVEL).context(about)?;
+    let bytes = small_file::read_below(CWD, &*dir.join(record::FILE), LONGEST)
+        .context(|| dir.display().to_string())?;
+    packed.write_all(&(bytes.len() as u64).to_le_bytes()).context(about)?;
+    packed.write_all(&bytes).context(about)?;
+    for wanted in &checkpoint.files {
+        let from = record::open(&dir, &wanted.path)?;
+        if copy(from, &mut packed, wanted).context(about)? != *wanted {
+            return Err(Fault::new(format!("checkpoint {name}: {} is damaged", wanted.path)));
+        }
+    }
+    packed.finish().and_then(|file| file.sync_all()).context(about)?;
+    let length = file.metadata().context(about)?.len();
+    new.publish()?;
+    output::note(&format!("{}, {} as a file", output::size(checkpoint.size()), output::size(length)));
+    Ok(())
+}
+
+/// Makes a checkpoint of such a file, and gives its name.
+///
+/// # Errors
+/// A checkpoint of this name is there, or the file is damaged.
+pub fn import(context: &UserContext, path: &Path, name: Option<&EnvName>) -> Result<EnvName> {
+    let about = || path.display().to_string();
+    let mut file = BufReader::new(File::open(path).context(about)?);
+    let told = told_name(&mut file).context(about)?;
+    let named = || Fault::new(format!("{}: not a checkpoint that `skiff checkpoint export` wrote", about()));
+    let told: EnvName = told.and_then(|name| name.parse().ok()).ok_or_else(named)?;
+    let name = name.unwrap_or(&told);
+    let slot = CheckpointName::newest(name);
+    if all(context)?.contains(&slot) {
+        return Err(Fault::new(format!("checkpoint {name}: it is there already"))
+            .hint("give another name: `skiff checkpoint import FILE NAME`"));
+    }
+    let new = NewCheckpoint::make(&home(context)?, name)?;
+    new.check()?;
+    let mut unpacked = zstd::Decoder::with_buffer(file).context(about)?;
+    unpack(&mut unpacked, &new.dir).map_err(|e| e.about(&about()))?;
+    new.publish(Retention::default())?;
+    Ok(name.clone())
+}
+
+/// The name in the first line, if it is one of such a file.
+fn told_name(file: &mut impl BufRead) -> std::io::Result<Option<String>> {
+    let mut line = vec![];
+    file.take(LONGEST_HEAD).read_until(b'\n', &mut line)?;
+    let name = line.strip_prefix(HEAD.as_bytes()).and_then(|rest| rest.strip_suffix(b"\n"));
+    Ok(name.and_then(|name| String::from_utf8(name.to_vec()).ok()))
+}
+
+/// Writes what comes out of such a file into the directory of a new checkpoint, the record last.
+fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
+    let cut = || "its content";
+    let mut length = [0; 8];
+    from.read_exact(&mut length).context(cut)?;
+    let length = Some(u64::from_le_bytes(length)).filter(|length| *length <= LONGEST);
+    let length = length.ok_or_else(|| Fault::new("its record is too long"))?;
+    let mut bytes = vec![];
+    from.take(length).read_to_end(&mut bytes).context(cut)?;
+    let checkpoint = Checkpoint::parse(&bytes).map_err(Fault::new)?;
+    for wanted in &checkpoint.files {
+        let mut file = create(dir, &wanted.path)?;
+        let found = copy(from.take(wanted.size), &mut file, wanted).context(|| wanted.path.clone())?;
+        if found != *wanted {
+            return Err(Fault::new(format!("{} is damaged", wanted.path)));
+        }
+        file.sync_all().context(|| wanted.path.clone())?;
+    }
+    if from.read(&mut [0]).context(cut)? != 0 {
+        return Err(Fault::new("there is more in it than its record says"));
+    }
+    let record = dir.join(record::FILE);
+    let about = || record.display().to_string();
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&record).context(about)?;
+    file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)
+}
+
+/// Creates a file of a checkpoint; it leads nowhere else.
+fn create(dir: &Path, path: &str) -> Result<File> {
+    let about = || dir.join(path).display().to_string();
+    let top = File::open(dir).context(|| dir.display().to_string())?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    openat2(&top, path, flags, Mode::RUSR | Mode::WUSR, resolve).map(File::from).context(about)
+}
+
+/// Copies all that comes; what it was.
+fn copy(mut from: impl Read, to: &mut impl Write, wanted: &FileDigest) -> std::io::Result<FileDigest> {
+    let (mut hasher, mut size, mut buffer) = (blake3::Hasher::new(), 0, vec![0; 1 << 20]);
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => {
+                hasher.update(&buffer[..n]);
+                to.write_all(&buffer[..n])?;
+                size += n as u64;
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(FileDigest { path: wanted.path.clone(), size, digest: hasher.finalize().to_hex().to_string() })
+}

@@ -1,0 +1,180 @@
+# `skiff checkpoint every` and `--checkpoint-every`: an instance is saved while it runs. When its node fails it goes on from the last checkpoint,
+# with its log as it was then: no step is missing in it, and none is there twice.
+# takes: 15
+. "$(dirname "$0")/../lib.sh"
+needs_criu
+cat >/shared/steps.py <<'X'
+import os, sys, time
+log = open(sys.argv[1], sys.argv[2])
+step = 0
+while not os.path.exists('/shared/enough'):
+    print(step, file=log, flush=True)
+    step += 1
+    time.sleep(0.02)
+print('end', file=log, flush=True)
+X
+rm -f /shared/enough
+cd /home/alice
+instances=.local/share/skiff/instance
+checkpoints=.local/share/skiff/checkpoint
+steps() { [ "$(wc -l <"$1")" -ge "$2" ]; }
+saved() { [ -e $checkpoints/"$1"/checkpoint ]; }
+# The number of a checkpoint's record: each new one is another file.
+record() { stat -c %i $checkpoints/"$1"/checkpoint; }
+newer() { [ "$(record "$1")" != "$2" ]; }
+watcher() { pgrep -u alice -f "checkpoint every .* $1\$"; }
+nobody_saves() { ! watcher "$1"; }
+whole() { # LOG: all steps once, in order
+    python3 - "$1" <<'X' || fail "$1: $(tail -3 "$1")"
+import sys
+*steps, end = open(sys.argv[1]).read().split()
+assert end == 'end' and steps == [str(n) for n in range(len(steps))], (len(steps), end)
+X
+}
+
+# A log that is appended to, and one that a shell has opened. The instance is killed as a node's failure would end it.
+for way in a w; do
+    ok as alice skiff instance start --checkpoint-every 1s host sim python3 /shared/steps.py log.$way $way
+    eventually 20 saved sim
+    first=$(record sim)
+    eventually 20 newer sim "$first"
+    steps=$(wc -l <log.$way)
+    eventually 20 steps log.$way $((steps + 20))
+    has "$(cat $instances/sim/checkpoints.log)" ' sim: '
+    has "$(cat $instances/sim/checkpoints.log)" 'the next in 1s'
+    ok as alice skiff checkpoint show sim
+    [ $way = w ] || has "$out" 'appended     /home/alice/log.a, of '
+    ok as alice skiff kill sim
+    eventually 10 nobody_saves sim
+    # The checkpoint may be of the last moment.
+    echo more >>log.$way
+    if [ $way = a ]; then
+        # As it is kept otherwise: what was written since is in it twice.
+        length=$(stat -c %s log.$way)
+        ok as alice skiff checkpoint restore sim other
+        has "$err" "/home/alice/log.$way: it has "
+        ok as alice skiff kill other
+        eventually 10 nobody_saves other
+        ok as alice skiff rm other
+        # It may have been saved, too.
+        rm -rf $checkpoints/other
+        [ "$(stat -c %s log.$way)" -ge "$length" ] || fail 'a log was cut'
+    else
+        fails 125 as alice skiff checkpoint restore sim
+        has "$err" "/home/alice/log.$way has "
+        has "$err" 'hint: --files truncate'
+    fi
+    ok as alice skiff checkpoint restore --files truncate sim
+    has "$err" "/home/alice/log.$way: cut to the "
+    lacks "$(cat log.$way)" more
+    # It is saved as before.
+    first=$(record sim)
+    eventually 20 newer sim "$first"
+    touch /shared/enough
+    eventually 20 nobody_saves sim
+    whole log.$way
+    rm /shared/enough log.$way
+    ok as alice skiff rm sim
+    ok as alice skiff checkpoint delete sim
+done
+
+# What is shorter, or written anywhere, is not touched; nothing of the attempt is left.
+echo begin | as alice tee log >/dev/null
+ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log r+
+eventually 10 steps log 5
+ok as alice skiff checkpoint save sim
+echo more >>log
+before=$(md5sum log)
+fails 125 as alice skiff checkpoint restore --files truncate sim
+has "$err" '/home/alice/log has '
+lacks "$err" '--files truncate'
+equal "$(md5sum log)" "$before"
+ok as alice skiff instance list
+equal "$(grep -c 'sim.*running' <<<"$out" || :)" 0
+ok as alice skiff rm sim
+ok as alice skiff checkpoint delete sim
+rm log
+
+# In the foreground it ends with the instance; two saves at one time wait for each other.
+ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log a
+start alice skiff checkpoint every 1s --keep 3 sim
+eventually 20 saved sim@2
+for round in 1 2 3; do ok as alice skiff checkpoint save --name other --leave-running sim; done
+touch /shared/enough
+try wait $started
+equal "$code" 0 "$err"
+whole log
+rm /shared/enough log
+ok as alice skiff checkpoint list --json
+equal "$(json "$out" '" ".join(c["name"] for c in d)')" 'other sim sim@1 sim@2'
+ok as alice skiff checkpoint delete other sim sim@1 sim@2
+fails 125 as alice skiff checkpoint every 1s sim
+has "$err" 'not running'
+ok as alice skiff rm sim
+ok as alice skiff instance start host plain sleep 1000
+fails 125 as alice skiff checkpoint every auto plain
+has "$err" 'it was not started so that it can be saved'
+ok as alice skiff rm -f plain
+for bad in 0s 10 1y ''; do fails 2 as alice skiff checkpoint every "$bad" sim; done
+
+# As one file it goes elsewhere: nothing of a damaged one is left, and what comes of a whole one is the same.
+echo begin | as alice tee log >/dev/null
+ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log a
+eventually 10 steps log 5
+ok as alice skiff checkpoint save sim
+ok as alice skiff checkpoint export sim sim.file
+has "$err" 'as a file'
+[ "$(stat -c %s sim.file)" -lt "$(du -sb $checkpoints/sim | cut -f1)" ] || fail 'it is not smaller'
+fails 125 as alice skiff checkpoint export sim sim.file
+has "$err" 'file exists'
+fails 125 as alice skiff checkpoint import sim.file
+has "$err" 'checkpoint sim: it is there already'
+zero() { dd if=/dev/zero of="$1" bs=1 count=64 seek=$(($(stat -c %s "$1") - 2000)) conv=notrunc status=none; }
+for damage in 'truncate -s -1' 'truncate -s 100' zero; do
+    cp sim.file bad.file
+    chown alice: bad.file
+    $damage bad.file
+    fails 125 as alice skiff checkpoint import bad.file other
+    has "$err" bad.file
+    fails 125 as alice skiff checkpoint import /shared/steps.py other
+    has "$err" 'not a checkpoint that'
+done
+ok as alice skiff checkpoint list
+lacks "$out" other
+equal "$(ls -A $checkpoints | grep -v '^\.lock$')" sim
+ok as alice skiff checkpoint import sim.file other
+equal "$out" other
+ok diff -r $checkpoints/sim $checkpoints/other
+ok as alice skiff rm sim
+ok as alice skiff checkpoint restore other again
+touch /shared/enough
+ended_well() { ok as alice skiff instance list; grep -q 'again.*exited 0' <<<"$out"; }
+eventually 10 ended_well
+sed -i 1d log
+whole log
+rm -f log sim.file bad.file /shared/enough
+ok as alice skiff rm again
+ok as alice skiff checkpoint delete sim other
+
+# A batch job that Slurm starts again because its node has failed goes on from the last checkpoint.
+cat >/shared/job <<'X'
+#!/bin/bash
+#SBATCH -N1 -w n1 --requeue --open-mode=append -o job.out
+exec skiff job checkpoint-on-signal --checkpoint-every 1s host sim python3 /shared/steps.py log a
+X
+ok as alice sbatch --parsable /shared/job
+job=$out
+eventually 30 saved sim
+first=$(record sim)
+eventually 20 newer sim "$first"
+ok scontrol requeue $job
+waits() { [ "$(squeue -h -j $job -o %T)" = PENDING ]; }
+eventually 40 waits
+touch /shared/enough
+ok scontrol update job=$job starttime=now reqnodelist=n2
+equal "$(ended $job)" 'COMPLETED 0:0' "$(cat job.out)"
+has "$(cat job.out)" 'goes on from its checkpoint'
+whole log
+ok as alice skiff checkpoint list
+lacks "$out" sim
+rm -f log job.out /shared/enough
