@@ -4,7 +4,7 @@
 # Where the nodes reach it too.
 registry=10.77.0.1:5000
 . "$(dirname "$0")/../images/lib.sh"
-trap 'rm -rf /srv/edf /srv/data /etc/cdi/thing.yaml; images_cleanup' EXIT
+trap 'rm -rf /srv/edf /srv/data /etc/cdi/thing.yaml /etc/skiff/modules.d; images_cleanup' EXIT
 root=$images_tmp/root
 skeleton "$root"
 for command in hostname sort env pwd touch; do ln -sf busybox "$root/bin/$command"; done
@@ -96,7 +96,28 @@ ok as alice skiff stop squashed
 as alice sh -c 'skiff run --dry-run --json squashed.toml cat /squashed/file >plan.json'
 ok as alice skiff run --plan plan.json
 equal "$out" first
+# In the order in which they are said: data in what is mounted before them, and mounts in them.
+mkdir below && touch below/here && chown -R alice: below
+ok as alice skiff run -v /home/alice/below:/mnt -v ./data.sqsh:/mnt/data:sqsh 10.77.0.1:5000/tools/env:1 sh -c 'ls /mnt; cat /mnt/data/file'
+equal "$out" $'data\nhere\nfirst'
+ok as alice srun -Q --container-image=10.77.0.1:5000#tools/env:1 --container-mounts=/home/alice/below:/mnt,./data.sqsh:/mnt/data:sqsh cat /mnt/data/file
+equal "$out" first
+# What runs keeps what the store has of the file.
+ok as alice skiff instance start -v ./data.sqsh:/squashed:sqsh 10.77.0.1:5000/tools/env:1 keeps sleep 100
+ok as alice skiff rmi data.sqsh
+has "$err" 'instance keeps'
+ok as alice skiff exec keeps cat /squashed/file
+equal "$out" first
+ok as alice skiff stop keeps
+rm -r below
 echo second >data/file && mksquashfs data data.sqsh -quiet -no-progress -noappend >/dev/null
+# To look changes nothing.
+ok as alice skiff images --json
+known=$out
+fails 125 as alice skiff run --dry-run squashed.toml true
+has "$err" 'the store has not read it yet'
+ok as alice skiff images --json
+equal "$out" "$known" 'a dry run'
 ok as alice skiff run squashed.toml cat /squashed/file
 equal "$out" second
 fails 125 as alice skiff run -v /home/alice/squashed.toml:/x:sqsh 10.77.0.1:5000/tools/env:1 true
@@ -106,6 +127,17 @@ inside alice with-data 'cat /squashed/file'
 equal "$out" second
 ok as alice skiff env rm -f with-data
 rm -r data data.sqsh squashed.toml plan.json
+
+# The site's modules are what hooks are elsewhere.
+mkdir -p /etc/skiff/modules.d
+printf 'description = "A network"\nenv = { FI_FABRIC = "fast" }\n' >/etc/skiff/modules.d/fabric.toml
+as alice sh -c 'printf "base_environment = \"base\"\nannotations.com.hooks.fabric.enabled = \"true\"\n" >hooked.toml'
+ok as alice skiff run hooked.toml sh -c 'echo $FI_FABRIC'
+equal "$out" fast
+ok as alice srun -Q -N2 --environment=./hooked.toml sh -c 'echo $FI_FABRIC'
+equal "$out" $'fast\nfast'
+equal "$err" ''
+rm -r /etc/skiff/modules.d hooked.toml
 
 # Devices, as their vendor describes them.
 mkdir -p /etc/cdi && printf 'cdiVersion: 0.6.0\nkind: skiff.test/thing\ndevices:\n- name: one\n  containerEdits: {env: [GIVEN=device]}\n' >/etc/cdi/thing.yaml
@@ -162,7 +194,7 @@ fails 125 as alice srun -Q --environment=./wrong.toml true
 has "$err" 'fewer or shorter variables'
 printf 'image = "10.77.0.1:5000#tools/env:1"\nannotations.com.hooks.cxi.enabled = "true"\nenv.A = "${NOT_SET}"\n' >wrong.toml
 fails 125 as alice skiff run wrong.toml true
-has "$err" 'annotation com.hooks.cxi.enabled=true: nothing here acts on it'
+has "$err" 'annotation com.hooks.cxi.enabled=true: this site has no module cxi'
 has "$err" 'variable A of the definition: the variable NOT_SET is not set'
 fails 125 as alice srun -Q --environment=./wrong.toml true
 has "$err" 'variable A of the definition: the variable NOT_SET is not set'

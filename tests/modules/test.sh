@@ -8,7 +8,7 @@ root=$images_tmp/root
 fabric=/opt/fabric
 modules=/etc/skiff/modules.d
 cleanup() {
-    rm -rf "$fabric" "$modules" /home/alice/own /home/alice/.config/skiff
+    rm -rf "$fabric" "$modules" /home/alice/own /home/alice/out.module /home/alice/.config/skiff
     images_cleanup
 }
 trap cleanup EXIT
@@ -57,7 +57,7 @@ image() { # NAME SONAME VERSION
     [ -z "$3" ] || ln -s "$2$3" "$root/opt/own/$2"
     echo /opt/own >"$root/etc/ld.so.conf"
     ldconfig -r "$root" -f /etc/ld.so.conf
-    push "tools/$1:1" "$root" --config '{"Env":["PATH=/usr/bin:/bin"]}'
+    push "tools/$1:1" "$root" --config '{"Env":["PATH=/usr/bin:/bin","OPAL_PREFIX=of the image"]}'
     ok as alice skiff pull --quiet "$registry/tools/$1:1"
 }
 image open libmpi.so.40 .20.3
@@ -118,6 +118,92 @@ mv "$modules/openmpi.toml" "$images_tmp"
 fails 125 as alice skiff run --mpi host $open ask libmpi.so.40 mpi
 has "$err" 'module lost: /nowhere/libmpi.so.40: no library'
 mv "$images_tmp/openmpi.toml" "$modules" && rm "$modules/lost.toml"
+# Variables are set where the module is used; elsewhere the image's stand.
+module openmpi <<END
+description = "The host's Open MPI"
+provides = "mpi"
+replaces = ["$fabric/libmpi.so.40"]
+env = { OPAL_PREFIX = "of the host", OTHER = "of the module" }
+END
+prefix='echo "$OPAL_PREFIX, $OTHER"'
+ok as alice skiff run --mpi auto -e OTHER=mine $open sh -c "$prefix"
+equal "$out" 'of the host, mine'
+ok as alice skiff run --mpi auto $newer sh -c "$prefix"
+equal "$out" 'of the image, '
+ok as alice skiff instance start --mpi auto $newer kept sh -c "$prefix; exec sleep 100"
+ok as alice skiff exec kept sh -c "$prefix"
+equal "$out" 'of the image, '
+eventually 5 sh -c "setpriv --reuid alice --regid alice --init-groups env -i HOME=/home/alice PATH=/usr/bin:/bin skiff logs kept | grep -qx 'of the image, '"
+ok as alice skiff stop kept
+for image in open newer; do
+    ok as alice srun -Q --container-image=10.77.0.1:5000#tools/$image:1 --container-mpi=auto sh -c "ask libmpi.so.40 mpi; $prefix"
+    case $image in open) want=$'MPI of the host\nof the host, of the module' ;; *) want=$'MPI of the image\nof the image, ' ;; esac
+    equal "$out" "$want" "a job in $image"
+done
+# In a job, by options of its own.
+ok as alice srun -Q -N2 --container-image=10.77.0.1:5000#tools/open:1 --container-module=openmpi ask libmpi.so.40 mpi
+equal "$out" $'MPI of the host\nMPI of the host'
+ok as alice sbatch --parsable -W -o out.module --container-image=10.77.0.1:5000#tools/open:1 --container-mpi=host --wrap 'ask libmpi.so.40 mpi; srun ask libmpi.so.40 mpi'
+equal "$(cat /home/alice/out.module)" $'MPI of the host\nMPI of the host' 'a script'
+rm /home/alice/out.module
+fails 125 as alice srun -Q --container-image=10.77.0.1:5000#tools/mpich:1 --container-mpi=host ask libmpi.so.12 mpi
+has "$err" 'module openmpi: libmpi.so.40: the image has libmpi.so.12'
+fails 125 as alice srun -Q --container-image=10.77.0.1:5000#tools/open:1 --container-module=fabrik true
+has "$err" 'module fabrik: not on this host'
+# By another name than its own.
+module alias <<END
+description = "The host's Open MPI by another name"
+replaces = ["$fabric/libmpi.so.40:libmpi.so.12"]
+END
+asks 'MPI of the host' --module alias -- $mpich libmpi.so.12 mpi
+rm "$modules/alias.toml"
+
+# ---- Of two libraries the newer ---------------------------------------------------------------------------------------------------
+# One that is needed, and one that is named; the image's are newer, by their files' names or by their symbols'.
+versioned() { # FILE SONAME FUNCTION PLACE VERSION...
+    local version before= map=$images_tmp/map
+    : >"$map"
+    for version in "${@:5}"; do echo "$version { } $before;" >>"$map"; before=$version; done
+    library "${@:1:4}" -Wl,--version-script,"$map"
+}
+versioned "$fabric/deep/libfab.so.1" libfab.so.1 fabric 'fabric of the host' FAB_1.9
+rm -rf "$root/opt/own" && mkdir "$root/opt/own"
+image_with() { # NAME FILE
+    rm -f "$root"/opt/own/*
+    library "$root/opt/own/libmpi.so.40.20.3" libmpi.so.40 mpi 'MPI of the image'
+    ln -s libmpi.so.40.20.3 "$root/opt/own/libmpi.so.40"
+    cp "$2" "$root/opt/own/libfab.so.1"
+    ldconfig -r "$root" -f /etc/ld.so.conf
+    push "tools/$1:1" "$root" --config '{"Env":["PATH=/usr/bin:/bin"]}'
+    ok as alice skiff pull --quiet "$registry/tools/$1:1"
+}
+versioned "$images_tmp/newer" libfab.so.1 fabric 'fabric of the image' FAB_1.9 FAB_1.10
+versioned "$images_tmp/older" libfab.so.1 fabric 'fabric of the image' FAB_1.8
+image_with newer-fabric "$images_tmp/newer"
+image_with older-fabric "$images_tmp/older"
+asks 'fabric of the image' --mpi host -- $registry/tools/newer-fabric:1 libfab.so.1 fabric
+asks 'MPI of the host' --mpi host -- $registry/tools/newer-fabric:1 libmpi.so.40 mpi
+asks 'fabric of the host' --mpi host -- $registry/tools/older-fabric:1 libfab.so.1 fabric
+module named <<END
+description = "A fabric that must be the host's"
+libraries = ["$fabric/deep/libfab.so.1"]
+END
+asks 'fabric of the host' --module named -- $registry/tools/older-fabric:1 libfab.so.1 fabric
+fails 125 as alice skiff run --module named $registry/tools/newer-fabric:1 true
+has "$err" 'libfab.so.1: older than the image'
+has "$err" 'with FAB_1.10'
+rm "$modules/named.toml"
+# What a module's libraries load when they run: the directory, and what its files need.
+mkdir -p "$fabric/plugins" "$fabric/far"
+library "$fabric/far/libfar.so.1" libfar.so.1 far 'far away'
+printf 'const char *far(void);\nconst char *near(void) { return far(); }\n' >"$images_tmp/plugin.c"
+cc -shared -fPIC -o "$fabric/plugins/near.so" "$images_tmp/plugin.c" -L"$fabric/far" -l:libfar.so.1 -Wl,-rpath,"$fabric/far"
+module plugged <<END
+description = "With a plug-in"
+plugins = ["$fabric/plugins"]
+END
+asks 'far away' --module plugged -- $open "$fabric/plugins/near.so" near
+rm -r "$modules/plugged.toml" "$fabric/plugins" "$fabric/far"
 # Without the helper as with it.
 ok as alice env SKIFF_HELPER=none skiff run --mpi host $open ask libmpi.so.40 mpi
 equal "$out" 'MPI of the host' 'without the helper'
@@ -139,7 +225,10 @@ requires = ["/dev/nothing0"]
 libraries = ["/nowhere/libnothing.so"]
 END
 module broken <<<'libs = 1'
-asks 'fabric of the host' -- $mpich libfab.so.1 fabric
+ok as alice skiff run $mpich ask libfab.so.1 fabric
+equal "$out" 'fabric of the host'
+has "$err" 'broken.toml: line 1: unknown field `libs`'
+equal "$(grep -c broken.toml <<<"$err")" 1 'a broken file is told once'
 ok as alice skiff run -e OTHER=mine $mpich sh -c 'echo $FABRIC $OTHER; ls /opt/of-host'
 equal "$out" $'fast mine\ndeep\nlibmpi.so.40\nlibmpi.so.40.30.1'
 ok as alice skiff run --contain $mpich sh -c 'echo $FABRIC; ls -d /opt/of-host || true'

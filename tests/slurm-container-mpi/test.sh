@@ -1,4 +1,4 @@
-# takes: 21
+# takes: 30
 # MPI programs of an image, started by srun: Open MPI over PMIx, MPICH over PMI2; ranks of a node share memory. The host's own MPI
 # libraries are in the image, and not on the nodes' PATH to it: it is a squashfs file on a shared file system, as users of Pyxis have them.
 . "$(dirname "$0")/../lib.sh"
@@ -10,7 +10,7 @@ lib=/usr/lib/x86_64-linux-gnu
 for dir in openmpi/lib/openmpi3 pmix2/lib ucx; do mkdir -p "$root$lib/$dir"; cp -aT $lib/$dir "$root$lib/$dir"; done
 for dir in /usr/share/openmpi /usr/share/pmix2 /usr/share/pmix /etc/openmpi /etc/pmix-mca; do [ ! -d $dir ] || { mkdir -p "$root$dir"; cp -aT $dir "$root$dir"; }; done
 mpicc -o "$root/bin/mpi" "$here/../slurm-mpi/mpi.c"
-gcc -o "$root/bin/mpich" "$here/mpich.c" -l:libmpich.so.12
+gcc -I"$here/../slurm-mpi/mpich" -o "$root/bin/mpich" "$here/mpich.c" -l:libmpich.so.12
 gcc -o "$root/bin/pmi2" "$here/../slurm-mpi/pmi2.c" -lpmi2
 # All that these want to load, at the place where they look for it.
 find "$root" -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec ldd {} + 2>&- | sed -nE 's/.*(=> |\t)(\/[^ ]*) .*/\2/p' | sort -u |
@@ -21,7 +21,7 @@ make_store
 node_stores
 # MPICH's UCX looks for the node's network device in /sys, which is the machine's here.
 for node in n1 n2; do on $node mount -t sysfs sysfs /sys; done
-trap 'for node in n1 n2; do on $node umount /sys; done; images_cleanup' EXIT
+trap 'for node in n1 n2; do on $node umount /sys; done; images_cleanup; rm -rf /etc/skiff/modules.d' EXIT
 cd /home/alice
 
 want='rank 0 of 4, sum 6, last 1048575, on the node 0 of 3: shared 12, read 101
@@ -44,4 +44,62 @@ equal "$(sort <<<"$out")" $'rank 0 of 3, sum 3, on the node with 3\nrank 1 of 3,
 # A rank that fails takes its code, and the others, along.
 ends 9 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi exit
 ends 7 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi abort
+
+# ---- The host's MPI in an image that has another (docs/modules.md) ------------------------------------------------------------------
+# What the image has can exchange nothing: all that comes right is the host's doing. Its programs ask for libmpi.so.40, and for libmpi.so.12 as those
+# of MPICH do elsewhere than on Debian.
+bare=$images_tmp/bare
+skeleton "$bare"
+mkdir -p "$bare$lib" "$bare/usr/lib64" "$bare/opt/mpi"
+ln -s usr/lib "$bare/lib" && ln -s usr/lib64 "$bare/lib64"
+cp "$(readlink -f /lib64/ld-linux-x86-64.so.2)" "$bare/usr/lib64/ld-linux-x86-64.so.2"
+# All of glibc, as systems have it.
+for part in libc.so.6 libm.so.6 libmvec.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libutil.so.1 libresolv.so.2; do cp -L "$lib/$part" "$bare$lib/"; done
+stub() { # OBJECT SONAME FILE: a library with what the program wants
+    nm -u "$1" | awk '$2 ~ /^ompi_/ { print "char " $2 "[1024];" }
+        $2 ~ /^MPI_/ { print "void " $2 "(void) { static const char text[] = \"MPI of the image\\n\"; write(1, text, sizeof text - 1); _exit(4); }" }' |
+        cat <(echo '#include <unistd.h>') - | gcc -w -shared -fPIC -x c - -Wl,-soname,"$2" -o "$3"
+}
+mpicc -c -o "$images_tmp/open.o" "$here/../slurm-mpi/exchange.c"
+mpicc -o "$bare/bin/open" "$images_tmp/open.o"
+gcc -I"$here/../slurm-mpi/mpich" -c -o "$images_tmp/mpich.o" "$here/../slurm-mpi/exchange.c"
+stub "$images_tmp/mpich.o" libmpi.so.12 "$bare/opt/mpi/libmpi.so.12.1.10"
+gcc -o "$bare/bin/mpich" "$images_tmp/mpich.o" "$bare/opt/mpi/libmpi.so.12.1.10"
+echo /opt/mpi >"$bare/etc/ld.so.conf"
+image() { # NAME VERSION-OF-OPEN-MPI
+    rm -f "$bare"/opt/mpi/libmpi.so.40*
+    stub "$images_tmp/open.o" libmpi.so.40 "$bare/opt/mpi/libmpi.so.40.$2"
+    /sbin/ldconfig -r "$bare" -f /etc/ld.so.conf
+    mksquashfs "$bare" "/home/alice/$1.sqsh" -quiet -no-progress -all-root -noappend
+    chown alice: "/home/alice/$1.sqsh"
+}
+image older 20.3
+image newer 99.0
+install -D -m 644 -t /etc/skiff/modules.d /usr/share/doc/skiff/modules/openmpi.toml
+cat >/etc/skiff/modules.d/mpich.toml <<'E'
+description = "The host's MPICH"
+provides = "mpi"
+replaces = ["libmpich.so.12:libmpi.so.12"]
+plugins = ["/usr/lib/x86_64-linux-gnu/ucx"]
+E
+right() { # IMAGE SHAPE PROGRAM LIBRARY [WORD]
+    local pmi=pmix ranks=${2##*-n}
+    case $3 in mpich) pmi=pmi2 ;; esac
+    ends 0 as alice srun -Q $2 --mpi=$pmi --container-image="./$1.sqsh" --container-mpi=host "$3" ${5:-}
+    equal "$(grep -c ": all came right by $4" <<<"$out")" "$ranks" "$3 $2: $out"
+    # Its plug-ins load, and it has nothing to say.
+    equal "$err" '' "$3 $2"
+}
+ends 4 as alice srun -Q -N1 -n1 --mpi=pmix --container-image=./older.sqsh open
+has "$out" 'MPI of the image'
+right older '-N1 -n2' open 'Open MPI v4.1'
+right older '-N2 -n4' open 'Open MPI v4.1'
+right older '-N1 -n2' mpich 'MPICH Version'
+# Without MPI_Finalize, which at times never ends, as above.
+right older '-N2 -n2' mpich 'MPICH Version' leave
+# Both versions are named where it does not fit.
+fails 125 as alice srun -Q -N1 -n1 --mpi=pmix --container-image=./newer.sqsh --container-module=openmpi open
+has "$err" "libmpi.so.40.30.4: older than the image's /opt/mpi/libmpi.so.40.99.0"
+ends 4 as alice srun -Q -N1 -n1 --mpi=pmix --container-image=./newer.sqsh --container-mpi=auto open
+has "$out" 'MPI of the image'
 idle

@@ -191,16 +191,22 @@ unnamed=$(ls -d /run/skiff/jobs/$SLURM_JOB_ID/user/container.*)
 step --container-name=$SLURM_JOB_ID.${unnamed##*.} sh -c 'tool; touch /home/alice/down2'
 wait
 step --container-name=$SLURM_JOB_ID.77 touch ~/ran; echo missing $?
+# One that could not be made is not there; of two that make one at a moment, one does.
+step --container-name=again:create --container-image=$image --container-mounts=/nowhere:/x touch ~/ran; echo failed $?
+step --container-name=again:create --container-image=$image touch /made; echo again $?
+for number in 1 2; do (step --container-name=both:create --container-image=$image touch /made; echo $? >created.$number) & done
+wait
+echo both $(sort -n created.1 created.2)
 E
 ok as alice sbatch --parsable script
 equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.script)"
-equal "$(grep -v '^skiff:\|^hint:\|^srun:\|^ls:' out.script)" $'create 125\nexec 125\nmine\nmine\nno_exec\nunshare 125\ntool of the image\nmissing 125' 'modes'
+equal "$(grep -v '^skiff:\|^hint:\|^srun:\|^ls:' out.script)" $'create 125\nexec 125\nmine\nmine\nno_exec\nunshare 125\ntool of the image\nmissing 125\nfailed 125\nagain 0\nboth 0 125' 'modes'
 for text in 'container modes: this job has one of that name on node n1' 'container modes: it is not running on node n1' \
     'container modes: it is running already on node n1; ignoring --container-mounts' 'not in a separate network namespace'; do
     has "$(cat out.script)" "$text"
 done
 test ! -e ran
-rm -f up down up2 down2
+rm -f up down up2 down2 created.*
 fails 125 as alice srun -Q --container-name=modes:exec true
 has "$err" 'a job that begins has no running container'
 fails 125 as alice srun -Q --container-name=modes:odd true

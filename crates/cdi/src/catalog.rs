@@ -1,19 +1,15 @@
 //! All files of the directories that a site has for them, and which device each name means.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::description::{CdiDescription, CdiDevice};
 use crate::fields::Problem;
 use crate::name::DeviceName;
+use crate::site_files::{files_in, read_text};
 
-/// No vendor's file is longer, in bytes.
-const LONGEST: u64 = 4 << 20;
-/// More files than a site has in a directory.
-const MOST_FILES: usize = 1000;
+/// No vendor's file is longer, in MiB.
+const LONGEST: u64 = 4;
 
 /// What is wrong with what is asked for, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,26 +69,18 @@ impl CdiFile {
 }
 
 fn text_of(path: &Path) -> Result<String, Problem> {
-    let of_system =
-        |e: io::Error| Problem::of_file(e.to_string(), "administrator: everybody must be able to read it");
-    // A named pipe in the place of a file makes nobody wait.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty()).map_err(|e| of_system(e.into()))?);
-    let metadata = file.metadata().map_err(of_system)?;
-    if !metadata.is_file() {
-        return Err(Problem::of_file("not a file", ""));
-    }
-    let mut bytes = vec![];
-    if metadata.len() <= LONGEST {
-        file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(of_system)?;
-    }
-    if metadata.len() > LONGEST || bytes.len() as u64 > LONGEST {
-        return Err(Problem::of_file(
-            format!("longer than {} MiB, which no description of devices is", LONGEST >> 20),
-            "",
-        ));
-    }
-    String::from_utf8(bytes).map_err(|_| Problem::of_file("not UTF-8", ""))
+    read_text(path, LONGEST).map_err(|e| {
+        let hint = if e.raw_os_error().is_some() { READABLE } else { "" };
+        Problem::of_file(e.to_string(), hint)
+    })
+}
+
+/// What an administrator does where a file cannot be read.
+const READABLE: &str = "administrator: everybody must be able to read it";
+
+/// Whether a file is a description by its name.
+fn is_description(name: &str) -> bool {
+    matches!(Path::new(name).extension().and_then(|extension| extension.to_str()), Some("json" | "yaml"))
 }
 
 impl Catalog {
@@ -101,14 +89,11 @@ impl Catalog {
     pub fn read(dirs: &[PathBuf]) -> Self {
         let mut files: Vec<CdiFile> = vec![];
         for (priority, dir) in dirs.iter().enumerate() {
-            match names_in(dir) {
+            match files_in(dir, is_description) {
                 Ok(paths) => files.extend(paths.iter().map(|path| CdiFile::read(path, priority))),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => {
-                    let problems = vec![Problem::of_file(
-                        e.to_string(),
-                        "administrator: everybody must be able to read it",
-                    )];
+                    let problems = vec![Problem::of_file(e.to_string(), READABLE)];
                     files.push(CdiFile {
                         path: dir.clone(),
                         priority,
@@ -235,20 +220,4 @@ pub(crate) fn shortened(names: &[&str]) -> String {
     const MOST: usize = 12;
     let more = if names.len() > MOST { format!(" and {} more", names.len() - MOST) } else { String::new() };
     format!("{}{more}", names.iter().take(MOST).copied().collect::<Vec<_>>().join(", "))
-}
-
-/// The files of a directory that are descriptions by their names, sorted.
-fn names_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = vec![];
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        let is_one = path
-            .extension()
-            .is_some_and(|extension| ["json", "yaml"].iter().any(|known| extension == *known));
-        if is_one && paths.len() < MOST_FILES {
-            paths.push(path);
-        }
-    }
-    paths.sort();
-    Ok(paths)
 }

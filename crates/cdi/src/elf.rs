@@ -5,6 +5,8 @@ use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::symbol_versions::SymbolVersions;
+
 /// A version of glibc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GlibcVersion(pub u32, pub u32);
@@ -22,6 +24,8 @@ pub struct ElfFacts {
     pub needs: Option<GlibcVersion>,
     /// The newest glibc of which it has a symbol.
     pub has: Option<GlibcVersion>,
+    /// The newest version of each kind of symbols that it has.
+    pub versions: SymbolVersions,
 }
 
 /// More entries no table of a library has.
@@ -140,15 +144,20 @@ pub(crate) fn read<B: Bytes + ?Sized>(bytes: &B) -> Option<ElfFacts> {
     let entry = |wanted: u64| entries().find_map(|(tag, value)| (tag == wanted).then_some(value));
     elf.strings = elf.place(entry(STRINGS)?)?;
     let soname = entry(SONAME).and_then(|offset| elf.string(offset));
-    let needs = entry(NEEDED).and_then(|at| elf.newest(elf.place(at)?, Table::Needed));
-    let has = entry(DEFINED).and_then(|at| elf.newest(elf.place(at)?, Table::Defined));
+    let names = |tag: u64, kind: Table| {
+        entry(tag).and_then(|at| elf.place(at)).and_then(|at| elf.versions(at, kind)).unwrap_or_default()
+    };
+    let newest = |names: &[String]| names.iter().filter_map(|name| GlibcVersion::parse(name)).max();
+    let (needed, defined) = (names(NEEDED, Table::Needed), names(DEFINED, Table::Defined));
+    let (needs, has) = (newest(&needed), newest(&defined));
+    let versions = SymbolVersions::of(defined.iter().map(String::as_str));
     let named = entries().filter(|(tag, _)| *tag == LIBRARY).take(MOST_LIBRARIES);
     let libraries = named.filter_map(|(_, offset)| elf.string(offset)).collect();
     // The linker does not look at the older kind where there is the newer.
     let path = entry(RUNPATH).or(entry(RPATH)).and_then(|offset| elf.string_up_to(offset, LONGEST_PATHS));
     let search =
         path.unwrap_or_default().split(':').filter(|dir| !dir.is_empty()).map(String::from).collect();
-    Some(ElfFacts { soname, libraries, search, needs, has })
+    Some(ElfFacts { soname, libraries, search, needs, has, versions })
 }
 
 /// A table of versions in a library.
@@ -179,19 +188,19 @@ impl<B: Bytes + ?Sized> Elf<'_, B> {
         (text.len() < read).then(|| std::str::from_utf8(text).ok().map(String::from))?
     }
 
-    /// The newest glibc in a table of versions: entries, each with a chain of names.
-    fn newest(&self, table: u64, kind: Table) -> Option<GlibcVersion> {
-        let (mut newest, mut left) = (None, MOST_ENTRIES);
+    /// The names in a table of versions: entries, each with a chain of names.
+    fn versions(&self, table: u64, kind: Table) -> Option<Vec<String>> {
+        let (mut names, mut left) = (vec![], MOST_ENTRIES);
         let mut at = table;
         for _ in 0..MOST_ENTRIES {
             let size = if matches!(kind, Table::Needed) { 16 } else { 20 };
             let entry = some(self.bytes, at, size)?;
-            let (count, names, next) = match kind {
+            let (count, first, next) = match kind {
                 Table::Needed => (half(&entry, 2)?, word(&entry, 8)?, word(&entry, 12)?),
                 // The first name is its own, those behind it its parents'.
                 Table::Defined => (half(&entry, 6)?.min(1), word(&entry, 12)?, word(&entry, 16)?),
             };
-            let mut name_at = at.checked_add(names.into())?;
+            let mut name_at = at.checked_add(first.into())?;
             for _ in 0..count {
                 left = left.checked_sub(1)?;
                 let name = match kind {
@@ -202,7 +211,7 @@ impl<B: Bytes + ?Sized> Elf<'_, B> {
                     Table::Needed => (word(&name, 8)?, word(&name, 12)?),
                     Table::Defined => (word(&name, 0)?, word(&name, 4)?),
                 };
-                newest = newest.max(self.string(text.into()).and_then(|name| GlibcVersion::parse(&name)));
+                names.extend(self.string(text.into()));
                 name_at = name_at.checked_add(behind.into())?;
             }
             if next == 0 {
@@ -210,7 +219,7 @@ impl<B: Bytes + ?Sized> Elf<'_, B> {
             }
             at = at.checked_add(next.into())?;
         }
-        newest
+        Some(names)
     }
 }
 

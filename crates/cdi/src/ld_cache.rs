@@ -10,8 +10,6 @@ pub struct Library {
     pub name: String,
     /// Where the file is, inside.
     pub path: String,
-    /// Whether one of this name that the cache has already is the one to take.
-    pub behind: bool,
 }
 
 /// What a cache begins with.
@@ -58,18 +56,15 @@ struct Cache {
 #[must_use]
 pub fn merged(existing: Option<&[u8]>, libraries: &[Library]) -> Vec<u8> {
     let mut cache = existing.and_then(Cache::parse).unwrap_or_default();
-    let entry = |library: &&Library| Entry {
+    let entry = |library: &Library| Entry {
         flags: NATIVE,
         name: library.name.clone().into_bytes(),
         path: library.path.clone().into_bytes(),
         os_version: 0,
         hwcap: 0,
     };
-    let (behind, before): (Vec<&Library>, Vec<&Library>) =
-        libraries.iter().partition(|library| library.behind);
     // The sort keeps the order of equal names, of which the linker takes the first.
-    cache.entries.splice(0..0, before.iter().map(entry));
-    cache.entries.extend(behind.iter().map(entry));
+    cache.entries.splice(0..0, libraries.iter().map(entry));
     cache.entries.sort_by(|one, other| compare(&other.name, &one.name));
     cache.to_bytes()
 }
@@ -80,9 +75,7 @@ pub fn listed(cache: &[u8]) -> Vec<Library> {
     let entries = Cache::parse(cache).unwrap_or_default().entries;
     let native = entries.into_iter().filter(|entry| entry.flags == NATIVE && entry.hwcap == 0);
     let text = |bytes| String::from_utf8(bytes).ok();
-    native
-        .filter_map(|entry| Some(Library { name: text(entry.name)?, path: text(entry.path)?, behind: false }))
-        .collect()
+    native.filter_map(|entry| Some(Library { name: text(entry.name)?, path: text(entry.path)? })).collect()
 }
 
 impl Cache {

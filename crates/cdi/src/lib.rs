@@ -14,6 +14,8 @@ mod merge;
 mod name;
 mod node;
 mod request;
+mod site_files;
+mod symbol_versions;
 
 pub use catalog::{Catalog, CdiError, CdiFile, FoundDevice};
 pub use description::{CdiDescription, CdiDevice, DeviceNode, Edits, HostMount};
@@ -24,6 +26,8 @@ pub use ld_cache::{Library, listed, merged};
 pub use merge::Needs;
 pub use name::{ALL, DeviceName};
 pub use request::{DeviceRequest, Granted, WhichGpus};
+pub use site_files::{files_in, read_text};
+pub use symbol_versions::SymbolVersions;
 
 #[cfg(test)]
 mod tests;

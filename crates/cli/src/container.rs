@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use skiff_spec::job::{ContainerName, UnsharedNamespace};
 
+use crate::root::MpiChoice;
+
 #[derive(Args)]
 pub struct SubmitArgs {
     /// Environment, image:IMAGE, or an environment definition file: FILE.toml, or its name
@@ -49,6 +51,12 @@ pub struct ContainerArgs {
     /// Devices of such a file, by their names in CDI.
     #[arg(skip)]
     pub devices: Vec<String>,
+    /// Modules of this site's, as of its fabric or its MPI
+    #[arg(long = "container-module", value_name = "MODULE", value_delimiter = ',')]
+    pub modules: Vec<String>,
+    /// Whose MPI runs: host, image or auto
+    #[arg(long = "container-mpi", value_name = "WHOSE", value_enum)]
+    pub mpi: Option<MpiChoice>,
     /// Mount the user's home
     #[arg(long = "container-mount-home", conflicts_with = "no_home")]
     pub home: bool,

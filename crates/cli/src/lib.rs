@@ -67,7 +67,7 @@ pub use migrate::{Compress, DrainArgs, MigrateArgs, Mode};
 pub use module::ModuleCommand;
 pub use net::NetCommand;
 pub use retention::Retention;
-pub use root::{HabitArgs, HostArgs, RootArgs};
+pub use root::{HabitArgs, HostArgs, MpiChoice, RootArgs, module_words};
 pub use run::RunArgs;
 pub use short::{KillArgs, Lines, LogsArgs, NamedExecArgs, NamedRmArgs, StopArgs};
 pub use show::{DryRunArgs, ListArgs, OutputArgs};

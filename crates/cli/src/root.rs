@@ -97,14 +97,21 @@ impl HostArgs {
         words.extend(device.iter().map(|device| format!("{DEVICE}{device}")));
         words.extend(gpus.iter().map(|gpus| format!("{GPUS}{gpus}")));
         words.extend(of_vendor.map(|(_, vendor)| format!("{GPUS}{vendor}")));
-        words.extend(module.iter().map(|module| format!("{MODULE}{module}")));
-        words.extend(match mpi {
-            Some(MpiChoice::Host) => Some(format!("{MPI}host")),
-            Some(MpiChoice::Auto) => Some(format!("{MPI}auto")),
-            Some(MpiChoice::Image) | None => None,
-        });
+        words.extend(module_words(module, *mpi));
         words
     }
+}
+
+/// Modules and whose MPI is wanted, as the planner has them.
+#[must_use]
+pub fn module_words(modules: &[String], mpi: Option<MpiChoice>) -> Vec<String> {
+    let modules = modules.iter().map(|module| format!("{MODULE}{module}"));
+    let mpi = match mpi {
+        Some(MpiChoice::Host) => Some(format!("{MPI}host")),
+        Some(MpiChoice::Auto) => Some(format!("{MPI}auto")),
+        Some(MpiChoice::Image) | None => None,
+    };
+    modules.chain(mpi).collect()
 }
 
 /// A mount, or several, with the source as an absolute path: what is written down is read elsewhere.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
+use skiff_plan::data::UnreadData;
 use skiff_plan::devices;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
@@ -94,7 +95,7 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
 /// Leaves out what was added only for something to be mounted there: nobody has seen it.
 pub(crate) fn leave_out_mount_points(context: &UserContext, env: &Environment, changes: &mut Vec<Change>) {
     // One that cannot run now has its places shown.
-    if let Ok(plan) = root::plan(context, env) {
+    if let Ok(plan) = root::plan_with(context, env, UnreadData::Place) {
         leave_out_places(changes, &places_of(&plan));
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use skiff_image::changes::ChangesLabels;
 use skiff_image::export::changes::{CommittedUpper, UpperMarks, WrittenChanges, of_changes, survey};
 use skiff_output as output;
+use skiff_plan::data::UnreadData;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::adopt::is_marked;
 use skiff_sandbox::visit::as_root_of_ids;
@@ -123,7 +124,7 @@ impl<'a> HostChanges<'a> {
         let is_nobody_root = self.context.helper.is_none() || is_marked(&self.env.dir);
         let own = own_view(self.context, Base::Host)?;
         // Of one that cannot run now the places are not known, and are in the image.
-        let plan = match crate::root::plan(self.context, self.env) {
+        let plan = match crate::root::plan_with(self.context, self.env, UnreadData::Place) {
             Ok(plan) => Some(plan),
             Err(e) => {
                 output::note(&format!(

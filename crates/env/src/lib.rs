@@ -31,6 +31,7 @@ mod status;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
+use skiff_plan::data::UnreadData;
 use skiff_plan::{self as plan, RootSource, show};
 use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_spec::fault::Result;
@@ -57,7 +58,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         }
         EnvCommand::Enter { env, json, .. } => {
             let env = Environment::named(&context, env.name.clone())?;
-            show::show(&crate::root::plan(&context, &env)?, *json)?;
+            show::show(&crate::root::plan_with(&context, &env, UnreadData::Refuse)?, *json)?;
         }
         EnvCommand::Exec(ExecArgs { inside, name, command }) => {
             let env = Environment::existing(&context, name.clone())?;

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 
 use skiff_output as output;
 use skiff_packages::{Conflict, Unmet};
-use skiff_plan::{self as plan, PlanOptions, base, data};
+use skiff_plan::data::{self, UnreadData};
+use skiff_plan::{self as plan, PlanOptions, base};
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::host_changes::{self, ViewOfHost};
@@ -98,10 +99,15 @@ pub fn view_of_host<'a>(
 
 /// The plan by which an environment runs.
 pub fn plan(context: &UserContext, env: &Environment) -> Result<Plan> {
+    plan_with(context, env, UnreadData::Import)
+}
+
+/// The same for who changes nothing.
+pub fn plan_with(context: &UserContext, env: &Environment, unread: UnreadData) -> Result<Plan> {
     let options = options(env, env.settings()?.clone());
     let mut facts = base::of_ground(context, &env.ground()?)?
         .with_devices(&options.asked.mounts, options.asked.contain)?;
-    facts.data = data::mounts(context, &options.asked.mounts)?;
+    facts.data = data::mounts(context, &options.asked.mounts, unread)?;
     plan::build(options, facts)
 }
 

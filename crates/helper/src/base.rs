@@ -80,10 +80,10 @@ pub fn prepare(caller: &Caller, image: Option<ImageId>, layers: &[ImageId]) -> R
     Ok(PreparedBase { ids, layers, below })
 }
 
-/// A layer may go between the moment in which it was found in the store and this one.
+/// A layer, or a file with data, may go between the moment in which it was found in the store and this one.
 fn layer(caller: &Caller, id: ImageId) -> Result<OwnedFd> {
     image::open(caller, id).map_err(|e| {
-        Error::new(format!("layer of a snapshot: {}", e.message))
+        Error::new(format!("layer, or mounted data: {}", e.message))
             .hint("try again; if that does not help, administrator: `skiff store verify`, or slurm.layers = \"unpacked\"")
     })
 }

@@ -13,11 +13,12 @@ use skiff_env::contents::{ours, take_snapshot};
 use skiff_env::deploy::{own_layers, unpack};
 use skiff_env::history::SnapshotOrigin;
 use skiff_output as output;
+use skiff_plan::data::{self, UnreadData};
 use skiff_plan::described::DescribedProcess;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
 use skiff_plan::show::show;
 use skiff_plan::stop::stop_signal;
-use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, data, devices, ssh_agent};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, devices, ssh_agent};
 use skiff_runtime::environments::Environment;
 use skiff_runtime::network;
 use skiff_runtime::record::{ENV, InstanceDir};
@@ -293,7 +294,7 @@ fn of_environment(
     facts.agent_dir = ssh_agent::directory(context, &env::command(context, env, &inside, &words)?, &inside);
     let options = over_environment(options, settings, paths);
     let mut facts = facts.with_devices(&options.asked.mounts, options.asked.contain)?;
-    facts.data = data::mounts(context, &options.asked.mounts)?;
+    facts.data = data::mounts(context, &options.asked.mounts, UnreadData::of(start.show.dry_run))?;
     let plan = plan::build(options, facts)?;
     let command = match &words[..] {
         [] => None,

@@ -1,18 +1,15 @@
 //! All files of the directories that a site has for them.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use skiff_cdi::{files_in, read_text};
 
 use crate::ModuleError;
 use crate::file::{ModuleFile, Provided, When};
 
-/// No module's file is longer, in bytes.
-const LONGEST: u64 = 1 << 20;
-/// More files than a site has in a directory.
-const MOST_FILES: usize = 1000;
+/// No module's file is longer, in MiB.
+const LONGEST: u64 = 1;
 /// What the name of each file ends with.
 const SUFFIX: &str = ".toml";
 
@@ -51,24 +48,11 @@ impl SiteModule {
     pub fn read(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let name = name.strip_suffix(SUFFIX).unwrap_or(&name).to_owned();
-        let file = text_of(path).map_err(|e| vec![e.to_string()]).and_then(|text| ModuleFile::parse(&text));
+        let file = read_text(path, LONGEST)
+            .map_err(|e| vec![e.to_string()])
+            .and_then(|text| ModuleFile::parse(&text));
         Self { name, path: path.into(), file }
     }
-}
-
-fn text_of(path: &Path) -> io::Result<String> {
-    // A named pipe in the place of a file makes nobody wait.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
-    let mut text = String::new();
-    file.take(LONGEST + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST {
-        return Err(io::Error::other("longer than 1 MiB, which no module is"));
-    }
-    Ok(text)
 }
 
 impl ModuleCatalog {
@@ -77,7 +61,7 @@ impl ModuleCatalog {
     pub fn read(dirs: &[PathBuf]) -> Self {
         let mut modules: Vec<SiteModule> = vec![];
         for dir in dirs {
-            match names_in(dir) {
+            match files_in(dir, is_module) {
                 Ok(paths) => {
                     for module in paths.iter().map(|path| SiteModule::read(path)) {
                         modules.retain(|known| known.name != module.name);
@@ -142,6 +126,16 @@ impl ModuleCatalog {
         Ok(wanted)
     }
 
+    /// Files that are not used, and the first that is wrong with each.
+    #[must_use]
+    pub fn broken(&self) -> Vec<String> {
+        let broken = |module: &SiteModule| {
+            let problems = module.file.as_ref().err()?;
+            Some(format!("{}: {}", module.path.display(), problems.first().map_or("broken", String::as_str)))
+        };
+        self.modules.iter().filter_map(broken).collect()
+    }
+
     fn find(&self, name: &str) -> Result<&SiteModule, ModuleError> {
         self.modules.iter().find(|module| module.name == name).ok_or_else(|| {
             let known: Vec<&str> = self.modules.iter().map(|module| module.name.as_str()).collect();
@@ -182,21 +176,10 @@ fn conflict(wanted: &[WantedModule<'_>]) -> Option<ModuleError> {
     ))
 }
 
-/// The paths of the files in a directory, by name.
-fn names_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut paths = vec![];
-    for entry in std::fs::read_dir(dir)?.take(MOST_FILES) {
-        let name = entry?.file_name();
-        let is_module = name.to_str().is_some_and(|name| {
-            name.strip_suffix(SUFFIX).is_some_and(|name| {
-                name.starts_with(|c: char| c.is_ascii_alphanumeric())
-                    && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c))
-            })
-        });
-        if is_module {
-            paths.push(dir.join(name));
-        }
-    }
-    paths.sort();
-    Ok(paths)
+/// Whether a file is a module by its name.
+fn is_module(name: &str) -> bool {
+    name.strip_suffix(SUFFIX).is_some_and(|name| {
+        name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c))
+    })
 }

@@ -28,6 +28,9 @@ pub struct ModuleFile {
     /// The host's libraries that programs find besides.
     #[serde(default)]
     pub libraries: Vec<String>,
+    /// Directories with what these load when they run. They are mounted, and what their files need comes with them.
+    #[serde(default)]
+    pub plugins: Vec<String>,
     /// Files and directories of the host's: `PATH`, or `SOURCE:TARGET`, with `:ro` for such as cannot be written to.
     #[serde(default)]
     pub mounts: Vec<String>,
@@ -69,6 +72,12 @@ impl ModuleFile {
         if problems.is_empty() { Ok(file) } else { Err(problems) }
     }
 
+    /// Whether it brings libraries, which may turn out not to fit a root.
+    #[must_use]
+    pub fn has_libraries(&self) -> bool {
+        [&self.replaces, &self.libraries, &self.plugins].iter().any(|list| !list.is_empty())
+    }
+
     fn problems(&self) -> Vec<String> {
         let mut problems = vec![];
         let mut refuse = |key: &str, value: &str, why: &str| problems.push(format!("{key}: {value:?} {why}"));
@@ -76,7 +85,7 @@ impl ModuleFile {
         if !is_text(&self.description) {
             refuse("description", &self.description, "is more than a line");
         }
-        let paths = [("requires", &self.requires), ("devices", &self.devices)];
+        let paths = [("requires", &self.requires), ("devices", &self.devices), ("plugins", &self.plugins)];
         for (key, path) in paths.iter().flat_map(|(key, list)| list.iter().map(move |path| (*key, path))) {
             if !is_path(path) {
                 refuse(key, path, "is no absolute path");
@@ -89,8 +98,8 @@ impl ModuleFile {
             refuse("mounts", mount, "is not PATH, SOURCE:TARGET or SOURCE:TARGET:ro with absolute paths");
         }
         for (key, list) in [("replaces", &self.replaces), ("libraries", &self.libraries)] {
-            for library in list.iter().filter(|library| !is_path(library) && !is_name(library)) {
-                refuse(key, library, "is neither the name nor the absolute path of a library");
+            for library in list.iter().filter(|library| parse_library(library).is_none()) {
+                refuse(key, library, "is not the name or the absolute path of a library, or LIBRARY:NAME");
             }
         }
         for (name, value) in &self.env {
@@ -121,11 +130,18 @@ pub(crate) fn parse_mount(word: &str) -> Option<(&str, &str, bool)> {
     (is_path(source) && is_path(target) && target != "/").then_some((source, target, read_only))
 }
 
+/// A library, and the name that programs ask for it by, if that is not its own.
+pub(crate) fn parse_library(word: &str) -> Option<(&str, Option<&str>)> {
+    let (library, name) = word.split_once(':').map_or((word, None), |(library, name)| (library, Some(name)));
+    let is_sound = (is_path(library) || is_name(library)) && name.is_none_or(is_name);
+    is_sound.then_some((library, name))
+}
+
 fn is_path(text: &str) -> bool {
     let is_plain = |part: &str| !matches!(part, "." | "..");
     text.starts_with('/') && text.split('/').all(is_plain) && !text.contains([':', '\0', '\n'])
 }
 
 fn is_name(text: &str) -> bool {
-    text.contains(".so") && !text.contains(['/', '\0', '\n'])
+    text.contains(".so") && !text.starts_with('.') && !text.contains(['/', ':', '\0', '\n'])
 }

@@ -8,8 +8,8 @@ mod needs;
 
 pub use catalog::{ModuleCatalog, SiteModule, WantedModule};
 pub use file::{ModuleFile, Provided, When};
-pub use library::{HostLibrary, HostLinker};
-pub use needs::{ModuleNeeds, Replaced};
+pub use library::{FoundLibraries, HostLibrary, HostLinker};
+pub use needs::{ModuleNeeds, ModuleParts};
 
 /// What is wrong with what is asked for, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]

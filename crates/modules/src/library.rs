@@ -6,9 +6,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use skiff_cdi::ElfFacts;
+use skiff_cdi::{ElfFacts, GlibcVersion, files_in};
+use skiff_spec::device::LibraryRole;
 
 use crate::ModuleError;
+use crate::file::{ModuleFile, parse_library};
 
 /// No cache of a linker is longer, in bytes.
 const LONGEST_CACHE: u64 = 32 << 20;
@@ -32,7 +34,7 @@ const OF_GLIBC: [&str; 14] = [
     "ld-linux",
     "ld64.so.",
 ];
-/// What compilers bring: a newer one does for what wants an older one, so of two the root's own counts, which its programs were made for.
+/// What compilers bring.
 const OF_COMPILERS: [&str; 5] =
     ["libgcc_s.so.", "libstdc++.so.", "libgfortran.so.", "libquadmath.so.", "libgomp.so."];
 
@@ -45,8 +47,17 @@ pub struct HostLibrary {
     pub path: PathBuf,
     /// What is known of it.
     pub facts: ElfFacts,
-    /// Whether the root's own counts, where it has one.
-    pub behind: bool,
+    /// What it is for.
+    pub role: LibraryRole,
+}
+
+/// The libraries of a module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundLibraries {
+    /// The libraries that it names, and all that these and its plug-ins need, but the C library.
+    pub libraries: Vec<HostLibrary>,
+    /// The newest glibc that a plug-in needs, and that plug-in.
+    pub of_plugins: Option<(GlibcVersion, PathBuf)>,
 }
 
 /// The host's linker.
@@ -76,57 +87,79 @@ impl HostLinker {
         Self { cache }
     }
 
-    /// These libraries, by name or path, each with all that it needs but the C library.
+    /// The libraries that a module names, and all that they and its plug-ins need but the C library.
     ///
     /// # Errors
     /// One that is named is not there, or is no library.
-    pub fn with_needed(&self, named: &[String], module: &str) -> Result<Vec<HostLibrary>, ModuleError> {
-        let mut found: Vec<HostLibrary> = vec![];
+    pub fn of_module(&self, file: &ModuleFile, module: &str) -> Result<FoundLibraries, ModuleError> {
+        let mut found = FoundLibraries::default();
         let mut seen = BTreeSet::new();
-        for name in named {
-            let path = match name.starts_with('/') {
-                true => PathBuf::from(name),
-                false => self.cache.get(name).cloned().ok_or_else(|| {
-                    ModuleError::new(
-                        format!("module {module}: library {name}: this host's linker does not know it"),
-                        "administrator: name it by its path, or run ldconfig",
-                    )
-                })?,
-            };
-            let mut library = HostLibrary::read(&path).ok_or_else(|| {
-                ModuleError::new(
-                    format!("module {module}: {}: no library of 64 bits", path.display()),
-                    "administrator: skiff module check",
-                )
-            })?;
-            if !name.starts_with('/') {
-                library.name = name.clone();
-            }
+        let of_role =
+            |role, words: &[String]| words.iter().map(|word| (role, word.clone())).collect::<Vec<_>>();
+        let named =
+            [of_role(LibraryRole::Replaces, &file.replaces), of_role(LibraryRole::Named, &file.libraries)];
+        for (role, word) in named.concat() {
+            let library = HostLibrary { role, ..self.named(&word, module)? };
             if seen.insert(library.name.clone()) {
-                found.push(library);
+                found.libraries.push(library);
             }
+        }
+        for plugin in file.plugins.iter().flat_map(|dir| plugins(Path::new(dir))) {
+            if let Some(needed) = plugin.facts.needs
+                && found.of_plugins.as_ref().is_none_or(|(known, _)| *known < needed)
+            {
+                found.of_plugins = Some((needed, plugin.path.clone()));
+            }
+            found.libraries.extend(self.needed_by(&plugin, &mut seen));
         }
         let mut at = 0;
-        while at < found.len() && found.len() < MOST {
-            let needed: Vec<String> = found[at].facts.libraries.clone();
-            for name in needed.into_iter().filter(|name| !is_of_glibc(name)) {
-                if !seen.insert(name.clone()) {
-                    continue;
-                }
-                // One that is not there on the host either is its library's own matter, or the image's.
-                let Some(path) = self.find(&name, &found[at]) else { continue };
-                let behind = OF_COMPILERS.iter().any(|start| name.starts_with(start));
-                found.extend(HostLibrary::read(&path).map(|library| HostLibrary { name, behind, ..library }));
-            }
+        while at < found.libraries.len() && found.libraries.len() < MOST {
+            let needed = self.needed_by(&found.libraries[at], &mut seen);
+            found.libraries.extend(needed);
             at += 1;
         }
-        if found.len() >= MOST {
+        if found.libraries.len() >= MOST {
             return Err(ModuleError::new(
                 format!("module {module}: its libraries need more than {MOST} others"),
                 "administrator: name fewer libraries in one module",
             ));
         }
         Ok(found)
+    }
+
+    /// A library as a module's file names it.
+    fn named(&self, word: &str, module: &str) -> Result<HostLibrary, ModuleError> {
+        let (library, name) = parse_library(word).unwrap_or((word, None));
+        let path = match library.starts_with('/') {
+            true => PathBuf::from(library),
+            false => self.cache.get(library).cloned().ok_or_else(|| {
+                ModuleError::new(
+                    format!("module {module}: library {library}: this host's linker does not know it"),
+                    "administrator: name it by its path, or run ldconfig",
+                )
+            })?,
+        };
+        let found = HostLibrary::read(&path).ok_or_else(|| {
+            ModuleError::new(
+                format!("module {module}: {}: no library of 64 bits", path.display()),
+                "administrator: skiff module check",
+            )
+        })?;
+        let name = name.or((!library.starts_with('/')).then_some(library));
+        Ok(HostLibrary { name: name.map_or(found.name, String::from), ..found })
+    }
+
+    /// What a library needs and nobody has asked for yet. What is not there on the host either is its own matter, or the image's.
+    fn needed_by(&self, library: &HostLibrary, seen: &mut BTreeSet<String>) -> Vec<HostLibrary> {
+        let names = library.facts.libraries.iter().filter(|name| !is_of_glibc(name));
+        let new: Vec<&String> = names.filter(|name| seen.insert((*name).clone())).collect();
+        let read = |name: &String| {
+            let is_of_compilers = OF_COMPILERS.iter().any(|start| name.starts_with(start));
+            let role = if is_of_compilers { LibraryRole::Compilers } else { LibraryRole::Needed };
+            let found = HostLibrary::read(&self.find(name, library)?)?;
+            Some(HostLibrary { name: name.clone(), role, ..found })
+        };
+        new.into_iter().filter_map(read).collect()
     }
 
     /// Where the linker finds a library that another one needs.
@@ -142,6 +175,17 @@ impl HostLinker {
     }
 }
 
+/// The libraries of a directory.
+fn plugins(dir: &Path) -> Vec<HostLibrary> {
+    let is_library = |name: &str| name.ends_with(".so") || name.contains(".so.");
+    // That it is there was asked before.
+    files_in(dir, is_library)
+        .unwrap_or_else(|_| vec![])
+        .iter()
+        .filter_map(|path| HostLibrary::read(path))
+        .collect()
+}
+
 fn is_of_glibc(name: &str) -> bool {
     OF_GLIBC.iter().any(|start| name.starts_with(start))
 }
@@ -155,6 +199,6 @@ impl HostLibrary {
         let of_file = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         // It becomes the name of a file.
         let name = facts.soname.clone().filter(|name| !name.contains('/') && !name.starts_with('.'));
-        Some(Self { name: name.unwrap_or_else(of_file), path, facts, behind: false })
+        Some(Self { name: name.unwrap_or_else(of_file), path, facts, role: LibraryRole::Needed })
     }
 }

@@ -1,4 +1,4 @@
-//! What the chosen modules bring, as one.
+//! What the chosen modules bring.
 
 use std::path::Path;
 
@@ -6,35 +6,31 @@ use skiff_cdi::HostMount;
 
 use crate::ModuleError;
 use crate::catalog::{SiteModule, WantedModule};
-use crate::file::{ModuleFile, parse_mount};
-use crate::library::{HostLibrary, HostLinker};
+use crate::file::{ModuleFile, Provided, parse_mount};
+use crate::library::{FoundLibraries, HostLinker};
 
-/// A library of the host's that takes the place of the image's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replaced {
-    /// Whose it is.
-    pub module: String,
-    /// The name that both have.
+/// What a module brings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModuleParts {
+    /// Name of the module.
     pub name: String,
-    /// The host's file, whose name says which interfaces it has.
-    pub host: String,
+    /// What an option of its own asks for.
+    pub provides: Option<Provided>,
+    /// Variables.
+    pub variables: Vec<(String, String)>,
+    /// Device nodes.
+    pub nodes: Vec<String>,
+    /// Mounts.
+    pub mounts: Vec<HostMount>,
+    /// Libraries.
+    pub found: FoundLibraries,
 }
 
 /// What modules bring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleNeeds {
-    /// Names of the modules.
-    pub modules: Vec<String>,
-    /// Variables.
-    pub variables: Vec<(String, String)>,
-    /// Device nodes.
-    pub nodes: Vec<String>,
-    /// Mounts, and whose each is.
-    pub mounts: Vec<(String, HostMount)>,
-    /// Libraries, and whose each is.
-    pub libraries: Vec<(String, HostLibrary)>,
-    /// What replaces something of the image's.
-    pub replaced: Vec<Replaced>,
+    /// Each of them, in their order.
+    pub modules: Vec<ModuleParts>,
     /// Modules that were left out since nobody has asked for them by name, and why.
     pub left_out: Vec<(String, ModuleError)>,
 }
@@ -48,87 +44,77 @@ impl ModuleNeeds {
         let mut needs = Self::default();
         let mut known = None;
         for WantedModule { module, file, is_asked } in wanted {
-            let name = &module.name;
-            let named: Vec<String> = file.replaces.iter().chain(&file.libraries).cloned().collect();
-            let mut one = Self { modules: vec![name.clone()], ..Self::default() };
-            let added = one.add_files(module, file).and_then(|()| {
-                if named.is_empty() {
-                    return Ok(());
-                }
-                let linker = known.get_or_insert_with(linker);
-                one.add_libraries(linker.with_needed(&named, name)?, name, file);
-                Ok(())
+            let parts = ModuleParts::of(module, file).and_then(|parts| {
+                let found = match file.has_libraries() {
+                    true => known.get_or_insert_with(linker).of_module(file, &module.name)?,
+                    false => FoundLibraries::default(),
+                };
+                Ok(ModuleParts { found, ..parts })
             });
-            match added {
-                Ok(()) => needs.append(one),
+            match parts {
+                Ok(parts) => needs.modules.push(parts),
                 // Whoever has not asked for it can start without.
-                Err(e) if !is_asked => needs.left_out.push((name.clone(), e)),
+                Err(e) if !is_asked => needs.left_out.push((module.name.clone(), e)),
                 Err(e) => return Err(e),
             }
         }
         Ok(needs)
     }
 
-    fn add_files(&mut self, module: &SiteModule, file: &ModuleFile) -> Result<(), ModuleError> {
+    /// All mounts. Of two at one place that of the later module counts.
+    #[must_use]
+    pub fn mounts(&self) -> Vec<HostMount> {
+        let mut mounts: Vec<HostMount> = vec![];
+        for mount in self.modules.iter().flat_map(|parts| &parts.mounts) {
+            mounts.retain(|known| known.inside != mount.inside);
+            mounts.push(mount.clone());
+        }
+        mounts
+    }
+
+    /// All device nodes, each once.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<String> {
+        let mut nodes: Vec<String> = vec![];
+        for node in self.modules.iter().flat_map(|parts| &parts.nodes) {
+            if !nodes.contains(node) {
+                nodes.push(node.clone());
+            }
+        }
+        nodes
+    }
+}
+
+impl ModuleParts {
+    /// What it brings, without its libraries.
+    fn of(module: &SiteModule, file: &ModuleFile) -> Result<Self, ModuleError> {
+        let mut parts = Self {
+            name: module.name.clone(),
+            provides: file.provides,
+            variables: file.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            ..Self::default()
+        };
         for (source, target, read_only) in file.mounts.iter().filter_map(|mount| parse_mount(mount)) {
             std::fs::metadata(source).map_err(|e| not_there(module, source, &e))?;
-            let mount = HostMount { host: source.into(), inside: target.into(), read_only };
-            self.mounts.push((module.name.clone(), mount));
+            parts.mounts.push(HostMount { host: source.into(), inside: target.into(), read_only });
+        }
+        for dir in &file.plugins {
+            std::fs::read_dir(dir).map_err(|e| not_there(module, dir, &e))?;
+            let is_shown =
+                |mount: &HostMount| mount.host == mount.inside && Path::new(dir).starts_with(&mount.host);
+            if !parts.mounts.iter().any(is_shown) {
+                parts.mounts.push(HostMount { host: dir.clone(), inside: dir.clone(), read_only: true });
+            }
         }
         for pattern in &file.devices {
             let nodes = matching(pattern);
             if nodes.is_empty() {
                 return Err(not_there(module, pattern, &std::io::ErrorKind::NotFound.into()));
             }
-            self.nodes.extend(nodes);
+            parts.nodes.extend(nodes);
         }
-        self.variables = file.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        Ok(())
+        Ok(parts)
     }
-
-    fn add_libraries(&mut self, found: Vec<HostLibrary>, module: &str, file: &ModuleFile) {
-        let is_replacing = |library: &HostLibrary| {
-            file.replaces.iter().any(|named| *named == library.name || leads_to(named, &library.path))
-        };
-        self.replaced = found
-            .iter()
-            .filter(|library| is_replacing(library))
-            .map(|library| Replaced {
-                module: module.into(),
-                name: library.name.clone(),
-                host: library.path.display().to_string(),
-            })
-            .collect();
-        self.libraries = found.into_iter().map(|library| (module.to_owned(), library)).collect();
-    }
-
-    fn append(&mut self, one: Self) {
-        self.modules.extend(one.modules);
-        for (name, value) in one.variables {
-            self.variables.retain(|(known, _)| *known != name);
-            self.variables.push((name, value));
-        }
-        self.nodes
-            .extend(one.nodes.into_iter().filter(|node| !self.nodes.contains(node)).collect::<Vec<_>>());
-        for mount in one.mounts {
-            self.mounts.retain(|(_, known)| known.inside != mount.1.inside);
-            self.mounts.push(mount);
-        }
-        self.libraries.extend(one.libraries);
-        self.replaced.extend(one.replaced);
-    }
-
-    /// Where the files of a module are mounted.
-    #[must_use]
-    pub fn mounts_of(&self, module: &str) -> Vec<String> {
-        let own = self.mounts.iter().filter(|(name, _)| name == module);
-        own.map(|(_, mount)| mount.inside.clone()).collect()
-    }
-}
-
-/// Whether this is a path of the file.
-fn leads_to(path: &str, file: &Path) -> bool {
-    path.starts_with('/') && std::fs::canonicalize(path).is_ok_and(|real| real == file)
 }
 
 /// The nodes that a path means, whose last part may have one `*`.

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use skiff_cdi::HostMount;
+use skiff_spec::device::LibraryRole;
 
 use crate::file::parse_mount;
-use crate::{HostLinker, ModuleCatalog, ModuleFile, ModuleNeeds, Provided, When};
+use crate::{HostLinker, ModuleCatalog, ModuleFile, ModuleNeeds, Provided, SiteModule, WantedModule, When};
 
 fn catalog(files: &[(&str, &str)]) -> (tempfile::TempDir, ModuleCatalog) {
     let dir = tempfile::tempdir().expect("a directory");
@@ -38,7 +40,9 @@ fn files_are_read_whole_or_refused() {
         ("description = 'x'\nmounts = ['/a:/']", "mounts: \"/a:/\" is not PATH"),
         ("description = 'x'\nmounts = ['/a/../b']", "mounts: \"/a/../b\" is not PATH"),
         ("description = 'x'\ndevices = ['/etc/passwd']", "devices: \"/etc/passwd\" is not below /dev"),
-        ("description = 'x'\nlibraries = ['lib']", "libraries: \"lib\" is neither"),
+        ("description = 'x'\nlibraries = ['lib']", "libraries: \"lib\" is not the name"),
+        ("description = 'x'\nreplaces = ['/a.so:b']", "replaces: \"/a.so:b\" is not the name"),
+        ("description = 'x'\nplugins = ['a']", "plugins: \"a\" is no absolute path"),
         ("description = 'x'\nenv = { '1A' = '' }", "env: \"1A\" is no name of a variable"),
     ] {
         let problems = ModuleFile::parse(text).expect_err(text);
@@ -108,13 +112,39 @@ fn the_later_directory_counts() {
 fn libraries_come_with_what_they_need() {
     let linker = HostLinker::of_host();
     let own = std::env::current_exe().expect("this program").display().to_string();
-    let found = linker.with_needed(std::slice::from_ref(&own), "test").expect("libraries");
+    let libraries = |words: &[&str]| {
+        let libraries = words.iter().map(|word| (*word).to_owned()).collect();
+        linker.of_module(&ModuleFile { libraries, ..ModuleFile::default() }, "test")
+    };
+    let found = libraries(&[&own]).expect("libraries").libraries;
     assert_eq!(found[0].path, fs::canonicalize(&own).expect("a path"));
     assert!(found.iter().all(|library| !library.name.starts_with("libc.so")), "{found:?}");
-    let missing = linker.with_needed(&["libnothing.so.1".into()], "test").expect_err("not there");
+    let renamed = libraries(&[&format!("{own}:libother.so.1")]).expect("libraries").libraries;
+    assert_eq!((renamed[0].name.as_str(), renamed[0].role), ("libother.so.1", LibraryRole::Named));
+    let compilers = renamed.iter().filter(|library| library.name.starts_with("libgcc_s"));
+    assert!(compilers.clone().all(|library| library.role == LibraryRole::Compilers), "{renamed:?}");
+    let missing = libraries(&["libnothing.so.1"]).expect_err("not there");
     assert!(missing.message.contains("module test: library libnothing.so.1"), "{}", missing.message);
-    let text = linker.with_needed(&["/etc/passwd".into()], "test").expect_err("no library");
+    let text = libraries(&["/etc/passwd"]).expect_err("no library");
     assert!(text.message.contains("/etc/passwd: no library"), "{}", text.message);
+}
+
+#[test]
+fn plug_ins_bring_what_they_need() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let own = std::env::current_exe().expect("this program");
+    std::os::unix::fs::symlink(&own, dir.path().join("plugin.so")).expect("a link");
+    fs::write(dir.path().join("notes.txt"), "").expect("a file");
+    let dir = dir.path().display().to_string();
+    let file = ModuleFile { plugins: vec![dir.clone()], ..ModuleFile::default() };
+    let found = HostLinker::of_host().of_module(&file, "test").expect("found");
+    // The plug-ins themselves are in the directory, which is mounted.
+    assert!(found.libraries.iter().all(|library| library.path != own), "{found:?}");
+    assert!(found.of_plugins.is_none_or(|(_, path)| path == own));
+    let module = SiteModule { name: "test".into(), path: "test.toml".into(), file: Ok(file.clone()) };
+    let wanted = WantedModule { module: &module, file: &file, is_asked: true };
+    let needs = ModuleNeeds::of(&[wanted], &HostLinker::default).expect("found");
+    assert_eq!(needs.mounts(), [HostMount { host: dir.clone(), inside: dir, read_only: true }]);
 }
 
 #[test]
@@ -128,7 +158,7 @@ fn what_is_missing_counts_for_those_who_asked() {
         ModuleNeeds::of(&wanted, &HostLinker::default)
     };
     let left_out = needs(&[]).expect("left out");
-    assert_eq!((left_out.modules.len(), left_out.variables.len(), left_out.left_out.len()), (0, 0, 1));
+    assert_eq!((left_out.modules.len(), left_out.left_out.len()), (0, 1));
     let refused = needs(&["a".into()]).expect_err("refused");
     assert!(refused.message.starts_with("module a: /nonexistent: "), "{}", refused.message);
     assert!(

@@ -46,16 +46,44 @@ fn checked(piece: &str) -> Result<Option<DataWord>> {
     Ok(Some(found))
 }
 
-/// The mounts of the files among these words, which are imported if they are not in the store yet.
+/// What is done with files that the store has not read yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnreadData {
+    /// Import such files.
+    Import,
+    /// Refuse them: nothing is to be changed.
+    Refuse,
+    /// Show only where they would be.
+    Place,
+}
+
+impl UnreadData {
+    /// For what may be shown only.
+    #[must_use]
+    pub fn of(dry_run: bool) -> Self {
+        if dry_run { Self::Refuse } else { Self::Import }
+    }
+}
+
+/// The mounts of the files among these words.
 ///
 /// # Errors
-/// One is not there, or holds no file system.
-pub fn mounts(context: &UserContext, words: &[String]) -> Result<Vec<Mount>> {
+/// One is not there, or holds no file system, or is to be refused.
+pub fn mounts(context: &UserContext, words: &[String], unread: UnreadData) -> Result<Vec<Mount>> {
     let (data, _) = split(words)?;
     let mount_of = |DataWord { file, target }: &DataWord| {
         let about = |e: Fault| e.about(&format!("mount of {file}"));
         let image = ImageFile::meant(file).map_err(|e| about(e.into()))?;
-        mount(context, import::imported(context, &image).map_err(about)?.id, target)
+        let found = match unread {
+            UnreadData::Import => Some(import::imported(context, &image).map_err(about)?),
+            UnreadData::Refuse | UnreadData::Place => import::known(context, &image).map_err(about)?,
+        };
+        match (found, unread) {
+            (Some(entry), _) => mount(context, entry.id, target),
+            (None, UnreadData::Place) => crate::parse_mount(&format!("{file}:{target}:ro")),
+            (None, _) => Err(about(Fault::new("the store has not read it yet"))
+                .hint(format!("`skiff import {file}` does that, as does whatever is not a dry run"))),
+        }
     };
     data.iter().map(mount_of).collect()
 }

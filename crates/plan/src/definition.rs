@@ -5,12 +5,14 @@ use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
 use skiff_edf::{Definition, DefinitionContext, DefinitionMount, DefinitionMountKind, LONGEST, Template};
+use skiff_modules::{ModuleCatalog, SiteModule, When};
 use skiff_output as output;
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Fault, Result};
 use skiff_user::context::UserContext;
 
-use crate::{DEVICE, RootOptions, RootSource, bounded, data};
+use crate::device_words::MODULE;
+use crate::{DEVICE, RootOptions, RootSource, bounded, data, modules};
 
 /// Reads a definition: of a file, or of a name that is looked up.
 ///
@@ -62,15 +64,53 @@ pub fn image(definition: &Definition, word: &str) -> Result<String> {
     })
 }
 
-/// What of a definition nothing here acts on.
-#[must_use]
-pub fn unsupported_annotations(definition: &Definition) -> Vec<String> {
-    let is_off = |value: &str| matches!(value, "" | "false" | "0" | "off");
-    let asked = definition
-        .annotations
-        .iter()
-        .filter(|(name, value)| name.starts_with("com.hooks.") && !is_off(value));
-    asked.map(|(name, value)| format!("annotation {name}={value}: nothing here acts on it")).collect()
+/// What a definition's annotations for hooks ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnnotatedHooks {
+    /// Modules of the site's, which are called as the hooks are.
+    pub modules: Vec<String>,
+    /// What is not as the annotations say.
+    pub notes: Vec<String>,
+}
+
+impl AnnotatedHooks {
+    /// As far as this site's modules go.
+    #[must_use]
+    pub fn here(context: &UserContext, definition: &Definition) -> Self {
+        match definition.annotations.is_empty() {
+            true => Self::default(),
+            false => Self::of(definition, &ModuleCatalog::read(&modules::dirs(&context.config))),
+        }
+    }
+
+    /// `com.hooks.NAME.enabled = "true"` turns on the module of this name.
+    fn of(definition: &Definition, catalog: &ModuleCatalog) -> Self {
+        let mut hooks = Self::default();
+        for (name, value) in &definition.annotations {
+            let Some(rest) = name.strip_prefix("com.hooks.") else { continue };
+            let is_off = matches!(&**value, "" | "false" | "0" | "off");
+            let known = |module: &str| catalog.modules.iter().find(|known| known.name == module);
+            let note = |why: &str| format!("annotation {name}={value}: {why}");
+            match (rest.strip_suffix(".enabled"), is_off) {
+                (Some(module), false) => match known(module) {
+                    Some(_) => hooks.modules.push(module.into()),
+                    None => hooks
+                        .notes
+                        .push(note(&format!("this site has no module {module} (skiff module list)"))),
+                },
+                (Some(module), true) => {
+                    let is_always =
+                        |found: &SiteModule| found.file.as_ref().is_ok_and(|file| file.when == When::Always);
+                    if known(module).is_some_and(is_always) {
+                        hooks.notes.push(note("every container has this module"));
+                    }
+                }
+                (None, false) => hooks.notes.push(note("nothing here acts on it")),
+                (None, true) => {}
+            }
+        }
+        hooks
+    }
 }
 
 impl RootOptions {
@@ -92,7 +132,9 @@ impl RootOptions {
             ))
             .hint("name what the programs may have: -v, --device, -e"));
         }
-        unsupported_annotations(&found).iter().for_each(|line| output::note(line));
+        let hooks = AnnotatedHooks::here(context, &found);
+        hooks.notes.iter().for_each(|line| output::note(line));
+        let hooks = hooks.modules.iter().map(|module| format!("{MODULE}{module}")).collect();
         let mounts = found.mounts.iter().map(mount_words).collect::<Result<Vec<_>>>()?;
         let devices = found.devices.iter().map(|device| format!("{DEVICE}{device}")).collect();
         let mut inside = self.inside;
@@ -101,7 +143,7 @@ impl RootOptions {
         Ok(Self {
             source: RootSource::Image(image(&found, &word)?),
             entrypoint: self.entrypoint.or_else(|| (!found.entrypoint).then(OsString::new)),
-            mounts: [mounts, devices, self.mounts].concat(),
+            mounts: [mounts, devices, hooks, self.mounts].concat(),
             writable: self.writable || (found.writable && !self.read_only),
             inside,
             ..self
@@ -155,6 +197,40 @@ pub fn set_variables(command: &mut CommandSpec, templates: &[(String, Template)]
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hooks_are_modules_of_the_site() {
+        let module = |name: &str, text: &str| SiteModule {
+            name: name.into(),
+            path: name.into(),
+            file: skiff_modules::ModuleFile::parse(text),
+        };
+        let catalog = ModuleCatalog {
+            modules: vec![
+                module("aws_ofi_nccl", "description = ''"),
+                module("cxi", "description = ''\nwhen = 'always'"),
+            ],
+        };
+        let annotations = [
+            ("com.hooks.aws_ofi_nccl.enabled", "true"),
+            ("com.hooks.aws_ofi_nccl.variant", "cuda12"),
+            ("com.hooks.cxi.enabled", "false"),
+            ("com.hooks.ssh.enabled", "true"),
+            ("com.hooks.ssh.port", ""),
+            ("org.other", "true"),
+        ];
+        let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let hooks = AnnotatedHooks::of(&Definition { annotations, ..Definition::default() }, &catalog);
+        assert_eq!(hooks.modules, ["aws_ofi_nccl"]);
+        assert_eq!(
+            hooks.notes,
+            [
+                "annotation com.hooks.aws_ofi_nccl.variant=cuda12: nothing here acts on it",
+                "annotation com.hooks.cxi.enabled=false: every container has this module",
+                "annotation com.hooks.ssh.enabled=true: this site has no module ssh (skiff module list)",
+            ]
+        );
+    }
 
     #[test]
     fn variables_of_a_definition_count_what_the_image_has() {

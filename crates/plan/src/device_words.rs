@@ -32,6 +32,12 @@ pub enum HostRequest {
     },
 }
 
+/// Whether a word of the mounts asks for a module, or for an MPI.
+#[must_use]
+pub fn is_of_modules(word: &str) -> bool {
+    word.starts_with(MODULE) || word.starts_with(MPI)
+}
+
 /// What a word of the mounts asks for beside mounts; nothing if it is a mount.
 pub fn request(word: &str) -> Result<Option<HostRequest>> {
     if let Some(name) = word.strip_prefix(MODULE) {

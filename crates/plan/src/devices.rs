@@ -10,14 +10,14 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_cdi::{Catalog, CdiError, ElfFacts, Granted, HostMount, Needs};
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::config::Config;
-use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport, NeededGlibc};
+use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport, ModuleVariable, NeededGlibc};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::job::names;
 use skiff_spec::plan::{Mount, Source};
 
 use crate::device_words::{GPUS, GRANTED, HostRequest, request};
 use crate::inside::ProcessArgs;
-use crate::modules::FoundModules;
+use crate::modules::{FoundModules, tell_broken};
 
 /// What the devices need that were asked for, found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub fn set_variables(
     is_host: bool,
     (command, inside): (&mut CommandSpec, &ProcessArgs),
 ) -> Result<()> {
-    set(&FoundModules::of(words, config, (false, is_host))?.settings(), command, inside);
+    set(&FoundModules::of(words, config, (false, is_host))?.settings(is_host), command, inside);
     if let Some((_, needs)) = needs(words, config)? {
         set(&settings(&needs.variables), command, inside);
     }
@@ -130,10 +130,11 @@ pub fn set_variables(
 /// Sets the variables of devices, but for those that the user or a definition has named.
 pub fn set(settings: &[String], command: &mut CommandSpec, inside: &ProcessArgs) {
     let named = inside.settings();
-    for (name, value) in settings.iter().filter_map(|setting| setting.split_once('=')) {
+    for (word, value) in settings.iter().filter_map(|setting| setting.split_once('=')) {
+        let name = ModuleVariable::parse(word).map_or(word, |variable| variable.name);
         let is_of_definition = inside.templates.iter().any(|(known, _)| known == name);
         if !is_of_definition && !named.iter().any(|(known, _)| known == name) {
-            command.set(name, value);
+            command.set(word, value);
         }
     }
 }
@@ -153,6 +154,10 @@ impl DeviceFacts {
         (contain, is_host): (bool, bool),
     ) -> Result<Option<Self>> {
         let modules = FoundModules::of(words, config, (contain, is_host))?;
+        // On a job's nodes nobody would see it; who has submitted it has been told.
+        if own_variable(names::STEPD_PID.as_ref()).is_none() {
+            tell_broken(&modules.broken);
+        }
         let described = needs(words, config)?;
         if described.is_none() && modules.is_empty() {
             return Ok(None);
@@ -170,14 +175,16 @@ impl DeviceFacts {
 
     /// Over the host's root their libraries are there already.
     fn add_modules(&mut self, modules: &FoundModules, is_host: bool) {
-        self.module_variables = modules.settings();
+        self.module_variables = modules.settings(is_host);
         self.support.asked.extend(modules.asked.iter().cloned());
-        self.support.devices.extend(modules.needs.modules.iter().map(|name| format!("module {name}")));
+        self.support
+            .devices
+            .extend(modules.needs.modules.iter().map(|parts| format!("module {}", parts.name)));
         // A device's own variables count more.
         self.support.variables.splice(0..0, self.module_variables.iter().cloned());
-        self.nodes.extend(modules.needs.nodes.iter().map(|node| (node.clone(), node.clone())));
-        let mounts = modules.needs.mounts.iter().map(|(_, mount)| mount);
-        self.mounts.extend(mounts.filter(|mount| !is_host || mount.host != mount.inside).cloned());
+        self.nodes.extend(modules.needs.nodes().into_iter().map(|node| (node.clone(), node)));
+        let mounts = modules.needs.mounts().into_iter();
+        self.mounts.extend(mounts.filter(|mount| !is_host || mount.host != mount.inside));
         if !is_host {
             self.mounts.extend(modules.add_libraries(&mut self.support));
         }
@@ -249,7 +256,7 @@ impl DeviceFacts {
         if !is_taken {
             self.support.links.push(DeviceLink { link, target: name.into() });
         }
-        self.support.libraries.push(DeviceLibrary { name: soname, path, behind: false, module: None });
+        self.support.libraries.push(DeviceLibrary { name: soname, path });
         Ok(())
     }
 }

@@ -128,11 +128,17 @@ pub fn find_or_import(context: &UserContext, text: &str) -> Result<ImageName> {
 
 /// The image in a file, imported unless that has been done.
 pub fn imported(context: &UserContext, file: &ImageFile) -> Result<ImageName> {
-    if let Some(entry) = Names::of(context)?.find(&file.name)?
-        && entry.origin == Some(file.stamp()?)
-        && let StoreReply::Found(Some(_)) = client::ask(context, StoreRequest::Find(entry.id), &mut |_| ())?
-    {
-        return Ok(entry);
+    match known(context, file)? {
+        Some(entry) => Ok(entry),
+        None => import_to(context, file, None, &Platform::host(), &mut PullProgress::new(None, false)),
     }
-    import_to(context, file, None, &Platform::host(), &mut PullProgress::new(None, false))
+}
+
+/// The image in a file, if it has been imported as it is now.
+pub fn known(context: &UserContext, file: &ImageFile) -> Result<Option<ImageName>> {
+    let stamp = file.stamp()?;
+    let entry = Names::of(context)?.find(&file.name)?.filter(|entry| entry.origin == Some(stamp));
+    let Some(entry) = entry else { return Ok(None) };
+    let found = client::ask(context, StoreRequest::Find(entry.id), &mut |_| ())?;
+    Ok(matches!(found, StoreReply::Found(Some(_))).then_some(entry))
 }

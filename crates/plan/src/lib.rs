@@ -40,6 +40,7 @@ use skiff_spec::plan::{Accounts, Base, HOSTS, Mount, Plan, Route, Source, SshUse
 
 pub use device_words::{DEVICE, GPUS};
 pub use facts::{BaseFacts, Facts, accounts, refuse_inside};
+use mount_words::with_data;
 pub use mount_words::{TMPFS, absolute, parse_mount, parse_mounts};
 pub use mounts::output;
 use mounts::{
@@ -202,27 +203,15 @@ fn mounts_of_base(options: &PlanOptions, facts: &Facts<'_>) -> Result<Vec<Mount>
         mounts.push(Mount { optional: true, ..parse_mount(text)? });
     }
     mounts.extend(devices::mounts(&options.asked.mounts, options.asked.contain, facts.devices.as_ref())?);
-    mounts.extend(facts.data.iter().cloned());
     for text in &options.asked.mounts {
-        mounts.extend(parse_mounts(text)?);
+        mounts.extend(with_data(text, &facts.data)?);
     }
-    refuse_unread(&options.asked.mounts, facts)?;
     // Below those that were asked for, which may show something else in it.
     let shown = facts.working_dir.as_deref().filter(|dir| !options.asked.contain && !is_shown(dir, &mounts));
     if let Some(mount) = shown.and_then(working_dir) {
         mounts.insert(place, mount);
     }
     Ok(mounts)
-}
-
-/// Refuses files with data where nobody has looked them up.
-fn refuse_unread(words: &[String], facts: &Facts<'_>) -> Result<()> {
-    let (data, _) = data::split(words)?;
-    match data.iter().find(|word| !facts.data.iter().any(|mount| mount.target == Path::new(&word.target))) {
-        Some(word) => Err(Error::new(format!("mount of {}: not possible in what starts here", word.file))
-            .hint("skiff run, shell, instance start, and jobs in containers mount such files")),
-        None => Ok(()),
-    }
 }
 
 fn temporary(dirs: Option<&[PathBuf; 2]>) -> [Mount; 2] {

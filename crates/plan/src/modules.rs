@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use skiff_cdi::HostMount;
-use skiff_modules::{HostLinker, ModuleCatalog, ModuleError, ModuleNeeds, Provided, WantedModule};
+use skiff_modules::{
+    HostLibrary, HostLinker, ModuleCatalog, ModuleError, ModuleNeeds, ModuleParts, Provided, WantedModule,
+};
+use skiff_output as output;
 use skiff_spec::config::Config;
-use skiff_spec::device::{DeviceLibrary, DeviceSupport, ModuleSupport, NeededGlibc, ReplacedLibrary};
+use skiff_spec::device::{DeviceSupport, ModuleLibrary, ModuleSupport, ModuleVariable, NeededGlibc};
 use skiff_spec::fault::{Fault, Result};
-use skiff_spec::plan::inside;
 
 use crate::device_words::{HostRequest, MODULE, request};
 
@@ -18,14 +20,28 @@ pub(crate) struct FoundModules {
     pub needs: ModuleNeeds,
     /// Whether one for MPI must fit.
     needs_mpi: bool,
-    /// Names of the modules for MPI.
-    of_mpi: Vec<String>,
+    /// Files that are not used, which every container might have got, and why.
+    pub broken: Vec<String>,
 }
 
 /// The directories with modules.
 #[must_use]
 pub fn dirs(config: &Config) -> Vec<PathBuf> {
     config.module_dirs.iter().map(PathBuf::from).collect()
+}
+
+/// Tells of files that are not used: a container that might have had them starts without.
+pub fn tell_broken(broken: &[String]) {
+    for problem in broken {
+        output::note(&format!(
+            "{problem}; containers go without this module (administrator: skiff module check)"
+        ));
+    }
+}
+
+/// The same of this host's.
+pub fn tell_broken_here(config: &Config) {
+    tell_broken(&ModuleCatalog::read(&dirs(config)).broken());
 }
 
 fn ours(e: ModuleError) -> Fault {
@@ -59,70 +75,77 @@ impl FoundModules {
         let mut wanted = catalog.wanted(&names, mpi).map_err(ours)?;
         let is_mpi = |wanted: &WantedModule<'_>| mpi.is_some() && wanted.file.provides.is_some();
         wanted.retain(|wanted| takes_always || wanted.is_asked || is_mpi(wanted));
-        // Whether one fits shows too late for its variables.
-        wanted.retain(|wanted| wanted.is_asked || needs_mpi || !is_mpi(wanted) || wanted.file.env.is_empty());
-        let of_mpi = wanted.iter().filter(|wanted| wanted.file.provides.is_some());
-        let of_mpi: Vec<String> = of_mpi.map(|wanted| wanted.module.name.clone()).collect();
         let needs = ModuleNeeds::of(&wanted, &HostLinker::of_host).map_err(ours)?;
-        if needs_mpi && !needs.modules.iter().any(|name| of_mpi.contains(name)) {
+        if needs_mpi && !needs.modules.iter().any(|parts| parts.provides.is_some()) {
+            let is_mpi = |name: &String| {
+                wanted.iter().any(|wanted| wanted.module.name == *name && wanted.file.provides.is_some())
+            };
             let mut left_out = needs.left_out.into_iter();
-            let why = left_out.find_map(|(name, why)| of_mpi.contains(&name).then_some(why));
+            let why = left_out.find_map(|(name, why)| is_mpi(&name).then_some(why));
             return Err(why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours));
         }
-        Ok(Self { asked, needs, needs_mpi, of_mpi })
+        Ok(Self { asked, needs, needs_mpi, broken: if takes_always { catalog.broken() } else { vec![] } })
     }
 
     pub fn is_empty(&self) -> bool {
         self.asked.is_empty() && self.needs.modules.is_empty()
     }
 
-    /// Variables, as `NAME=VALUE`.
-    pub fn settings(&self) -> Vec<String> {
-        self.needs.variables.iter().map(|(name, value)| format!("{name}={value}")).collect()
+    /// Variables, as `NAME=VALUE`. Those of a module whose libraries may turn out not to fit the root say so.
+    pub fn settings(&self, is_host: bool) -> Vec<String> {
+        let of_module = |parts: &ModuleParts| -> Vec<String> {
+            let is_plain = is_host || !has_libraries(parts);
+            let setting = |(name, value): &(String, String)| match is_plain {
+                true => format!("{name}={value}"),
+                false => format!("{}={value}", ModuleVariable { module: &parts.name, name }.word()),
+            };
+            parts.variables.iter().map(setting).collect()
+        };
+        self.needs.modules.iter().flat_map(of_module).collect()
     }
 
     /// The mounts of their libraries, and what the root is told of them.
     pub fn add_libraries(&self, support: &mut DeviceSupport) -> Vec<HostMount> {
-        let mut mounts = vec![];
-        for (module, library) in &self.needs.libraries {
-            let path = format!("{}/{module}/{}", inside::MODULES, library.name);
-            mounts.push(HostMount {
-                host: library.path.display().to_string(),
-                inside: path.clone(),
-                read_only: true,
-            });
-            support.libraries.push(DeviceLibrary {
-                name: library.name.clone(),
-                path,
-                behind: library.behind,
-                module: Some(module.clone()),
-            });
-        }
         support.needs_mpi = self.needs_mpi;
-        support.modules = self.needs.modules.iter().map(|name| self.support(name)).collect();
-        mounts
+        support.modules = self.needs.modules.iter().map(|parts| self.support(parts)).collect();
+        let of_module = |module: &ModuleSupport| -> Vec<HostMount> {
+            let mount = |library: &ModuleLibrary| HostMount {
+                host: library.host.clone(),
+                inside: library.path(&module.name),
+                read_only: true,
+            };
+            module.libraries.iter().map(mount).collect()
+        };
+        support.modules.iter().flat_map(of_module).collect()
     }
 
-    fn support(&self, name: &str) -> ModuleSupport {
-        let own = self.needs.libraries.iter().filter(|(module, _)| module == name);
-        let newest = own
-            .filter_map(|(_, library)| library.facts.needs.map(|version| (version, library)))
-            .max_by_key(|(version, _)| *version);
-        let glibc = newest.map(|(version, library)| NeededGlibc {
+    fn support(&self, parts: &ModuleParts) -> ModuleSupport {
+        let glibc = parts.found.of_plugins.as_ref().map(|(version, plugin)| NeededGlibc {
             version: [version.0, version.1],
-            library: library.path.display().to_string(),
+            library: plugin.display().to_string(),
             optional: false,
         });
-        let replaces = self.needs.replaced.iter().filter(|replaced| replaced.module == name);
-        let replaces =
-            replaces.map(|one| ReplacedLibrary { name: one.name.clone(), host: one.host.clone() }).collect();
         ModuleSupport {
-            name: name.into(),
-            must_fit: self.asked.iter().any(|word| word.strip_prefix(MODULE) == Some(name)),
-            is_mpi: self.of_mpi.iter().any(|known| known == name),
-            replaces,
+            name: parts.name.clone(),
+            must_fit: self.asked.iter().any(|word| word.strip_prefix(MODULE) == Some(&parts.name)),
+            is_mpi: parts.provides.is_some(),
+            libraries: parts.found.libraries.iter().map(library).collect(),
             glibc,
-            mounts: self.needs.mounts_of(name),
+            mounts: parts.mounts.iter().map(|mount| mount.inside.clone()).collect(),
         }
+    }
+}
+
+fn has_libraries(parts: &ModuleParts) -> bool {
+    !parts.found.libraries.is_empty() || parts.found.of_plugins.is_some()
+}
+
+fn library(library: &HostLibrary) -> ModuleLibrary {
+    ModuleLibrary {
+        name: library.name.clone(),
+        host: library.path.display().to_string(),
+        role: library.role,
+        glibc: library.facts.needs.map(|version| [version.0, version.1]),
+        versions: library.facts.versions.names(),
     }
 }

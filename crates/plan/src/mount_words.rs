@@ -7,7 +7,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::{Mount, Propagation, Source, inside};
 use skiff_spec::size;
 
-use crate::data_words;
+use crate::data_words::{DataWord, data_word};
 use crate::device_words::{self, DEVICE};
 
 /// In front of the target of an empty file system in memory; `--tmpfs` makes it, and what users write never begins so.
@@ -55,19 +55,39 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
     Ok(Mount { propagation, ..bind(text, source, target, read_only)? })
 }
 
-/// All mounts of one word of the command line.
+/// All mounts of one word of the command line, but those of files with data: what is in these shows only when the store has read them.
 pub fn parse_mounts(text: &str) -> Result<Vec<Mount>> {
+    parse_all(text, &|_| Ok(None))
+}
+
+/// All mounts of one word in their order, where the store has read the files with data.
+///
+/// # Errors
+/// One is not sound; or it has not, as what starts here cannot have such files.
+pub fn with_data(text: &str, data: &[Mount]) -> Result<Vec<Mount>> {
+    let of_data = |word: &DataWord| {
+        let found = data.iter().rev().find(|mount| mount.target == Path::new(&word.target));
+        found.cloned().map(Some).ok_or_else(|| {
+            Error::new(format!("mount of {}: not possible in what starts here", word.file))
+                .hint("skiff run, shell, instance start, and jobs in containers mount such files")
+        })
+    };
+    parse_all(text, &of_data)
+}
+
+fn parse_all(text: &str, of_data: &dyn Fn(&DataWord) -> Result<Option<Mount>>) -> Result<Vec<Mount>> {
     // What a described device needs is known only when the descriptions have been read.
     if device_words::request(text)?.is_some() {
         return Ok(vec![]);
     }
-    match is_settings(text) {
-        true => Ok(vec![of_settings(text)?]),
-        // What is in a file shows only when the store has read it.
-        false => {
-            pieces(text).into_iter().filter(|piece| !data_words::is_one(piece)).map(parse_mount).collect()
-        }
+    if is_settings(text) {
+        return Ok(vec![of_settings(text)?]);
     }
+    let of_piece = |piece: &str| match data_word(piece) {
+        Some(word) => of_data(&word),
+        None => parse_mount(piece).map(Some),
+    };
+    Ok(pieces(text).into_iter().map(of_piece).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// The same word with sources as absolute paths, where they are written as seen from `here`. What makes no sense stays as it is, for

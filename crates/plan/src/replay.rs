@@ -85,6 +85,8 @@ fn words_for(mount: &Mount) -> Option<String> {
             let read_only = if mount.read_only { ",ro" } else { "" };
             format!("{TMPFS}{target}:mode={mode:o}{size}{read_only}")
         }
+        // The file that it was read from is in no plan, and of no concern: what the user has imported is looked up by what it is.
+        Source::Image(_) => return Some(crate::data_words::word("/data", target)),
         _ => return None,
     };
     parse_mount(&text).ok().filter(|read| read == mount).map(|_| text)

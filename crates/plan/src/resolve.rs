@@ -8,10 +8,9 @@ use skiff_spec::plan::Identity;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
+use crate::data::{self, UnreadData};
 use crate::inside::ROOT;
-use crate::{
-    Facts, RootOptions, RootSource, base, data, get, in_image, parse_mounts, refuse_inside, ssh_agent,
-};
+use crate::{Facts, RootOptions, RootSource, base, get, in_image, parse_mounts, refuse_inside, ssh_agent};
 
 /// What is to be run, in what, as whom: all that a plan and its command are made of.
 pub struct RunFacts<'a> {
@@ -46,7 +45,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
             .hint("skiff run --untrusted IMAGE COMMAND; -v DIR:DIR:ro shows it a directory"));
         }
         let mut facts = Facts::of_host(context)?.with_devices(&asked.mounts, asked.contain)?;
-        facts.data = data::mounts(context, &asked.mounts)?;
+        facts.data = data::mounts(context, &asked.mounts, UnreadData::of(dry_run))?;
         let mut command = inside.command(context, &asked.argv);
         facts.working_dir = begin_in(asked, context, &mut command, "")?;
         facts.agent_dir = ssh_agent::directory(context, &command, inside);
@@ -64,7 +63,7 @@ pub fn resolve<'a>(asked: &RootOptions, context: &'a UserContext, dry_run: bool)
     let mut exec = entry.exec()?;
     let facts = base::facts(context, entry.id, std::mem::take(&mut exec.volumes))?;
     let mut facts = facts.with_devices(&asked.mounts, asked.contain)?;
-    facts.data = data::mounts(context, &asked.mounts)?;
+    facts.data = data::mounts(context, &asked.mounts, UnreadData::of(dry_run))?;
     let entrypoint = asked.entrypoint.as_deref();
     let mut command = in_image::command(context, (entry.id, &exec), inside, entrypoint, &asked.argv)?;
     facts.working_dir = begin_in(asked, context, &mut command, &exec.working_dir)?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::instance::Started;
 use skiff_spec::plan::Upper;
 use skiff_store::index::ImageName;
@@ -79,11 +80,13 @@ impl InstanceDir {
 
     /// Removes it; whoever has the lock may.
     pub fn remove(&self, context: &UserContext, lock: OwnedFd) -> Result<()> {
-        let (image, on_disk) =
-            self.started().map_or((None, true), |s| (s.image, !matches!(s.plan.upper, Upper::Memory { .. })));
+        let started = self.started().ok();
+        let on_disk = started.as_ref().is_none_or(|s| !matches!(s.plan.upper, Upper::Memory { .. }));
+        let images = started.iter().flat_map(|s| s.image.into_iter().chain(s.plan.data()));
+        let images: Vec<ImageId> = images.collect();
         let aside = set_aside(&self.dir, &self.name)?;
         drop(lock);
-        if let Some(id) = image {
+        for id in images {
             naming::give_up(context, id)?;
         }
         // Only an upper on the disk holds files of the user's other ids.

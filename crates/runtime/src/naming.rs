@@ -1,9 +1,12 @@
 //! What names keep: a name that comes to mean another image, and images that have lost their last name.
 
+use std::path::Path;
+
 use skiff_output as output;
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
+use skiff_spec::plan::{Plan, Source};
 use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::StoreRequest;
 use skiff_store::{client, unpacked};
@@ -53,11 +56,23 @@ fn what_is_over(context: &UserContext, id: ImageId) -> Result<Option<String>> {
     }
 }
 
-/// The instance that runs on an image.
+/// Whether a plan mounts an image as data: from the store, or from where it is unpacked.
+fn has_mounted(plan: &Plan, tree: &Path, id: ImageId) -> bool {
+    plan.mounts.iter().any(|mount| match &mount.source {
+        Source::Image(mounted) => *mounted == id,
+        Source::Bind(path) => path == tree,
+        _ => false,
+    })
+}
+
+/// The instance that runs on an image, or has it mounted.
 fn running_over(context: &UserContext, id: ImageId) -> Result<Option<EnvName>> {
+    let tree = unpacked::path(context, id);
     // What cannot be read is said elsewhere; it may not keep images from being removed.
     let over = |record: &InstanceDir| {
-        record.started().is_ok_and(|started| started.image == Some(id))
+        record
+            .started()
+            .is_ok_and(|started| started.image == Some(id) || has_mounted(&started.plan, &tree, id))
             && matches!(record.state(), Ok(State::Running(_)))
     };
     Ok(InstanceDir::all(context)?.into_iter().find(over).map(|record| record.name))

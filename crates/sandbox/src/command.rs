@@ -13,6 +13,7 @@ use skiff_spec::limit::ResourceLimit;
 use skiff_sys::{IgnoreError, caps, process, seccomp};
 
 use crate::limits;
+use crate::module_variables;
 use crate::mounts::{open_dir, resolve};
 use crate::user::Account;
 
@@ -126,6 +127,9 @@ impl CommandSpec {
     /// Goes to its directory and becomes the program. Returns only if that fails: the errno, as `execve` or the search
     /// gave it. To be called in the environment, all privilege gone.
     pub fn exec(&self) -> NotStarted {
+        if let Some(env) = module_variables::settled(&self.env) {
+            return Self { env, ..self.clone() }.exec();
+        }
         if let Some(user) = &self.user {
             return match Account::find(user).and_then(|account| account.enter().map(|()| account)) {
                 Ok(account) => self.of(&account).exec(),

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use skiff_cdi::Library;
 use skiff_spec::device::{DeviceLibrary, DeviceLink, DeviceSupport};
 use skiff_spec::fault::{Context, Fault, Result};
+use skiff_spec::plan::inside;
 use skiff_sys::mount::{MountAttr, set_attributes};
 
 use crate::glibc::{self, open};
@@ -49,33 +50,38 @@ pub fn make(
     for link in &devices.links {
         make_link(root, inputs, link).map_err(|e| e.about(&format!("link {}", link.link)))?;
     }
-    if devices.libraries.is_empty() {
-        return Ok(vec![]);
+    let mut mounts = vec![];
+    if !devices.modules.is_empty() {
+        let used: String = fitting.names.iter().map(|name| format!("{name}\n")).collect();
+        mounts.push((inputs.bytes_with("modules", used.as_bytes(), 0o444)?, inside::USED_MODULES.into()));
     }
-    let is_taken = |library: &&DeviceLibrary| match &library.module {
-        Some(module) => fitting.names.contains(&module.as_str()),
-        None => !without_drivers,
-    };
-    let library = |library: &DeviceLibrary| Library {
-        name: library.name.clone(),
-        path: library.path.clone(),
-        behind: library.behind,
-    };
-    let libraries: Vec<Library> = devices.libraries.iter().filter(is_taken).map(library).collect();
+    let library =
+        |library: &DeviceLibrary| Library { name: library.name.clone(), path: library.path.clone() };
+    let drivers = devices.libraries.iter().filter(|_| !without_drivers).map(library);
+    let libraries: Vec<Library> = drivers.chain(fitting.libraries).collect();
     if libraries.is_empty() {
-        return Ok(vec![]);
+        return read_only(mounts);
     }
     let cache = skiff_cdi::merged(read(root, Path::new(CACHE))?.as_deref(), &libraries);
-    let file = inputs.bytes_with("ld.so.cache", &cache, 0o644)?;
-    let mount = bind_one(file.as_fd()).context(|| CACHE)?;
-    set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(|| CACHE)?;
-    let mut mounts = vec![(mount, PathBuf::from(CACHE))];
+    mounts.push((inputs.bytes_with("ld.so.cache", &cache, 0o644)?, CACHE.into()));
+    let mut mounts = read_only(mounts)?;
     for (file, target) in fitting.replaced {
         let file = open_in_root(root, &file, OFlags::PATH).context(|| file.display().to_string())?;
         let mount = bind_one(file.as_fd()).context(|| target.display().to_string())?;
         mounts.push((mount, target));
     }
     Ok(mounts)
+}
+
+/// These files as mounts that nobody can write to.
+fn read_only(files: Vec<(OwnedFd, PathBuf)>) -> Result<Vec<(OwnedFd, PathBuf)>> {
+    let mount = |(file, target): (OwnedFd, PathBuf)| {
+        let about = || target.display().to_string();
+        let mount = bind_one(file.as_fd()).context(about)?;
+        set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(about)?;
+        Ok((mount, target))
+    };
+    files.into_iter().map(mount).collect()
 }
 
 /// A file of the root's; nothing if there is none that could be it.

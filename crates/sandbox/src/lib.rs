@@ -25,6 +25,7 @@ pub mod join;
 pub mod limits;
 mod many_layers;
 mod map;
+mod module_variables;
 mod modules;
 pub mod mountinfo;
 pub mod mounts;

@@ -2,13 +2,12 @@
 //! that the host's lack.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
-use skiff_cdi::Library;
-use skiff_spec::device::{DeviceSupport, ModuleSupport, ReplacedLibrary};
+use skiff_cdi::{ElfFacts, Library, SymbolVersions};
+use skiff_spec::device::{DeviceSupport, LibraryRole, ModuleLibrary, ModuleSupport, NeededGlibc};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::inside;
 
@@ -18,15 +17,17 @@ use crate::mounts::{by_number, open_in_root};
 /// More files of one name no root has.
 const MOST: usize = 16;
 
-/// The modules whose libraries are used.
+/// The modules that are used.
 #[derive(Default)]
 pub(crate) struct FittingModules<'a> {
     /// Names of these modules.
     pub names: Vec<&'a str>,
+    /// Libraries of these modules, as the linker is told of them.
+    pub libraries: Vec<Library>,
     /// The host's library and the root's file that it is mounted on.
     pub replaced: Vec<(PathBuf, PathBuf)>,
-    /// Where the files of the others would be mounted.
-    pub without: Vec<&'a str>,
+    /// Where the files and libraries of the others would be mounted, and libraries in whose place the root's own are used.
+    pub without: Vec<PathBuf>,
 }
 
 /// The modules that fit this root, whose linker has this cache.
@@ -39,24 +40,28 @@ pub(crate) fn fitting<'a>(
     cache: &[u8],
 ) -> Result<FittingModules<'a>> {
     let (mut fitting, mut why_not) = (FittingModules::default(), None);
-    let known = skiff_cdi::listed(cache);
+    // An earlier start may have left its own in a root that is kept.
+    let is_own = |library: &Library| !Path::new(&library.path).starts_with(inside::MODULES);
+    let known: Vec<Library> = skiff_cdi::listed(cache).into_iter().filter(is_own).collect();
     let mut has_mpi = false;
     for module in &devices.modules {
-        let found = replacements(root, module, &known);
-        if found.is_err() {
-            fitting.without.extend(module.mounts.iter().map(String::as_str));
-        }
-        match found {
-            Ok(replaced) => {
+        match FittingLibraries::of(root, module, &known) {
+            Ok(found) => {
                 fitting.names.push(&module.name);
-                fitting.replaced.extend(replaced);
+                fitting.libraries.extend(found.libraries);
+                // By its `RUNPATH` a library of the module's would find the host's all the same.
+                fitting.without.extend(found.unused);
+                fitting.replaced.extend(found.replaced);
                 has_mpi |= module.is_mpi;
             }
             Err(e) if module.must_fit => return Err(e.about(&format!("module {}", module.name))),
-            Err(e) if module.is_mpi => {
-                why_not.get_or_insert_with(|| e.about(&format!("module {}", module.name)));
+            Err(e) => {
+                let libraries = module.libraries.iter().map(|library| library.path(&module.name));
+                fitting.without.extend(module.mounts.iter().cloned().chain(libraries).map(PathBuf::from));
+                if module.is_mpi {
+                    why_not.get_or_insert_with(|| e.about(&format!("module {}", module.name)));
+                }
             }
-            Err(_) => {}
         }
     }
     match why_not {
@@ -65,34 +70,106 @@ pub(crate) fn fitting<'a>(
     }
 }
 
-/// The libraries of a module, and the root's files in whose place they are used.
-fn replacements(
-    root: BorrowedFd<'_>,
-    module: &ModuleSupport,
-    known: &[Library],
-) -> Result<Vec<(PathBuf, PathBuf)>> {
-    if let Some(needed) = &module.glibc {
-        glibc::check(root, needed)?;
-    }
-    let mut replaced = vec![];
-    for library in &module.replaces {
-        // The linker takes the first; those of other directories may be used by their paths.
-        let own = known.iter().filter(|known| known.name == library.name).take(MOST);
-        let own: BTreeSet<PathBuf> = own.filter_map(|one| real_path(root, Path::new(&one.path))).collect();
-        if own.is_empty() {
-            return Err(missing(library, known));
+/// The libraries of a module, compared to those of a root.
+#[derive(Default)]
+struct FittingLibraries {
+    libraries: Vec<Library>,
+    /// Where those would be mounted in whose place the root's own are used.
+    unused: Vec<PathBuf>,
+    replaced: Vec<(PathBuf, PathBuf)>,
+}
+
+impl FittingLibraries {
+    fn of(root: BorrowedFd<'_>, module: &ModuleSupport, known: &[Library]) -> Result<Self> {
+        let mut found = Self::default();
+        let mut glibc = module.glibc.clone();
+        for library in &module.libraries {
+            let path = library.path(&module.name);
+            // The linker takes the first; those of other directories may be used by their paths.
+            let own = known.iter().filter(|known| known.name == library.name);
+            let own = own.take(if library.role == LibraryRole::Replaces { MOST } else { 1 });
+            let own: BTreeSet<PathBuf> =
+                own.filter_map(|one| real_path(root, Path::new(&one.path))).collect();
+            if own.is_empty() && library.role == LibraryRole::Replaces {
+                return Err(missing(library, known));
+            }
+            let mut is_unused = false;
+            for file in own {
+                is_unused |= is_unused_for(library, &RootLibrary::read(root, &file)?)?;
+                if library.role == LibraryRole::Replaces {
+                    found.replaced.push((path.clone().into(), file));
+                }
+            }
+            if is_unused {
+                found.unused.push(path.into());
+                continue;
+            }
+            if let Some(version) = library.glibc
+                && glibc.as_ref().is_none_or(|known| known.version < version)
+            {
+                glibc = Some(NeededGlibc { version, library: library.host.clone(), optional: false });
+            }
+            found.libraries.push(Library { name: library.name.clone(), path });
         }
-        let of_module = Path::new(inside::MODULES).join(&module.name).join(&library.name);
-        for file in own {
-            check_interface(&file, &library.host)?;
-            replaced.push((of_module.clone(), file));
+        glibc.map_or(Ok(()), |needed| glibc::check(root, &needed))?;
+        Ok(found)
+    }
+}
+
+/// A library that the root has.
+struct RootLibrary<'a> {
+    file: &'a Path,
+    versions: SymbolVersions,
+}
+
+impl<'a> RootLibrary<'a> {
+    fn read(root: BorrowedFd<'_>, file: &'a Path) -> Result<Self> {
+        let facts = glibc::open(root, file)?.and_then(|opened| ElfFacts::of(&opened));
+        Ok(Self { file, versions: facts.unwrap_or_default().versions })
+    }
+
+    /// What it has that the host's lacks.
+    fn newer_than(&self, library: &ModuleLibrary) -> Option<String> {
+        let host = SymbolVersions::of(library.versions.iter().map(String::as_str));
+        if let Some(version) = host.lacks(&self.versions) {
+            return Some(format!("{}, with {version}", self.file.display()));
+        }
+        match (age(self.file), age(Path::new(&library.host))) {
+            (Some(own), Some(host)) if own > host => Some(self.file.display().to_string()),
+            _ => None,
         }
     }
-    Ok(replaced)
+}
+
+/// Whether the host's library is not used: the root's own is the one to take.
+///
+/// # Errors
+/// It must not be the newer one, and is.
+fn is_unused_for(library: &ModuleLibrary, own: &RootLibrary<'_>) -> Result<bool> {
+    let newer = own.newer_than(library);
+    match (library.role, newer) {
+        (LibraryRole::Replaces | LibraryRole::Named, Some(newer)) => Err(Fault::new(format!(
+            "{}: older than the image's {newer}: programs may want functions that it lacks",
+            library.host
+        ))
+        .hint("use an image with the host's version or an older one, or go without: --mpi image")),
+        (LibraryRole::Replaces | LibraryRole::Named, None) => Ok(false),
+        (LibraryRole::Needed, newer) => Ok(newer.is_some()),
+        (LibraryRole::Compilers, newer) => {
+            let host = SymbolVersions::of(library.versions.iter().map(String::as_str));
+            Ok(newer.is_some() || own.versions.lacks(&host).is_none())
+        }
+    }
+}
+
+/// The age in a file's name as libtool makes them, `libx.so.MAJOR.AGE.REVISION`: one of a greater age has all interfaces of the lesser.
+fn age(file: &Path) -> Option<u32> {
+    let (_, version) = file.file_name()?.to_str()?.rsplit_once(".so.")?;
+    version.split('.').nth(1)?.parse().ok()
 }
 
 /// Says what the root has in the place of a library.
-fn missing(library: &ReplacedLibrary, known: &[Library]) -> Fault {
+fn missing(library: &ModuleLibrary, known: &[Library]) -> Fault {
     let stem = |name: &str| name.split(".so").next().unwrap_or_default().to_owned();
     let like: Vec<&str> =
         known.iter().map(|one| &*one.name).filter(|name| stem(name) == stem(&library.name)).collect();
@@ -113,42 +190,61 @@ fn real_path(root: BorrowedFd<'_>, path: &Path) -> Option<PathBuf> {
     Some(Path::new("/").join(file.strip_prefix(top).ok()?))
 }
 
-/// Compares files' names as libtool makes them, `libx.so.MAJOR.AGE.REVISION`: one of a greater age has all interfaces of the lesser.
-fn check_interface(own: &Path, host: &str) -> Result<()> {
-    let age = |name: Option<&OsStr>| -> Option<u32> {
-        let (_, version) = name?.to_str()?.rsplit_once(".so.")?;
-        version.split('.').nth(1)?.parse().ok()
-    };
-    let (own_name, host_name) = (own.file_name(), Path::new(host).file_name());
-    match (age(own_name), age(host_name)) {
-        (Some(own_age), Some(host_age)) if own_age > host_age => Err(Fault::new(format!(
-            "{host}: older than the image's {}, which may have functions that it lacks",
-            own.display()
-        ))
-        .hint("use --mpi image, or an image with the host's version or an older one")),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn host(role: LibraryRole, file: &str, versions: &str) -> ModuleLibrary {
+        let versions = versions.split_whitespace().map(String::from).collect();
+        ModuleLibrary { name: "libx.so.1".into(), host: file.into(), role, glibc: None, versions }
+    }
+
     #[test]
     fn older_libraries_are_no_replacement() {
-        let check = |own: &str, host: &str| check_interface(Path::new(own), host).is_ok();
-        assert!(check("/usr/lib/libmpi.so.40.30.4", "/opt/libmpi.so.40.30.2"));
-        assert!(check("/usr/lib/libmpi.so.40.20.3", "/opt/libmpi.so.40.30.4"));
-        assert!(!check("/usr/lib/libmpi.so.40.40.0", "/opt/libmpi.so.40.30.4"));
-        assert!(check("/usr/lib/libmpi.so", "/opt/libmpi.so.12"), "nothing is known");
-        assert!(check("/usr/lib/libmpi.so.x.y", "/opt/libmpi.so.12.1"));
+        let is_taken = |role, own: &str, host_file: &str| {
+            let own = RootLibrary { file: Path::new(own), versions: SymbolVersions::default() };
+            is_unused_for(&host(role, host_file, ""), &own).map(|unused| !unused)
+        };
+        for role in [LibraryRole::Replaces, LibraryRole::Named] {
+            let check = |own: &str, host: &str| is_taken(role, own, host).unwrap_or(false);
+            assert!(check("/usr/lib/libmpi.so.40.30.4", "/opt/libmpi.so.40.30.2"));
+            assert!(check("/usr/lib/libmpi.so.40.20.3", "/opt/libmpi.so.40.30.4"));
+            assert!(!check("/usr/lib/libmpi.so.40.40.0", "/opt/libmpi.so.40.30.4"));
+            assert!(check("/usr/lib/libmpi.so", "/opt/libmpi.so.12"), "nothing is known");
+            assert!(check("/usr/lib/libmpi.so.x.y", "/opt/libmpi.so.12.1"));
+        }
+        let needed = |own: &str, host: &str| is_taken(LibraryRole::Needed, own, host).ok();
+        assert_eq!(needed("/usr/lib/libz.so.1.3.1", "/usr/lib/libz.so.1.2.13"), Some(false));
+        assert_eq!(needed("/usr/lib/libz.so.1.2.13", "/usr/lib/libz.so.1.2.13"), Some(true));
+    }
+
+    #[test]
+    fn the_newer_library_of_compilers_is_taken() {
+        let is_own = |role, own: &str, versions: &str| {
+            let own = RootLibrary {
+                file: Path::new("/usr/lib/libx.so.1"),
+                versions: SymbolVersions::of(own.split_whitespace()),
+            };
+            is_unused_for(&host(role, "/lib/libx.so.1", versions), &own).map_err(|e| e.message)
+        };
+        let (old, new) = ("CXXABI_1.3.12 GLIBCXX_3.4.28", "CXXABI_1.3.13 GLIBCXX_3.4.30");
+        assert_eq!(is_own(LibraryRole::Compilers, old, new), Ok(false));
+        assert_eq!(is_own(LibraryRole::Compilers, new, old), Ok(true));
+        assert_eq!(is_own(LibraryRole::Compilers, new, new), Ok(true));
+        assert_eq!(is_own(LibraryRole::Needed, new, new), Ok(false));
+        assert_eq!(is_own(LibraryRole::Needed, new, old), Ok(true));
+        let why = is_own(LibraryRole::Named, new, old).expect_err("older");
+        assert_eq!(
+            why,
+            "/lib/libx.so.1: older than the image's /usr/lib/libx.so.1, with CXXABI_1.3.13: programs may want functions that it lacks"
+        );
     }
 
     #[test]
     fn what_an_image_has_instead_is_named() {
-        let library = |name: &str| Library { name: name.into(), path: String::new(), behind: false };
+        let library = |name: &str| Library { name: name.into(), path: String::new() };
         let known = [library("libmpi.so.12"), library("libm.so.6"), library("libmpifort.so.12")];
-        let wanted = ReplacedLibrary { name: "libmpi.so.40".into(), host: String::new() };
+        let wanted = ModuleLibrary { name: "libmpi.so.40".into(), ..host(LibraryRole::Replaces, "", "") };
         assert_eq!(missing(&wanted, &known).message, "libmpi.so.40: the image has libmpi.so.12");
         assert_eq!(missing(&wanted, &[]).message, "libmpi.so.40: the image has none that its linker knows");
     }

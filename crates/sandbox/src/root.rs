@@ -54,7 +54,7 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
 pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&OwnedFd>) -> Result<()> {
     let fitting = devices::fitting(root, &inputs.plan.devices)?;
     for Opened { mount, shown } in &inputs.sources {
-        if fitting.without.iter().any(|target| mount.target == Path::new(target)) {
+        if fitting.without.contains(&mount.target) {
             continue;
         }
         if let Some(shown) = shown {

@@ -13,6 +13,8 @@ use skiff_plan::devices;
 use skiff_spec::fault::{Fault, Result};
 use skiff_user::context::UserContext;
 
+use crate::checked_files;
+
 /// Does what was asked; the exit code.
 pub fn run(command: &CdiCommand) -> Result<i32> {
     let dirs = devices::dirs(&UserContext::load()?.config);
@@ -99,15 +101,15 @@ fn check(dirs: &[PathBuf], files: &[PathBuf], json: bool) -> Result<i32> {
 }
 
 fn show(checked: &CheckedFile) -> Result<()> {
-    let state = if checked.ok { "pass" } else { "fail" };
-    output::line(&format!("{state}  {}", checked.file.display()))?;
-    for problem in &checked.problems {
-        output::line(&format!("      {}", problem.text()))?;
-        if !problem.hint.is_empty() {
-            output::line(&format!("      hint: {}", problem.hint))?;
-        }
-    }
-    checked.notes.iter().try_for_each(|note| output::line(&format!("      note: {note}")))
+    let lines = |problem: &Problem| {
+        let hint = Some(format!("hint: {}", problem.hint)).filter(|_| !problem.hint.is_empty());
+        [Some(problem.text()), hint]
+    };
+    checked_files::show(
+        (checked.ok, &checked.file),
+        checked.problems.iter().flat_map(lines).flatten(),
+        &checked.notes,
+    )
 }
 
 fn checked(file: &CdiFile, catalog: &Catalog) -> CheckedFile {

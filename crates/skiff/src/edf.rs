@@ -7,7 +7,7 @@ use serde::Serialize;
 use skiff_cli::EdfCommand;
 use skiff_edf::{Definition, DefinitionMountKind, escaped};
 use skiff_output as output;
-use skiff_plan::definition::{image, mount_words, read, unsupported_annotations, with_context};
+use skiff_plan::definition::{AnnotatedHooks, image, mount_words, read, with_context};
 use skiff_plan::device_words::request;
 use skiff_plan::{DEVICE, parse_mounts};
 use skiff_sandbox::command::own_variable;
@@ -106,7 +106,7 @@ fn check_one(context: &UserContext, word: &str) -> CheckedDefinition {
     }
     let device_words = found.devices.iter().map(|device| request(&format!("{DEVICE}{device}")));
     errors.extend(device_words.filter_map(|device| device.err().map(|e| e.message)));
-    let mut notes = unsupported_annotations(&found);
+    let mut notes = AnnotatedHooks::here(context, &found).notes;
     let value = |name: &str| own_variable(name.as_ref()).and_then(|value| value.into_string().ok());
     for (name, template) in &found.env {
         if let Err(e) = template.fill(&value) {

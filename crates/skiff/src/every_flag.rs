@@ -52,6 +52,7 @@ fn value(id: &str) -> &'static str {
         "name" => "kept",
         "kept_variables" => "PATH",
         "unshare" => "net",
+        "modules" => "cxi",
         "save" => "/data/image.erofs",
         "entrypoint" => "/bin/echo",
         _ => panic!("--{id}: say here what a test is to give it"),

@@ -159,12 +159,7 @@ fn gpu() -> DeviceFacts {
             devices: vec!["nvidia.com/gpu=all".into()],
             variables: vec!["NVIDIA_VISIBLE_DEVICES=void".into()],
             links: vec![DeviceLink { link: "/usr/lib/libcuda.so.1".into(), target: "libcuda.so.550".into() }],
-            libraries: vec![DeviceLibrary {
-                name: "libcuda.so.1".into(),
-                path: library.into(),
-                behind: false,
-                module: None,
-            }],
+            libraries: vec![DeviceLibrary { name: "libcuda.so.1".into(), path: library.into() }],
             glibc: Some(NeededGlibc { version: [2, 17], library: library.into(), optional: false }),
             ..DeviceSupport::default()
         },

@@ -1,6 +1,7 @@
 //! The command line: parses, plans, has it done, prints, exits.
 
 mod cdi;
+mod checked_files;
 mod commit;
 mod complete;
 mod copy;

@@ -12,6 +12,8 @@ use skiff_plan::modules;
 use skiff_spec::fault::Result;
 use skiff_user::context::UserContext;
 
+use crate::checked_files;
+
 /// Does what was asked; the exit code.
 pub fn run(command: &ModuleCommand) -> Result<i32> {
     let dirs = modules::dirs(&UserContext::load()?.config);
@@ -111,14 +113,9 @@ fn check(dirs: &[PathBuf], files: &[PathBuf], json: bool) -> Result<i32> {
 }
 
 fn show(checked: &CheckedModule) -> Result<()> {
-    let state = if checked.ok { "pass" } else { "fail" };
-    output::line(&format!("{state}  {}", checked.file.display()))?;
-    checked.problems.iter().try_for_each(|problem| output::line(&format!("      {problem}")))?;
-    let libraries = checked.libraries.iter();
-    libraries
-        .into_iter()
-        .try_for_each(|library| output::line(&format!("      brings {}", library.display())))?;
-    checked.notes.iter().try_for_each(|note| output::line(&format!("      note: {note}")))
+    let libraries = checked.libraries.iter().map(|library| format!("brings {}", library.display()));
+    let details = checked.problems.iter().cloned().chain(libraries);
+    checked_files::show((checked.ok, &checked.file), details, &checked.notes)
 }
 
 fn checked(module: &SiteModule, catalog: &ModuleCatalog, linker: &HostLinker) -> CheckedModule {
@@ -132,7 +129,8 @@ fn checked(module: &SiteModule, catalog: &ModuleCatalog, linker: &HostLinker) ->
                 (Some(missing), _) => notes.push(format!("not used on this host, which has no {missing}")),
                 (None, Err(e)) => problems.push(e.message),
                 (None, Ok(needs)) => {
-                    libraries = needs.libraries.into_iter().map(|(_, library)| library.path).collect();
+                    let found = needs.modules.into_iter().flat_map(|parts| parts.found.libraries);
+                    libraries = found.map(|library| library.path).collect();
                 }
             }
             let is_known = |name: &&String| catalog.modules.iter().any(|known| known.name == **name);

@@ -1,17 +1,20 @@
 //! How a step comes to a container that may be running: what must be so, what it gets of that one, and what it is told of its own words that
 //! count for nothing then.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use skiff_env::deploy::node_name;
 use skiff_output as output;
+use skiff_plan::device_words::is_of_modules;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{AttachMode, JobContainer, JobSpec, UnsharedNamespace};
-use skiff_sys::small_file;
+use skiff_spec::name::EnvName;
+use skiff_sys::{IgnoreError, small_file};
 
 use crate::here::IMAGE;
 use crate::job::SlurmJob;
@@ -20,6 +23,9 @@ use crate::job::SlurmJob;
 const STEP: &str = "step";
 /// In the same directory: with what the container was started.
 const STARTED_WITH: &str = "started-with";
+
+/// In the same directory, once a container has been made there.
+const MADE: &str = "made";
 
 /// As what a container was started; nothing of a root that is no container.
 fn started_with(dir: &Path) -> Result<Option<JobContainer>> {
@@ -60,11 +66,58 @@ pub fn running(job: &SlurmJob, container: &JobContainer) -> Result<Option<Live>>
             Error::new(format!("container {name}: it is not running on node {node}"))
                 .hint("without :exec a container that has ended is started with the files that it had")
         }),
-        AttachMode::Create if dir.join(IMAGE).exists() => {
-            Err(Error::new(format!("container {name}: this job has one of that name on node {node}"))
-                .hint("without :create that one is used; or give the new one another name"))
-        }
+        AttachMode::Create if dir.join(MADE).exists() => Err(is_there(name)),
         AttachMode::Create | AttachMode::Auto | AttachMode::NoExec => Ok(None),
+    }
+}
+
+fn is_there(name: &EnvName) -> Error {
+    Error::new(format!("container {name}: this job has one of that name on node {}", node_name()))
+        .hint("without :create that one is used; or give the new one another name")
+}
+
+/// A container that is being made for a step, by who holds the lock of its supervisor's directory.
+pub struct NewContainer<'a> {
+    dir: &'a Path,
+    /// The name, if there must not be one that is called so.
+    to_create: Option<&'a EnvName>,
+    /// Whether there was one before; nothing as long as none is being made.
+    was_there: Cell<Option<bool>>,
+}
+
+impl<'a> NewContainer<'a> {
+    /// For what a step asks for. Nothing is made yet.
+    pub fn new(dir: &'a Path, job: &SlurmJob, container: &'a JobContainer) -> Self {
+        let is_create = container.attach == AttachMode::Create && job.step.is_some();
+        let to_create = container.name.as_ref().filter(|_| is_create);
+        Self { dir, to_create, was_there: Cell::new(None) }
+    }
+
+    /// Begins to make it.
+    pub fn begin(&self) -> Result<()> {
+        let was_there = self.dir.join(MADE).exists();
+        match self.to_create {
+            // Another step has been quicker.
+            Some(name) if was_there => return Err(is_there(name)),
+            // One that could not be started has left it, and this one may be of another image.
+            Some(_) => fs::remove_file(self.dir.join(IMAGE)).ignore_error("there need not be one"),
+            None => {}
+        }
+        self.was_there.set(Some(was_there));
+        write(self.dir, MADE, "")
+    }
+
+    /// Whoever is to have made it has; or it could not be made.
+    pub fn end<T>(&self, started: Result<T>) -> Result<T> {
+        match (&started, self.was_there.get(), self.to_create) {
+            (Err(_), Some(false), _) => {
+                fs::remove_file(self.dir.join(MADE)).ignore_error("a later step finds that nothing runs")
+            }
+            // It was there when this step came to it.
+            (Ok(_), None, Some(name)) => return Err(is_there(name)),
+            _ => {}
+        }
+        started
     }
 }
 
@@ -143,12 +196,19 @@ fn are_ignored<T: PartialEq>(asked: &[T], has: &[T]) -> bool {
     !asked.is_empty() && asked != has
 }
 
+/// The words for mounts, and those for modules among them.
+fn split(words: &[String]) -> (Vec<&String>, Vec<&String>) {
+    words.iter().partition(|word| !is_of_modules(word))
+}
+
 fn ignored(asked: &JobContainer, has: &JobContainer) -> Vec<&'static str> {
+    let [asked_mounts, has_mounts] = [asked, has].map(|with| split(&with.mounts));
     let options = [
         (
             "--container-mounts",
-            are_ignored(&asked.mounts, &has.mounts) || are_ignored(&asked.data, &has.data),
+            are_ignored(&asked_mounts.0, &has_mounts.0) || are_ignored(&asked.data, &has.data),
         ),
+        ("--container-module, --container-mpi", are_ignored(&asked_mounts.1, &has_mounts.1)),
         ("--no-container-mount-home", !asked.home && has.home),
         ("--container-readonly", !asked.writable && has.writable),
         ("--container-writable", asked.writable && !has.writable),
@@ -178,6 +238,7 @@ mod tests {
             (container(&[], true, true), ""),
             (container(&["/a:/c"], true, true), "--container-mounts"),
             (container(&[], false, false), "--no-container-mount-home --container-readonly"),
+            (container(&["/a:/b", "module:cxi"], true, true), "--container-module, --container-mpi"),
         ] {
             assert_eq!(ignored(&asked, &has).join(" "), want);
         }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use skiff_env::deploy::{get_image, node_name, time_limit, until_with};
+use skiff_env::deploy::{get_image, node_name, time_limit, until, until_with};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
 use skiff_output as output;
@@ -26,7 +26,7 @@ use skiff_sys::{IgnoreError, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::{dirs, scratch};
 
-use crate::attach;
+use crate::attach::{self, NewContainer};
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
@@ -61,7 +61,9 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
     let name = container.environment.clone();
     let runtime = RuntimeDir { dir, environment: Some(name.clone()), name };
     let times = StartTimes::default();
+    let new = NewContainer::new(&runtime.dir, job, container);
     let live = supervisor::session_at(context, &runtime, lifetime, || {
+        new.begin()?;
         let relay = relay(context, job, container, &runtime.dir);
         let (entry, part) = image(context, container, &runtime.dir, relay.as_ref())?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
@@ -82,7 +84,8 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         times.prepared(vec![part]);
         // Others may begin later; it ends with the container.
         Ok((plan::build(options, facts)?, relay.map(JobRelay::into_holder_end).into_iter().collect()))
-    })?;
+    });
+    let live = new.end(live)?;
     times.note(job);
     attach::check_namespaces(job, container)?;
     Ok(live)
@@ -98,11 +101,16 @@ fn own_host_name() -> Result<HostName> {
 
 /// The squashfs files that are mounted as data, which this node gets as it gets images.
 fn data_mounts(context: &UserContext, container: &JobContainer) -> Result<Vec<Mount>> {
-    let depot = Path::new(&container.depot);
-    let mount = |JobData { image, target }: &JobData| {
-        let entry = get::on_node(context, depot, image.id, &image.reference)
-            .map_err(|e| e.about(&format!("node {}", node_name())))?;
-        data::mount(context, entry.id, target)
+    let (depot, node) = (Path::new(&container.depot), node_name());
+    let (end, limit) = time_limit(context);
+    let mount = |JobData { image: JobImage { id, reference }, target }: &JobData| {
+        let got = until(end, || get::on_node(context, depot, *id, reference).map(|entry| entry.id))
+            .map_err(|e| e.about(&format!("node {node}")))?;
+        let id = got.ok_or_else(|| {
+            Error::new(format!("mount of {reference}: not got by node {node} within {limit} s"))
+                .hint("`slurm.fetch_seconds` in the configuration allows more time, up to 570")
+        })?;
+        data::mount(context, id, target)
     };
     container.data.iter().map(mount).collect()
 }

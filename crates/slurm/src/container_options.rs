@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
 use skiff_plan::data::{self, DataWord};
-use skiff_plan::{self as plan, DEVICE, TMPFS, get};
+use skiff_plan::{self as plan, DEVICE, TMPFS, get, modules};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{AttachMode, ContainerName, JobContainer, JobData, JobImage};
 use skiff_user::context::UserContext;
@@ -27,14 +27,17 @@ const AS_ELSEWHERE: [&str; 9] =
 /// Settles which image it is, and whether everything said of it can be meant.
 pub fn container(context: &UserContext, asked: &cli::ContainerArgs, step: bool) -> Result<JobContainer> {
     let image = asked.image.as_deref().map(|image| get::pin(context, image)).transpose()?;
+    if image.is_some() {
+        modules::tell_broken_here(&context.config);
+    }
     let described = described(asked, image, step, || utf8(&context.depot()?))?;
-    let (files, mounts) = data::split(&described.mounts)?;
+    let (files, _) = data::split(&described.mounts)?;
     let pinned = |DataWord { file, target }: DataWord| {
         let image = get::pin(context, &file).map_err(|e| e.about(&format!("mount of {file}")))?;
         Ok(JobData { image, target })
     };
     let data = files.into_iter().map(pinned).collect::<Result<_>>()?;
-    Ok(JobContainer { data, mounts, ..described })
+    Ok(JobContainer { data, ..described })
 }
 
 /// The same, where the image is known.
@@ -53,6 +56,8 @@ pub fn described(
         kept_variables,
         definition_variables,
         devices,
+        modules,
+        mpi,
         no_home,
         root,
         entrypoint,
@@ -97,7 +102,7 @@ pub fn described(
         name: name.as_ref().map(|wanted| wanted.name.clone()),
         attach: name.as_ref().map(|wanted| wanted.mode).unwrap_or_default(),
         unshare: unshare.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
-        mounts: mounts.into_iter().chain(devices).collect(),
+        mounts: mounts.into_iter().chain(devices).chain(cli::module_words(modules, *mpi)).collect(),
         data: vec![],
         workdir: workdir.as_deref().map(|dir| utf8(&Path::new("/").join(dir))).transpose()?,
         home: !no_home,

@@ -5,7 +5,7 @@ use std::path::Path;
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_edf::{Definition, Template, escaped, is_file_name};
 use skiff_output as output;
-use skiff_plan::definition::{image, mount_words, read, unsupported_annotations, with_context};
+use skiff_plan::definition::{AnnotatedHooks, image, mount_words, read, with_context};
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::Result;
@@ -42,8 +42,13 @@ pub fn container(context: &UserContext, submit: &SubmitArgs) -> Result<Option<Co
         return Ok(None);
     }
     let found = read(context, word)?;
-    unsupported_annotations(&found).iter().for_each(|line| output::note(line));
-    merged(found, word, &submit.container).map(Some)
+    let hooks = AnnotatedHooks::here(context, &found);
+    hooks.notes.iter().for_each(|line| output::note(line));
+    let asked = ContainerArgs {
+        modules: [hooks.modules, submit.container.modules.clone()].concat(),
+        ..submit.container.clone()
+    };
+    merged(found, word, &asked).map(Some)
 }
 
 fn merged(found: Definition, word: &str, asked: &ContainerArgs) -> Result<ContainerArgs> {

@@ -16,7 +16,7 @@ static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
 /// How many options are of environments.
 const OF_ENVIRONMENTS: usize = 2;
 
-struct Options([RawOption; 18]);
+struct Options([RawOption; 20]);
 // SAFETY: their pointers are to string literals.
 unsafe impl Sync for Options {}
 
@@ -73,6 +73,18 @@ static OPTIONS: Options = Options([
         c"[skiff] give the container these namespaces of its own",
     ),
     flag(17, c"container-entrypoint-log", c"[skiff] show what the entry point prints (always so)"),
+    with_value(
+        18,
+        c"container-module",
+        c"NAME,...",
+        c"[skiff] add these modules of the site's, as of its fabric (skiff module list)",
+    ),
+    with_value(
+        19,
+        c"container-mpi",
+        c"host|image|auto",
+        c"[skiff] run with the host's MPI, the image's (default), or the host's if it fits",
+    ),
 ]);
 
 /// What `--environment-commit` means without a value.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::inside;
+
 /// What is made in a root for the devices that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,30 +38,87 @@ pub struct DeviceSupport {
 pub struct ModuleSupport {
     /// Name of the module.
     pub name: String,
-    /// Whether a root that it does not fit is refused; otherwise it goes without the module's libraries.
+    /// Whether a root that it does not fit is refused; otherwise it goes without the module's libraries, mounts and variables.
     pub must_fit: bool,
     /// Whether it is for the host's MPI.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_mpi: bool,
-    /// The root's libraries that its own take the place of.
+    /// Libraries of the module.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub replaces: Vec<ReplacedLibrary>,
-    /// The glibc that the root must have for its libraries.
+    pub libraries: Vec<ModuleLibrary>,
+    /// The glibc that the root must have for what these load when they run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glibc: Option<NeededGlibc>,
-    /// Where its files are mounted, unless its libraries do not fit.
+    /// Where its files are mounted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
 }
 
-/// A library of a root's in whose place the host's is used.
+/// A library that a module brings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReplacedLibrary {
-    /// The name that both have.
+pub struct ModuleLibrary {
+    /// The name that programs ask for.
     pub name: String,
     /// The host's file: its name says which interfaces it has.
     pub host: String,
+    /// What it is for.
+    pub role: LibraryRole,
+    /// The oldest glibc with which it works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glibc: Option<[u32; 2]>,
+    /// The newest version of each kind of symbols that it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<String>,
+}
+
+/// What a library of a module is for, and so what is done where the root has one of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LibraryRole {
+    /// Takes the place of the root's own, which must be there and not the newer one.
+    Replaces,
+    /// Is found by programs. The root's own, if there is one, must not be the newer one.
+    Named,
+    /// Is needed by others. If the root's own is the newer one, that is taken.
+    Needed,
+    /// Comes with a compiler. The root's own is taken unless it is the older one.
+    Compilers,
+}
+
+impl ModuleLibrary {
+    /// Where it is, inside.
+    #[must_use]
+    pub fn path(&self, module: &str) -> String {
+        format!("{}/{module}/{}", inside::MODULES, self.name)
+    }
+}
+
+/// A variable that a command gets only where a module fits the root. Until it starts, it stands among the command's variables by a name that no
+/// program's variable has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModuleVariable<'a> {
+    /// Name of the module.
+    pub module: &'a str,
+    /// Name of the variable.
+    pub name: &'a str,
+}
+
+impl<'a> ModuleVariable<'a> {
+    const PREFIX: &'static str = "module/";
+
+    /// From the name that it has until then; nothing if that is a plain variable's.
+    #[must_use]
+    pub fn parse(name: &'a str) -> Option<Self> {
+        let (module, name) = name.strip_prefix(Self::PREFIX)?.split_once('/')?;
+        Some(Self { module, name })
+    }
+
+    /// The name that it has until then.
+    #[must_use]
+    pub fn word(&self) -> String {
+        format!("{}{}/{}", Self::PREFIX, self.module, self.name)
+    }
 }
 
 /// A symbolic link.
@@ -80,12 +139,6 @@ pub struct DeviceLibrary {
     pub name: String,
     /// Where it is.
     pub path: String,
-    /// Whether one of this name that the root has already is the one to take.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub behind: bool,
-    /// The module that brings it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub module: Option<String>,
 }
 
 /// The oldest glibc with which a library works.

@@ -225,11 +225,15 @@ impl Plan {
     /// What the helper is to mount of the store beside the base: the layers, then the images that hold data.
     #[must_use]
     pub fn stored(&self) -> Vec<ImageId> {
-        let data = self.mounts.iter().filter_map(|mount| match mount.source {
+        self.stored_layers.iter().copied().chain(self.data()).collect()
+    }
+
+    /// The images that hold data.
+    pub fn data(&self) -> impl Iterator<Item = ImageId> {
+        self.mounts.iter().filter_map(|mount| match mount.source {
             Source::Image(id) => Some(id),
             _ => None,
-        });
-        self.stored_layers.iter().copied().chain(data).collect()
+        })
     }
 
     /// Whether programs get no descriptor of whoever starts them but the standard ones. One of a directory leads by `..` to all of the host's
@@ -264,6 +268,8 @@ pub mod inside {
     pub const SSH_CONFIG: &str = "/run/skiff/ssh_config";
     /// The libraries of the site's modules: a directory for each module.
     pub const MODULES: &str = "/run/skiff/modules";
+    /// The names of the modules that are used, a line each.
+    pub const USED_MODULES: &str = "/run/skiff/modules.used";
     /// The socket of the environment's supervisor outside.
     pub const SOCKET: &str = "/run/skiff/host.sock";
 

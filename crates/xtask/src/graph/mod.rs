@@ -24,7 +24,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("packages", ""),
     ("edf", ""),
     ("cdi", ""),
-    ("modules", "cdi"),
+    ("modules", "cdi spec"),
     ("oci", ""),
     ("criu", ""),
     ("tar", ""),

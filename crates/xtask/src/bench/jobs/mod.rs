@@ -1,4 +1,6 @@
-//! What a job's steps lose in an environment and in a container: each system call, and the start of all tasks.
+//! What a job's steps lose in an environment and in a container: each system call, the start of all tasks, and messages between them.
+
+mod messages;
 
 use std::time::Instant;
 
@@ -29,6 +31,9 @@ pub struct Args {
     /// Milliseconds for each of the calls
     #[arg(long, default_value_t = 400)]
     milliseconds: u32,
+    /// Measure messages between ranks only
+    #[arg(long)]
+    messages: bool,
 }
 
 /// What is run in the same rounds, and compared with the first of them.
@@ -45,8 +50,12 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     let job = Job { user: RunAs::User(&setting.user), home: &home, environment: live.name };
     job.prepare(&setting.skiff)?;
     let (mut series, mut claims) = (vec![], vec![]);
-    calls(setting.rounds, &job, args.milliseconds, &mut series, &mut claims)?;
-    starts(setting.rounds, &job, &mut series, &mut claims)?;
+    messages::prepare(&job, &setting.skiff)?;
+    messages::measure(setting.rounds, &job, &mut series, &mut claims)?;
+    if !args.messages {
+        calls(setting.rounds, &job, args.milliseconds, &mut series, &mut claims)?;
+        starts(setting.rounds, &job, &mut series, &mut claims)?;
+    }
     let bars = claims.iter().map(|c| Bar::over_median(&c.name, c.unit, c.spread, c.limit)).collect();
     let title = "Lost in a job's environment or container against the bare host".into();
     Ok((BenchResult { name: "jobs", title, machine, lines: OVER_MEDIAN, series, claims }, bars))

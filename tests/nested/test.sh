@@ -1,0 +1,50 @@
+# A container that is asked for in a container: it is started, or one line says why not (docs/containers.md).
+. "$(dirname "$0")/../lib.sh"
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+trap 'images_cleanup' EXIT
+root=$images_tmp/root
+skeleton "$root"
+printf '#!/bin/sh\necho tool of the image\n' >"$root/bin/tool" && chmod 755 "$root/bin/tool"
+start_registry
+make_store
+node_stores
+push tools/nested:1 "$root" --config '{"Env":["PATH=/usr/bin:/bin"]}'
+image=$registry/tools/nested:1
+ok as alice skiff pull --quiet "$image"
+ok as alice srun -Q -N2 --container-image="$image" tool
+ok as alice skiff env create dev
+
+refused() { # REASON HINT CMD...: with one line of a reason, and one of a hint
+    fails 125 as alice "${@:3}"
+    has "$err" "$1" "${*:3}"
+    has "$err" "hint: $2" "${*:3}"
+    # That it pulls the image first is said, too.
+    equal "$(grep "^skiff: " <<<"$err" | grep -vc "pulling it")" 1 "reasons of ${*:3}$(said)"
+}
+
+# Beside this one, outside.
+ok as alice srun -Q -N1 --container-image="$image" sh -c "skiff run $image tool; srun -Q --overlap --container-image=$image tool"
+equal "$out" $'tool of the image\ntool of the image' 'in a job in a container'
+ok as alice skiff env exec dev -- skiff run "$image" tool
+equal "$out" 'tool of the image' 'in a session'
+ok as alice skiff env exec dev -- srun -Q -N1 --container-image="$image" tool
+equal "$out" 'tool of the image' 'in a session, by Slurm'
+# In a job in an environment Slurm does it.
+ok as alice srun -Q -N1 --environment=dev srun -Q --overlap --container-image="$image" tool
+equal "$out" 'tool of the image' 'in a job in an environment'
+refused 'from where no other can be used' 'leave it first, or ask for it from another login; in a job: srun --overlap' \
+    srun -Q -N1 --environment=dev skiff run "$image" tool
+# Inside, where the user is root.
+ok as alice skiff run --root "$image" /run/skiff/skiff run "$image" tool
+equal "$out" 'tool of the image' 'as root'
+# As themselves they cannot.
+own='this is the inside of a container, where you can start no other as yourself'
+refused "$own" 'start it from outside; or start this one with --root' skiff run "$image" /run/skiff/skiff run "$image" tool
+ok as alice skiff instance start "$image" outer sleep 100
+refused "$own" 'start it from outside; or start this one with --root' skiff exec outer /run/skiff/skiff run "$image" tool
+ok as alice skiff stop outer
+try as alice skiff run --untrusted "$image" /run/skiff/skiff run "$image" tool
+[ "$code" != 0 ] || fail "what nobody trusts has started a container$(said)"
+lacks "$out" 'tool of the image'
+ok as alice skiff env rm -f dev
