@@ -67,6 +67,7 @@ install: man
 	install -d $(BIN) $(LIBEXEC) $(PLUGIN) $(MAN)/man1 $(MAN)/man5 $(CONFIG) $(DOC) \
 	    $(SHARE)/bash-completion/completions $(ZSH) $(SHARE)/fish/vendor_completions.d
 	install -m 755 $(OUT)/release/skiff $(BIN)/skiff
+	ln -sf skiff $(BIN)/skiff-oci
 	install -m 755 $(OUT)/release/skiff-helper $(LIBEXEC)/skiff-helper
 	@if [ "$$(id -u)" = 0 ]; then \
 	    echo 'chown 0:0 + chmod 4755 $(LIBEXEC)/skiff-helper'; \
@@ -107,7 +108,7 @@ install: man
 	@if [ "$$(id -u)" = 0 ] && [ -z '$(DESTDIR)' ]; then $(LIBEXEC)/make-store; fi
 
 uninstall:
-	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/man1/skiff.1 $(MAN)/man1/skiff-*.1 \
+	rm -f $(BIN)/skiff $(BIN)/skiff-oci $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/man1/skiff.1 $(MAN)/man1/skiff-*.1 \
 	    $(MAN)/man5/skiff-config.5 \
 	    $(SHARE)/bash-completion/completions/skiff $(ZSH)/_skiff \
 	    $(SHARE)/fish/vendor_completions.d/skiff.fish

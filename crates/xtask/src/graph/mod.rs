@@ -45,7 +45,8 @@ const ARROWS: &[(&str, &str)] = &[
     ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
     ("plan", "sys cdi modules edf spec oci site launch sandbox output user store runtime"),
-    ("cli", "spec output plan"),
+    ("oci-runtime", "sys spec site sandbox output plan"),
+    ("cli", "spec output plan oci-runtime"),
     ("app", "sys spec site sandbox output user store cli"),
     (
         "env",
