@@ -71,11 +71,23 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
         OciCommand::Features => return output::json(&spec::features()).map(|()| 0),
         _ => {}
     }
-    let states = States::open(args.shared.root.as_deref())?;
+    let root = args.shared.root.as_deref();
     match &args.command {
-        OciCommand::Create(create) => drop(create::create(&states, creation(create, None), log)?),
+        OciCommand::Create(create) => {
+            return create::create(&States::make(root)?, creation(create, None), log).map(|_| 0);
+        }
+        OciCommand::Run(run) => return run_whole(&States::make(root)?, run, log),
+        _ => {}
+    }
+    // What is missing has no containers, and is not made, least of all by root.
+    let Some(states) = States::find(root)? else {
+        return match &args.command {
+            OciCommand::List { .. } | OciCommand::Delete { force: true, .. } => Ok(0),
+            _ => Err(Fault::new("container does not exist: there is no directory of containers").hint("--root names it")),
+        };
+    };
+    match &args.command {
         OciCommand::Start { id } => lifecycle::start(&states, id, log)?,
-        OciCommand::Run(run) => return run_whole(&states, run, log),
         OciCommand::State { id } => output::line(&lifecycle::state(&states, id)?)?,
         OciCommand::Kill { all, id, signal } => {
             let number = skiff_plan::stop::number(signal)
@@ -88,7 +100,7 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
         OciCommand::Ps { id, format } => list_processes(&lifecycle::pids(&states, id)?, format)?,
         OciCommand::Pause { id } => lifecycle::freeze(&states, id, true)?,
         OciCommand::Resume { id } => lifecycle::freeze(&states, id, false)?,
-        OciCommand::Spec { .. } | OciCommand::Features => {}
+        OciCommand::Create(_) | OciCommand::Run(_) | OciCommand::Spec { .. } | OciCommand::Features => {}
     }
     Ok(0)
 }

@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
@@ -175,16 +176,32 @@ pub struct States {
 }
 
 impl States {
-    /// Opens the directory named, or the user's; it is made if it is missing. Nobody else may be able to write to it.
+    /// Opens the directory named, or the user's; it is made if it is missing.
+    ///
+    /// # Errors
+    /// As of [`States::find`].
+    pub fn make(root: Option<&Path>) -> Result<Self> {
+        let path = root.map_or_else(usual, Path::to_owned);
+        make_all(&path).context(|| format!("directory of containers {}", path.display()))?;
+        Self::find(root)?.ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
+    }
+
+    /// The same; nothing if it is missing. Nobody else may be able to write to it. Root, as whom Slurm cleans up,
+    /// becomes its owner for good, who is the one that it can be trusted by.
     ///
     /// # Errors
     /// When it cannot be had, or is somebody else's.
-    pub fn open(root: Option<&Path>) -> Result<Self> {
+    pub fn find(root: Option<&Path>) -> Result<Option<Self>> {
         let path = root.map_or_else(usual, Path::to_owned);
         let name = || format!("directory of containers {}", path.display());
-        make_all(&path).context(name)?;
-        let dir = open_dir(CWD, &path).context(name)?;
+        let dir = match open_dir(CWD, &path) {
+            Err(Errno::NOENT) => return Ok(None),
+            dir => dir.context(name)?,
+        };
         let stat = fstat(&dir).context(name)?;
+        if geteuid().is_root() && root.is_some() && stat.st_uid != 0 {
+            become_owner(stat.st_uid, stat.st_gid).context(name)?;
+        }
         if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
             let (uid, mode) = (stat.st_uid, stat.st_mode & 0o7777);
             return Err(Fault::new(format!(
@@ -193,7 +210,7 @@ impl States {
             ))
             .hint("name a directory of your own with --root"));
         }
-        Ok(Self { dir, path })
+        Ok(Some(Self { dir, path }))
     }
 
     /// The names of all containers.
@@ -253,6 +270,13 @@ impl States {
         }
         unlinkat(&self.dir, &*container.id.0, AtFlags::REMOVEDIR).context(name)
     }
+}
+
+fn become_owner(uid: u32, gid: u32) -> rustix::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)
 }
 
 /// Where containers are noted if nothing else is said: below `XDG_RUNTIME_DIR`, which goes with the user's last session; else below `/tmp`.
