@@ -10,10 +10,8 @@ sed -n '/^RunTime.*=/p' /usr/share/doc/skiff/oci-runtime.md >/etc/slurm/oci.conf
 cd /home/alice
 
 # In the bundle's root, with its namespaces and the task's variables; as root there, the user outside.
-ok as alice srun -Q -N2 --container $bundle sh -c 'echo $(hostname) $(id -u) $FROM_BUNDLE $SLURM_PROCID; [ -e /etc/slurm ] || echo alone; ls /proc | grep -c "^[0-9]"'
-equal "$(sort <<<"$out" | uniq -c | xargs)" '2 3 2 alone 1 skiff 0 yes 0 1 skiff 0 yes 1' "$err"
-ok as alice srun -Q -n3 --container $bundle sh -c 'echo $SLURM_LOCALID'
-equal "$(sort <<<"$out" | xargs)" '0 1 2'
+ok as alice srun -Q -N2 --container $bundle sh -c 'echo $(hostname) $(id -u) $FROM_BUNDLE $SLURM_NNODES; [ -e /etc/slurm ] || echo alone; echo process $$'
+equal "$(sort <<<"$out" | uniq -c | xargs)" '2 alone 2 process 1 2 skiff 0 yes 2' "$err"
 ok as alice sh -c "echo typed | srun -Q --container $bundle cat"
 equal "$out" typed
 fails 7 as alice srun -Q --container $bundle sh -c 'exit 7'
@@ -30,7 +28,7 @@ eventually 5 grep -q 0 out
 equal "$(cat out)" $'skiff\n0'
 
 # Ended from outside: all processes go, and nothing is left of it.
-ok as alice sbatch -Q --parsable -N2 --wrap "srun --container $bundle sh -c 'echo begun; exec sleep 1000'" -o out
+ok as alice sbatch --parsable -N2 --wrap "srun --container $bundle sh -c 'echo begun; exec sleep 1000'" -o out
 job=$out
 eventually 10 sh -c '[ "$(grep -c begun out)" = 2 ]'
 ok as alice scancel "$job"

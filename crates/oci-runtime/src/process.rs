@@ -15,6 +15,7 @@ use rustix::thread::{
 };
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::caps::effective_all;
 use skiff_sys::process::{close_on_exec_from, exec};
 
 use crate::capabilities::Sets;
@@ -111,23 +112,22 @@ impl<'a> Start<'a> {
 
     /// Becomes the process's user with its rights, and then the program. Returns only where that fails.
     pub fn become_it(&self, program: &CString, log: &Log) -> Fault {
-        let Err(fault) = self.prepare(log).and_then(|()| self.execute(program)) else {
-            return Fault::new("exec: nothing happened");
+        let become_it = || -> Result<()> {
+            let (argv, variables) = (self.arguments()?, self.variables()?);
+            self.prepare(log)?;
+            self.confine(log)?;
+            let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &variables);
+            Err(e).context(|| format!("process.args: {}", program.to_string_lossy()))
         };
-        fault
+        become_it().err().unwrap_or_else(|| Fault::new("process.args: nothing happened"))
     }
 
     fn prepare(&self, log: &Log) -> Result<()> {
         let process = self.process;
-        // Without no_new_privs only whoever may administer the system can load a filter: that is now.
-        if !process.no_new_privileges {
-            self.filter.map_or(Ok(()), Filter::load)?;
-        }
         self.own_standard_descriptors();
         self.sets.bound()?;
         set_keep_capabilities(true).context(|| "process.capabilities")?;
         self.become_user(log)?;
-        self.sets.take(log)?;
         let cwd = || format!("process.cwd {}", process.cwd);
         rustix::process::chdir(&*process.cwd).context(cwd)?;
         // A link of /proc's to a descriptor of ours would lead out of the container (CVE-2024-21626 of runc).
@@ -138,11 +138,22 @@ impl<'a> Start<'a> {
         if let Some(umask) = process.user.umask {
             rustix::process::umask(Mode::from_raw_mode(u32::from(umask & 0o777)));
         }
-        if process.no_new_privileges {
-            set_no_new_privs(true).context(|| "process.noNewPrivileges")?;
-            self.filter.map_or(Ok(()), Filter::load)?;
+        skiff_sys::signal::default_action(rustix::process::Signal::PIPE.as_raw());
+        close_on_exec_from(3 + self.kept).context(|| "descriptors")
+    }
+
+    /// The filter comes as late as it can: it may refuse what this process still has to do.
+    fn confine(&self, log: &Log) -> Result<()> {
+        let load = || self.filter.map_or(Ok(()), Filter::load);
+        if !self.process.no_new_privileges {
+            // Then only whoever may administer the system can load a filter, and that is now.
+            effective_all().context(|| "process.capabilities")?;
+            load()?;
+            return self.sets.take(log);
         }
-        Ok(())
+        self.sets.take(log)?;
+        set_no_new_privs(true).context(|| "process.noNewPrivileges")?;
+        load()
     }
 
     fn become_user(&self, log: &Log) -> Result<()> {
@@ -182,21 +193,21 @@ impl<'a> Start<'a> {
         }
     }
 
-    fn execute(&self, program: &CString) -> Result<()> {
-        let c_string = |text: &String| {
-            CString::new(text.as_bytes())
-                .map_err(|_| Fault::new(format!("process: {text:?}: has a zero in it")))
-        };
-        let argv = self.process.args.iter().map(c_string).collect::<Result<Vec<_>>>()?;
-        let mut env = self.process.env.iter().map(c_string).collect::<Result<Vec<_>>>()?;
-        if self.variable("HOME").is_none() {
-            env.push(c_string(&format!("HOME={}", home(self.process.user.uid)))?);
-        }
-        close_on_exec_from(3 + self.kept).context(|| "descriptors")?;
-        skiff_sys::signal::default_action(rustix::process::Signal::PIPE.as_raw());
-        let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &env);
-        Err(e).context(|| format!("process.args: {}", program.to_string_lossy()))
+    fn arguments(&self) -> Result<Vec<CString>> {
+        self.process.args.iter().map(|text| c_string(text)).collect()
     }
+
+    fn variables(&self) -> Result<Vec<CString>> {
+        let mut all = self.process.env.iter().map(|text| c_string(text)).collect::<Result<Vec<_>>>()?;
+        if self.variable("HOME").is_none() {
+            all.push(c_string(&format!("HOME={}", home(self.process.user.uid)))?);
+        }
+        Ok(all)
+    }
+}
+
+fn c_string(text: &str) -> Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| Fault::new(format!("process: {text:?}: has a zero in it")))
 }
 
 fn is_program(path: &Path) -> rustix::io::Result<()> {
