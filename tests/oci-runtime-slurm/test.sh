@@ -1,5 +1,5 @@
-# bed: --nodes 2
-# takes: 8
+# bed: --nodes 2 --slurm-conf KillWait=2
+# takes: 12
 # Slurm's own containers: `srun --container=BUNDLE`, by oci.conf as docs/oci-runtime.md has it.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../oci-runtime/lib.sh"

@@ -73,7 +73,7 @@ impl Init<'_> {
         self.set_oom_score();
         self.start.limit()?;
         setsid().context(|| "session")?;
-        let sources = Sources::open(self.config, self.rootfs)?;
+        let sources = Sources::open(self.config, self.rootfs, self.log)?;
         self.become_root()?;
         // Others of a PID namespace that is shared must not look into this process, which still has descriptors of the host's.
         set_dumpable_behavior(DumpableBehavior::NotDumpable).context(|| "process")?;

@@ -83,7 +83,8 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
     let Some(states) = States::find(root)? else {
         return match &args.command {
             OciCommand::List { .. } | OciCommand::Delete { force: true, .. } => Ok(0),
-            _ => Err(Fault::new("container does not exist: there is no directory of containers").hint("--root names it")),
+            _ => Err(Fault::new("container does not exist: there is no directory of containers")
+                .hint("--root names it")),
         };
     };
     match &args.command {

@@ -45,8 +45,8 @@ pub struct Mounted {
 ///
 /// # Errors
 /// A source that cannot be opened, options that cannot be had.
-pub fn open(mounts: &[Mount]) -> Result<Vec<Opened<'_>>> {
-    mounts.iter().map(|mount| Opened::new(mount).map_err(|e| e.about(&name(mount)))).collect()
+pub fn open<'a>(mounts: &'a [Mount], log: &Log) -> Result<Vec<Opened<'a>>> {
+    mounts.iter().map(|mount| Opened::new(mount, log).map_err(|e| e.about(&name(mount)))).collect()
 }
 
 fn name(mount: &Mount) -> String {
@@ -54,12 +54,15 @@ fn name(mount: &Mount) -> String {
 }
 
 impl<'a> Opened<'a> {
-    fn new(mount: &'a Mount) -> Result<Self> {
+    fn new(mount: &'a Mount, log: &Log) -> Result<Self> {
         let options = MountOptions::of(mount)?;
         let source = match options.bind {
             Some(recursive) => {
                 let source = mount.source.as_deref().ok_or_else(|| Fault::new("no source to bind"))?;
-                Some(tree(source, recursive).context(|| format!("source {}", source.display()))?)
+                Some(
+                    shown_source(source, recursive, log)
+                        .context(|| format!("source {}", source.display()))?,
+                )
             }
             None => None,
         };
@@ -160,6 +163,17 @@ impl<'a> Opened<'a> {
             }
             made => made,
         }
+    }
+}
+
+/// The source of a bind mount. What the host has mounted below it cannot be left out without privilege, as it may hide something.
+fn shown_source(source: &Path, recursive: bool, log: &Log) -> rustix::io::Result<OwnedFd> {
+    match tree(source, recursive) {
+        Err(Errno::INVAL) if !recursive => {
+            log.warn(&format!("mount of {}: with what the host has mounted below it", source.display()));
+            tree(source, true)
+        }
+        opened => opened,
     }
 }
 

@@ -40,7 +40,7 @@ impl<'a> Sources<'a> {
     ///
     /// # Errors
     /// What cannot be opened.
-    pub fn open(config: &'a Config, rootfs: &Path) -> Result<Self> {
+    pub fn open(config: &'a Config, rootfs: &Path, log: &Log) -> Result<Self> {
         let about = || format!("root {}", rootfs.display());
         // What is mounted in the container is not the host's business. The other way round is as the configuration has it.
         let host = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context(|| "/")?;
@@ -54,7 +54,7 @@ impl<'a> Sources<'a> {
         if !is_null || (major(stat.st_rdev), minor(stat.st_rdev)) != (1, 3) {
             return Err(Fault::new("/dev/null is another device"));
         }
-        Ok(Self { config, place, root, mounts: mounts::open(&config.mounts)?, null })
+        Ok(Self { config, place, root, mounts: mounts::open(&config.mounts, log)?, null })
     }
 
     /// Attaches the root, and mounts everything in it.

@@ -183,7 +183,8 @@ impl States {
     pub fn make(root: Option<&Path>) -> Result<Self> {
         let path = root.map_or_else(usual, Path::to_owned);
         make_all(&path).context(|| format!("directory of containers {}", path.display()))?;
-        Self::find(root)?.ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
+        Self::find(root)?
+            .ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
     }
 
     /// The same; nothing if it is missing. Nobody else may be able to write to it. Root, as whom Slurm cleans up,
