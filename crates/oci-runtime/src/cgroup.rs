@@ -9,13 +9,12 @@ use skiff_sys::IgnoreError;
 
 use crate::config::{Config, Resources};
 use crate::log::Log;
-use crate::state::ContainerId;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Makes the group that a configuration asks for, with its limits, and puts the process into it; nothing where that is not possible, which
 /// the log says.
-pub fn enter(config: &Config, id: &ContainerId, pid: Pid, log: &Log) -> Option<PathBuf> {
+pub fn enter(config: &Config, id: &str, pid: Pid, log: &Log) -> Option<PathBuf> {
     let limits = config.linux.resources.as_ref().map_or_else(Vec::new, |resources| limits(resources, log));
     let path = match (config.linux.cgroups_path.as_deref().unwrap_or(""), limits.is_empty()) {
         ("", true) => return None,
@@ -42,7 +41,7 @@ pub fn enter(config: &Config, id: &ContainerId, pid: Pid, log: &Log) -> Option<P
 }
 
 /// Where it is: as runc has it, `/PATH` from the top, `PATH` below the caller's, `SLICE:PREFIX:NAME` for systemd, of which nobody is asked here.
-fn place(wanted: &str, id: &ContainerId) -> Option<PathBuf> {
+fn place(wanted: &str, id: &str) -> Option<PathBuf> {
     let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     let own = Path::new(ROOT).join(own.trim_start_matches('/'));

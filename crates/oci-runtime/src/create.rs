@@ -171,7 +171,7 @@ impl<'a> Maker<'a> {
         drop(sync);
         self.record.process = Some(Process::of(pid)?);
         self.container.note(&self.record)?;
-        self.record.cgroup = cgroup::enter(self.config, &self.container.id, pid, log);
+        self.record.cgroup = cgroup::enter(self.config, &self.container.id.to_string(), pid, log);
         if self.record.cgroup.is_some() {
             self.container.note(&self.record)?;
         }
