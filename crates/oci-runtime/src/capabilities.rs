@@ -57,7 +57,7 @@ pub const NAMES: [&str; 41] = [
 
 /// What a process may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sets {
+pub struct KeptCapabilities {
     bounding: CapabilitySet,
     effective: CapabilitySet,
     permitted: CapabilitySet,
@@ -65,7 +65,7 @@ pub struct Sets {
     ambient: CapabilitySet,
 }
 
-impl Sets {
+impl KeptCapabilities {
     /// Of a configuration, as far as this process has them itself. Without any there, none.
     pub fn of(wanted: Option<&Capabilities>, log: &Log) -> Self {
         let none = Capabilities::default();

@@ -7,14 +7,14 @@ use rustix::process::Pid;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use crate::config::{Config, Resources};
+use crate::config::{BundleConfig, Resources};
 use crate::log::Log;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// Makes the group that a configuration asks for, with its limits, and puts the process into it; nothing where that is not possible, which
 /// the log says.
-pub fn enter(config: &Config, id: &str, pid: Pid, log: &Log) -> Option<PathBuf> {
+pub fn enter(config: &BundleConfig, id: &str, pid: Pid, log: &Log) -> Option<PathBuf> {
     let limits = config.linux.resources.as_ref().map_or_else(Vec::new, |resources| limits(resources, log));
     let path = match (config.linux.cgroups_path.as_deref().unwrap_or(""), limits.is_empty()) {
         ("", true) => return None,

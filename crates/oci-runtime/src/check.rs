@@ -2,7 +2,7 @@
 
 use skiff_spec::fault::{Fault, Result};
 
-use crate::config::{Config, Process};
+use crate::config::{BundleConfig, ProcessConfig};
 use crate::log::Log;
 use crate::mount_options;
 
@@ -10,7 +10,7 @@ use crate::mount_options;
 ///
 /// # Errors
 /// What is refused.
-pub fn check(config: &Config, unknown: &[String], log: &Log) -> Result<()> {
+pub fn check(config: &BundleConfig, unknown: &[String], log: &Log) -> Result<()> {
     for key in unknown {
         log.warn(&format!("config.json: {key}: not a key of the specification for Linux; it has no effect"));
     }
@@ -62,7 +62,7 @@ pub fn check(config: &Config, unknown: &[String], log: &Log) -> Result<()> {
 ///
 /// # Errors
 /// What is refused.
-pub fn check_process(process: &Process, log: &Log) -> Result<()> {
+pub fn check_process(process: &ProcessConfig, log: &Log) -> Result<()> {
     refuse(&[
         ("process.scheduler", process.scheduler.is_some()),
         ("process.ioPriority", process.io_priority.is_some()),
@@ -114,7 +114,7 @@ mod tests {
     fn checked(text: &str) -> std::result::Result<(), String> {
         let log = Log::open(None, false, false).expect("no log");
         let text = format!("{{\"ociVersion\": \"1.2.0\", \"root\": {{\"path\": \"rootfs\"}}, {text}}}");
-        let (config, unknown) = Config::parse(text.as_bytes()).map_err(|e| e.to_string())?;
+        let (config, unknown) = BundleConfig::parse(text.as_bytes()).map_err(|e| e.to_string())?;
         check(&config, &unknown, &log).map_err(|e| e.to_string())
     }
 

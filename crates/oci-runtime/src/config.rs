@@ -19,16 +19,16 @@ const LONGEST: u64 = 16 << 20;
 /// A container.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Config {
+pub struct BundleConfig {
     pub oci_version: String,
-    pub root: Option<Root>,
+    pub root: Option<RootConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub process: Option<Process>,
+    pub process: Option<ProcessConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domainname: Option<String>,
-    pub mounts: Vec<Mount>,
+    pub mounts: Vec<OciMount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hooks: Option<Hooks>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -39,7 +39,7 @@ pub struct Config {
 /// The container's root.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Root {
+pub struct RootConfig {
     pub path: PathBuf,
     pub readonly: bool,
 }
@@ -47,11 +47,11 @@ pub struct Root {
 /// What runs in it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Process {
+pub struct ProcessConfig {
     pub terminal: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub console_size: Option<ConsoleSize>,
-    pub user: User,
+    pub user: ProcessUser,
     pub args: Vec<String>,
     pub env: Vec<String>,
     pub cwd: String,
@@ -85,7 +85,7 @@ pub struct ConsoleSize {
 /// Whom it runs as, by ids of the container.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct User {
+pub struct ProcessUser {
     pub uid: u32,
     pub gid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub struct Rlimit {
 /// Something mounted in the root.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Mount {
+pub struct OciMount {
     pub destination: PathBuf,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -134,17 +134,17 @@ pub struct Mount {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Hooks {
-    pub prestart: Vec<Hook>,
-    pub create_runtime: Vec<Hook>,
-    pub create_container: Vec<Hook>,
-    pub start_container: Vec<Hook>,
-    pub poststart: Vec<Hook>,
-    pub poststop: Vec<Hook>,
+    pub prestart: Vec<OciHook>,
+    pub create_runtime: Vec<OciHook>,
+    pub create_container: Vec<OciHook>,
+    pub start_container: Vec<OciHook>,
+    pub poststart: Vec<OciHook>,
+    pub poststop: Vec<OciHook>,
 }
 
 /// One of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Hook {
+pub struct OciHook {
     pub path: PathBuf,
     #[serde(default)]
     pub args: Vec<String>,
@@ -163,7 +163,7 @@ pub struct Linux {
     pub gid_mappings: Vec<IdMapping>,
     pub namespaces: Vec<Namespace>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<Device>,
+    pub devices: Vec<ListedDevice>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroups_path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -208,7 +208,7 @@ pub struct Namespace {
 /// A device node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Device {
+pub struct ListedDevice {
     #[serde(rename = "type")]
     pub kind: String,
     pub path: PathBuf,
@@ -224,7 +224,7 @@ pub struct Device {
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
     pub devices: Vec<Value>,
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryLimits>,
     pub cpu: Option<Cpu>,
     pub pids: Option<Pids>,
     #[serde(rename = "blockIO")]
@@ -238,7 +238,7 @@ pub struct Resources {
 /// Memory in bytes; -1 is no limit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Memory {
+pub struct MemoryLimits {
     pub limit: Option<i64>,
     pub reservation: Option<i64>,
     pub swap: Option<i64>,
@@ -272,7 +272,7 @@ pub struct Pids {
     pub limit: i64,
 }
 
-impl Config {
+impl BundleConfig {
     /// Reads that of a bundle; and the keys in it that mean nothing here.
     ///
     /// # Errors
@@ -300,7 +300,7 @@ impl Config {
     ///
     /// # Errors
     /// If there is none.
-    pub fn process(&self) -> Result<&Process> {
+    pub fn process(&self) -> Result<&ProcessConfig> {
         self.process.as_ref().ok_or_else(|| Fault::new(format!("{FILE}: no `process`: nothing to start")))
     }
 

@@ -14,15 +14,15 @@ use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
 use skiff_sys::process::{CloneFlags, Fork, close_inherited, exit_now, fork};
 
-use crate::config::Config;
+use crate::config::BundleConfig;
 use crate::id_map::IdMaps;
 use crate::init::Init;
 use crate::log::Log;
 use crate::namespaces::Namespaces;
 use crate::process::Start;
-use crate::seccomp::Filter;
-use crate::state::{Container, ContainerId, Process, Record, START, States, Status};
-use crate::sync::{self, Word};
+use crate::seccomp::SeccompFilter;
+use crate::state::{Container, ContainerId, ContainerStatus, InitProcess, Record, START, States};
+use crate::sync::{self, InitWord};
 use crate::{cgroup, check, hooks, terminal};
 
 /// What is to be made.
@@ -48,7 +48,7 @@ pub enum Console<'a> {
 pub struct Created {
     pub container: Container,
     pub pid: Pid,
-    pub config: Config,
+    pub config: BundleConfig,
 }
 
 /// Makes a container. What has been made is removed again where that fails.
@@ -68,7 +68,7 @@ pub fn create(states: &States, creation: Creation<'_>, log: &Log) -> Result<Crea
     };
     rustix::process::chdir(&bundle).context(|| format!("bundle {}", bundle.display()))?;
     let dir = openat(CWD, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let (config, unknown) = Config::read(dir.context(|| format!("bundle {}", bundle.display()))?)?;
+    let (config, unknown) = BundleConfig::read(dir.context(|| format!("bundle {}", bundle.display()))?)?;
     check::check(&config, &unknown, log)?;
     let container = states.create(creation.id)?;
     let mut maker = Maker::new(&container, &config, bundle);
@@ -102,12 +102,12 @@ fn is_root_here() -> Result<bool> {
 
 struct Maker<'a> {
     container: &'a Container,
-    config: &'a Config,
+    config: &'a BundleConfig,
     record: Record,
 }
 
 impl<'a> Maker<'a> {
-    fn new(container: &'a Container, config: &'a Config, bundle: PathBuf) -> Self {
+    fn new(container: &'a Container, config: &'a BundleConfig, bundle: PathBuf) -> Self {
         let rootfs = config.root.as_ref().map_or_else(PathBuf::new, |root| bundle.join(&root.path));
         let record = Record {
             oci_version: config.oci_version.clone(),
@@ -123,7 +123,7 @@ impl<'a> Maker<'a> {
         Self { container, config, record }
     }
 
-    fn state(&self, status: Status) -> Result<Vec<u8>> {
+    fn state(&self, status: ContainerStatus) -> Result<Vec<u8>> {
         serde_json::to_vec(&self.record.state(&self.container.id, status))
             .map_err(|e| Fault::new(format!("state: {e}")))
     }
@@ -138,7 +138,7 @@ impl<'a> Maker<'a> {
         let adds_user = !is_root_here()? && self.config.namespace("user").is_none();
         let namespaces = Namespaces::open(self.config, adds_user)?;
         let maps = namespaces.has_new_user.then(|| IdMaps::of(self.config)).transpose()?;
-        let filter = self.config.linux.seccomp.as_ref().map(Filter::new).transpose()?;
+        let filter = self.config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
         filter.iter().flat_map(|filter| &filter.warnings).for_each(|text| log.warn(text));
         let is_single = maps.as_ref().is_some_and(IdMaps::is_single);
         let start = Start::new(self.config.process()?, filter.as_ref(), kept, is_single, log);
@@ -148,7 +148,7 @@ impl<'a> Maker<'a> {
         let dir =
             openat(self.container, ".", flags, Mode::empty()).context(|| "directory of the container")?;
         let (call, sync) = sync::pair()?;
-        let states = [self.state(Status::Creating)?, self.state(Status::Created)?];
+        let states = [self.state(ContainerStatus::Creating)?, self.state(ContainerStatus::Created)?];
         let init = Init {
             config: self.config,
             rootfs: &self.record.rootfs,
@@ -169,7 +169,7 @@ impl<'a> Maker<'a> {
         };
         let pid = begin(&namespaces, &sync, &call, run)?;
         drop(sync);
-        self.record.process = Some(Process::of(pid)?);
+        self.record.process = Some(InitProcess::of(pid)?);
         self.container.note(&self.record)?;
         self.record.cgroup = cgroup::enter(self.config, &self.container.id.to_string(), pid, log);
         if self.record.cgroup.is_some() {
@@ -187,15 +187,15 @@ impl<'a> Maker<'a> {
         sync::go_on(call)?;
         loop {
             match sync::hear(call)? {
-                Word::Mounted => {
-                    let state = self.state(Status::Creating)?;
+                InitWord::Mounted => {
+                    let state = self.state(ContainerStatus::Creating)?;
                     hooks::run("prestart", &self.record.hooks.prestart, &state)?;
                     hooks::run("createRuntime", &self.record.hooks.create_runtime, &state)?;
                     sync::go_on(call)?;
                 }
-                Word::Created => break,
-                Word::Failed(fault) => return Err(fault),
-                Word::Process(_) | Word::Silence => {
+                InitWord::Created => break,
+                InitWord::Failed(fault) => return Err(fault),
+                InitWord::Process(_) | InitWord::Silence => {
                     return Err(Fault::new("the process of the container has ended while it was made"));
                 }
             }
@@ -255,8 +255,8 @@ fn begin(namespaces: &Namespaces, sync: &OwnedFd, call: &OwnedFd, run: impl FnOn
                 .and_then(|()| fork(namespaces.new.and(CloneFlags::SIBLING)).context(about).map_err(hint));
             let said = match forked {
                 Ok(Fork::Child) => exit_now(run()),
-                Ok(Fork::Parent(child)) => Word::Process(child.pid),
-                Err(fault) => Word::Failed(fault),
+                Ok(Fork::Parent(child)) => InitWord::Process(child.pid),
+                Err(fault) => InitWord::Failed(fault),
             };
             exit_now(i32::from(sync::say(sync, &said).is_err()))
         }
@@ -264,8 +264,8 @@ fn begin(namespaces: &Namespaces, sync: &OwnedFd, call: &OwnedFd, run: impl FnOn
     let heard = sync::hear(call);
     waitpid(Some(between.pid), WaitOptions::empty()).context(about)?;
     match heard? {
-        Word::Process(pid) => Ok(pid),
-        Word::Failed(fault) => Err(fault),
+        InitWord::Process(pid) => Ok(pid),
+        InitWord::Failed(fault) => Err(fault),
         _ => Err(Fault::new("the process between has ended")),
     }
 }

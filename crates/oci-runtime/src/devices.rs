@@ -9,7 +9,7 @@ use skiff_sandbox::mounts::{attach_to, bind_one, resolve_or_make};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::mount::{MountAttr, set_attributes};
 
-use crate::config::{Config, Device};
+use crate::config::{BundleConfig, ListedDevice};
 use crate::log::Log;
 use crate::mount_options::MountOptions;
 
@@ -29,7 +29,7 @@ const LINKS: [(&str, &str); 5] = [
 ///
 /// # Errors
 /// A device that the host does not have.
-pub fn make(root: BorrowedFd<'_>, config: &Config, log: &Log) -> Result<()> {
+pub fn make(root: BorrowedFd<'_>, config: &BundleConfig, log: &Log) -> Result<()> {
     let is_shown = config.mounts.iter().any(|mount| {
         let is_bind = MountOptions::of(mount).is_ok_and(|options| options.bind.is_some());
         is_bind && mount.destination == Path::new("/dev")
@@ -57,7 +57,7 @@ pub fn make(root: BorrowedFd<'_>, config: &Config, log: &Log) -> Result<()> {
     Ok(())
 }
 
-fn listed(root: BorrowedFd<'_>, device: &Device, log: &Log) -> Result<()> {
+fn listed(root: BorrowedFd<'_>, device: &ListedDevice, log: &Log) -> Result<()> {
     let kind = match &*device.kind {
         "c" | "u" => "c",
         "b" => "b",

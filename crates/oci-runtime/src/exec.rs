@@ -12,20 +12,20 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_inherited, exit_now, fork};
 
-use crate::config::Process;
+use crate::config::ProcessConfig;
 use crate::create::{Console, write_pid};
 use crate::log::Log;
 use crate::process::Start;
-use crate::seccomp::Filter;
-use crate::state::{ContainerId, States, Status};
-use crate::sync::{self, Word};
+use crate::seccomp::SeccompFilter;
+use crate::state::{ContainerId, ContainerStatus, States};
+use crate::sync::{self, InitWord};
 use crate::terminal::{self, Terminal};
 use crate::{cgroup, check};
 
 /// What is to run.
 pub struct Execution<'a> {
     pub id: &'a ContainerId,
-    pub process: Process,
+    pub process: ProcessConfig,
     pub pid_file: Option<&'a Path>,
     pub console: Console<'a>,
     pub kept: u32,
@@ -53,7 +53,7 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
     let init = record.process.and_then(|process| process.alive());
-    let (Some(init), Status::Running | Status::Created) = (init, status) else {
+    let (Some(init), ContainerStatus::Running | ContainerStatus::Created) = (init, status) else {
         return Err(Fault::new(format!("container {id} is {status}: nothing can be started in it")));
     };
     let about = || format!("container {id}");
@@ -63,7 +63,7 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
         return Err(Fault::new(format!("{}: it has just ended", about())));
     }
     let config = container.config()?;
-    let filter = config.linux.seccomp.as_ref().map(Filter::new).transpose()?;
+    let filter = config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
     let console = match console {
         Console::Nobody => None,
         Console::Socket(path) => Some(terminal::connect_to(path)?),
@@ -85,8 +85,8 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
     }
     sync::go_on(&call)?;
     match sync::hear(&call)? {
-        Word::Silence => {}
-        Word::Failed(fault) => return Err(fault),
+        InitWord::Silence => {}
+        InitWord::Failed(fault) => return Err(fault),
         _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
     }
     pid_file.map_or(Ok(()), |path| write_pid(path, pid))?;
@@ -110,7 +110,7 @@ fn others(init: Pid) -> Result<ThreadNameSpaceType> {
 }
 
 struct Inside<'a> {
-    process: &'a Process,
+    process: &'a ProcessConfig,
     start: &'a Start<'a>,
     console: Option<&'a OwnedFd>,
     sync: &'a OwnedFd,
@@ -126,8 +126,8 @@ fn begin(join: impl FnOnce() -> Result<()>, inside: &Inside<'_>, call: &OwnedFd)
             // Only a child is in the PID namespace.
             let said = match join().and_then(|()| fork(CloneFlags::SIBLING).context(about)) {
                 Ok(Fork::Child) => exit_now(inside.run()),
-                Ok(Fork::Parent(child)) => Word::Process(child.pid),
-                Err(fault) => Word::Failed(fault),
+                Ok(Fork::Parent(child)) => InitWord::Process(child.pid),
+                Err(fault) => InitWord::Failed(fault),
             };
             exit_now(i32::from(sync::say(inside.sync, &said).is_err()))
         }
@@ -135,8 +135,8 @@ fn begin(join: impl FnOnce() -> Result<()>, inside: &Inside<'_>, call: &OwnedFd)
     let heard = sync::hear(call);
     waitpid(Some(between.pid), WaitOptions::empty()).context(about)?;
     match heard? {
-        Word::Process(pid) => Ok(pid),
-        Word::Failed(fault) => Err(fault),
+        InitWord::Process(pid) => Ok(pid),
+        InitWord::Failed(fault) => Err(fault),
         _ => Err(Fault::new("the process between has ended")),
     }
 }
@@ -147,7 +147,7 @@ impl Inside<'_> {
             Ok(program) => self.start.become_it(&program, self.log),
             Err(fault) => fault,
         };
-        sync::say(self.sync, &Word::Failed(fault)).ignore_error("the call has ended");
+        sync::say(self.sync, &InitWord::Failed(fault)).ignore_error("the call has ended");
         1
     }
 

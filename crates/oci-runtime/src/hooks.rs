@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use crate::config::Hook;
+use crate::config::OciHook;
 use crate::log::Log;
 
 /// So long may one take that has no limit of its own.
@@ -23,14 +23,14 @@ const MOST_SAID: u64 = 2000;
 ///
 /// # Errors
 /// The first that fails.
-pub fn run(kind: &str, hooks: &[Hook], state: &[u8]) -> Result<()> {
+pub fn run(kind: &str, hooks: &[OciHook], state: &[u8]) -> Result<()> {
     hooks.iter().try_for_each(|hook| {
         run_one(hook, state).map_err(|e| e.about(&format!("hooks.{kind}: {}", hook.path.display())))
     })
 }
 
 /// Runs them all; what fails is noted, as the container has been started or has ended already.
-pub fn run_all(kind: &str, hooks: &[Hook], state: &[u8], log: &Log) {
+pub fn run_all(kind: &str, hooks: &[OciHook], state: &[u8], log: &Log) {
     for hook in hooks {
         if let Err(e) = run(kind, std::slice::from_ref(hook), state) {
             log.warn(&e.to_string());
@@ -38,7 +38,7 @@ pub fn run_all(kind: &str, hooks: &[Hook], state: &[u8], log: &Log) {
     }
 }
 
-fn run_one(hook: &Hook, state: &[u8]) -> Result<()> {
+fn run_one(hook: &OciHook, state: &[u8]) -> Result<()> {
     if !hook.path.is_absolute() {
         return Err(Fault::new("not an absolute path"));
     }
@@ -88,9 +88,9 @@ fn text(said: &mut File) -> String {
 mod tests {
     use super::*;
 
-    fn hook(script: &str, timeout: Option<u64>) -> Hook {
+    fn hook(script: &str, timeout: Option<u64>) -> OciHook {
         let args = ["sh", "-c", script].map(String::from).to_vec();
-        Hook { path: "/bin/sh".into(), args, env: vec!["A=b".into()], timeout }
+        OciHook { path: "/bin/sh".into(), args, env: vec!["A=b".into()], timeout }
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(run("echo no >&2; exit 3"), Err("hooks.poststop: /bin/sh: exit code 3: no".into()));
         let late = super::run("prestart", &[hook("exec sleep 60", Some(1))], b"").expect_err("late");
         assert!(late.to_string().contains("longer than its 1 s"), "{late}");
-        let relative = Hook { path: "sh".into(), ..hook("", None) };
+        let relative = OciHook { path: "sh".into(), ..hook("", None) };
         assert!(super::run("prestart", &[relative], b"").is_err());
     }
 }

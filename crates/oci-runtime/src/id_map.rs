@@ -7,7 +7,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::ids::{IdMap, subordinate};
 use skiff_sys::IgnoreError;
 
-use crate::config::{Config, IdMapping};
+use crate::config::{BundleConfig, IdMapping};
 
 /// Ids of users and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +17,11 @@ pub struct IdMaps {
 }
 
 impl IdMaps {
-    /// Those of a configuration; if it has none, the user as root and the subordinate ids behind.
+    /// The ids of a configuration; if it has none, the user as root and the subordinate ids behind.
     ///
     /// # Errors
     /// When one of both is missing.
-    pub fn of(config: &Config) -> Result<Self> {
+    pub fn of(config: &BundleConfig) -> Result<Self> {
         let (users, groups) = (&config.linux.uid_mappings, &config.linux.gid_mappings);
         match (users.is_empty(), groups.is_empty()) {
             (true, true) => Ok(Self::usual()),

@@ -10,19 +10,19 @@ use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use crate::config::Config;
+use crate::config::BundleConfig;
 use crate::hooks;
 use crate::id_map::IdMaps;
 use crate::log::Log;
 use crate::process::Start;
-use crate::rootfs::{Rootfs, Sources};
+use crate::rootfs::{RootSources, Rootfs};
 use crate::state::START;
-use crate::sync::{Word, say, wait};
+use crate::sync::{InitWord, say, wait};
 use crate::terminal::Terminal;
 
 /// What it needs of the call that makes it.
 pub struct Init<'a> {
-    pub config: &'a Config,
+    pub config: &'a BundleConfig,
     pub rootfs: &'a Path,
     /// The ids of a new user namespace.
     pub maps: Option<&'a IdMaps>,
@@ -43,11 +43,11 @@ pub struct Init<'a> {
 impl Init<'_> {
     /// Makes the container, waits, and becomes its program; the exit code where that fails.
     pub fn run(&self) -> i32 {
-        let made = self.make().and_then(|program| say(self.sync, &Word::Created).map(|()| program));
+        let made = self.make().and_then(|program| say(self.sync, &InitWord::Created).map(|()| program));
         let program = match made {
             Ok(program) => program,
             Err(fault) => {
-                say(self.sync, &Word::Failed(fault)).ignore_error("the call has ended");
+                say(self.sync, &InitWord::Failed(fault)).ignore_error("the call has ended");
                 return 1;
             }
         };
@@ -59,7 +59,7 @@ impl Init<'_> {
                     Ok(()) => self.start.become_it(&program, self.log),
                     Err(fault) => fault,
                 };
-                say(&caller, &Word::Failed(fault.clone())).ignore_error("the log has it, too");
+                say(&caller, &InitWord::Failed(fault.clone())).ignore_error("the log has it, too");
                 fault
             }
         };
@@ -73,7 +73,7 @@ impl Init<'_> {
         self.set_oom_score();
         self.start.limit()?;
         setsid().context(|| "session")?;
-        let sources = Sources::open(self.config, self.rootfs, self.log)?;
+        let sources = RootSources::open(self.config, self.rootfs, self.log)?;
         self.become_root()?;
         // Others of a PID namespace that is shared must not look into this process, which still has descriptors of the host's.
         set_dumpable_behavior(DumpableBehavior::NotDumpable).context(|| "process")?;
@@ -83,7 +83,7 @@ impl Init<'_> {
         }
         let rootfs = sources.build(self.log)?;
         self.set_sysctls(&rootfs)?;
-        say(self.sync, &Word::Mounted)?;
+        say(self.sync, &InitWord::Mounted)?;
         wait(self.sync)?;
         let hooks = self.config.hooks.as_ref().map_or(&[][..], |hooks| &hooks.create_container);
         hooks::run("createContainer", hooks, self.states[0])?;

@@ -48,12 +48,12 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::small_file;
 
-use config::{Capabilities, Process, User};
+use config::{Capabilities, ProcessConfig, ProcessUser};
 use create::{Console, Creation};
 use exec::Execution;
 use log::Log;
 use state::{ContainerId, States};
-pub use words::{CreateArgs, ExecArgs, OciArgs, OciCommand, RunArgs, SharedArgs};
+pub use words::{CreateArgs, OciArgs, OciCommand, OciExecArgs, OciRunArgs, SharedArgs};
 
 /// Does what is asked; the exit code.
 ///
@@ -135,7 +135,7 @@ fn master(own: OwnedFd) -> Result<Option<OwnedFd>> {
     Ok(fds.into_iter().next())
 }
 
-fn run_whole(states: &States, args: &RunArgs, log: &Log) -> Result<i32> {
+fn run_whole(states: &States, args: &OciRunArgs, log: &Log) -> Result<i32> {
     // Whoever waits operates the terminal, if there is nobody else for it.
     let pair = (!args.detach && args.create.console_socket.is_none()).then(console_pair).transpose()?;
     let (own, end) = pair.unzip();
@@ -160,7 +160,7 @@ fn run_whole(states: &States, args: &RunArgs, log: &Log) -> Result<i32> {
     Ok(code)
 }
 
-fn execute(states: &States, args: &ExecArgs, log: &Log) -> Result<i32> {
+fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
     let process = match &args.process {
         Some(path) => process_of(path)?,
         None => process_like(states, args)?,
@@ -185,14 +185,14 @@ fn execute(states: &States, args: &ExecArgs, log: &Log) -> Result<i32> {
 }
 
 /// The process that a file describes.
-fn process_of(path: &Path) -> Result<Process> {
+fn process_of(path: &Path) -> Result<ProcessConfig> {
     let about = || format!("process {}", path.display());
     let bytes = small_file::read(path).context(about)?;
     serde_json::from_slice(&bytes).map_err(|e| Fault::new(format!("{}: {e}", about())))
 }
 
 /// The container's own process with another program, and what the words change.
-fn process_like(states: &States, args: &ExecArgs) -> Result<Process> {
+fn process_like(states: &States, args: &OciExecArgs) -> Result<ProcessConfig> {
     let mut process = states.container(&args.id)?.config()?.process.unwrap_or_default();
     process.args.clone_from(&args.command);
     process.terminal = args.tty;
@@ -213,10 +213,10 @@ fn process_like(states: &States, args: &ExecArgs) -> Result<Process> {
     Ok(process)
 }
 
-fn user_of(text: &str) -> Result<User> {
+fn user_of(text: &str) -> Result<ProcessUser> {
     let number = |text: &str| text.parse().map_err(|_| Fault::new(format!("--user {text}: not a number")));
     let (uid, gid) = text.split_once(':').unwrap_or((text, "0"));
-    Ok(User { uid: number(uid)?, gid: number(gid)?, ..User::default() })
+    Ok(ProcessUser { uid: number(uid)?, gid: number(gid)?, ..ProcessUser::default() })
 }
 
 fn list(states: &States, quiet: bool, format: &str) -> Result<()> {

@@ -13,8 +13,8 @@ use skiff_sys::signal::send_to_process;
 use crate::create::start_address;
 use crate::log::Log;
 use crate::process_info::family;
-use crate::state::{Container, ContainerId, Record, START, States, Status};
-use crate::sync::{self, Word};
+use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
+use crate::sync::{self, InitWord};
 use crate::{cgroup, hooks};
 
 /// How long processes that have been killed may take to be gone.
@@ -31,11 +31,11 @@ pub fn state(states: &States, id: &ContainerId) -> Result<String> {
     serde_json::to_string_pretty(&state).map_err(|e| Fault::new(format!("state: {e}")))
 }
 
-fn state_of(record: &Record, id: &ContainerId, status: Status) -> Result<Vec<u8>> {
+fn state_of(record: &Record, id: &ContainerId, status: ContainerStatus) -> Result<Vec<u8>> {
     serde_json::to_vec(&record.state(id, status)).map_err(|e| Fault::new(format!("state: {e}")))
 }
 
-fn wrong_status(id: &ContainerId, status: Status, what: &str) -> Fault {
+fn wrong_status(id: &ContainerId, status: ContainerStatus, what: &str) -> Fault {
     Fault::new(format!("container {id} is {status}: {what}"))
 }
 
@@ -55,7 +55,7 @@ pub fn start_locked(container: &Container, log: &Log) -> Result<()> {
     let id = &container.id;
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
-    if status != Status::Created {
+    if status != ContainerStatus::Created {
         return Err(wrong_status(id, status, "only one that is created can be started"));
     }
     let about = || format!("container {id}: start");
@@ -68,8 +68,8 @@ pub fn start_locked(container: &Container, log: &Log) -> Result<()> {
         Err(e) => return Err(e).context(about),
     }
     match heard? {
-        Word::Silence => {}
-        Word::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
+        InitWord::Silence => {}
+        InitWord::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
         _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
     }
     let running = container.status(Some(&record));
@@ -85,7 +85,7 @@ pub fn kill(states: &States, id: &ContainerId, number: i32, all: bool) -> Result
     let container = states.container(id)?;
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
-    let (Some(init), true) = (init(&record), status != Status::Stopped) else {
+    let (Some(init), true) = (init(&record), status != ContainerStatus::Stopped) else {
         // Of one whose first process has ended others may still run, where it has no PID namespace of its own.
         let others = record.cgroup.as_deref().map_or_else(Vec::new, cgroup::processes);
         return match all {
@@ -141,7 +141,7 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
     let container = states.container(id)?.locked()?;
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
-    let wanted = if frozen { Status::Running } else { Status::Paused };
+    let wanted = if frozen { ContainerStatus::Running } else { ContainerStatus::Paused };
     if frozen && record.cgroup.is_none() || status == wanted {
         return cgroup::freeze(record.cgroup.as_deref(), frozen)
             .map_err(|e| e.about(&format!("container {id}")));
@@ -178,7 +178,7 @@ pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Resu
                 .hint(format!("`skiff oci delete --force {id}` removes what is left of it"))),
         };
     };
-    if status != Status::Stopped {
+    if status != ContainerStatus::Stopped {
         if !force {
             return Err(wrong_status(id, status, "only one that has stopped can be deleted")
                 .hint(format!("`skiff oci kill {id} KILL` ends it; --force does both")));
@@ -191,7 +191,7 @@ pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Resu
         }
         cgroup::remove(cgroup);
     }
-    let state = state_of(&record, id, Status::Stopped)?;
+    let state = state_of(&record, id, ContainerStatus::Stopped)?;
     states.remove(container)?;
     hooks::run_all("poststop", &record.hooks.poststop, &state, log);
     Ok(())

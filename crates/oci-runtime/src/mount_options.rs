@@ -3,7 +3,7 @@
 use skiff_spec::fault::{Fault, Result};
 use skiff_sys::mount::{MountAttr, MountPropagation};
 
-use crate::config::Mount;
+use crate::config::OciMount;
 
 /// What a mount's options ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl MountOptions {
     ///
     /// # Errors
     /// What nobody can have without privilege.
-    pub fn of(mount: &Mount) -> Result<Self> {
+    pub fn of(mount: &OciMount) -> Result<Self> {
         let mut options = Self::default();
         if mount.kind.as_deref() == Some("bind") {
             options.bind = Some(false);
@@ -150,7 +150,7 @@ mod tests {
 
     fn of(kind: &str, words: &str) -> Result<MountOptions> {
         let options = words.split(',').filter(|word| !word.is_empty()).map(String::from).collect();
-        MountOptions::of(&Mount { kind: Some(kind.into()), options, ..Mount::default() })
+        MountOptions::of(&OciMount { kind: Some(kind.into()), options, ..OciMount::default() })
     }
 
     #[test]

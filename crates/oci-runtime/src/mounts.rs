@@ -16,7 +16,7 @@ use skiff_sandbox::mounts::{attach_to, is_dir, resolve_or_make};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::mount::{MountAttr, change_attributes, set_propagation_of};
 
-use crate::config::Mount;
+use crate::config::OciMount;
 use crate::copy_up;
 use crate::log::Log;
 use crate::mount_options::MountOptions;
@@ -25,8 +25,8 @@ use crate::mount_options::MountOptions;
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// A mount whose source is open.
-pub struct Opened<'a> {
-    mount: &'a Mount,
+pub struct OpenedMount<'a> {
+    mount: &'a OciMount,
     options: MountOptions,
     /// What exists and is mounted; else a file system is made.
     source: Option<OwnedFd>,
@@ -45,16 +45,16 @@ pub struct Mounted {
 ///
 /// # Errors
 /// A source that cannot be opened, options that cannot be had.
-pub fn open<'a>(mounts: &'a [Mount], log: &Log) -> Result<Vec<Opened<'a>>> {
-    mounts.iter().map(|mount| Opened::new(mount, log).map_err(|e| e.about(&name(mount)))).collect()
+pub fn open<'a>(mounts: &'a [OciMount], log: &Log) -> Result<Vec<OpenedMount<'a>>> {
+    mounts.iter().map(|mount| OpenedMount::new(mount, log).map_err(|e| e.about(&name(mount)))).collect()
 }
 
-fn name(mount: &Mount) -> String {
+fn name(mount: &OciMount) -> String {
     format!("mount {}", mount.destination.display())
 }
 
-impl<'a> Opened<'a> {
-    fn new(mount: &'a Mount, log: &Log) -> Result<Self> {
+impl<'a> OpenedMount<'a> {
+    fn new(mount: &'a OciMount, log: &Log) -> Result<Self> {
         let options = MountOptions::of(mount)?;
         let source = match options.bind {
             Some(recursive) => {

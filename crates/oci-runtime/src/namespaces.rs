@@ -7,7 +7,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::process::CloneFlags;
 
-use crate::config::Config;
+use crate::config::BundleConfig;
 
 /// The kinds by the specification's names, in the order in which a process has to enter them: its rights in the others come from the user
 /// namespace, and paths mean what they did until it is in another mount namespace.
@@ -26,7 +26,7 @@ const KINDS: [(&str, Option<CloneFlags>); 8] = [
 pub struct Namespaces {
     /// New ones.
     pub new: CloneFlags,
-    /// Those of others, with their kinds, in order.
+    /// Namespaces of others, with their kinds, in order.
     joined: Vec<(&'static str, OwnedFd)>,
     /// Whether `user` is among the new ones.
     pub has_new_user: bool,
@@ -37,7 +37,7 @@ impl Namespaces {
     ///
     /// # Errors
     /// A kind that is unknown or named twice, a path that is no namespace of its kind, no mount namespace.
-    pub fn open(config: &Config, adds_user: bool) -> Result<Self> {
+    pub fn open(config: &BundleConfig, adds_user: bool) -> Result<Self> {
         let mut found = Self { new: CloneFlags::NONE, joined: vec![], has_new_user: adds_user };
         if adds_user {
             found.new = CloneFlags::USER;

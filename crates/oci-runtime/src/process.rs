@@ -18,10 +18,10 @@ use skiff_sys::IgnoreError;
 use skiff_sys::caps::effective_all;
 use skiff_sys::process::{close_on_exec_from, exec};
 
-use crate::capabilities::Sets;
-use crate::config::{self, Process, Rlimit as Limit};
+use crate::capabilities::KeptCapabilities;
+use crate::config::{self, ProcessConfig, Rlimit as Limit};
 use crate::log::Log;
-use crate::seccomp::Filter;
+use crate::seccomp::SeccompFilter;
 
 /// Where programs are looked for if the configuration says nothing.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -49,9 +49,9 @@ const LIMITS: [(&str, Resource); 16] = [
 
 /// How a process begins.
 pub struct Start<'a> {
-    process: &'a Process,
-    sets: Sets,
-    filter: Option<&'a Filter>,
+    process: &'a ProcessConfig,
+    sets: KeptCapabilities,
+    filter: Option<&'a SeccompFilter>,
     /// Descriptors from 3 on that the program gets.
     kept: u32,
     /// Whether there is nobody else in the container.
@@ -61,13 +61,19 @@ pub struct Start<'a> {
 impl<'a> Start<'a> {
     /// Understands a process.
     pub fn new(
-        process: &'a Process,
-        filter: Option<&'a Filter>,
+        process: &'a ProcessConfig,
+        filter: Option<&'a SeccompFilter>,
         kept: u32,
         is_single: bool,
         log: &Log,
     ) -> Self {
-        Self { process, sets: Sets::of(process.capabilities.as_ref(), log), filter, kept, is_single }
+        Self {
+            process,
+            sets: KeptCapabilities::of(process.capabilities.as_ref(), log),
+            filter,
+            kept,
+            is_single,
+        }
     }
 
     /// Sets what is set while this process still has all rights in the container.
@@ -144,7 +150,7 @@ impl<'a> Start<'a> {
 
     /// The filter comes as late as it can: it may refuse what this process still has to do.
     fn confine(&self, log: &Log) -> Result<()> {
-        let load = || self.filter.map_or(Ok(()), Filter::load);
+        let load = || self.filter.map_or(Ok(()), SeccompFilter::load);
         if !self.process.no_new_privileges {
             // Then only whoever may administer the system can load a filter, and that is now.
             effective_all().context(|| "process.capabilities")?;
@@ -157,7 +163,7 @@ impl<'a> Start<'a> {
     }
 
     fn become_user(&self, log: &Log) -> Result<()> {
-        let config::User { uid, gid, additional_gids, .. } = &self.process.user;
+        let config::ProcessUser { uid, gid, additional_gids, .. } = &self.process.user;
         let about = || format!("process.user {uid}:{gid}");
         let unmapped = |fault: Fault| {
             fault.hint("linux.uidMappings and gidMappings must have them, and /etc/subuid and /etc/subgid ids for you")

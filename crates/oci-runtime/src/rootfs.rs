@@ -10,37 +10,37 @@ use skiff_sandbox::mounts::{attach_to, bind_one, is_dir, resolve, resolve_or_mak
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::mount::{MountAttr, MountPropagation, set_attributes, set_propagation, set_propagation_of};
 
-use crate::config::Config;
+use crate::config::BundleConfig;
 use crate::log::Log;
-use crate::mounts::{self, Mounted, Opened, made, tree};
+use crate::mounts::{self, Mounted, OpenedMount, made, tree};
 use crate::{devices, mount_options};
 
 /// All that a root is made of, opened with the rights that the user has outside.
-pub struct Sources<'a> {
-    config: &'a Config,
+pub struct RootSources<'a> {
+    config: &'a BundleConfig,
     /// Where the root's directory is.
     place: OwnedFd,
     /// What is in it.
     root: OwnedFd,
-    mounts: Vec<Opened<'a>>,
+    mounts: Vec<OpenedMount<'a>>,
     null: OwnedFd,
 }
 
 /// A root that is attached.
 pub struct Rootfs<'a> {
-    config: &'a Config,
+    config: &'a BundleConfig,
     fd: OwnedFd,
     null: OwnedFd,
     /// What others need of it.
     pub mounted: Mounted,
 }
 
-impl<'a> Sources<'a> {
+impl<'a> RootSources<'a> {
     /// Opens all. In the container's mount namespace.
     ///
     /// # Errors
     /// What cannot be opened.
-    pub fn open(config: &'a Config, rootfs: &Path, log: &Log) -> Result<Self> {
+    pub fn open(config: &'a BundleConfig, rootfs: &Path, log: &Log) -> Result<Self> {
         let about = || format!("root {}", rootfs.display());
         // What is mounted in the container is not the host's business. The other way round is as the configuration has it.
         let host = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context(|| "/")?;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
 
-use crate::config::{Config, Hooks};
+use crate::config::{BundleConfig, Hooks};
 use crate::process_info::{is_gone, start_time};
 
 const RECORD: &str = "state.json";
@@ -61,20 +61,20 @@ impl std::fmt::Display for ContainerId {
 /// What a container is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// It is being made.
+pub enum ContainerStatus {
+    /// Being made.
     Creating,
-    /// Its program waits for `start`.
+    /// Waiting for `start`.
     Created,
-    /// Its program runs.
+    /// Running its program.
     Running,
-    /// Its program has ended.
+    /// Ended.
     Stopped,
-    /// Its processes are frozen.
+    /// Frozen.
     Paused,
 }
 
-impl std::fmt::Display for Status {
+impl std::fmt::Display for ContainerStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Creating => "being created",
@@ -88,14 +88,14 @@ impl std::fmt::Display for Status {
 
 /// A container's process, told from a later one with the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct InitProcess {
     /// In the PID namespace that the container was created in.
     pub pid: i32,
     /// Clock ticks after the kernel's own start.
     pub start_time: u64,
 }
 
-impl Process {
+impl InitProcess {
     /// One that is there.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Process {
         Ok(Self { pid: number, start_time })
     }
 
-    /// Its PID, if it has not ended.
+    /// The PID, if it has not ended.
     pub fn alive(&self) -> Option<Pid> {
         let pid = skiff_sys::process::positive_pid(self.pid)?;
         (start_time(pid) == Some(self.start_time) && !is_gone(pid)).then_some(pid)
@@ -125,10 +125,10 @@ pub struct Record {
     pub created: String,
     pub annotations: BTreeMap<String, String>,
     /// None until there is one.
-    pub process: Option<Process>,
+    pub process: Option<InitProcess>,
     /// Whether `create` has come to its end.
     pub is_created: bool,
-    /// Its control group, if it has one of its own.
+    /// Control group, if the container has one of its own.
     pub cgroup: Option<PathBuf>,
     /// Of programs run after it.
     pub hooks: Hooks,
@@ -137,10 +137,10 @@ pub struct Record {
 /// What `state` prints, and hooks get to read.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State<'a> {
+pub struct ContainerState<'a> {
     oci_version: &'a str,
     id: String,
-    status: Status,
+    status: ContainerStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<i32>,
     bundle: &'a Path,
@@ -154,12 +154,12 @@ pub struct State<'a> {
 
 impl Record {
     /// The container as the specification has it.
-    pub fn state(&self, id: &ContainerId, status: Status) -> State<'_> {
-        State {
+    pub fn state(&self, id: &ContainerId, status: ContainerStatus) -> ContainerState<'_> {
+        ContainerState {
             oci_version: &self.oci_version,
             id: id.to_string(),
             status,
-            pid: self.process.map(|process| process.pid).filter(|_| status != Status::Stopped),
+            pid: self.process.map(|process| process.pid).filter(|_| status != ContainerStatus::Stopped),
             bundle: &self.bundle,
             annotations: &self.annotations,
             rootfs: &self.rootfs,
@@ -377,7 +377,7 @@ impl Container {
     ///
     /// # Errors
     /// The system's.
-    pub fn keep_config(&self, config: &Config) -> Result<()> {
+    pub fn keep_config(&self, config: &BundleConfig) -> Result<()> {
         let text = serde_json::to_vec(config).map_err(|e| Fault::new(format!("{CONFIG}: {e}")))?;
         self.write(CONFIG, &text)
     }
@@ -386,8 +386,8 @@ impl Container {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn config(&self) -> Result<Config> {
-        Ok(Config::read(&self.dir)?.0)
+    pub fn config(&self) -> Result<BundleConfig> {
+        Ok(BundleConfig::read(&self.dir)?.0)
     }
 
     fn write(&self, file: &str, bytes: &[u8]) -> Result<()> {
@@ -398,20 +398,20 @@ impl Container {
     }
 
     /// What a container of this record is doing.
-    pub fn status(&self, record: Option<&Record>) -> Status {
+    pub fn status(&self, record: Option<&Record>) -> ContainerStatus {
         let Some((record, process)) = record.and_then(|record| Some((record, record.process?))) else {
-            return Status::Creating;
+            return ContainerStatus::Creating;
         };
         if process.alive().is_none() {
-            return Status::Stopped;
+            return ContainerStatus::Stopped;
         }
         if record.cgroup.as_deref().is_some_and(crate::cgroup::is_frozen) {
-            return Status::Paused;
+            return ContainerStatus::Paused;
         }
         match (record.is_created, statat(&self.dir, START, AtFlags::SYMLINK_NOFOLLOW)) {
-            (false, _) => Status::Creating,
-            (true, Ok(_)) => Status::Created,
-            (true, Err(_)) => Status::Running,
+            (false, _) => ContainerStatus::Creating,
+            (true, Ok(_)) => ContainerStatus::Created,
+            (true, Err(_)) => ContainerStatus::Running,
         }
     }
 }

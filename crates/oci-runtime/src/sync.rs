@@ -11,14 +11,14 @@ const LONGEST: usize = 8192;
 
 /// What the container's side says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// Its first process has this PID.
+pub enum InitWord {
+    /// The PID of the first process.
     Process(Pid),
     /// The root is there, and hooks of the runtime may run.
     Mounted,
     /// All is there but the program.
     Created,
-    /// It ends with this.
+    /// Why it ends.
     Failed(Fault),
     /// Nothing more comes: it has become its program, or was killed.
     Silence,
@@ -36,13 +36,13 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
 ///
 /// # Errors
 /// When nobody listens any more.
-pub fn say(socket: impl AsFd, word: &Word) -> Result<()> {
+pub fn say(socket: impl AsFd, word: &InitWord) -> Result<()> {
     let (kind, text) = match word {
-        Word::Process(pid) => (b'p', pid.as_raw_nonzero().to_string().into_bytes()),
-        Word::Mounted => (b'm', vec![]),
-        Word::Created => (b'c', vec![]),
-        Word::Failed(fault) => (b'f', fault.to_bytes()),
-        Word::Silence => return Ok(()),
+        InitWord::Process(pid) => (b'p', pid.as_raw_nonzero().to_string().into_bytes()),
+        InitWord::Mounted => (b'm', vec![]),
+        InitWord::Created => (b'c', vec![]),
+        InitWord::Failed(fault) => (b'f', fault.to_bytes()),
+        InitWord::Silence => return Ok(()),
     };
     let mut bytes = vec![kind];
     bytes.extend(text);
@@ -54,7 +54,7 @@ pub fn say(socket: impl AsFd, word: &Word) -> Result<()> {
 ///
 /// # Errors
 /// One that nobody says.
-pub fn hear(socket: impl AsFd) -> Result<Word> {
+pub fn hear(socket: impl AsFd) -> Result<InitWord> {
     let mut bytes = vec![0; LONGEST];
     let about = || "process of the container";
     let read = rustix::io::retry_on_intr(|| recv(&socket, &mut bytes, RecvFlags::empty()));
@@ -63,15 +63,15 @@ pub fn hear(socket: impl AsFd) -> Result<Word> {
         read => read.context(about)?.0,
     };
     let strange = || Fault::new(format!("{}: an unexpected message", about()));
-    let Some((kind, text)) = bytes[..length].split_first() else { return Ok(Word::Silence) };
+    let Some((kind, text)) = bytes[..length].split_first() else { return Ok(InitWord::Silence) };
     match kind {
         b'p' => {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-            number.and_then(skiff_sys::process::positive_pid).map(Word::Process).ok_or_else(strange)
+            number.and_then(skiff_sys::process::positive_pid).map(InitWord::Process).ok_or_else(strange)
         }
-        b'm' => Ok(Word::Mounted),
-        b'c' => Ok(Word::Created),
-        b'f' => Ok(Word::Failed(Fault::from_bytes(text))),
+        b'm' => Ok(InitWord::Mounted),
+        b'c' => Ok(InitWord::Created),
+        b'f' => Ok(InitWord::Failed(Fault::from_bytes(text))),
         _ => Err(strange()),
     }
 }
@@ -105,10 +105,10 @@ mod tests {
     fn words_arrive_as_they_were_said() {
         let (call, container) = pair().expect("a socket");
         let words = [
-            Word::Process(rustix::process::getpid()),
-            Word::Mounted,
-            Word::Created,
-            Word::Failed(Fault::new("a: b").hint("c")),
+            InitWord::Process(rustix::process::getpid()),
+            InitWord::Mounted,
+            InitWord::Created,
+            InitWord::Failed(Fault::new("a: b").hint("c")),
         ];
         for word in words {
             say(&container, &word).expect("said");
@@ -122,6 +122,6 @@ mod tests {
         assert!(wait(&container).is_err());
         let (call, container) = pair().expect("a socket");
         drop(container);
-        assert_eq!(hear(&call), Ok(Word::Silence));
+        assert_eq!(hear(&call), Ok(InitWord::Silence));
     }
 }

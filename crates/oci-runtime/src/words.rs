@@ -49,7 +49,7 @@ pub enum OciCommand {
         id: ContainerId,
     },
     /// Create a container, start it, and wait for its end
-    Run(RunArgs),
+    Run(OciRunArgs),
     /// Print the state of a container as JSON
     State {
         /// Container
@@ -75,7 +75,7 @@ pub enum OciCommand {
         id: ContainerId,
     },
     /// Start a further process in a container
-    Exec(ExecArgs),
+    Exec(OciExecArgs),
     /// List containers
     List {
         /// Print the names only
@@ -138,7 +138,7 @@ pub struct CreateArgs {
 }
 
 #[derive(Args)]
-pub struct RunArgs {
+pub struct OciRunArgs {
     /// Do not wait for its end
     #[arg(short, long)]
     pub detach: bool,
@@ -153,7 +153,7 @@ pub struct RunArgs {
 }
 
 #[derive(Args)]
-pub struct ExecArgs {
+pub struct OciExecArgs {
     /// File with the process as JSON
     #[arg(short, long, value_name = "FILE")]
     pub process: Option<PathBuf>,

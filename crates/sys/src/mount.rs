@@ -22,11 +22,11 @@ impl MountAttr {
     pub const NOSYMFOLLOW: Self = Self(libc::MOUNT_ATTR_NOSYMFOLLOW);
     /// Times of access are noted where they tell something new.
     pub const RELATIME: Self = Self(libc::MOUNT_ATTR_RELATIME);
-    /// They are not noted.
+    /// No time of access is noted.
     pub const NOATIME: Self = Self(libc::MOUNT_ATTR_NOATIME);
-    /// They are always noted.
+    /// Every access is noted.
     pub const STRICTATIME: Self = Self(libc::MOUNT_ATTR_STRICTATIME);
-    /// They are not noted of directories.
+    /// No access to a directory is noted.
     pub const NODIRATIME: Self = Self(libc::MOUNT_ATTR_NODIRATIME);
     /// All that says which times of access are noted: to be cleared where one of them is set.
     pub const ANY_ATIME: Self = Self(libc::MOUNT_ATTR__ATIME);

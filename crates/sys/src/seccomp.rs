@@ -105,14 +105,14 @@ pub fn is_loaded() -> bool {
 
 /// An instruction of a filter's program, as the kernel has it (`struct sock_filter`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instruction {
+pub struct BpfInstruction {
     /// What it does: `BPF_*` values.
     pub code: u16,
     /// How many instructions are skipped where a comparison holds.
     pub then: u8,
     /// The same where it does not.
     pub otherwise: u8,
-    /// Its operand.
+    /// What it is done with.
     pub operand: u32,
 }
 
@@ -132,7 +132,7 @@ pub struct FilterFlags {
 ///
 /// # Errors
 /// `EACCES` without either, `EINVAL` for a program that the kernel does not take.
-pub fn load_program(program: &[Instruction], flags: FilterFlags) -> io::Result<()> {
+pub fn load_program(program: &[BpfInstruction], flags: FilterFlags) -> io::Result<()> {
     let mut program: Vec<libc::sock_filter> = program
         .iter()
         .map(|i| libc::sock_filter { code: i.code, jt: i.then, jf: i.otherwise, k: i.operand })

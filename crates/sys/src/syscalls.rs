@@ -64,7 +64,7 @@ const CALLS: &[(&str, libc::c_long)] = calls![
     SYS_wait4 SYS_waitid SYS_write SYS_writev
 ];
 
-/// Those that only this one has.
+/// Calls of this architecture alone.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const OWN: &[(&str, libc::c_long)] = calls![
@@ -80,7 +80,7 @@ const OWN: &[(&str, libc::c_long)] = calls![
 #[cfg(target_arch = "aarch64")]
 const OWN: &[(&str, libc::c_long)] = &[];
 
-/// Those that libc has no number of yet. Since Linux 5.1 a call has the same one everywhere.
+/// Calls that libc has no number of yet. Since Linux 5.1 a call has the same one everywhere.
 #[rustfmt::skip]
 const LATER: &[(&str, libc::c_long)] = &[
     ("SYS_cachestat", 451),

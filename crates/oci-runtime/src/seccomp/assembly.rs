@@ -1,8 +1,8 @@
 //! From rules to instructions of the kernel's machine for filters (classic BPF).
 
-use skiff_sys::seccomp::{Instruction, NATIVE_ARCHITECTURE};
+use skiff_sys::seccomp::{BpfInstruction, NATIVE_ARCHITECTURE};
 
-use super::rules::{Action, Comparison, Rules, Test, Verdict};
+use super::rules::{CallVerdict, Comparison, Rules, SeccompAction, Test};
 
 const LOAD: u16 = 0x20;
 const AND: u16 = 0x54;
@@ -20,8 +20,8 @@ const ARGUMENTS: u32 = 16;
 const X32: u32 = 0x4000_0000;
 
 /// The whole program.
-pub fn program(rules: &Rules) -> Vec<Instruction> {
-    let others = if rules.knows_others { Action::MISSING } else { Action::KILL };
+pub fn program(rules: &Rules) -> Vec<BpfInstruction> {
+    let others = if rules.knows_others { SeccompAction::MISSING } else { SeccompAction::KILL };
     let mut program = vec![
         load(ARCHITECTURE),
         branch(IF_EQUAL, NATIVE_ARCHITECTURE, 1, 0),
@@ -35,11 +35,11 @@ pub fn program(rules: &Rules) -> Vec<Instruction> {
 }
 
 /// From which number on calls get which verdict, in order; neighbours differ.
-fn ranges(rules: &Rules) -> Vec<(u32, Verdict)> {
-    let default = Verdict { conditional: vec![], otherwise: rules.default };
-    let beyond = Verdict { conditional: vec![], otherwise: Action::MISSING };
+fn ranges(rules: &Rules) -> Vec<(u32, CallVerdict)> {
+    let default = CallVerdict { conditional: vec![], otherwise: rules.default };
+    let beyond = CallVerdict { conditional: vec![], otherwise: SeccompAction::MISSING };
     let mut ranges = vec![(0, default.clone())];
-    let mut put = |from: u32, verdict: &Verdict| match ranges.last_mut() {
+    let mut put = |from: u32, verdict: &CallVerdict| match ranges.last_mut() {
         Some((first, last)) if *first == from => *last = verdict.clone(),
         _ => ranges.push((from, verdict.clone())),
     };
@@ -55,7 +55,7 @@ fn ranges(rules: &Rules) -> Vec<(u32, Verdict)> {
 }
 
 /// With the number loaded: finds its range by halves.
-fn search(ranges: &[(u32, Verdict)]) -> Vec<Instruction> {
+fn search(ranges: &[(u32, CallVerdict)]) -> Vec<BpfInstruction> {
     match ranges {
         [] => vec![],
         [(_, verdict)] => decide(verdict),
@@ -73,7 +73,7 @@ fn search(ranges: &[(u32, Verdict)]) -> Vec<Instruction> {
     }
 }
 
-fn decide(verdict: &Verdict) -> Vec<Instruction> {
+fn decide(verdict: &CallVerdict) -> Vec<BpfInstruction> {
     let mut all = vec![];
     for (tests, action) in &verdict.conditional {
         all.extend(rule(tests, *action));
@@ -83,7 +83,7 @@ fn decide(verdict: &Verdict) -> Vec<Instruction> {
 }
 
 /// Gives the action where all tests hold, else goes on behind itself. Six tests of at most six instructions: no jump is too long.
-fn rule(tests: &[Test], action: Action) -> Vec<Instruction> {
+fn rule(tests: &[Test], action: SeccompAction) -> Vec<BpfInstruction> {
     let mut all = vec![answer(action)];
     for one in tests.iter().rev() {
         let behind = all.len() as u8;
@@ -95,7 +95,7 @@ fn rule(tests: &[Test], action: Action) -> Vec<Instruction> {
 }
 
 /// Falls through where a test holds, else jumps over `behind` instructions more.
-fn test(test: &Test, behind: u8) -> Vec<Instruction> {
+fn test(test: &Test, behind: u8) -> Vec<BpfInstruction> {
     let low = ARGUMENTS + 8 * test.argument;
     let (high, low) = if cfg!(target_endian = "little") { (low + 4, low) } else { (low, low + 4) };
     let (value_high, value_low) = ((test.value >> 32) as u32, test.value as u32);
@@ -137,7 +137,7 @@ fn ordered(
     code: u16,
     above: bool,
     behind: u8,
-) -> Vec<Instruction> {
+) -> Vec<BpfInstruction> {
     let when = |holds: bool, distance: u8| if holds { distance } else { distance + behind };
     vec![
         load(high),
@@ -148,19 +148,19 @@ fn ordered(
     ]
 }
 
-fn instruction(code: u16, operand: u32) -> Instruction {
-    Instruction { code, then: 0, otherwise: 0, operand }
+fn instruction(code: u16, operand: u32) -> BpfInstruction {
+    BpfInstruction { code, then: 0, otherwise: 0, operand }
 }
 
-fn load(offset: u32) -> Instruction {
+fn load(offset: u32) -> BpfInstruction {
     instruction(LOAD, offset)
 }
 
-fn branch(code: u16, operand: u32, then: u8, otherwise: u8) -> Instruction {
-    Instruction { code, then, otherwise, operand }
+fn branch(code: u16, operand: u32, then: u8, otherwise: u8) -> BpfInstruction {
+    BpfInstruction { code, then, otherwise, operand }
 }
 
-fn answer(action: Action) -> Instruction {
+fn answer(action: SeccompAction) -> BpfInstruction {
     instruction(RETURN, action.0)
 }
 
@@ -176,10 +176,10 @@ mod tests {
     const REFUSE: u32 = 0x0005_0001;
 
     /// What a program answers, followed as the kernel follows it.
-    fn run(program: &[Instruction], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
+    fn run(program: &[BpfInstruction], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
         let (mut at, mut word) = (0, 0_u32);
         loop {
-            let Instruction { code, then, otherwise, operand } = program[at];
+            let BpfInstruction { code, then, otherwise, operand } = program[at];
             at += 1;
             let jump = |holds: bool| usize::from(if holds { then } else { otherwise });
             match code {

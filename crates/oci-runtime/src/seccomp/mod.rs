@@ -9,7 +9,7 @@ mod rules;
 
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_sys::seccomp::{FilterFlags, Instruction, load_program};
+use skiff_sys::seccomp::{BpfInstruction, FilterFlags, load_program};
 
 use rules::Rules;
 
@@ -49,8 +49,8 @@ pub struct Condition {
 }
 
 /// A filter ready to be loaded, and what of it cannot be.
-pub struct Filter {
-    program: Vec<Instruction>,
+pub struct SeccompFilter {
+    program: Vec<BpfInstruction>,
     flags: FilterFlags,
     /// What the log is to say.
     pub warnings: Vec<String>,
@@ -59,7 +59,7 @@ pub struct Filter {
 /// The most instructions that the kernel takes.
 const MOST: usize = 4096;
 
-impl Filter {
+impl SeccompFilter {
     /// Makes one of a configuration.
     ///
     /// # Errors

@@ -9,9 +9,9 @@ use super::{Condition, Seccomp, Syscall};
 
 /// What the kernel is to do: `SECCOMP_RET_*` with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Action(pub u32);
+pub struct SeccompAction(pub u32);
 
-impl Action {
+impl SeccompAction {
     const KILL_PROCESS: u32 = 0x8000_0000;
     const KILL_THREAD: u32 = 0;
     const TRAP: u32 = 0x0003_0000;
@@ -91,19 +91,19 @@ impl Test {
 
 /// What a call gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct CallVerdict {
     /// The first whose tests all hold decides ...
-    pub conditional: Vec<(Vec<Test>, Action)>,
+    pub conditional: Vec<(Vec<Test>, SeccompAction)>,
     /// ... else this.
-    pub otherwise: Action,
+    pub otherwise: SeccompAction,
 }
 
 /// All of a filter.
 pub struct Rules {
     /// What calls get that are in no rule.
-    pub default: Action,
+    pub default: SeccompAction,
     /// By the calls' numbers.
-    pub calls: BTreeMap<u32, Verdict>,
+    pub calls: BTreeMap<u32, CallVerdict>,
     /// Calls above this number do not exist: no rule could have meant them.
     pub last: Option<u32>,
     /// Whether 32-bit calls do not exist, in place of ending the process.
@@ -116,7 +116,7 @@ impl Rules {
     /// # Errors
     /// What is not understood.
     pub fn new(seccomp: &Seccomp) -> Result<Self> {
-        let default = Action::new(&seccomp.default_action, seccomp.default_errno_ret)
+        let default = SeccompAction::new(&seccomp.default_action, seccomp.default_errno_ret)
             .map_err(|e| e.about("defaultAction"))?;
         let mut rules =
             Self { default, calls: BTreeMap::new(), last: None, knows_others: false, warnings: vec![] };
@@ -126,7 +126,7 @@ impl Rules {
         }
         // A C library tries a new call, and takes the old one only where the new one does not exist (runc taught this).
         let newest = rules.calls.last_key_value().map(|(number, _)| *number);
-        rules.last = newest.filter(|_| default == Action(Action::ERRNO | Action::EPERM));
+        rules.last = newest.filter(|_| default == SeccompAction(SeccompAction::ERRNO | SeccompAction::EPERM));
         Ok(rules)
     }
 
@@ -149,13 +149,13 @@ impl Rules {
 
     fn add(&mut self, rule: &Syscall) -> Result<()> {
         let named = || rule.names.join(" ");
-        let action = Action::new(&rule.action, rule.errno_ret).map_err(|e| e.about(&named()))?;
+        let action = SeccompAction::new(&rule.action, rule.errno_ret).map_err(|e| e.about(&named()))?;
         let tests: Vec<Test> =
             rule.args.iter().map(Test::new).collect::<Result<_>>().map_err(|e| e.about(&named()))?;
         for name in &rule.names {
             let Some(number) = syscalls::number(name) else {
                 // Of other architectures, mostly; what is refused and unknown is said.
-                if action != Action(Action::ALLOW) {
+                if action != SeccompAction(SeccompAction::ALLOW) {
                     self.warnings.push(format!("linux.seccomp: {name}: this system has no such call"));
                 }
                 continue;
@@ -164,7 +164,7 @@ impl Rules {
             let verdict = self
                 .calls
                 .entry(number)
-                .or_insert_with(|| Verdict { conditional: vec![], otherwise: default });
+                .or_insert_with(|| CallVerdict { conditional: vec![], otherwise: default });
             match &tests[..] {
                 [] => verdict.otherwise = action,
                 tests => {
