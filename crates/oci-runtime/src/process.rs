@@ -96,9 +96,8 @@ impl<'a> Start<'a> {
         let c_string =
             |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|_| missing(Errno::INVAL));
         if name.contains('/') {
-            return is_program(&beyond.join(name))
-                .and_then(|()| Ok(c_string(Path::new(name))))
-                .map_err(missing)?;
+            is_program(&beyond.join(name)).map_err(missing)?;
+            return c_string(Path::new(name));
         }
         let mut worst = Errno::NOENT;
         for dir in path.split(':').filter(|dir| !name.is_empty() && !dir.is_empty()) {
@@ -189,8 +188,8 @@ impl<'a> Start<'a> {
         for fd in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
             let is_pipe = fstat(fd).is_ok_and(|stat| {
                 let is_other = stat.st_uid != uid.as_raw();
-                is_other && FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
-                    || is_other && rustix::termios::isatty(fd)
+                let is_fifo = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
+                is_other && (is_fifo || rustix::termios::isatty(fd))
             });
             if is_pipe {
                 fchown(fd, Some(uid), None)

@@ -190,7 +190,7 @@ mod tests {
                         other => {
                             let other = other - ARGUMENTS;
                             let argument = arguments[other as usize / 8];
-                            if other % 8 == 0 { argument as u32 } else { (argument >> 32) as u32 }
+                            if other.is_multiple_of(8) { argument as u32 } else { (argument >> 32) as u32 }
                         }
                     }
                 }
