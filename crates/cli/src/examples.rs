@@ -205,10 +205,7 @@ const ALL: &[Examples] = &[
         "oci run",
         &[
             ("Create, start, wait, delete:", "skiff oci run --bundle ./box first"),
-            (
-                "As Slurm does:",
-                "skiff oci --root=/tmp/skiff-oci.alice run n1.alice.7.0.0 -b /var/spool/slurmd/box",
-            ),
+            ("As Slurm does:", "skiff oci --root=/tmp/oci.alice run n1.alice.7.0.0 -b box"),
         ],
     ),
     ("oci state", &[("As JSON:", "skiff oci state first")]),
