@@ -67,6 +67,7 @@ install: man
 	install -d $(BIN) $(LIBEXEC) $(PLUGIN) $(MAN)/man1 $(MAN)/man5 $(CONFIG) $(DOC) \
 	    $(SHARE)/bash-completion/completions $(ZSH) $(SHARE)/fish/vendor_completions.d
 	install -m 755 $(OUT)/release/skiff $(BIN)/skiff
+	ln -sf skiff $(BIN)/skiff-oci
 	install -m 755 $(OUT)/release/skiff-helper $(LIBEXEC)/skiff-helper
 	@if [ "$$(id -u)" = 0 ]; then \
 	    echo 'chown 0:0 + chmod 4755 $(LIBEXEC)/skiff-helper'; \
@@ -89,7 +90,7 @@ install: man
 	else \
 	    echo 'make install: without CRIU: no checkpoints' >&2; \
 	fi
-	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md docs/json.md docs/json.schema.json $(DOC)/
+	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md docs/oci-runtime.md docs/json.md docs/json.schema.json $(DOC)/
 	install -d $(DOC)/modules
 	install -m 644 docs/modules.md packaging/modules/*.toml $(DOC)/modules/
 	install -d $(UNITS)
@@ -107,7 +108,7 @@ install: man
 	@if [ "$$(id -u)" = 0 ] && [ -z '$(DESTDIR)' ]; then $(LIBEXEC)/make-store; fi
 
 uninstall:
-	rm -f $(BIN)/skiff $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/man1/skiff.1 $(MAN)/man1/skiff-*.1 \
+	rm -f $(BIN)/skiff $(BIN)/skiff-oci $(LIBEXEC)/skiff-helper $(LIBEXEC)/make-store $(PLUGIN)/skiff_spank.so $(MAN)/man1/skiff.1 $(MAN)/man1/skiff-*.1 \
 	    $(MAN)/man5/skiff-config.5 \
 	    $(SHARE)/bash-completion/completions/skiff $(ZSH)/_skiff \
 	    $(SHARE)/fish/vendor_completions.d/skiff.fish
@@ -116,7 +117,7 @@ uninstall:
 	rm -rf $(LIBEXEC)/criu
 	rm -f $(UNITS)/skiff-agent.service
 	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/pam-skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff \
-	    $(DOC)/coming-from.md $(DOC)/json.md $(DOC)/json.schema.json
+	    $(DOC)/coming-from.md $(DOC)/oci-runtime.md $(DOC)/json.md $(DOC)/json.schema.json
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
 

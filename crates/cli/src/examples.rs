@@ -216,6 +216,28 @@ const ALL: &[Examples] = &[
     ),
     ("checkpoint delete", &[("Delete an older one:", "skiff checkpoint delete sim@1")]),
     (
+        "oci create",
+        &[("As an engine does, then start it:", "skiff oci create --bundle ./box --pid-file pid first")],
+    ),
+    ("oci start", &[("Begin its program:", "skiff oci start first")]),
+    (
+        "oci run",
+        &[
+            ("Create, start, wait, delete:", "skiff oci run --bundle ./box first"),
+            ("As Slurm does:", "skiff oci --root=/tmp/oci.alice run n1.alice.7.0.0 -b box"),
+        ],
+    ),
+    ("oci state", &[("As JSON:", "skiff oci state first")]),
+    ("oci kill", &[("All of its processes, at once:", "skiff oci kill --all first KILL")]),
+    ("oci delete", &[("Whatever it does, or was left of it:", "skiff oci delete --force first")]),
+    ("oci exec", &[("A shell in it:", "skiff oci exec --tty first sh")]),
+    ("oci list", &[("All of yours:", "skiff oci list")]),
+    ("oci ps", &[("By their PIDs:", "skiff oci ps --format json first")]),
+    ("oci pause", &[("Let it stand still:", "skiff oci pause first")]),
+    ("oci resume", &[("Let it go on:", "skiff oci resume first")]),
+    ("oci spec", &[("In a directory with `rootfs` in it:", "skiff oci spec --bundle ./box")]),
+    ("oci features", &[("As JSON:", "skiff oci features")]),
+    (
         "job checkpoint-on-signal",
         &[(
             "The last line of a batch script with `#SBATCH --requeue --signal=B:USR1@120`:",

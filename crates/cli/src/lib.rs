@@ -71,6 +71,7 @@ pub use root::{HabitArgs, HostArgs, MpiChoice, RootArgs, module_words};
 pub use run::RunArgs;
 pub use short::{KillArgs, Lines, LogsArgs, NamedExecArgs, NamedRmArgs, StopArgs};
 pub use show::{DryRunArgs, ListArgs, OutputArgs};
+pub use skiff_oci_runtime::OciArgs;
 pub use slurm::SlurmCommand;
 
 /// Your own software environment on a machine you do not own
@@ -96,7 +97,7 @@ impl Cli {
     /// Reads the words of the command line; ends with a message where they make no sense.
     pub fn read(words: &[OsString]) -> Self {
         let said = words.get(1..).unwrap_or_default();
-        match quick::plain(said).or_else(|| quick::run_alone(said)) {
+        match quick::plain(said).or_else(|| quick::run_alone(said)).or_else(|| quick::oci_alone(said)) {
             Some(command) => Self { command },
             None => Self::described(words),
         }
@@ -297,6 +298,8 @@ pub enum CliCommand {
     /// Show and check environment definition files (EDF)
     #[command(subcommand)]
     Edf(EdfCommand),
+    /// Run containers of OCI bundles, as Slurm and Podman ask a runtime to
+    Oci(OciArgs),
     /// Check this host and suggest fixes
     Doctor(OutputArgs),
     /// Remove leftovers of crashed environments and jobs on this host

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::{Args, FromArgMatches};
+use skiff_oci_runtime::OciArgs;
 use skiff_plan::inside::ProcessArgs;
 
 use crate::CliCommand;
@@ -49,6 +50,15 @@ pub fn run_alone(words: &[OsString]) -> Option<CliCommand> {
     let mut run = RunArgs::from_arg_matches(&alone.try_get_matches_from(words).ok()?).ok()?;
     run.look_for_dashes(words);
     Some(CliCommand::Run(run))
+}
+
+/// The same of `oci`, which container engines call several times for a container.
+pub fn oci_alone(words: &[OsString]) -> Option<CliCommand> {
+    if words.first()? != "oci" {
+        return None;
+    }
+    let alone = OciArgs::augment_args(clap::Command::new("oci"));
+    Some(CliCommand::Oci(OciArgs::from_arg_matches(&alone.try_get_matches_from(words).ok()?).ok()?))
 }
 
 #[cfg(test)]

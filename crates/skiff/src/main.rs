@@ -49,6 +49,9 @@ use skiff_user::own_place;
 #[global_allocator]
 static MEMORY: skiff_sys::alloc::Arena = skiff_sys::alloc::Arena::new(64 << 10);
 
+/// The name of that link.
+const OCI_RUNTIME: &str = "skiff-oci";
+
 fn main() {
     std::process::exit(match other_name() {
         Some(name) => match cli::called_as::translate(&name, &all_words()) {
@@ -57,6 +60,7 @@ fn main() {
             None if is_inside() => finish(proxy::run_as(&name)),
             None => finish(ourselves()),
         },
+        None if is_runtime() => finish(run(Cli::read(&runtime_words()))),
         None if slurm::is_task() => slurm::run_task(),
         None if is_started_as(STORE_WRITER) => {
             finish(skiff_store::writer::run(&words()).map(|()| 0).map_err(skiff_store::ours))
@@ -103,6 +107,16 @@ fn ourselves() -> Result<i32> {
         }
     }
     run(cli)
+}
+
+/// Whether we are called by the link that container engines take for an OCI runtime: they call programs, not commands of programs.
+fn is_runtime() -> bool {
+    let name = std::env::args_os().next();
+    name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(OCI_RUNTIME)))
+}
+
+fn runtime_words() -> Vec<OsString> {
+    ["skiff", "oci"].into_iter().map(OsString::from).chain(all_words()).collect()
 }
 
 /// The name we are called by, if it is not our own.
@@ -200,6 +214,7 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Store(command) => return images::commands::store(&command),
         CliCommand::Depot(command) => return env::depot::run(&command),
         CliCommand::Edf(command) => return edf::run(&command),
+        CliCommand::Oci(command) => return skiff_oci_runtime::run(&command),
         CliCommand::Slurm(command) => return slurm::run(&command),
         CliCommand::Ps { all, list } => ps::show(&UserContext::load()?, all, &list.format())?,
         CliCommand::Exec(exec) => return named::exec(exec),

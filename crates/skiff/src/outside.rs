@@ -90,7 +90,9 @@ fn is_for_outside(command: &CliCommand) -> bool {
         ) => false,
         CliCommand::Cluster(_) => true,
         CliCommand::Login(login) => login.server.is_some(),
-        CliCommand::Job(_)
+        // A bundle is a directory where the call is made.
+        CliCommand::Oci(_)
+        | CliCommand::Job(_)
         | CliCommand::MigrateReceive
         | CliCommand::Agent
         | CliCommand::AgentCall { .. }

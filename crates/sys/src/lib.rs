@@ -29,6 +29,7 @@ pub mod project_quota;
 pub mod seccomp;
 pub mod signal;
 pub mod small_file;
+pub mod syscalls;
 pub mod title;
 pub mod uncached;
 pub mod verity;

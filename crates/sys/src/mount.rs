@@ -18,11 +18,35 @@ impl MountAttr {
     pub const NODEV: Self = Self(libc::MOUNT_ATTR_NODEV);
     /// Symbolic links are not followed.
     pub const NOEXEC: Self = Self(libc::MOUNT_ATTR_NOEXEC);
+    /// No symbolic link is followed.
+    pub const NOSYMFOLLOW: Self = Self(libc::MOUNT_ATTR_NOSYMFOLLOW);
+    /// Times of access are noted where they tell something new.
+    pub const RELATIME: Self = Self(libc::MOUNT_ATTR_RELATIME);
+    /// No time of access is noted.
+    pub const NOATIME: Self = Self(libc::MOUNT_ATTR_NOATIME);
+    /// Every access is noted.
+    pub const STRICTATIME: Self = Self(libc::MOUNT_ATTR_STRICTATIME);
+    /// No access to a directory is noted.
+    pub const NODIRATIME: Self = Self(libc::MOUNT_ATTR_NODIRATIME);
+    /// All that says which times of access are noted: to be cleared where one of them is set.
+    pub const ANY_ATIME: Self = Self(libc::MOUNT_ATTR__ATIME);
 
     /// Both sets together.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// This set without those of another.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }
 
@@ -32,6 +56,19 @@ impl MountAttr {
 /// `EINVAL` for attributes that the kernel does not know, `EPERM` without rights over the mount.
 pub fn set_attributes(mount: BorrowedFd<'_>, attr: MountAttr, recursive: bool) -> io::Result<()> {
     set(mount, attr.0, None, 0, recursive)
+}
+
+/// Sets some attributes and takes others away.
+///
+/// # Errors
+/// `EPERM` for one that whoever made the mount has locked, besides those of [`set_attributes`].
+pub fn change_attributes(
+    mount: BorrowedFd<'_>,
+    attr: MountAttr,
+    cleared: MountAttr,
+    recursive: bool,
+) -> io::Result<()> {
+    set_all(mount, (attr.0, cleared.0), None, 0, recursive)
 }
 
 /// Makes a detached mount show its files' owners through the id map of `user_ns`, with these attributes. It is private from then
@@ -52,6 +89,8 @@ pub enum MountPropagation {
     Slave,
     /// Not at all, and they are no source of a bind mount.
     Unbindable,
+    /// Both ways.
+    Shared,
 }
 
 /// Sets that of the tree of mounts that `mount` refers to.
@@ -59,12 +98,25 @@ pub enum MountPropagation {
 /// # Errors
 /// As [`set_attributes`].
 pub fn set_propagation(mount: BorrowedFd<'_>, propagation: MountPropagation) -> io::Result<()> {
+    set_propagation_of(mount, propagation, true)
+}
+
+/// The same of the mount alone, or with `recursive` of the tree.
+///
+/// # Errors
+/// As [`set_attributes`].
+pub fn set_propagation_of(
+    mount: BorrowedFd<'_>,
+    propagation: MountPropagation,
+    recursive: bool,
+) -> io::Result<()> {
     let propagation = match propagation {
         MountPropagation::Private => libc::MS_PRIVATE,
         MountPropagation::Slave => libc::MS_SLAVE,
         MountPropagation::Unbindable => libc::MS_UNBINDABLE,
+        MountPropagation::Shared => libc::MS_SHARED,
     };
-    set(mount, 0, None, propagation, true)
+    set(mount, 0, None, propagation, recursive)
 }
 
 fn set(
@@ -74,9 +126,19 @@ fn set(
     propagation: u64,
     recursive: bool,
 ) -> io::Result<()> {
+    set_all(mount, (set, 0), user_ns, propagation, recursive)
+}
+
+fn set_all(
+    mount: BorrowedFd<'_>,
+    (set, clear): (u64, u64),
+    user_ns: Option<BorrowedFd<'_>>,
+    propagation: u64,
+    recursive: bool,
+) -> io::Result<()> {
     let attr = libc::mount_attr {
         attr_set: set,
-        attr_clr: 0,
+        attr_clr: clear,
         propagation,
         userns_fd: user_ns.map_or(0, |fd| fd.as_raw_fd() as u64),
     };

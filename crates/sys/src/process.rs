@@ -27,6 +27,8 @@ impl CloneFlags {
     pub const IPC: Self = Self(libc::CLONE_NEWIPC as u64);
     /// A new network namespace.
     pub const NETWORK: Self = Self(libc::CLONE_NEWNET as u64);
+    /// What `/proc/PID/cgroup` and mounts of cgroups begin at.
+    pub const CGROUP: Self = Self(libc::CLONE_NEWCGROUP as u64);
     /// The new process becomes a sibling: child of its maker's parent, who waits for it.
     pub const SIBLING: Self = Self(libc::CLONE_PARENT as u64);
 

@@ -103,11 +103,55 @@ pub fn is_loaded() -> bool {
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) == libc::SECCOMP_MODE_FILTER as libc::c_int }
 }
 
+/// An instruction of a filter's program, as the kernel has it (`struct sock_filter`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BpfInstruction {
+    /// What it does: `BPF_*` values.
+    pub code: u16,
+    /// How many instructions are skipped where a comparison holds.
+    pub then: u8,
+    /// The same where it does not.
+    pub otherwise: u8,
+    /// What it is done with.
+    pub operand: u32,
+}
+
+/// The kernel's word for the architecture that this is built for, as filters see it.
+pub const NATIVE_ARCHITECTURE: u32 = ARCH;
+
+/// Flags with which a filter of somebody else's making can be loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilterFlags {
+    /// Answers that are no permission are logged by the kernel.
+    pub log: bool,
+    /// The processor's guards against speculation stay off.
+    pub allow_speculation: bool,
+}
+
+/// Loads a filter of somebody else's making. Needs `no_new_privs` or `SYS_ADMIN`.
+///
+/// # Errors
+/// `EACCES` without either, `EINVAL` for a program that the kernel does not take.
+pub fn load_program(program: &[BpfInstruction], flags: FilterFlags) -> io::Result<()> {
+    let mut program: Vec<libc::sock_filter> = program
+        .iter()
+        .map(|i| libc::sock_filter { code: i.code, jt: i.then, jf: i.otherwise, k: i.operand })
+        .collect();
+    let log = if flags.log { libc::SECCOMP_FILTER_FLAG_LOG } else { 0 };
+    let speculation = if flags.allow_speculation { libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW } else { 0 };
+    install_with(&mut program, log | speculation)
+}
+
 /// Loads one.
 pub(crate) fn install(program: &mut [libc::sock_filter]) -> io::Result<()> {
+    install_with(program, 0)
+}
+
+fn install_with(program: &mut [libc::sock_filter], flags: libc::c_ulong) -> io::Result<()> {
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: fprog points to len instructions that live through the call; the kernel copies and checks them.
-    let r = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const fprog) };
+    let r =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const fprog) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -140,6 +140,24 @@ pub fn send_to_group(group: rustix::process::Pid, number: i32) -> io::Result<()>
     }
 }
 
+/// The same to a process.
+///
+/// # Errors
+/// As [`send_to_group`].
+pub fn send_to_process(pidfd: BorrowedFd<'_>, number: i32) -> io::Result<()> {
+    // SAFETY: plain numbers, and no further information on the signal (a null pointer).
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            number,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Blocks one more signal (for a moment: `SIGTTOU` while the terminal changes hands).
 pub fn block_one(number: i32) {
     // SAFETY: as in `block`.

@@ -45,7 +45,8 @@ const ARROWS: &[(&str, &str)] = &[
     ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
     ("plan", "sys cdi modules edf spec oci site launch sandbox output user store runtime"),
-    ("cli", "spec output plan"),
+    ("oci-runtime", "sys spec site sandbox output plan"),
+    ("cli", "spec output plan oci-runtime"),
     ("app", "sys spec site sandbox output user store cli"),
     (
         "env",
@@ -62,7 +63,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("slurm", "sys edf spec site ipc image launch sandbox output user store runtime plan cli env"),
     (
         "skiff",
-        "sys cdi modules edf spec oci copy site ipc registry image launch relay sandbox net output user store runtime plan cli app env build cluster instance checkpoint migrate slurm",
+        "sys cdi modules edf spec oci copy site ipc registry image launch relay sandbox net output user store runtime plan oci-runtime cli app env build cluster instance checkpoint migrate slurm",
     ),
     // Runs the binaries, as users do, and so must not share code with them.
     ("xtask", ""),

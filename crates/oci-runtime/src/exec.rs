@@ -1,0 +1,169 @@
+//! `exec`: a further process in a container that runs.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, WaitOptions, pidfd_open, set_dumpable_behavior, setsid, waitpid,
+};
+use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::process::{CloneFlags, Fork, close_inherited, exit_now, fork};
+
+use crate::config::ProcessConfig;
+use crate::create::{Console, write_pid};
+use crate::log::Log;
+use crate::process::Start;
+use crate::seccomp::SeccompFilter;
+use crate::state::{ContainerId, ContainerStatus, States};
+use crate::sync::{self, InitWord};
+use crate::terminal::{self, Terminal};
+use crate::{cgroup, check};
+
+/// What is to run.
+pub struct Execution<'a> {
+    pub id: &'a ContainerId,
+    pub process: ProcessConfig,
+    pub pid_file: Option<&'a Path>,
+    pub console: Console<'a>,
+    pub kept: u32,
+}
+
+const KINDS: [(&str, ThreadNameSpaceType); 8] = [
+    ("user", ThreadNameSpaceType::USER),
+    ("ipc", ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION),
+    ("uts", ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME),
+    ("net", ThreadNameSpaceType::NETWORK),
+    ("pid", ThreadNameSpaceType::PROCESS_ID),
+    ("cgroup", ThreadNameSpaceType::CONTROL_GROUP),
+    ("time", ThreadNameSpaceType::TIME),
+    ("mnt", ThreadNameSpaceType::MOUNT),
+];
+
+/// Starts it; its PID, a child of this process.
+///
+/// # Errors
+/// When the container does not run, or the process cannot be had.
+pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid> {
+    let Execution { id, process, pid_file, console, kept } = execution;
+    check::check_process(&process, log)?;
+    let container = states.container(id)?;
+    let record = container.whole_record()?;
+    let status = container.status(Some(&record));
+    let init = record.process.and_then(|process| process.alive());
+    let (Some(init), ContainerStatus::Running | ContainerStatus::Created) = (init, status) else {
+        return Err(Fault::new(format!("container {id} is {status}: nothing can be started in it")));
+    };
+    let about = || format!("container {id}");
+    let pidfd = pidfd_open(init, PidfdFlags::empty()).context(about)?;
+    // Now the number cannot come to mean another process.
+    if record.process.and_then(|process| process.alive()).is_none() {
+        return Err(Fault::new(format!("{}: it has just ended", about())));
+    }
+    let config = container.config()?;
+    let filter = config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
+    let console = match console {
+        Console::Nobody => None,
+        Console::Socket(path) => Some(terminal::connect_to(path)?),
+        Console::End(end) => Some(end),
+    };
+    let is_single = config.linux.gid_mappings.iter().map(|mapping| mapping.size).sum::<u32>() == 1;
+    let start = Start::new(&process, filter.as_ref(), kept, is_single, log);
+    let kinds = others(init)?;
+    let (call, sync) = sync::pair()?;
+    let inside = Inside { process: &process, start: &start, console: console.as_ref(), sync: &sync, log };
+    let join = || {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).context(about)?;
+        move_into_thread_name_spaces(pidfd.as_fd(), kinds).context(|| format!("namespaces of container {id}"))
+    };
+    let pid = begin(join, &inside, &call)?;
+    drop(sync);
+    if let Some(cgroup) = &record.cgroup {
+        cgroup::add(cgroup, pid)?;
+    }
+    sync::go_on(&call)?;
+    match sync::hear(&call)? {
+        InitWord::Silence => {}
+        InitWord::Failed(fault) => return Err(fault),
+        _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
+    }
+    pid_file.map_or(Ok(()), |path| write_pid(path, pid))?;
+    Ok(pid)
+}
+
+/// The namespaces of a process that are not this one's.
+fn others(init: Pid) -> Result<ThreadNameSpaceType> {
+    let mut kinds = ThreadNameSpaceType::empty();
+    for (name, kind) in KINDS {
+        let open = |path: String| openat(CWD, &*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let own = open(format!("/proc/self/ns/{name}"));
+        let its = open(format!("/proc/{}/ns/{name}", init.as_raw_nonzero()));
+        // A kernel without time namespaces has no such file.
+        let (Ok(own), Ok(its)) = (own, its) else { continue };
+        if !skiff_sys::ns::same(own.as_fd(), its.as_fd()).context(|| "namespaces of the container")? {
+            kinds |= kind;
+        }
+    }
+    Ok(kinds)
+}
+
+struct Inside<'a> {
+    process: &'a ProcessConfig,
+    start: &'a Start<'a>,
+    console: Option<&'a OwnedFd>,
+    sync: &'a OwnedFd,
+    log: &'a Log,
+}
+
+fn begin(join: impl FnOnce() -> Result<()>, inside: &Inside<'_>, call: &OwnedFd) -> Result<Pid> {
+    let about = || "process in the container";
+    let between = match fork(CloneFlags::NONE).context(about)? {
+        Fork::Parent(child) => child,
+        Fork::Child => {
+            close_inherited(&[call.as_fd()]);
+            // Only a child is in the PID namespace.
+            let said = match join().and_then(|()| fork(CloneFlags::SIBLING).context(about)) {
+                Ok(Fork::Child) => exit_now(inside.run()),
+                Ok(Fork::Parent(child)) => InitWord::Process(child.pid),
+                Err(fault) => InitWord::Failed(fault),
+            };
+            exit_now(i32::from(sync::say(inside.sync, &said).is_err()))
+        }
+    };
+    let heard = sync::hear(call);
+    waitpid(Some(between.pid), WaitOptions::empty()).context(about)?;
+    match heard? {
+        InitWord::Process(pid) => Ok(pid),
+        InitWord::Failed(fault) => Err(fault),
+        _ => Err(Fault::new("the process between has ended")),
+    }
+}
+
+impl Inside<'_> {
+    fn run(&self) -> i32 {
+        let fault = match self.prepare() {
+            Ok(program) => self.start.become_it(&program, self.log),
+            Err(fault) => fault,
+        };
+        sync::say(self.sync, &InitWord::Failed(fault)).ignore_error("the call has ended");
+        1
+    }
+
+    fn prepare(&self) -> Result<std::ffi::CString> {
+        sync::wait(self.sync)?;
+        self.start.limit()?;
+        setsid().context(|| "session")?;
+        if self.process.terminal {
+            let console =
+                self.console.ok_or_else(|| Fault::new("process.terminal: nobody operates the terminal"))?;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let terminals = openat(CWD, "/dev/pts", flags, Mode::empty()).ok();
+            let terminal = Terminal::new(terminals.as_ref().map(AsFd::as_fd), self.process.console_size)?;
+            terminal.send(console.as_fd())?;
+            terminal.take()?;
+        }
+        self.start.find()
+    }
+}

@@ -1,0 +1,257 @@
+//! Containers as the OCI's runtime specification has them, without privilege: what Slurm (`oci.conf`), Podman and other engines call to have a
+//! bundle carried out. The user is an ordinary one, whose containers get a user namespace; or root of a user namespace that an engine has
+//! made.
+//!
+//! A call makes the container's process with its namespaces ([`create`]), which mounts its root, waits on a socket for its start, and
+//! becomes its program ([`init`]). Everything else finds it by the record in the user's directory of containers ([`state`]).
+
+#![expect(
+    missing_docs,
+    reason = "a comment on an argument is what its help says; fields are the specification's"
+)]
+#![allow(rustdoc::broken_intra_doc_links)]
+
+mod capabilities;
+mod cgroup;
+mod check;
+mod config;
+mod copy_up;
+mod create;
+mod devices;
+mod exec;
+mod foreground;
+mod hooks;
+mod id_map;
+mod init;
+mod lifecycle;
+mod log;
+mod mount_options;
+mod mounts;
+mod namespaces;
+mod process;
+mod process_info;
+mod rootfs;
+mod seccomp;
+mod spec;
+mod state;
+mod sync;
+mod terminal;
+mod words;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde_json::{Value, json};
+use skiff_output as output;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::small_file;
+
+use config::{Capabilities, ProcessConfig, ProcessUser};
+use create::{Console, Creation};
+use exec::Execution;
+use log::Log;
+use state::{ContainerId, States};
+pub use words::{CreateArgs, OciArgs, OciCommand, OciExecArgs, OciRunArgs, SharedArgs};
+
+/// Does what is asked; the exit code.
+///
+/// # Errors
+/// Why it fails; the log has it, too.
+pub fn run(args: &OciArgs) -> Result<i32> {
+    let shared = &args.shared;
+    let log = Log::open(shared.log.as_deref(), shared.log_format == "json", shared.debug)?;
+    run_logged(args, &log).inspect_err(|fault| log.error(fault))
+}
+
+fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
+    match &args.command {
+        OciCommand::Spec { bundle } => return spec::write(bundle).map(|()| 0),
+        OciCommand::Features => return output::json(&spec::features()).map(|()| 0),
+        _ => {}
+    }
+    let root = args.shared.root.as_deref();
+    match &args.command {
+        OciCommand::Create(create) => {
+            return create::create(&States::make(root)?, creation(create, None), log).map(|_| 0);
+        }
+        OciCommand::Run(run) => return run_whole(&States::make(root)?, run, log),
+        _ => {}
+    }
+    // What is missing has no containers, and is not made, least of all by root.
+    let Some(states) = States::find(root)? else {
+        return match &args.command {
+            OciCommand::List { .. } | OciCommand::Delete { force: true, .. } => Ok(0),
+            _ => Err(Fault::new("container does not exist: there is no directory of containers")
+                .hint("--root names it")),
+        };
+    };
+    match &args.command {
+        OciCommand::Start { id } => lifecycle::start(&states, id, log)?,
+        OciCommand::State { id } => output::line(&lifecycle::state(&states, id)?)?,
+        OciCommand::Kill { all, id, signal } => {
+            let number = skiff_plan::stop::number(signal)
+                .ok_or_else(|| Fault::new(format!("{signal}: no such signal")))?;
+            lifecycle::kill(&states, id, number, *all)?;
+        }
+        OciCommand::Delete { force, id } => lifecycle::delete(&states, id, *force, log)?,
+        OciCommand::Exec(exec) => return execute(&states, exec, log),
+        OciCommand::List { quiet, format } => list(&states, *quiet, format)?,
+        OciCommand::Ps { id, format } => list_processes(&lifecycle::pids(&states, id)?, format)?,
+        OciCommand::Pause { id } => lifecycle::freeze(&states, id, true)?,
+        OciCommand::Resume { id } => lifecycle::freeze(&states, id, false)?,
+        OciCommand::Create(_) | OciCommand::Run(_) | OciCommand::Spec { .. } | OciCommand::Features => {}
+    }
+    Ok(0)
+}
+
+fn creation(args: &CreateArgs, end: Option<OwnedFd>) -> Creation<'_> {
+    Creation {
+        id: &args.id,
+        bundle: &args.bundle,
+        pid_file: args.pid_file.as_deref(),
+        console: console(args.console_socket.as_deref(), end),
+        kept: args.preserve_fds,
+    }
+}
+
+fn console(socket: Option<&Path>, end: Option<OwnedFd>) -> Console<'_> {
+    match (socket, end) {
+        (Some(path), _) => Console::Socket(path),
+        (None, Some(end)) => Console::End(end),
+        (None, None) => Console::Nobody,
+    }
+}
+
+/// Two ends of a way for the master of a terminal.
+fn console_pair() -> Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(|| "console")
+}
+
+/// The master that has come by that way, if the process has a terminal.
+fn master(own: OwnedFd) -> Result<Option<OwnedFd>> {
+    let (_, fds) = skiff_sys::fdpass::receive(std::os::fd::AsFd::as_fd(&own), 64).context(|| "console")?;
+    Ok(fds.into_iter().next())
+}
+
+fn run_whole(states: &States, args: &OciRunArgs, log: &Log) -> Result<i32> {
+    // Whoever waits operates the terminal, if there is nobody else for it.
+    let pair = (!args.detach && args.create.console_socket.is_none()).then(console_pair).transpose()?;
+    let (own, end) = pair.unzip();
+    let id = &args.create.id;
+    let created = create::create(states, creation(&args.create, end), log)?;
+    let has_terminal = created.config.process.as_ref().is_some_and(|process| process.terminal);
+    let started = lifecycle::start_locked(&created.container, log);
+    let pid = created.pid;
+    drop(created);
+    if let Err(fault) = started {
+        lifecycle::delete(states, id, true, log).ignore_error("that it could not be started says more");
+        return Err(fault);
+    }
+    if args.detach {
+        return Ok(0);
+    }
+    let master = own.filter(|_| has_terminal).map(master).transpose()?.flatten();
+    let code = foreground::wait(pid, master)?;
+    if !args.keep {
+        lifecycle::delete(states, id, true, log)?;
+    }
+    Ok(code)
+}
+
+fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
+    let process = match &args.process {
+        Some(path) => process_of(path)?,
+        None => process_like(states, args)?,
+    };
+    let has_terminal = process.terminal;
+    let pair =
+        (has_terminal && !args.detach && args.console_socket.is_none()).then(console_pair).transpose()?;
+    let (own, end) = pair.unzip();
+    let execution = Execution {
+        id: &args.id,
+        process,
+        pid_file: args.pid_file.as_deref(),
+        console: console(args.console_socket.as_deref(), end),
+        kept: args.preserve_fds,
+    };
+    let pid = exec::exec(states, execution, log)?;
+    if args.detach {
+        return Ok(0);
+    }
+    let master = own.map(master).transpose()?.flatten();
+    foreground::wait(pid, master)
+}
+
+/// The process that a file describes.
+fn process_of(path: &Path) -> Result<ProcessConfig> {
+    let about = || format!("process {}", path.display());
+    let bytes = small_file::read(path).context(about)?;
+    serde_json::from_slice(&bytes).map_err(|e| Fault::new(format!("{}: {e}", about())))
+}
+
+/// The container's own process with another program, and what the words change.
+fn process_like(states: &States, args: &OciExecArgs) -> Result<ProcessConfig> {
+    let mut process = states.container(&args.id)?.config()?.process.unwrap_or_default();
+    process.args.clone_from(&args.command);
+    process.terminal = args.tty;
+    process.env.extend(args.env.iter().cloned());
+    process.no_new_privileges |= args.no_new_privs;
+    if let Some(cwd) = &args.cwd {
+        process.cwd.clone_from(cwd);
+    }
+    if let Some(user) = &args.user {
+        process.user = user_of(user)?;
+    }
+    process.user.additional_gids.extend(&args.additional_gids);
+    if !args.cap.is_empty() {
+        let Capabilities { bounding, effective, inheritable: _, permitted, ambient: _ } =
+            process.capabilities.get_or_insert_default();
+        [bounding, effective, permitted].into_iter().for_each(|set| set.extend(args.cap.iter().cloned()));
+    }
+    Ok(process)
+}
+
+fn user_of(text: &str) -> Result<ProcessUser> {
+    let number = |text: &str| text.parse().map_err(|_| Fault::new(format!("--user {text}: not a number")));
+    let (uid, gid) = text.split_once(':').unwrap_or((text, "0"));
+    Ok(ProcessUser { uid: number(uid)?, gid: number(gid)?, ..ProcessUser::default() })
+}
+
+fn list(states: &States, quiet: bool, format: &str) -> Result<()> {
+    let names = states.names()?;
+    if quiet {
+        return names.iter().try_for_each(|name| output::line(&name.to_string()));
+    }
+    // One that is deleted meanwhile, or has no state yet, is left out.
+    let state = |id: &ContainerId| -> Option<Value> {
+        serde_json::from_str(&lifecycle::state(states, id).ok()?).ok()
+    };
+    let found: Vec<Value> = names.iter().filter_map(state).collect();
+    if format == "json" {
+        return output::json(&found);
+    }
+    let word = |state: &Value, key: &str| match state.get(key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => "0".into(),
+    };
+    let rows: Vec<Vec<String>> = found
+        .iter()
+        .map(|state| ["id", "pid", "status", "bundle", "created"].map(|key| word(state, key)).to_vec())
+        .collect();
+    output::table(&["ID", "PID", "STATUS", "BUNDLE", "CREATED"], &rows)
+}
+
+fn list_processes(pids: &[i32], format: &str) -> Result<()> {
+    if format == "json" {
+        return output::json(&json!(pids));
+    }
+    let name = |pid: i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).default_on_error("it has ended meanwhile")
+    };
+    let rows: Vec<Vec<String>> =
+        pids.iter().map(|pid| vec![pid.to_string(), name(*pid).trim().to_owned()]).collect();
+    output::table(&["PID", "CMD"], &rows)
+}

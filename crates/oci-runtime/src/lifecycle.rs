@@ -1,0 +1,217 @@
+//! What is done to a container that is there: started, looked at, sent signals, frozen, deleted.
+
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::signal::send_to_process;
+
+use crate::create::start_address;
+use crate::log::Log;
+use crate::process_info::family;
+use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
+use crate::sync::{self, InitWord};
+use crate::{cgroup, hooks};
+
+/// How long processes that have been killed may take to be gone.
+const DYING: Duration = Duration::from_secs(10);
+
+/// A container's state as JSON.
+///
+/// # Errors
+/// When there is no such container.
+pub fn state(states: &States, id: &ContainerId) -> Result<String> {
+    let container = states.container(id)?;
+    let record = container.whole_record()?;
+    let state = record.state(id, container.status(Some(&record)));
+    serde_json::to_string_pretty(&state).map_err(|e| Fault::new(format!("state: {e}")))
+}
+
+fn state_of(record: &Record, id: &ContainerId, status: ContainerStatus) -> Result<Vec<u8>> {
+    serde_json::to_vec(&record.state(id, status)).map_err(|e| Fault::new(format!("state: {e}")))
+}
+
+fn wrong_status(id: &ContainerId, status: ContainerStatus, what: &str) -> Fault {
+    Fault::new(format!("container {id} is {status}: {what}"))
+}
+
+/// Has a created container's process become its program.
+///
+/// # Errors
+/// When it is not created, or its program cannot be started.
+pub fn start(states: &States, id: &ContainerId, log: &Log) -> Result<()> {
+    start_locked(&states.container(id)?.locked()?, log)
+}
+
+/// The same of a container that this call has locked.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_locked(container: &Container, log: &Log) -> Result<()> {
+    let id = &container.id;
+    let record = container.whole_record()?;
+    let status = container.status(Some(&record));
+    if status != ContainerStatus::Created {
+        return Err(wrong_status(id, status, "only one that is created can be started"));
+    }
+    let about = || format!("container {id}: start");
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let socket = socket.context(about)?;
+    connect(&socket, &start_address(container)?).context(about)?;
+    let heard = sync::hear(&socket);
+    match unlinkat(container, START, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(e) => return Err(e).context(about),
+    }
+    match heard? {
+        InitWord::Silence => {}
+        InitWord::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
+        _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
+    }
+    let running = container.status(Some(&record));
+    hooks::run_all("poststart", &record.hooks.poststart, &state_of(&record, id, running)?, log);
+    Ok(())
+}
+
+/// Sends a signal to a container's process, or to all of its processes.
+///
+/// # Errors
+/// When it does not run.
+pub fn kill(states: &States, id: &ContainerId, number: i32, all: bool) -> Result<()> {
+    let container = states.container(id)?;
+    let record = container.whole_record()?;
+    let status = container.status(Some(&record));
+    let (Some(init), true) = (init(&record), status != ContainerStatus::Stopped) else {
+        // Of one whose first process has ended others may still run, where it has no PID namespace of its own.
+        let others = record.cgroup.as_deref().map_or_else(Vec::new, cgroup::processes);
+        return match all {
+            true => others.iter().try_for_each(|pid| send(*pid, number)),
+            false => Err(wrong_status(id, status, "there is no process to send signals to")),
+        };
+    };
+    let targets = if all { processes(&record, init) } else { vec![init] };
+    targets.iter().try_for_each(|pid| send(*pid, number))
+}
+
+fn init(record: &Record) -> Option<Pid> {
+    record.process.and_then(|process| process.alive())
+}
+
+fn send(pid: Pid, number: i32) -> Result<()> {
+    let about = || format!("signal {number} to process {}", pid.as_raw_nonzero());
+    let sent = pidfd_open(pid, PidfdFlags::empty())
+        .map_err(std::io::Error::from)
+        .and_then(|pidfd| send_to_process(std::os::fd::AsFd::as_fd(&pidfd), number));
+    match sent {
+        // It has ended meanwhile.
+        Err(e) if e.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
+        sent => sent.context(about),
+    }
+}
+
+/// All processes of a container.
+fn processes(record: &Record, init: Pid) -> Vec<Pid> {
+    match &record.cgroup {
+        Some(cgroup) => cgroup::processes(cgroup),
+        None => family(init),
+    }
+}
+
+/// The PIDs of a container's processes.
+///
+/// # Errors
+/// When it does not run.
+pub fn pids(states: &States, id: &ContainerId) -> Result<Vec<i32>> {
+    let container = states.container(id)?;
+    let record = container.whole_record()?;
+    let init = init(&record)
+        .ok_or_else(|| wrong_status(id, container.status(Some(&record)), "it has no processes"))?;
+    Ok(processes(&record, init).iter().map(|pid| pid.as_raw_nonzero().get()).collect())
+}
+
+/// Freezes a container's processes, or lets them go on.
+///
+/// # Errors
+/// When it has no control group of its own, or does not run.
+pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
+    let container = states.container(id)?.locked()?;
+    let record = container.whole_record()?;
+    let status = container.status(Some(&record));
+    let wanted = if frozen { ContainerStatus::Running } else { ContainerStatus::Paused };
+    if frozen && record.cgroup.is_none() || status == wanted {
+        return cgroup::freeze(record.cgroup.as_deref(), frozen)
+            .map_err(|e| e.about(&format!("container {id}")));
+    }
+    Err(wrong_status(
+        id,
+        status,
+        if frozen { "only one that runs can be paused" } else { "it is not paused" },
+    ))
+}
+
+/// Removes what is left of a container. With `force` its processes are killed first, and one that is not there is no error.
+///
+/// # Errors
+/// When it has not ended.
+pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Result<()> {
+    let container = match states.container(id) {
+        Err(_) if force => return Ok(()),
+        container => container?.locked()?,
+    };
+    let record = match container.record() {
+        // Whatever is in it: it is the user's, and goes.
+        Err(e) if force => {
+            log.warn(&e.to_string());
+            None
+        }
+        record => record?,
+    };
+    let status = container.status(record.as_ref());
+    let Some(record) = record else {
+        return match force {
+            true => states.remove(container),
+            false => Err(wrong_status(id, status, "it has no state")
+                .hint(format!("`skiff oci delete --force {id}` removes what is left of it"))),
+        };
+    };
+    if status != ContainerStatus::Stopped {
+        if !force {
+            return Err(wrong_status(id, status, "only one that has stopped can be deleted")
+                .hint(format!("`skiff oci kill {id} KILL` ends it; --force does both")));
+        }
+        end(&record, id)?;
+    }
+    if let Some(cgroup) = &record.cgroup {
+        for pid in cgroup::processes(cgroup) {
+            send(pid, Signal::KILL.as_raw())?;
+        }
+        cgroup::remove(cgroup);
+    }
+    let state = state_of(&record, id, ContainerStatus::Stopped)?;
+    states.remove(container)?;
+    hooks::run_all("poststop", &record.hooks.poststop, &state, log);
+    Ok(())
+}
+
+/// Kills all processes, and waits until they are gone.
+fn end(record: &Record, id: &ContainerId) -> Result<()> {
+    let Some(init) = init(record) else { return Ok(()) };
+    if record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
+        cgroup::freeze(record.cgroup.as_deref(), false).ignore_error("those that are killed need not go on");
+    }
+    for pid in processes(record, init) {
+        send(pid, Signal::KILL.as_raw())?;
+    }
+    send(init, Signal::KILL.as_raw())?;
+    let is_gone =
+        || Ok::<_, Fault>(record.process.is_none_or(|process| process.alive().is_none()).then_some(()));
+    match skiff_sys::lock::within(DYING, is_gone)? {
+        Some(()) => Ok(()),
+        None => Err(Fault::new(format!("container {id}: process {} does not end", init.as_raw_nonzero()))
+            .hint("it waits in the kernel, perhaps for a file server")),
+    }
+}

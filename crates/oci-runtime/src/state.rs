@@ -1,0 +1,417 @@
+//! What is kept of a container: a directory of the user's for each, with its record, its configuration, and the socket by which it is started.
+//!
+//! A container's directory is locked by whoever changes its state. Its record is there as soon as its process is, so that whatever is killed
+//! when, `delete --force` finds all that is left.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::{Pid, geteuid};
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use serde::{Deserialize, Serialize};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::small_file;
+
+use crate::config::{BundleConfig, Hooks};
+use crate::process_info::{is_gone, start_time};
+
+const RECORD: &str = "state.json";
+const NEW_RECORD: &str = ".state.json";
+const CONFIG: &str = "config.json";
+/// The socket on which a created container waits for its start.
+pub const START: &str = "start";
+/// How long another call on the same container is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// No record is longer, in bytes.
+const LONGEST: u64 = 16 << 20;
+
+/// What a container is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerId(String);
+
+impl std::str::FromStr for ContainerId {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "_+-.".contains(c);
+        match text {
+            "" | "." | ".." => Err("not a name for a container".into()),
+            _ if text.len() > 255 => Err("longer than 255 characters".into()),
+            _ if !text.chars().all(fits) => {
+                Err("letters, digits, and _ + - . can be in the name of a container".into())
+            }
+            _ => Ok(Self(text.into())),
+        }
+    }
+}
+
+impl std::fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a container is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContainerStatus {
+    /// Being made.
+    Creating,
+    /// Waiting for `start`.
+    Created,
+    /// Running its program.
+    Running,
+    /// Ended.
+    Stopped,
+    /// Frozen.
+    Paused,
+}
+
+impl std::fmt::Display for ContainerStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Creating => "being created",
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+            Self::Paused => "paused",
+        })
+    }
+}
+
+/// A container's process, told from a later one with the same PID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitProcess {
+    /// In the PID namespace that the container was created in.
+    pub pid: i32,
+    /// Clock ticks after the kernel's own start.
+    pub start_time: u64,
+}
+
+impl InitProcess {
+    /// One that is there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn of(pid: Pid) -> Result<Self> {
+        let number = pid.as_raw_nonzero().get();
+        let start_time =
+            start_time(pid).ok_or_else(|| Fault::new(format!("process {number}: it has ended")))?;
+        Ok(Self { pid: number, start_time })
+    }
+
+    /// The PID, if it has not ended.
+    pub fn alive(&self) -> Option<Pid> {
+        let pid = skiff_sys::process::positive_pid(self.pid)?;
+        (start_time(pid) == Some(self.start_time) && !is_gone(pid)).then_some(pid)
+    }
+}
+
+/// What is noted of a container.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of the specification, as its configuration has it.
+    pub oci_version: String,
+    pub bundle: PathBuf,
+    pub rootfs: PathBuf,
+    /// RFC 3339.
+    pub created: String,
+    pub annotations: BTreeMap<String, String>,
+    /// None until there is one.
+    pub process: Option<InitProcess>,
+    /// Whether `create` has come to its end.
+    pub is_created: bool,
+    /// Control group, if the container has one of its own.
+    pub cgroup: Option<PathBuf>,
+    /// Of programs run after it.
+    pub hooks: Hooks,
+}
+
+/// What `state` prints, and hooks get to read.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerState<'a> {
+    oci_version: &'a str,
+    id: String,
+    status: ContainerStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<i32>,
+    bundle: &'a Path,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    annotations: &'a BTreeMap<String, String>,
+    // As runc has them besides.
+    rootfs: &'a Path,
+    created: &'a str,
+    owner: String,
+}
+
+impl Record {
+    /// The container as the specification has it.
+    pub fn state(&self, id: &ContainerId, status: ContainerStatus) -> ContainerState<'_> {
+        ContainerState {
+            oci_version: &self.oci_version,
+            id: id.to_string(),
+            status,
+            pid: self.process.map(|process| process.pid).filter(|_| status != ContainerStatus::Stopped),
+            bundle: &self.bundle,
+            annotations: &self.annotations,
+            rootfs: &self.rootfs,
+            created: &self.created,
+            owner: geteuid().as_raw().to_string(),
+        }
+    }
+}
+
+/// The directory of all containers.
+pub struct States {
+    dir: OwnedFd,
+    path: PathBuf,
+}
+
+impl States {
+    /// Opens the directory named, or the user's; it is made if it is missing.
+    ///
+    /// # Errors
+    /// As of [`States::find`].
+    pub fn make(root: Option<&Path>) -> Result<Self> {
+        let path = root.map_or_else(usual, Path::to_owned);
+        make_all(&path).context(|| format!("directory of containers {}", path.display()))?;
+        Self::find(root)?
+            .ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
+    }
+
+    /// The same; nothing if it is missing. Nobody else may be able to write to it. Root, as whom Slurm cleans up,
+    /// becomes its owner for good, who is the one that it can be trusted by.
+    ///
+    /// # Errors
+    /// When it cannot be had, or is somebody else's.
+    pub fn find(root: Option<&Path>) -> Result<Option<Self>> {
+        let path = root.map_or_else(usual, Path::to_owned);
+        let name = || format!("directory of containers {}", path.display());
+        let dir = match open_dir(CWD, &path) {
+            Err(Errno::NOENT) => return Ok(None),
+            dir => dir.context(name)?,
+        };
+        let stat = fstat(&dir).context(name)?;
+        if geteuid().is_root() && root.is_some() && stat.st_uid != 0 {
+            become_owner(stat.st_uid, stat.st_gid).context(name)?;
+        }
+        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+            let (uid, mode) = (stat.st_uid, stat.st_mode & 0o7777);
+            return Err(Fault::new(format!(
+                "{}: user {uid}, mode {mode:o}: others could change what is in it",
+                name()
+            ))
+            .hint("name a directory of your own with --root"));
+        }
+        Ok(Some(Self { dir, path }))
+    }
+
+    /// The names of all containers.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn names(&self) -> Result<Vec<ContainerId>> {
+        let name = || self.path.display();
+        let mut names = vec![];
+        for entry in Dir::read_from(&self.dir).context(name)? {
+            let entry = entry.context(name)?;
+            names.extend(entry.file_name().to_str().ok().and_then(|name| name.parse().ok()));
+        }
+        names.sort_by(|a: &ContainerId, b| a.0.cmp(&b.0));
+        Ok(names)
+    }
+
+    /// Makes the directory of a new container, and locks it.
+    ///
+    /// # Errors
+    /// When there is one of that name.
+    pub fn create(&self, id: &ContainerId) -> Result<Container> {
+        match mkdirat(&self.dir, &*id.0, Mode::RWXU) {
+            Err(Errno::EXIST) => {
+                return Err(Fault::new(format!("container {id}: there is one of that name already"))
+                    .hint(format!("`skiff oci delete --force {id}` removes it")));
+            }
+            made => made.context(|| format!("container {id}"))?,
+        }
+        self.container(id)?.locked()
+    }
+
+    /// A container that is there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn container(&self, id: &ContainerId) -> Result<Container> {
+        match open_dir(&self.dir, Path::new(&id.0)) {
+            Err(Errno::NOENT) => Err(Fault::new(format!("container {id} does not exist"))
+                .hint(format!("`skiff oci list` shows those in {}", self.path.display()))),
+            dir => Ok(Container { dir: dir.context(|| format!("container {id}"))?, id: id.clone() }),
+        }
+    }
+
+    /// Removes a container's directory with all in it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, container: Container) -> Result<()> {
+        let name = || format!("container {}: its directory", container.id);
+        for entry in Dir::read_from(&container.dir).context(name)? {
+            let entry = entry.context(name)?;
+            let entry = entry.file_name();
+            if !matches!(entry.to_bytes(), b"." | b"..") {
+                unlinkat(&container.dir, entry, AtFlags::empty()).context(name)?;
+            }
+        }
+        unlinkat(&self.dir, &*container.id.0, AtFlags::REMOVEDIR).context(name)
+    }
+}
+
+fn become_owner(uid: u32, gid: u32) -> rustix::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)
+}
+
+/// Where containers are noted if nothing else is said: below `XDG_RUNTIME_DIR`, which goes with the user's last session; else below `/tmp`.
+fn usual() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    runtime.map_or_else(
+        || PathBuf::from(format!("/tmp/skiff-oci.{}", geteuid().as_raw())),
+        |dir| dir.join("skiff-oci"),
+    )
+}
+
+/// Makes directories for the user alone.
+fn make_all(path: &Path) -> rustix::io::Result<()> {
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Err(Errno::NOENT) => {
+            make_all(path.parent().ok_or(Errno::NOENT)?)?;
+            make_all(path)
+        }
+        Err(Errno::EXIST) => Ok(()),
+        made => made,
+    }
+}
+
+fn open_dir(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, path, flags, Mode::empty())
+}
+
+/// A container's directory.
+pub struct Container {
+    dir: OwnedFd,
+    /// What it is called.
+    pub id: ContainerId,
+}
+
+impl AsFd for Container {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+impl Container {
+    /// Waits until no other call changes it. It stays locked as long as this process, or one that it forks, has it.
+    ///
+    /// # Errors
+    /// When another call takes too long, or it has been deleted meanwhile.
+    pub fn locked(self) -> Result<Self> {
+        let attempt = || match flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(())),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(e) => Err(e),
+        };
+        let name = || format!("container {}", self.id);
+        if skiff_sys::lock::within(PATIENCE, attempt).context(name)?.is_none() {
+            return Err(Fault::new(format!("{}: another call changes it", name())));
+        }
+        match fstat(&self.dir).context(name)?.st_nlink {
+            0 => Err(Fault::new(format!("{} does not exist", name()))),
+            _ => Ok(self),
+        }
+    }
+
+    /// What is noted of it; nothing if `create` has been ended before it noted anything.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn record(&self) -> Result<Option<Record>> {
+        let name = || format!("container {}: {RECORD}", self.id);
+        match small_file::read_below(&self.dir, RECORD, LONGEST) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            bytes => serde_json::from_slice(&bytes.context(name)?)
+                .map(Some)
+                .map_err(|e| Fault::new(format!("{}: {e}", name()))),
+        }
+    }
+
+    /// The same of one that must have it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn whole_record(&self) -> Result<Record> {
+        self.record()?.ok_or_else(|| Fault::new(format!("container {} is being created", self.id)))
+    }
+
+    /// Notes this, in the place of what was noted.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn note(&self, record: &Record) -> Result<()> {
+        let name = || format!("container {}: {RECORD}", self.id);
+        let text = serde_json::to_vec(record).map_err(|e| Fault::new(format!("{}: {e}", name())))?;
+        self.write(NEW_RECORD, &text)?;
+        renameat(&self.dir, NEW_RECORD, &self.dir, RECORD).context(name)
+    }
+
+    /// Keeps the configuration that it was created with: `exec` follows that, whatever the bundle has then.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep_config(&self, config: &BundleConfig) -> Result<()> {
+        let text = serde_json::to_vec(config).map_err(|e| Fault::new(format!("{CONFIG}: {e}")))?;
+        self.write(CONFIG, &text)
+    }
+
+    /// That configuration.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn config(&self) -> Result<BundleConfig> {
+        Ok(BundleConfig::read(&self.dir)?.0)
+    }
+
+    fn write(&self, file: &str, bytes: &[u8]) -> Result<()> {
+        let name = || format!("container {}: {file}", self.id);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(&self.dir, file, flags, Mode::RUSR | Mode::WUSR).context(name)?;
+        std::io::Write::write_all(&mut std::fs::File::from(opened), bytes).context(name)
+    }
+
+    /// What a container of this record is doing.
+    pub fn status(&self, record: Option<&Record>) -> ContainerStatus {
+        let Some((record, process)) = record.and_then(|record| Some((record, record.process?))) else {
+            return ContainerStatus::Creating;
+        };
+        if process.alive().is_none() {
+            return ContainerStatus::Stopped;
+        }
+        if record.cgroup.as_deref().is_some_and(crate::cgroup::is_frozen) {
+            return ContainerStatus::Paused;
+        }
+        match (record.is_created, statat(&self.dir, START, AtFlags::SYMLINK_NOFOLLOW)) {
+            (false, _) => ContainerStatus::Creating,
+            (true, Ok(_)) => ContainerStatus::Created,
+            (true, Err(_)) => ContainerStatus::Running,
+        }
+    }
+}

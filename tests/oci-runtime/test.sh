@@ -1,0 +1,257 @@
+# takes: 12
+# An OCI runtime for an ordinary user: the life of a container, what its configuration asks for, and bundles that wish one ill.
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/lib.sh"
+make_bundle
+
+# ---- Its life, step by step ------------------------------------------------------------------------------------------------
+
+script 'echo started; exec sleep 1000' 'c["annotations"] = {"a": "b"}'
+ok as alice sh -c "skiff-oci create -b $bundle --pid-file pid box >out"
+equal "$(state box)" created
+equal "$(cat /home/alice/out)" '' 'output before its start'
+fails 125 as alice skiff-oci create -b $bundle box
+has "$err" 'there is one of that name'
+fails 125 as alice skiff-oci delete box
+has "$err" 'is created'
+ok as alice skiff-oci start box
+eventually 5 grep -q started /home/alice/out
+equal "$(state box)" running
+ok as alice skiff-oci state box
+equal "$(json "$out" '[d["ociVersion"], d["bundle"], d["annotations"]["a"], d["pid"]]')" \
+    "['1.2.0', '$bundle', 'b', $(cat /home/alice/pid)]"
+fails 125 as alice skiff-oci start box
+has "$err" 'is running'
+fails 125 as alice skiff-oci delete box
+ok as alice skiff-oci exec box sh -c 'hostname; id -u; ps | grep -c sleep'
+equal "$(head -2 <<<"$out")" $'skiff\n0'
+fails 7 as alice skiff-oci exec box sh -c 'exit 7'
+fails 125 as alice skiff-oci exec box nothing
+has "$err" 'nothing'
+ok as alice skiff-oci exec -e A=1 --cwd /data box sh -c 'echo $A; pwd; grep -c . /proc/self/status'
+has "$out" $'1\n/data'
+ok as alice skiff-oci list
+has "$out" "box  $(cat /home/alice/pid)"
+ok as alice skiff-oci ps box
+has "$out" sleep
+# Nobody else sees it, or can reach it.
+fails 125 as mallory skiff-oci state box
+for command in state 'delete --force' 'kill -a'; do
+    # shellcheck disable=SC2086
+    fails 125 as mallory skiff-oci --root /tmp/skiff-oci.$(id -u alice) $command box
+done
+equal "$(state box)" running
+# Root does it as alice.
+ok skiff-oci --root /tmp/skiff-oci.$(id -u alice) state box
+has "$out" '"status": "running"'
+ok as alice skiff-oci kill box KILL
+eventually 5 sh -c "[ ! -e /proc/$(cat /home/alice/pid) ] || grep -q 'State:.Z' /proc/$(cat /home/alice/pid)/status"
+equal "$(state box)" stopped
+fails 125 as alice skiff-oci kill box TERM
+ok as alice skiff-oci delete box
+fails 125 as alice skiff-oci state box
+fails 125 as alice skiff-oci delete box
+ok as alice skiff-oci delete --force box
+for id in '' . .. a/b "$(printf '%256s' | tr ' ' a)"; do
+    fails 125 as alice skiff-oci create -b $bundle "$id"
+done
+
+# What is killed at any moment leaves something that can be deleted.
+script 'exec sleep 1000'
+for _ in 1 2 3 4 5 6; do
+    start alice skiff-oci create -b $bundle box
+    sleep "0.00$((RANDOM % 10))"
+    kill -9 "$started" 2>&- || true
+    { wait "$started"; } 2>&- || true
+    ok as alice skiff-oci delete --force box
+done
+equal "$(as alice skiff-oci list -q)" ''
+if pgrep -u alice sleep; then fail 'a process is left'; fi
+
+# ---- What the configuration asks for ---------------------------------------------------------------------------------------
+
+script 'id -u; id -g; hostname; pwd; echo $A $HOME; cat /proc/self/oom_score_adj; umask 2>&1; ulimit -n
+grep -E "^(CapEff|CapBnd|NoNewPrivs|Seccomp):" /proc/self/status | tr "\n\t" "  "' '
+process.update(cwd="/new/dir", env=["PATH=/bin", "A=b"], oomScoreAdj=500, rlimits=[{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 78}])
+process["user"]["umask"] = 0o27
+c["hostname"] = "ship"
+c["root"]["readonly"] = False
+linux["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+    {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}]}'
+run
+equal "$code" 0 "exit code ($err)"
+equal "$out" $'0\n0\nship\n/new/dir\nb /root\n500\n0027\n77\nCapEff: 0000000020000420 CapBnd: 0000000020000420 NoNewPrivs: 1 Seccomp: 2 '
+script 'touch /a || touch /data/a || touch /tmp/a && echo written; echo x >/proc/sys/kernel/hostname || echo kept
+cat /proc/keys | wc -c; ls /sys/firmware | wc -l; [ -c /dev/null ] && [ -c /dev/fuse ] && readlink /dev/stdout
+echo x >/dev/null; cat /mnt/one; echo more >>/mnt/one; cat /copied/one; touch /copied/two && echo copied' '
+c["mounts"] += [
+    {"destination": "/mnt/one", "type": "bind", "source": "/home/alice/one", "options": ["bind", "ro", "nosuid"]},
+    {"destination": "/copied", "type": "tmpfs", "source": "tmpfs", "options": ["tmpcopyup", "size=1m"]}]
+linux["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229}]'
+as alice sh -c "echo one >one; mkdir -p $bundle/rootfs/copied $bundle/rootfs/mnt; echo up >$bundle/rootfs/copied/one; touch $bundle/rootfs/mnt/one"
+run
+equal "$out" $'kept\n0\n0\n/proc/self/fd/1\none\nup\ncopied' "$err"
+equal "$(cat /home/alice/one)" one
+[ ! -e $bundle/rootfs/copied/two ] || fail 'written through to the root'
+# Ids of the user's own subordinate ones.
+script 'id -u; id -g; id -G; stat -c %u:%g /data' '
+first = [int(line.split(":")[1]) for line in open("/etc/subuid") if line.startswith("alice:")][0]
+linux["uidMappings"] += [{"containerID": 1, "hostID": first, "size": 1000}]
+linux["gidMappings"] += [{"containerID": 1, "hostID": first, "size": 1000}]
+process["user"] = {"uid": 7, "gid": 8, "additionalGids": [9]}'
+run
+equal "$out" $'7\n8\n8 9\n0:0' "$err"
+# Without a user namespace in the configuration there is one all the same.
+script 'id -u; stat -c %u /data' 'linux["namespaces"] = [n for n in linux["namespaces"] if n["type"] != "user"]
+del linux["uidMappings"], linux["gidMappings"]'
+run
+equal "$out" $'0\n0' "$err"
+# Exit codes, signals, descriptors.
+script 'kill -9 $$; exit 3'
+run
+equal "$code" 3 'process 1 is not killed from inside'
+script 'cat <&3' ''
+ok as alice sh -c "skiff-oci run -b $bundle --preserve-fds 1 box 3<one"
+equal "$out" one
+script 'test -e /proc/self/fd/3 && echo open; ls /proc/self/fd | wc -l'
+ok as alice sh -c "skiff-oci run -b $bundle box 3<one"
+equal "$out" 4 'descriptors: the standard ones and that of ls'
+script 'trap "echo ended; exit 5" TERM; echo ready; while :; do sleep 0.05; done'
+start alice sh -c "exec skiff-oci run -b $bundle box >out"
+eventually 5 grep -q ready /home/alice/out
+kill "$started"
+code=0
+wait "$started" || code=$?
+equal "$code $(tail -1 /home/alice/out)" '5 ended'
+equal "$(as alice skiff-oci list -q)" ''
+
+# Containers that share namespaces by their paths.
+script 'exec sleep 1000'
+ok as alice sh -c "skiff-oci create -b $bundle --pid-file pid first >&- 2>&- && skiff-oci start first"
+pid=$(cat /home/alice/pid)
+script 'hostname; ps | grep -c "sleep 1000"' "
+for n in linux['namespaces']:
+    if n['type'] in ('user', 'uts', 'ipc', 'pid'): n['path'] = '/proc/$pid/ns/' + n['type']
+del linux['uidMappings'], linux['gidMappings'], c['hostname']"
+run
+equal "$(head -1 <<<"$out")" skiff "$err"
+[ "$(tail -1 <<<"$out")" -ge 2 ] || fail "not the other's processes: $out"
+ok as alice skiff-oci delete --force first
+
+# ---- Hooks -----------------------------------------------------------------------------------------------------------------
+
+cat >/home/alice/hook <<'SCRIPT'
+#!/bin/sh
+read -r state
+case $state in *'"id":"box"'*) ;; *) exit 9 ;; esac
+echo "$1 $(id -u) $(hostname)" >>/home/alice/hooks
+SCRIPT
+chmod 755 /home/alice/hook
+hooks='def hook(name): return [{"path": "/home/alice/hook", "args": ["hook", name], "env": ["PATH=/bin:/usr/bin"]}]
+c["hooks"] = {name: hook(name) for name in ("prestart", "createRuntime", "createContainer", "poststart", "poststop")}
+'
+script 'exit 0' "$hooks"
+run
+equal "$code" 0 "exit code ($err)"
+equal "$(cat /home/alice/hooks)" "prestart $(id -u alice) $(hostname)
+createRuntime $(id -u alice) $(hostname)
+createContainer 0 skiff
+poststart $(id -u alice) $(hostname)
+poststop $(id -u alice) $(hostname)"
+script 'echo ran' 'c["hooks"] = {"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", "echo in the container >/data/hook"]}]}
+c["root"]["readonly"] = False'
+run
+equal "$out $(cat $bundle/rootfs/data/hook)" 'ran in the container' "$err"
+for kind in prestart createRuntime createContainer startContainer; do
+    script 'echo ran' "c['hooks'] = {'$kind': [{'path': '/bin/sh', 'args': ['sh', '-c', 'echo no >&2; exit 3']}]}"
+    run
+    equal "$code $out" '125 '
+    has "$err" "hooks.$kind: /bin/sh: exit code 3"
+done
+equal "$(as alice skiff-oci list -q)" ''
+
+# ---- A terminal ------------------------------------------------------------------------------------------------------------
+
+script 'tty; test -c /dev/console && echo console; stty size' 'process.update(terminal=True, consoleSize={"height": 33, "width": 99})'
+cat >/home/alice/console.py <<'PYTHON'
+import array, os, socket, subprocess, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("console")
+listener.listen()
+create = subprocess.run(["skiff-oci", "create", "-b", "bundle", "--console-socket", "console", "box"])
+assert create.returncode == 0
+_, fds, _, _ = socket.recv_fds(listener.accept()[0], 100, 1)
+assert subprocess.run(["skiff-oci", "start", "box"]).returncode == 0
+text = b""
+while True:
+    try:
+        part = os.read(fds[0], 1000)
+    except OSError:
+        break
+    if not part:
+        break
+    text += part
+print(text.decode().replace("\r", ""), end="")
+PYTHON
+ok as alice /usr/bin/python3 console.py
+equal "$out" $'/dev/pts/0\nconsole\n33 99'
+ok as alice skiff-oci delete --force box
+fails 125 as alice skiff-oci create -b $bundle box
+has "$err" '--console-socket'
+
+# ---- What cannot be obeyed is said -----------------------------------------------------------------------------------------
+
+refused() { # PYTHON PART
+    script 'echo ran' "$1"
+    run
+    equal "$code $out" '125 ' "$1"
+    has "$err" "$2" "$1"
+    equal "$(as alice skiff-oci list -q)" ''
+}
+refused 'linux["personality"] = {"domain": "LINUX32"}' linux.personality
+refused 'linux["sysctl"] = {"kernel.panic": "1"}' kernel.panic
+refused 'linux["devices"] = [{"path": "/dev/mem7", "type": "c", "major": 1, "minor": 1}]' /dev/mem7
+refused 'linux["devices"] = [{"path": "/dev/null2", "type": "c", "major": 1, "minor": 3}]' /dev/null2
+refused 'process["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 1, "hard": 1 << 40}]' 'hard limit'
+refused 'process["user"] = {"uid": 5, "gid": 0}' process.user
+refused 'linux["uidMappings"] = [{"containerID": 0, "hostID": 0, "size": 1}]' linux.uidMappings
+refused 'c["mounts"].append({"destination": "/x", "type": "ext4", "source": "/dev/vda"})' 'mount /x'
+refused 'linux["seccomp"] = {"defaultAction": "SCMP_ACT_NOTIFY"}' SCMP_ACT_NOTIFY
+refused 'linux["namespaces"] = [n for n in linux["namespaces"] if n["type"] != "mount"]' 'no mount namespace'
+refused 'process["args"] = ["nothing"]' nothing
+refused 'process["cwd"] = "/proc/self/fd/7"' process.cwd
+refused 'c["ociVersion"] = "2.0"' ociVersion
+refused 'c["root"]["path"] = "elsewhere"' elsewhere
+fails 125 skiff-oci run -b $bundle box
+has "$err" 'without privilege'
+script 'exit 0' 'linux["resources"] = {"pids": {"limit": 7}}
+c["foo"] = 1'
+ok as alice skiff-oci --log log --log-format json run -b $bundle box
+for line in foo pids; do grep -q "\"level\":\"warning\",\"msg\":\"[^\"]*$line" /home/alice/log || fail "$line is not in the log: $(cat /home/alice/log)"; done
+/usr/bin/python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' </home/alice/log
+echo '{"ociVersion": "1.0.2", "root": 7' >$bundle/config.json
+fails 125 as alice skiff-oci --log log run -b $bundle box
+has "$err" config.json
+
+# ---- A root that leads out of itself ---------------------------------------------------------------------------------------
+
+as alice sh -c "mkdir victim; rm -r $bundle/rootfs/mnt $bundle/rootfs/data $bundle/rootfs/new; ln -s /home/alice/victim $bundle/rootfs/data
+    ln -s ../../../../../../home/alice/victim $bundle/rootfs/mnt; ln -s /home/alice/victim/console $bundle/rootfs/new"
+script 'cat /data/one; ls /home/alice/victim' '
+c["root"]["readonly"] = False
+c["mounts"] += [{"destination": "/data/one", "type": "bind", "source": "/home/alice/one", "options": ["bind"]},
+    {"destination": "/mnt/made", "type": "tmpfs", "source": "tmpfs"}, {"destination": "/new", "type": "tmpfs", "source": "tmpfs"}]
+process["cwd"] = "/mnt/cwd"
+linux["maskedPaths"].append("/data/../../../../../../etc/passwd")'
+run
+equal "$out" $'one\nconsole\ncwd\nmade\none' "$err"
+equal "$(ls -A /home/alice/victim)" '' 'what was made outside'
+[ -s /etc/passwd ] || fail 'masked outside'
+for dir in dev proc sys; do
+    as alice sh -c "rm -rf $bundle/rootfs/$dir; ln -s /home/alice/victim $bundle/rootfs/$dir"
+    run
+    equal "$(ls -A /home/alice/victim)" '' "what was made outside, by /$dir"
+    as alice rm $bundle/rootfs/$dir
+done
+equal "$(as alice skiff-oci list -q)" ''
+rm -rf /tmp/skiff-oci.*
