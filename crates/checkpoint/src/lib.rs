@@ -9,6 +9,7 @@
 pub mod attributes;
 pub mod criu;
 pub mod job;
+pub mod locks;
 pub mod look;
 pub mod member;
 pub mod obstacles;
@@ -17,6 +18,7 @@ pub mod probe;
 pub mod record;
 pub mod restore;
 pub mod save;
+pub mod timers;
 pub mod trees;
 pub mod versions;
 

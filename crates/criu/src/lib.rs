@@ -4,6 +4,7 @@
 mod client;
 pub mod core_image;
 mod error;
+pub mod file_locks;
 mod installation;
 mod log;
 pub mod page_protocol;
