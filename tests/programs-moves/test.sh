@@ -8,3 +8,4 @@ needs_criu
 
 # ONLY=NAME of the environment: one of them, with what it said.
 judge saved_and_restored "${ONLY:-}"
+verdicts

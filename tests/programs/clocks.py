@@ -179,6 +179,18 @@ def timerfd_ticks():
 
 
 @program
+def timerfd_unread():
+    """a timerfd that has expired unread, and expires every second"""
+    fd = call('timerfd_create', time.CLOCK_MONOTONIC, os.O_NONBLOCK)
+    call('timerfd_settime', fd, 0, struct.pack('llll', 1, 0, 0, 1000000), None)
+    within(2, lambda: select.select([fd], [], [], 0)[0])
+    moved()
+    ready = lambda: select.select([fd], [], [], 0)[0]
+    equal('ticks', struct.unpack('Q', os.read(fd, 8))[0] > 0, True)
+    equal('ticks again', within(4, ready) and True, True)
+
+
+@program
 def timer_slack():
     """timer slack"""
     call('prctl', 29, 1234567)

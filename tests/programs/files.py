@@ -6,7 +6,7 @@ import select
 import signal
 import struct
 
-from moved import call, child, equal, libc, main, moved, place, program, within
+from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
 
 @program
@@ -25,7 +25,7 @@ def offset():
 def deleted():
     """an open file that has been deleted, in the home and in /tmp"""
     fds = []
-    for path in place('.data'), '/tmp/deleted':
+    for path in place('.data'), local('deleted'):
         fds.append(os.open(path, os.O_CREAT | os.O_RDWR))
         os.write(fds[-1], b'deleted')
         os.unlink(path)
@@ -45,22 +45,22 @@ def nameless():
 @program
 def directory():
     """an open directory, and the one that it is in"""
-    os.makedirs('/tmp/there/below')
-    fd = os.open('/tmp/there', os.O_RDONLY)
-    os.chdir('/tmp/there/below')
+    os.makedirs(local('there/below'))
+    fd = os.open(local('there'), os.O_RDONLY)
+    os.chdir(local('there/below'))
     moved()
     equal('entries', os.listdir(fd), ['below'])
-    equal('where', os.getcwd(), '/tmp/there/below')
+    equal('where', os.getcwd(), local('there/below'))
 
 
 @program
 def shared_position():
     """a descriptor that parent and child have in common"""
-    open('/tmp/data', 'w').write('abcdef')
-    fd = os.open('/tmp/data', os.O_RDONLY)
+    open(local('data'), 'w').write('abcdef')
+    fd = os.open(local('data'), os.O_RDONLY)
 
     def read():
-        within(60, lambda: os.path.exists(place('.go')))
+        within(600, told)
         equal('child', os.read(fd, 2), b'ab')
     pid = child(read)
     moved()
@@ -103,7 +103,7 @@ def lock(path, way):
 @program
 def flock_inside():
     """flock on a file in /tmp"""
-    lock('/tmp/locked', lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+    lock(local('locked'), lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
 
 
 @program
@@ -124,7 +124,7 @@ def flock_shared_home():
 @program
 def posix_lock():
     """a lock of a range (fcntl) in /tmp"""
-    lock('/tmp/locked', lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 5))
+    lock(local('locked'), lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 5))
 
 
 @program
@@ -137,7 +137,7 @@ def posix_lock_home():
 def open_file_lock():
     """a lock of an open file description (F_OFD_SETLK)"""
     way = lambda fd: fcntl.fcntl(fd, 37, struct.pack('hhqqi', fcntl.F_WRLCK, 0, 0, 10, 0))
-    lock('/tmp/locked', way)
+    lock(local('locked'), way)
 
 
 @program
@@ -150,8 +150,8 @@ def open_file_lock_home():
 @program
 def lease():
     """a lease on a file (F_SETLEASE)"""
-    open('/tmp/leased', 'w').close()
-    fd = os.open('/tmp/leased', os.O_RDONLY)
+    open(local('leased'), 'w').close()
+    fd = os.open(local('leased'), os.O_RDONLY)
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     moved()
     equal('lease', fcntl.fcntl(fd, fcntl.F_GETLEASE), fcntl.F_RDLCK)
@@ -162,12 +162,33 @@ def directory_notify():
     """dnotify (F_NOTIFY)"""
     heard = []
     signal.signal(signal.SIGIO, lambda *_: heard.append(1))
-    os.mkdir('/tmp/watched')
-    fd = os.open('/tmp/watched', os.O_RDONLY)
+    os.mkdir(local('watched'))
+    fd = os.open(local('watched'), os.O_RDONLY)
     fcntl.fcntl(fd, fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
     moved()
-    open('/tmp/watched/new', 'w').close()
+    open(local('watched/new'), 'w').close()
     equal('heard', within(3, lambda: heard) and True, True)
+
+
+@program
+def directory_notify_thread():
+    """dnotify of a thread"""
+    import threading
+    heard, fd, ends = [], [], threading.Event()
+    signal.signal(signal.SIGIO, lambda *_: heard.append(1))
+    os.mkdir(local('watched'))
+
+    def watch():
+        fd.append(os.open(local('watched'), os.O_RDONLY))
+        fcntl.fcntl(fd[0], fcntl.F_NOTIFY, fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+        ends.wait()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    within(5, lambda: fd)
+    moved()
+    open(local('watched/new'), 'w').close()
+    equal('heard', within(3, lambda: heard) and True, True)
+    ends.set()
 
 
 @program
@@ -250,10 +271,10 @@ def pidfd():
 def inotify():
     """inotify"""
     fd = call('inotify_init1', os.O_NONBLOCK)
-    os.mkdir('/tmp/watched')
-    call('inotify_add_watch', fd, b'/tmp/watched', 0x100)
+    os.mkdir(local('watched'))
+    call('inotify_add_watch', fd, local('watched').encode(), 0x100)
     moved()
-    open('/tmp/watched/new', 'w').close()
+    open(local('watched/new'), 'w').close()
     equal('heard', len(os.read(fd, 4096)) > 0, True)
 
 
@@ -262,9 +283,9 @@ def inotify_empty():
     """inotify that watches nothing yet"""
     fd = call('inotify_init1', os.O_NONBLOCK)
     moved()
-    os.mkdir('/tmp/watched')
-    call('inotify_add_watch', fd, b'/tmp/watched', 0x100)
-    open('/tmp/watched/new', 'w').close()
+    os.mkdir(local('watched'))
+    call('inotify_add_watch', fd, local('watched').encode(), 0x100)
+    open(local('watched/new'), 'w').close()
     equal('heard', len(os.read(fd, 4096)) > 0, True)
 
 

@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 
-from moved import call, child, equal, libc, main, moved, place, program, within
+from moved import call, child, equal, libc, local, main, moved, place, program, within
 
 libc.shmat.restype = ctypes.c_void_p
 
@@ -150,8 +150,8 @@ def pipe_packets():
 @program
 def fifo():
     """a named pipe with data in it"""
-    os.mkfifo('/tmp/fifo')
-    fd = os.open('/tmp/fifo', os.O_RDWR)
+    os.mkfifo(local('fifo'))
+    fd = os.open(local('fifo'), os.O_RDWR)
     os.write(fd, b'in a fifo')
     moved()
     equal('data', os.read(fd, 20), b'in a fifo')
@@ -206,10 +206,10 @@ def unix_descriptors():
 def unix_listener():
     """a named Unix socket with a connection that waits to be accepted"""
     server = socket.socket(socket.AF_UNIX)
-    server.bind('/tmp/listener')
+    server.bind(local('listener'))
     server.listen(5)
     client = socket.socket(socket.AF_UNIX)
-    client.connect('/tmp/listener')
+    client.connect(local('listener'))
     client.send(b'early')
     moved()
     server.settimeout(5)

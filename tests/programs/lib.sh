@@ -1,22 +1,39 @@
 # Moves the programs of the corpus, and judges what comes of it. `. "$here/../programs/lib.sh"` after lib.sh.
 #
-#     judge WAY [NAME]   each program (or the one) by WAY, a function below; fails unless each is right or refused beforehand
+#     judge WAY [NAMES]           each program (or those) by WAY, a function below, alone in an instance
+#     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, all of a file side by side in one instance; where one
+#                                 is not, each of that file alone
+#     verdicts                    fails unless each that was judged is right or refused beforehand, or loses only what the user is told of
 #
-# What each did stands in $corpus/table, a line with file, name, verdict and reason each, separated by tabs.
+# What each did stands in $corpus/table, a line with file, name, way, verdict and reason each, separated by tabs.
+#
+# `where` is the node where the program is; empty is the login node, where its home is.
 
-# What no checkpoint keeps, as docs/checkpoints.md says.
-not_kept=' accounting session-keyring directory-notify '
+# What no checkpoint keeps, and in which words that is said when it is saved or moved.
+declare -A announced=(
+    [accounting]='processor time used so far'
+    [own-keyring]='of yours on this host has keys'
+)
 corpus=/home/alice/corpus
 cp -r "$here/../programs" /shared/programs
 as alice mkdir -p $corpus
+: >$corpus/table
+
+run_where() { # CMD...: as alice, where the program is
+    if [ -n "$where" ]; then at "$where" alice "$@"; else as alice "$@"; fi
+}
 
 instance_says() { # NAME: the last line of its output
-    tail -n 1 "/home/alice/.local/share/skiff/instance/$1/output" 2>/dev/null || true
+    if [ -n "$where" ]; then
+        on "$where" tail -n 1 "/tmp/skiff-alice/instance/$1/output" 2>/dev/null || true
+    else
+        tail -n 1 "/home/alice/.local/share/skiff/instance/$1/output" 2>/dev/null || true
+    fi
 }
 
 says() { # NAME LINE SECONDS
-    local i
-    for ((i = 0; i < $3 * 20 * slowness; i++)); do
+    local end=$((SECONDS + $3 * slowness))
+    while [ $SECONDS -lt $end ]; do
         case $(instance_says "$1") in
         $2*) return 0 ;;
         right* | wrong*) return 1 ;;
@@ -27,33 +44,87 @@ says() { # NAME LINE SECONDS
 }
 
 # Of one that waits to be moved: whether it is refused beforehand, in the same words by both.
-refused() { # NAME -> reason
-    local code=0 text
-    text=$(as alice skiff checkpoint save --dry-run "$1" 2>&1) || code=$?
+refused() { # WAY NAME -> reason
+    local code=0 text dry=(checkpoint save --dry-run "$2") real=(checkpoint save "$2")
+    [[ $1 != migrated* ]] || dry=(migrate --dry-run "$2" n2) real=(migrate "$2" n2)
+    text=$(run_where skiff "${dry[@]}" 2>&1) || code=$?
     [ $code != 0 ] || return 1
     reason=$(sed -n 's/^in the way *//p' <<<"$text" | sort -u | head -n 1)
     [ $code = 1 ] && [ -n "$reason" ] || reason="wrong: --dry-run ends with $code: $text"
-    if text=$(as alice skiff checkpoint save "$1" 2>&1); then reason='wrong: refused by --dry-run, and saved'; fi
+    if text=$(run_where skiff "${real[@]}" 2>&1); then reason='wrong: refused by --dry-run, and not in earnest'; fi
 }
 
+# ---- Ways. Each leaves the program where it says, and prints what was said. ------------------------------------------------
+
 saved_and_restored() { # NAME
-    as alice skiff checkpoint save "$1" 2>&1 && as alice skiff instance rm "$1" 2>&1 && as alice skiff checkpoint restore "$1" 2>&1
+    run_where skiff checkpoint save "$1" && run_where skiff instance rm "$1" && run_where skiff checkpoint restore "$1"
+}
+restored_elsewhere() {
+    run_where skiff checkpoint save "$1" && run_where skiff instance rm "$1" && elsewhere && run_where skiff checkpoint restore "$1"
+}
+# What was left running is ended by force before the second checkpoint is restored.
+left_running_twice() {
+    run_where skiff checkpoint save --leave-running "$1" && run_where skiff checkpoint save --leave-running "$1" &&
+        run_where skiff instance rm --force "$1" && run_where skiff checkpoint restore "$1"
+}
+migrated() { # NAME MODE...: there and back and there, by these modes in turn
+    local mode
+    for mode in "${@:2}"; do
+        run_where skiff migrate --mode "$mode" "$1" "$(other)" || return 1
+        elsewhere
+    done
+}
+migrated_disk() { migrated "$1" disk; }
+migrated_diskless() { migrated "$1" diskless; }
+migrated_precopy() { migrated "$1" precopy; }
+migrated_each_way() { migrated "$1" precopy diskless disk; }
+migrated_ten_times() { migrated "$1" diskless precopy disk diskless precopy disk diskless precopy disk diskless; }
+
+other() { if [ "$where" = n1 ]; then echo n2; else echo n1; fi; }
+elsewhere() { where=$(other); }
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+begin() { # NAME OPTIONS FILE WORDS...: starts it, where clocks are ahead of those of the node that it goes to
+    local words=(timeout 60 unshare -T -f --monotonic 1000000 --boottime 1000000)
+    login alice
+    words+=("${login[@]}" skiff instance start --checkpoint $2 host "$1" python3 "/shared/programs/$3" "${@:4}")
+    if [ -n "$where" ]; then try on "$where" "${words[@]}"; else try "${words[@]}"; fi
+    return $code
+}
+
+finish() { # NAME PROGRAMS...
+    local node name
+    for node in ${where:+n1 n2} ${where:-here}; do
+        if [ "$node" = here ]; then node=; fi
+        where=$node run_where skiff instance rm --force "$1" >/dev/null 2>&1 || true
+    done
+    as alice skiff checkpoint delete "$1" >/dev/null 2>&1 || true
+    # Also what the programs have left in the home.
+    for name; do rm -f "$corpus/$name".*; done
+}
+
+by_way() { # WAY NAME -> text; leaves `where` changed
+    local log
+    log=$(mktemp)
+    # Not in a subshell, which could not say where the program is.
+    if $1 "$2" >"$log" 2>&1 </dev/null; then code=0; else code=$?; fi
+    text=$(cat "$log")
+    rm "$log"
+    return $code
 }
 
 row() { # WAY FILE NAME OPTIONS
-    local way=$1 file=$2 name=$3 options=${4:-} verdict reason='' text
-    # On a host that has been up for longer than the one where it is restored.
-    login alice
-    try timeout 60 unshare -T -f --monotonic 1000000 --boottime 1000000 "${login[@]}" \
-        skiff instance start --checkpoint $options host "$name" python3 "/shared/programs/$file" "$name" $corpus
-    [ "$code" = 0 ] || { verdict=unjudged reason=$err; }
-    if [ -n "${verdict:-}" ]; then :
+    local way=$1 file=$2 name=$3 verdict='' reason='' text='' where
+    where=$(first_node)
+    begin "$name" "${4:-}" "$file" "$name" $corpus || verdict=unjudged reason=$err
+    if [ -n "$verdict" ]; then :
     elif ! says "$name" ready 20; then
         verdict=unjudged reason=$(instance_says "$name")
-    elif refused "$name"; then
+    elif refused "$way" "$name"; then
         verdict=refused
         [[ $reason != wrong:* ]] || verdict=wrong
-    elif ! text=$($way "$name" </dev/null); then
+    elif ! by_way "$way" "$name"; then
         verdict=late reason=$(grep -v '^hint:' <<<"$text" | tail -n 1 | cut -c 1-300)
         # What only CRIU sees is refused once all is stopped, in our words.
         [[ $text != *'it cannot be saved: process'* ]] || verdict='refused as it stops'
@@ -66,15 +137,25 @@ row() { # WAY FILE NAME OPTIONS
             [ "$verdict" != moved ] || verdict=right
         else
             verdict=wrong reason="$reason $(instance_says "$name")"
-            [[ $not_kept != *" $name "* ]] || verdict='not kept'
+            [[ -z ${announced[$name]:-} || $text != *"${announced[$name]}"* ]] || verdict='not kept, and said'
         fi
     fi
-    as alice skiff instance rm --force "$name" >/dev/null 2>&1 || true
-    as alice skiff checkpoint delete "$name" >/dev/null 2>&1 || true
-    printf '%s\t%s\t%s\t%s\n' "$file" "$name" "$verdict" "${reason//$'\n'/ }" >>$corpus/table
+    finish "$name"
+    tell "$file" "$name" "$way" "$verdict" "$reason"
 }
 
-judge() { # WAY [NAME]
+tell() { # FILE NAME WAY VERDICT REASON
+    printf '%s\t%s\t%s\t%s\t%s\n' "${@:1:4}" "${5//$'\n'/ }" >>$corpus/table
+}
+
+# Where there are nodes with disks of their own ($own_nodes), programs begin on the first.
+first_node() { if [ -n "${own_nodes:-}" ]; then echo n1; fi; }
+
+programs_of() { # FILE -> lines of a name and what it is about
+    PYTHONDONTWRITEBYTECODE=1 python3 "/shared/programs/$1.py"
+}
+
+judge() { # WAY [NAMES]
     local way=$1 only=${2:-} file name about options rows=()
     for file in memory ipc files clocks processes; do
         while IFS=$'\t' read -r name about; do
@@ -83,11 +164,11 @@ judge() { # WAY [NAME]
             # Connections on the host's network stand in the way; what is tried is the connection.
             [[ $name != tcp* && $name != udp* ]] || options='--net none'
             rows+=("$file.py $name $options")
-        done < <(PYTHONDONTWRITEBYTECODE=1 python3 "/shared/programs/$file.py")
+        done < <(programs_of $file)
     done
     [ ${#rows[@]} != 0 ] || fail "no such program: $only"
-    : >$corpus/table
-    local i lanes=3 lane
+    local i lanes=3 lane before
+    before=$(wc -l <$corpus/table)
     for ((lane = 0; lane < lanes; lane++)); do
         for ((i = lane; i < ${#rows[@]}; i += lanes)); do
             set -- ${rows[i]}
@@ -95,7 +176,46 @@ judge() { # WAY [NAME]
         done &
     done
     wait
+    equal "$(($(wc -l <$corpus/table) - before))" ${#rows[@]} 'programs judged'
+}
+
+# One that is not right is tried alone, with all of its file.
+together() { # WAY FILE NAMES...
+    local way=$1 file=$2 names=("${@:3}") name=together-$2 where text='' list
+    where=$(first_node)
+    list=$(IFS=,; echo "${names[*]}")
+    # Those with connections need a network of the instance's own.
+    if begin "$name" '--net none' "$file.py" "$list" $corpus "$name" && says "$name" ready 60 && by_way "$way" "$name" &&
+        touch "$corpus/$name.go" && says "$name" right 60; then
+        for text in "${names[@]}"; do tell "$file.py" "$text" "$way" right ''; done
+        finish "$name" "${names[@]}"
+        return
+    fi
+    echo "$way: those of $file side by side: $(instance_says "$name"): $text"
+    touch "$corpus/$name.go"
+    finish "$name" "${names[@]}"
+    judge "$way" "${names[*]}"
+}
+
+judge_together() { # WAY [NAMES]
+    local way=$1 only=${2:-} file name about names right='{ print $1 }'
+    # Each with how it fares when it is saved and restored, and when it is moved.
+    [[ $way = migrated* ]] && right="\$3 == \"right\" $right" || right="\$2 == \"right\" $right"
+    right=$(awk -F '\t' "$right" /shared/programs/verdicts)
+    for file in memory ipc files clocks processes; do
+        names=()
+        while IFS=$'\t' read -r name about; do
+            [ -z "$only" ] || [[ " $only " == *" $name "* ]] || continue
+            [[ $'\n'$right$'\n' != *$'\n'$name$'\n'* ]] || names+=("$name")
+        done < <(programs_of $file)
+        [ ${#names[@]} = 0 ] || together "$way" "$file" "${names[@]}" &
+    done
+    wait
+}
+
+verdicts() {
     sort $corpus/table
-    equal "$(cut -f 2 $corpus/table | wc -l)" ${#rows[@]} 'programs judged'
-    equal "$(awk -F '\t' '$3 != "right" && $3 !~ /^refused/ && $3 != "not kept" { print $2 ": " $3 ": " $4 }' $corpus/table)" '' 'neither right nor refused beforehand'
+    [ -s $corpus/table ] || fail 'nothing was judged'
+    equal "$(awk -F '\t' '$4 != "right" && $4 !~ /^refused/ && $4 != "not kept, and said" { print $2 " (" $3 "): " $4 ": " $5 }' $corpus/table)" '' \
+        'neither right nor refused beforehand'
 }

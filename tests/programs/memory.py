@@ -3,7 +3,7 @@ import ctypes
 import mmap
 import os
 
-from moved import call, child, equal, main, moved, place, program, within
+from moved import call, child, equal, local, main, moved, place, program, told, within
 
 PAGE = mmap.PAGESIZE
 
@@ -37,7 +37,7 @@ def copied_on_write():
     data = bytearray(b'x' * (1 << 20))
 
     def check():
-        moved_child = within(60, lambda: os.path.exists(place('.go')))
+        moved_child = within(600, told)
         equal('in the child', (moved_child, bytes(data[:4])), (True, b'xxxx'))
     pid = child(check)
     data[0] = 1
@@ -111,11 +111,11 @@ def mapped_file():
 @program
 def mapped_deleted():
     """a mapping of a file that has been deleted"""
-    with open('/tmp/mapped', 'w+b') as f:
+    with open(local('mapped'), 'w+b') as f:
         f.write(b'd' * PAGE)
         f.flush()
         m = mmap.mmap(f.fileno(), PAGE)
-    os.unlink('/tmp/mapped')
+    os.unlink(local('mapped'))
     moved()
     equal('content', m[:4], b'dddd')
 

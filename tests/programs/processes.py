@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 
-from moved import call, child, equal, libc, main, moved, place, pause, program, within
+from moved import call, child, equal, libc, local, main, moved, pause, place, program, told, within
 
 
 def idle():
@@ -89,10 +89,10 @@ def orphan():
     """a process whose parent has ended (a daemon)"""
     def daemon():
         os.setsid()
-        child(lambda: within(60, lambda: os.path.exists(place('.go'))) and open('/tmp/lives', 'w').close())
+        child(lambda: within(600, told) and open(local('lives'), 'w').close())
     os.waitpid(child(daemon), 0)
     moved()
-    equal('daemon', within(5, lambda: os.path.exists('/tmp/lives')), True)
+    equal('daemon', within(5, lambda: os.path.exists(local('lives'))), True)
 
 
 @program
@@ -353,7 +353,7 @@ def robust_list():
     def owner():
         thread.pthread_mutex_lock(ctypes.c_void_p(mutex))
         shared[1000] = 1
-        within(60, lambda: os.path.exists(place('.go')))
+        within(600, told)
     pid = child(owner)
     within(5, lambda: shared[1000])
     moved()
@@ -485,18 +485,37 @@ def session_keyring():
 
 
 @program
+def user_keyring():
+    """a key in the user's keyring"""
+    key = libc.syscall(248, b'user', b'corpus', b'secret', 6, -4)
+    moved()
+    into = ctypes.create_string_buffer(16)
+    equal('key', key < 0 or (libc.syscall(250, 11, key, into, 16), into.value), key < 0 or (6, b'secret'))
+
+
+@program
+def own_keyring():
+    """a key in a session's keyring that the program has made"""
+    libc.syscall(250, 1, None)
+    key = libc.syscall(248, b'user', b'corpus', b'secret', 6, -3)
+    moved()
+    into = ctypes.create_string_buffer(16)
+    equal('key', key < 0 or (libc.syscall(250, 11, key, into, 16), into.value), key < 0 or (6, b'secret'))
+
+
+@program
 def root_directory():
     """chroot"""
-    os.makedirs('/tmp/root/in')
+    os.makedirs(local('root/in'))
 
     def inside():
-        os.chroot('/tmp/root')
+        os.chroot(local('root'))
         os.chdir('/')
         idle()
     pid = child(inside)
-    within(2, lambda: os.readlink(f'/proc/{pid}/root') == '/tmp/root')
+    within(2, lambda: os.readlink(f'/proc/{pid}/root') == local('root'))
     moved()
-    equal('root', os.readlink(f'/proc/{pid}/root'), '/tmp/root')
+    equal('root', os.readlink(f'/proc/{pid}/root'), local('root'))
     os.kill(pid, 9)
 
 

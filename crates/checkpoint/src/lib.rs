@@ -11,6 +11,7 @@ pub mod criu;
 pub mod every;
 pub mod files;
 pub mod job;
+pub mod locks;
 pub mod look;
 pub mod member;
 pub mod obstacles;
@@ -20,6 +21,7 @@ pub mod probe;
 pub mod record;
 pub mod restore;
 pub mod save;
+pub mod timers;
 pub mod trees;
 pub mod versions;
 

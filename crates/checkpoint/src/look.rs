@@ -9,7 +9,7 @@ use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::UserContext;
 
 use crate::files::AppendedFile;
-use crate::obstacles::{Obstacle, SavedProcess};
+use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
 use crate::record::Checkpoint;
 
@@ -134,6 +134,9 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     output::line(&format!("made with    skiff {skiff}, CRIU {criu}, Linux {kernel}, {}", made_with.machine))?;
     for process in processes {
         output::line(&self::process(process))?;
+    }
+    if let Some(note) = lost_processor_time(processes) {
+        output::line(&format!("not in it    {note}"))?;
     }
     for tree in trees {
         let path = format!("{}/{}", crate::record::TREES, tree.file);

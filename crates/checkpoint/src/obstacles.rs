@@ -2,52 +2,35 @@
 //! it has stopped them, one at a time, and in words for its own authors.
 
 mod descriptors;
+mod keys;
 mod memory;
+mod process;
 mod space;
 mod state;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use skiff_criu::core_image::death_signal;
+use skiff_output as output;
 use skiff_sandbox::SERVER_NUMBER;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::plan::{Plan, Source};
 use skiff_sys::IgnoreError;
 
 use crate::attributes::{self, ThreadAttributes};
+use crate::locks;
+
+pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time};
+use process::{held_locks, last_number, number, read, unread_timers};
 
 /// Exit code of `--dry-run` where something is in the way.
 const IN_THE_WAY: i32 = 1;
-
-/// One process of an environment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SavedProcess {
-    /// PID inside.
-    pub pid: i32,
-    /// PID of the parent.
-    pub parent: i32,
-    /// Short name of the process (`comm`).
-    pub name: String,
-    /// The numbers of its threads, its own first.
-    pub threads: Vec<i32>,
-    /// Memory of its own, in bytes.
-    pub memory: u64,
-    /// How many files and devices it has open.
-    #[serde(default)]
-    pub files: usize,
-    /// How many sockets.
-    #[serde(default)]
-    pub sockets: usize,
-    /// What its threads have of the scheduler's and the kernel's that CRIU does not save, where it is not the default.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub attributes: Vec<ThreadAttributes>,
-}
 
 /// Something that cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -67,9 +50,30 @@ pub struct PreflightReport {
     pub processes: Vec<SavedProcess>,
     /// What cannot be saved.
     pub obstacles: Vec<Obstacle>,
+    /// What the user is to hear, and is not in the way.
+    pub notes: Vec<String>,
+    /// Locks that only their process can give up, with where the file's file system is mounted.
+    bound_locks: Vec<(Obstacle, Option<PathBuf>)>,
 }
 
 impl PreflightReport {
+    /// With what is in the way of a move only: locks on files that both hosts may see, which cannot be handed over. Until they are given up here
+    /// nobody there can have them.
+    #[must_use]
+    pub fn with_bound_locks(mut self, plan: &Plan) -> Self {
+        let own = |source: &Source| matches!(source, Source::Own(_) | Source::Memory { .. });
+        let own = plan.mounts.iter().filter(|mount| own(&mount.source)).map(|mount| mount.target.as_path());
+        let places: Vec<&Path> = own.collect();
+        let stays = |(_, place): &&(Obstacle, Option<PathBuf>)| !locks::is_own(place.as_deref(), &places);
+        self.obstacles.extend(self.bound_locks.iter().filter(stays).map(|(obstacle, _)| obstacle.clone()));
+        self
+    }
+
+    /// Tells what is not in the way.
+    pub fn tell(&self) {
+        self.notes.iter().for_each(|note| output::note(note));
+    }
+
     /// Exit code of a command that was only to say whether it can be saved.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
@@ -77,11 +81,12 @@ impl PreflightReport {
     }
 
     /// With what only CRIU sees, and has written into its images in `dir`: of the first process, a signal at its parent's end. That parent is
-    /// CRIU when it is restored, which ends; those of others are restored with them.
+    /// CRIU when it is restored, which ends; those of others are restored with them. The images then say nothing of locks that are taken again by us.
     ///
     /// # Errors
     /// When there is no image.
     pub fn with_images(mut self, dir: &Path) -> Result<Self> {
+        locks::leave_out(dir)?;
         let Some(main) = self.processes.first() else { return Ok(self) };
         let path = dir.join(format!("core-{}.img", main.pid));
         let image = fs::read(&path).context(|| path.display().to_string())?;
@@ -128,9 +133,14 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         seen.extend(read(outer).map(|process| (outer, process)));
     }
     let scene = Scene::of(init, inside, moment, &seen)?;
-    let spaces = space::look(inside)?;
-    for (outer, process) in seen {
+    let (spaces, notes) = space::look(inside)?;
+    found.notes = notes;
+    for (outer, mut process) in seen {
         obstacles(outer, &process, &scene, &mut found.obstacles);
+        process.locks = held_locks(outer, &process, &mut found.bound_locks);
+        if moment == Moment::Frozen {
+            process.timers = unread_timers(outer);
+        }
         if outer == main {
             let of_main = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
             found.obstacles.extend(spaces.iter().cloned().map(of_main));
@@ -143,6 +153,7 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         found.obstacles.push(Obstacle { pid, name, why });
     }
     found.processes.sort_by_key(|process| process.pid);
+    found.notes.extend(lost_processor_time(&found.processes));
     found.obstacles.sort();
     found.obstacles.dedup();
     Ok(found)
@@ -180,46 +191,6 @@ fn text(path: impl AsRef<Path>) -> io::Result<String> {
 /// Whether a process had ended when this happened.
 fn has_ended(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::SRCH))
-}
-
-fn read(outer: i32) -> Option<SavedProcess> {
-    let status = text(format!("/proc/{outer}/status")).ok()?;
-    let parent = last_number(&status, "PPid:").and_then(number_inside).unwrap_or(0);
-    let mut threads: Vec<i32> = fs::read_dir(format!("/proc/{outer}/task"))
-        .ok()?
-        .flatten()
-        .filter_map(|task| last_number(&text(task.path().join("status")).ok()?, "NSpid:"))
-        .collect();
-    threads.sort_unstable();
-    let (mut files, mut sockets) = (0, 0);
-    for fd in fs::read_dir(format!("/proc/{outer}/fd")).into_iter().flatten().flatten() {
-        let target = fs::read_link(fd.path()).default_on_error("one that is just being closed is none");
-        files += usize::from(target.is_absolute());
-        sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
-    }
-    Some(SavedProcess {
-        files,
-        sockets,
-        attributes: vec![],
-        pid: last_number(&status, "NSpid:")?,
-        parent,
-        name: field(&status, "Name:")?.to_owned(),
-        threads,
-        memory: (number(&status, "RssAnon:") + number(&status, "RssShmem:") + number(&status, "VmSwap:"))
-            << 10,
-    })
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
-fn last_number(status: &str, name: &str) -> Option<i32> {
-    field(status, name)?.split_whitespace().last()?.parse().ok()
-}
-
-fn number(status: &str, name: &str) -> u64 {
-    field(status, name).and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// What is the same for all processes that are looked at.
@@ -294,6 +265,7 @@ fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<
         let number = path.file_name().unwrap_or_default().to_string_lossy();
         let info = text(at(&format!("fdinfo/{number}"))).default_on_error("it has just been closed");
         descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
+        descriptors::watch(outer, &target, &path).into_iter().for_each(&mut say);
         sockets
             .extend(target.strip_prefix("socket:[").and_then(|n| n.strip_suffix(']')?.parse::<u64>().ok()));
     }

@@ -380,6 +380,9 @@ mod tests {
             memory: 0,
             files: 0,
             sockets: 0,
+            processor_ms: 0,
+            locks: vec![],
+            timers: vec![],
         };
         let made_with = Versions {
             skiff: "0".into(),

@@ -34,11 +34,13 @@ use skiff_user::context::UserContext;
 use crate::attributes;
 use crate::criu::{self, CriuProcess, Installation};
 use crate::files;
+use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
+use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
 use crate::place;
 use crate::probe;
 use crate::record::{Checkpoint, IMAGES, tidy};
-use crate::trees;
+use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
 pub const IMAGE: &str = "image.json";
@@ -53,11 +55,15 @@ pub struct Restored {
     /// Bytes that its command had written to its output by then.
     pub written: u64,
     total_ms: u128,
+    /// What is said of what has not come back.
+    #[serde(skip)]
+    pub lost: Option<String>,
 }
 
 /// Makes an instance again, and says so.
 pub fn restore(context: &UserContext, words: &RestoreArgs) -> Result<()> {
     let Some(restored) = carry_out(context, words)? else { return Ok(()) };
+    restored.lost.iter().for_each(|lost| output::note(lost));
     if words.output.json {
         return output::json(&restored);
     }
@@ -102,6 +108,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         bytes: checkpoint.size(),
         written: checkpoint.written,
         total_ms: begun.elapsed().as_millis(),
+        lost: lost_processor_time(&checkpoint.processes),
     }))
 }
 
@@ -249,6 +256,7 @@ impl Restorer for CriuRestorer<'_> {
         let net = enter::net_space(net, *dumpable).named(hostname.is_some());
         let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net, number: None };
         trees::put_back_memory(inside, checkpoint, self.dir)?;
+        locks::refuse_taken(inside, checkpoint.processes.iter().flat_map(|process| &process.locks))?;
         let images = self.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         self.files
@@ -269,7 +277,14 @@ impl Restorer for CriuRestorer<'_> {
                 let kept: Vec<_> =
                     checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
                 attributes::set_again(inside, &kept)?;
-                self.gate.as_ref().map_or(Ok(()), |gate| (gate.ask)(inside))?;
+                timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
+                match &self.gate {
+                    Some(gate) => (gate.ask)(inside)?,
+                    None => {
+                        let held = description_locks(&checkpoint.processes);
+                        locks::change(inside, &held, LockChange::Take, locks::PATIENCE)?;
+                    }
+                }
                 // Their connections are asleep, but known to the kernel.
                 self.member.as_ref().map_or(Ok(()), |member| member.port().open(inside))?;
             }

@@ -81,6 +81,7 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     let found = look(live.pid, inside, Moment::Running).map_err(about)?;
+    found.tell();
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
     let slot = CheckpointName::newest(name);
     if save.dry_run {

@@ -4,6 +4,7 @@
 mod client;
 pub mod core_image;
 mod error;
+pub mod file_locks;
 pub mod files_image;
 mod installation;
 mod log;

@@ -11,7 +11,7 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
 use skiff_checkpoint::member::SavedInterface;
-use skiff_checkpoint::obstacles::{Moment, PreflightReport, look};
+use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
 use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
@@ -35,6 +35,7 @@ use crate::direct;
 use crate::direct::{MemoryRanges, PageRun};
 use crate::hear::{DestinationProgress, hear_progress, last_words, said, strange};
 use crate::leaving::{self, InDoubtRecord};
+use crate::lock_hand_over::{self, HeldLocks};
 use crate::memory;
 use crate::page_link::{Pages, Sorted};
 use crate::parcel;
@@ -156,9 +157,9 @@ impl Migration<'_> {
         progress.done("dump");
         // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
         let files = self.send(&mut way, &scratch, &version, progress);
-        let given = files.and_then(|files| {
+        let given = files.and_then(|(files, locks)| {
             let (plain, more) = self.fill(&mut way, (&mut pages, &runs), progress)?;
-            self.give_away(&criu, &mut way.peer, token)?;
+            self.give_away(&criu, &mut way.peer, token, locks)?;
             Ok((files, sent.unwrap_or(plain) + more))
         });
         match given {
@@ -267,17 +268,19 @@ impl Migration<'_> {
         }
     }
 
-    /// Sends all but the memory; how many bytes that were.
+    /// Sends all but the memory; how many bytes that were, and which locks on files are to be handed over.
     fn send(
         &self,
         way: &mut ReceiverLink,
         scratch: &DumpDir,
         criu: &str,
         progress: &mut Progress,
-    ) -> std::result::Result<u64, SwitchoverError> {
+    ) -> std::result::Result<(u64, HeldLocks), SwitchoverError> {
         let dir = scratch.dir();
         // Now that they stand still.
-        let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
+        let found = look(self.init, self.inside, Moment::Frozen)?
+            .with_bound_locks(&self.started.plan)
+            .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
@@ -303,7 +306,7 @@ impl Migration<'_> {
             parcel::send(&dir, &pieces, way.goods.as_fd()).map_err(|lost| last_words(&mut way.peer, lost))?;
         }
         progress.done("files");
-        Ok(size)
+        Ok((size, description_locks(&found.processes)))
     }
 
     /// Waits until the processes are there, has the rest of their memory sent into them, and waits until they have it; how many bytes they had before, and how many
@@ -367,21 +370,24 @@ impl Migration<'_> {
         criu: &CriuProcess,
         peer: &mut ControlChannel,
         token: String,
+        locks: HeldLocks,
     ) -> std::result::Result<(), SwitchoverError> {
         // A key on the terminal does not come in between, from here until all is said.
         let _signals = Signals::block(&[]).context(|| "signals")?;
-        let leaving = InDoubtRecord::begin(self.record, criu.number()?, &self.words.node, token)?;
+        let leaving = InDoubtRecord::begin(self.record, criu.number()?, &self.words.node, token, locks)?;
         // There it has the address, too, and is heard from then on.
         let port = self.member.as_ref().map(SavedInterface::port);
-        if let Err(why) = port.map_or(Ok(()), |port| port.shut(self.inside)) {
+        let shut = || port.map_or(Ok(()), |port| port.shut(self.inside));
+        if let Err(why) = shut().and_then(|()| lock_hand_over::share(self.inside, &leaving.locks)) {
+            lock_hand_over::take_back(self.inside, &leaving.locks)?;
             leaving.stay(self.record)?;
             return Err(why.into());
         }
-        let running = peer.tell(&SourceMessage::Go).and_then(|()| peer.hear(Instant::now() + STARTING));
-        match running {
+        match lock_hand_over::give(peer, (self.inside, &leaving.locks), STARTING) {
             Ok(DestinationMessage::Running) => Ok(()),
             Ok(DestinationMessage::Failed(message, hint)) => {
                 port.map_or(Ok(()), |port| port.open(self.inside))?;
+                lock_hand_over::take_back(self.inside, &leaving.locks)?;
                 leaving.stay(self.record)?;
                 Err(Error { message, hint }.into())
             }

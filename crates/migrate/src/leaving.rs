@@ -14,6 +14,8 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_sys::process::positive_pid;
 use skiff_sys::{IgnoreError, small_file};
 
+use crate::lock_hand_over::HeldLocks;
+
 const FILE: &str = "leaving";
 
 /// How long a process may take to be stopped.
@@ -31,14 +33,23 @@ pub struct InDoubtRecord {
     criu: i32,
     /// When that was started, as the kernel counts it: numbers come again.
     started: u64,
+    /// The locks on files that its processes had, and share with those there.
+    #[serde(default)]
+    pub locks: HeldLocks,
 }
 
 impl InDoubtRecord {
     /// Writes it down, and stops CRIU, so that nobody but us can make the processes run again.
-    pub fn begin(record: &InstanceDir, criu: Pid, node: &str, token: String) -> Result<Self> {
+    pub fn begin(
+        record: &InstanceDir,
+        criu: Pid,
+        node: &str,
+        token: String,
+        locks: HeldLocks,
+    ) -> Result<Self> {
         let number = criu.as_raw_nonzero().get();
         let (_, started) = look(number).ok_or_else(|| Error::new("CRIU has ended"))?;
-        let leaving = Self { node: node.into(), token, criu: number, started };
+        let leaving = Self { node: node.into(), token, criu: number, started, locks };
         leaving.write(&path(record))?;
         leaving.hold(criu).inspect_err(|_| leaving.stay(record).ignore_error("the next command asks the other host, which has not taken the instance, and removes the note"))?;
         Ok(leaving)

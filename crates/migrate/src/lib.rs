@@ -19,6 +19,7 @@ mod hear;
 mod layout;
 mod leaving;
 mod ledger;
+mod lock_hand_over;
 pub mod memory;
 mod page_io;
 mod page_link;

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use skiff_checkpoint::member::SavedInterface;
-use skiff_checkpoint::obstacles::SavedProcess;
+use skiff_checkpoint::obstacles::{SavedProcess, description_locks};
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::{CriuRestorer, Gate, fits, make_again};
@@ -43,7 +43,7 @@ use crate::squeeze;
 use crate::talk::{
     CONTROL, DestinationMessage, FileLocation, GOODS, Offer, RestoreRequest, SourceMessage, VERSION,
 };
-use crate::{decision, in_step};
+use crate::{decision, in_step, lock_hand_over};
 
 /// Who has started us.
 const SENDER: &str = "the sender";
@@ -195,7 +195,8 @@ fn restore(
             let kept: Vec<BorrowedFd<'_>> = images.descriptors().chain([control]).collect();
             enter::run(inside, &kept, || images.fill(&mut over(control)?))?;
         }
-        may_run(&mut peer, &record.dir, token)
+        may_run(&mut peer, &record.dir, token)?;
+        lock_hand_over::take(&mut peer, inside, &description_locks(&checkpoint.processes))
     };
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);

@@ -22,6 +22,7 @@ use skiff_user::context::UserContext;
 
 use crate::hand_over::{Migration, SwitchoverOutcome, TransferStats};
 use crate::leaving::{self, InDoubtRecord};
+use crate::lock_hand_over;
 use crate::progress::{MigrationPhase, Progress};
 use crate::rounds::RoundReport;
 use crate::talk::{DestinationMessage, SourceMessage};
@@ -83,7 +84,11 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     let launch = way::launch(context, &words.node)?;
     let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
-    let look = || look(live.pid, inside, Moment::Running).map_err(about);
+    let look = || -> Result<PreflightReport> {
+        let found = look(live.pid, inside, Moment::Running).map_err(about)?;
+        found.tell();
+        Ok(found.with_bound_locks(&started.plan))
+    };
     if words.dry_run {
         let found = look()?;
         return show(words, &launch.argv, &found).map(|()| MigrationOutcome::Shown(found.exit_code()));
@@ -187,6 +192,7 @@ fn settle(context: &UserContext, record: &InstanceDir) -> Result<bool> {
         output::note(&format!("instance {}: it goes on on {}", record.name, left.node));
     } else {
         listen_again(record)?;
+        lock_again(record, &left)?;
         left.stay(record)?;
         output::note(&format!("instance {}: {} has not taken it", record.name, left.node));
     }
@@ -212,6 +218,14 @@ fn listen_again(record: &InstanceDir) -> Result<()> {
         port.open(EnterTarget { init: live.init.as_fd(), net: NetSpace::Its, number: None })?;
     }
     Ok(())
+}
+
+/// The locks on files that its processes had are theirs again.
+fn lock_again(record: &InstanceDir, left: &InDoubtRecord) -> Result<()> {
+    let Some(live) = Live::connect(&record.dir, ControlRequest::Status)? else { return Ok(()) };
+    let started = record.started()?;
+    let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
+    lock_hand_over::take_back(EnterTarget { init: live.init.as_fd(), net, number: None }, &left.locks)
 }
 
 fn ask(context: &UserContext, record: &InstanceDir, left: &InDoubtRecord) -> Result<bool> {

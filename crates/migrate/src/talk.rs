@@ -38,6 +38,8 @@ pub enum SourceMessage {
     Restore(Box<RestoreRequest>),
     /// Hands the processes over.
     Go,
+    /// Nothing here has the locks any more that are shared there.
+    Released,
     /// Whether an instance has been taken that was offered with this token. If not, it will not be any more.
     Ask(EnvName, String),
 }
@@ -108,6 +110,8 @@ pub enum DestinationMessage {
     Made,
     /// The processes are there, and stand still.
     Held,
+    /// The processes are to run, and share the locks on files that those of the source have.
+    Locked,
     /// The processes run.
     Running,
     /// Whether the instance has been taken.

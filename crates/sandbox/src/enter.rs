@@ -19,6 +19,7 @@ use skiff_sys::signal::{SignalMask, restore};
 
 use crate::clocks;
 use crate::join::NetSpace;
+use crate::keyring;
 use crate::start::detach_stdio;
 
 /// The process, in messages.
@@ -208,6 +209,7 @@ fn join_the_rest(EnterTarget { init, net, number }: EnterTarget<'_>) -> Result<(
         theirs |= ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME;
     }
     move_into_thread_name_spaces(init, theirs).context(|| "the environment's namespaces")?;
+    keyring::join();
     if let Some(number) = number {
         // Its own children, too, get numbers beyond those that are to be free.
         std::fs::write("/proc/sys/kernel/ns_last_pid", number.to_string())

@@ -22,6 +22,7 @@ pub mod helper;
 mod init;
 pub mod inside;
 pub mod join;
+mod keyring;
 pub mod limits;
 mod many_layers;
 mod map;

@@ -26,6 +26,7 @@ use crate::first::{self, First, Prepared};
 use crate::group_node::GroupInputs;
 use crate::helper::{Helper, Layers};
 use crate::init::{self, Wards};
+use crate::keyring;
 use crate::mounts::{bind_one, open_dir};
 use crate::rootfs_inputs::{Extras, RootfsInputs};
 use crate::way_out::WayOut;
@@ -335,6 +336,7 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     if making.plan.dumpable {
         // Whatever runs inside is to be in it.
         clocks::become_own(making.clocks).unwrap_or_else(|e| fail(e));
+        keyring::become_own();
     }
     // What nothing inside may have goes first, once for all that is forked; what process 1 has itself, it needs to mount.
     let confinement = Confinement::of(making.plan);
@@ -347,6 +349,9 @@ pub(crate) fn become_init(making: Making<'_>) -> ! {
     // Never dropped: to close a hundred descriptors one by one takes longer than all at once, below.
     let hung = || prepared.as_ref().map_or((), Prepared::look_ahead);
     let mut made = make_root(&making, &mut wards, hung).unwrap_or_else(|e| fail(e));
+    if making.plan.dumpable {
+        keyring::link_users();
+    }
     await_way_out(&making).unwrap_or_else(|e| fail(e));
     init::hide_maker();
     if making.plan.untrusted {

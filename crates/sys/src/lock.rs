@@ -44,6 +44,36 @@ pub fn set(file: BorrowedFd<'_>, bytes: Range<u64>, lock: Lock) -> io::Result<bo
     }
 }
 
+/// Changes the lock that an open file description has on some bytes of its file, up to the greatest number for all that follow; false if
+/// another's lock is in the way, and this one is as it was. Never waits. Whoever has the description can change it.
+///
+/// # Errors
+/// `EBADF` if the file is not open for what the lock is for: a shared one for reading, an exclusive one for writing.
+pub fn set_of_description(file: BorrowedFd<'_>, bytes: Range<u64>, lock: Lock) -> io::Result<bool> {
+    let request = request(bytes, lock)?;
+    // SAFETY: the kernel reads a flock structure, which lives through the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        e if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EAGAIN)) => Ok(false),
+        e => Err(e),
+    }
+}
+
+/// Whether another's lock is in the way of one on these bytes.
+///
+/// # Errors
+/// `EINVAL` of bytes that no file has.
+pub fn conflicts(file: BorrowedFd<'_>, bytes: Range<u64>, lock: Lock) -> io::Result<bool> {
+    let mut request = request(bytes, lock)?;
+    // SAFETY: the kernel reads and writes a flock structure, which lives through the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut request) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(request.l_type != libc::F_UNLCK as libc::c_short)
+}
+
 /// A process whose lock is in the way of an exclusive one; nothing if there is none, or none of this PID namespace.
 ///
 /// # Errors
@@ -134,7 +164,11 @@ fn request(bytes: Range<u64>, lock: Lock) -> io::Result<libc::flock> {
     } as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;
     request.l_start = number(bytes.start)?;
-    request.l_len = number(bytes.end.saturating_sub(bytes.start))?;
+    // No length stands for all that follow.
+    request.l_len = match bytes.end {
+        u64::MAX => 0,
+        end => number(end.saturating_sub(bytes.start))?,
+    };
     Ok(request)
 }
 
@@ -161,6 +195,24 @@ mod tests {
         drop(copy);
         assert!(take().is_some());
         std::fs::remove_dir_all(path).expect("removed");
+    }
+
+    #[test]
+    fn the_lock_of_a_description_is_changed_by_whoever_has_it() {
+        let path = std::env::temp_dir().join(format!("skiff-description-lock-{}", std::process::id()));
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let (one, other) = (open().expect("opened"), open().expect("opened"));
+        let copy = one.try_clone().expect("copied");
+        let set = |file: &File, lock| set_of_description(file.as_fd(), 5..u64::MAX, lock).expect("asked");
+        assert!(set(&one, Lock::Exclusive));
+        assert!(!set(&other, Lock::Shared));
+        // From exclusive to shared and back, by a copy.
+        assert!(set(&copy, Lock::Shared) && set(&other, Lock::Shared));
+        assert!(!set(&copy, Lock::Exclusive), "the other has it, too");
+        assert!(conflicts(other.as_fd(), 5..6, Lock::Exclusive).expect("asked"));
+        assert!(set(&other, Lock::None) && set(&copy, Lock::Exclusive) && !set(&other, Lock::Shared));
+        assert!(!conflicts(other.as_fd(), 0..5, Lock::Exclusive).expect("asked"), "bytes before");
+        std::fs::remove_file(path).expect("removed");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod browser;
 mod graph;
 mod man;
 mod packages;
+mod programs;
 mod protocols;
 mod random;
 mod simulate;
@@ -37,6 +38,8 @@ enum Task {
     Man(man::Args),
     /// Install, reinstall, remove and purge packages of Debian's in a user's environment
     Packages(packages::Args),
+    /// Try by every way of saving and moving what comes back of programs, each with one kernel feature
+    Programs(programs::Args),
     /// Write the page of all protocols from their declarations
     Protocols(protocols::Args),
     /// Models of what no test bed is large enough for
@@ -57,6 +60,7 @@ fn main() -> anyhow::Result<()> {
         Task::Graph => graph::run(),
         Task::Man(args) => man::run(args),
         Task::Packages(args) => packages::run(&args),
+        Task::Programs(args) => programs::run(&args),
         Task::Protocols(args) => protocols::run(&args),
         Task::Simulate(args) => simulate::run(&args),
         Task::Soak(args) => soak::run(&args),

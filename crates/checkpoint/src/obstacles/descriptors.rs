@@ -1,9 +1,14 @@
 //! Descriptors that cannot be saved, and sockets in which something waits that would be lost.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::fs::statfs;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statfs, statx};
+use rustix::io::Errno;
+use skiff_sys::signal_owner::has_owner;
+
+use crate::locks::copied;
 
 /// Magic number of the file system that POSIX message queues are in. Source: `linux/magic.h`.
 const MQUEUE_MAGIC: u64 = 0x1980_0202;
@@ -56,6 +61,26 @@ pub(super) fn kind(target: &str, path: &Path, info: &str) -> Option<String> {
         && !target[1..].contains('/')
         && statfs(path).is_ok_and(|of| u64::try_from(of.f_type) == Ok(MQUEUE_MAGIC));
     is_queue.then(|| format!("POSIX message queue {target}"))
+}
+
+/// What is in the way of a descriptor of a directory: a watch by `F_NOTIFY`, of which the kernel says no more than that somebody gets its
+/// signals. Nothing else of a directory has any.
+pub(super) fn watch(outer: i32, target: &str, path: &Path) -> Option<String> {
+    // The file system need not be asked: what is open is known.
+    let known = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    let is_directory = target.starts_with('/')
+        && known.is_ok_and(|of| FileType::from_raw_mode(of.stx_mode.into()) == FileType::Directory);
+    if !is_directory {
+        return None;
+    }
+    let fd = path.file_name()?.to_str()?.parse().ok()?;
+    match copied(outer, fd).and_then(|copy| has_owner(copy.as_fd())) {
+        Ok(true) => Some(format!("a watch on directory {target} (F_NOTIFY), which cannot be put back")),
+        Ok(false) => None,
+        // It has been closed or has ended since, or is only a path.
+        Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::BADF | Errno::SRCH)) => None,
+        Err(e) => Some(format!("directory {target}: whether it is watched (F_NOTIFY) cannot be seen: {e}")),
+    }
 }
 
 /// How a device stands in the way.
@@ -171,6 +196,18 @@ mod tests {
         assert_eq!(kind("pipe:[5]", Path::new("/nowhere"), &info(0o100_001)), None);
         assert!(kind("pipe:[5]", Path::new("/nowhere"), &info(O_DIRECT | 1)).is_some());
         assert_eq!(kind("/etc", Path::new("/etc"), &info(0)), None);
+    }
+
+    #[test]
+    fn only_a_directory_can_be_watched() {
+        let own = std::process::id().cast_signed();
+        let (dir, file) = (tempfile::tempdir().expect("a directory"), tempfile::tempfile().expect("a file"));
+        let dir = std::fs::File::open(dir.path()).expect("opened");
+        let of = |file: &std::fs::File| {
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+            watch(own, "/a", Path::new(&path))
+        };
+        assert_eq!((of(&dir), of(&file)), (None, None));
     }
 
     #[test]

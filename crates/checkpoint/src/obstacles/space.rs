@@ -10,11 +10,13 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 
-/// What there is of these in the instance, as it is told to the user.
+use super::keys;
+
+/// What there is of these and of keys in the instance, as it is told to the user; and what may be of it.
 ///
 /// # Errors
 /// When the instance has ended.
-pub(super) fn look(inside: EnterTarget<'_>) -> Result<Vec<String>> {
+pub(super) fn look(inside: EnterTarget<'_>) -> Result<keys::KeyReport> {
     enter::run(EnterTarget { number: None, ..inside }, &[], || {
         let mut found = vec![];
         for (file, what) in [
@@ -29,7 +31,9 @@ pub(super) fn look(inside: EnterTarget<'_>) -> Result<Vec<String>> {
         found.extend(
             queues()?.into_iter().map(|name| format!("POSIX message queue /{name}: it would be empty")),
         );
-        Ok(found)
+        let (held, apart) = keys::look()?;
+        found.extend(held);
+        Ok((found, apart))
     })
 }
 

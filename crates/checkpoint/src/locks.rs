@@ -1,0 +1,273 @@
+//! Locks on files, which CRIU would wait for when it makes processes again: as long as whoever has them, be it the processes that are moved
+//! away. So it hears nothing of those that belong to an open file description (`flock`, `F_OFD_SETLK`), which whoever has a copy of the
+//! descriptor can change. They are taken again before the processes go on, or that fails.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_sandbox::mountinfo;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::lock::{self, Lock};
+use skiff_sys::process::positive_pid;
+
+/// A lock that a process has on a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileLock {
+    /// A descriptor of the file in the process.
+    pub fd: i32,
+    /// Name of the file as the process sees it.
+    pub file: String,
+    /// Whose lock it is.
+    pub kind: LockKind,
+    /// Whether nobody else may have one.
+    pub exclusive: bool,
+    /// First byte that is locked.
+    pub start: u64,
+    /// First byte that is no longer; the greatest number if all that follow are.
+    pub end: u64,
+}
+
+/// Kinds of locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LockKind {
+    /// Of an open file description, on the whole file (`flock(2)`).
+    Flock,
+    /// Of an open file description, on a range (`F_OFD_SETLK`).
+    Description,
+    /// Of a process, on a range (`F_SETLK`). No other process can change it.
+    Process,
+    /// To be asked before others open the file (`F_SETLEASE`).
+    Lease,
+}
+
+/// What becomes of locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockChange {
+    /// Exclusive ones are shared ones: whoever takes over can have it, too, and nobody who wants it alone.
+    Share,
+    /// Each is what it was: exclusive, or shared.
+    Take,
+    /// There are none.
+    Release,
+}
+
+/// How long others may keep a lock that is to be had now.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The locks that the text of `/proc/PID/fdinfo/FD` tells of.
+pub(crate) fn parse(fd: i32, file: &str, info: &str) -> Vec<FileLock> {
+    // `lock:	1: FLOCK  ADVISORY  WRITE 708 08:01:2621 0 EOF`
+    let line = |line: &str| {
+        let words: Vec<&str> = line.strip_prefix("lock:")?.split_whitespace().collect();
+        let [_, kind, _, mode, _, _, start, end] = words[..] else { return None };
+        let kind = match kind {
+            "FLOCK" => LockKind::Flock,
+            "OFDLCK" => LockKind::Description,
+            "POSIX" => LockKind::Process,
+            "LEASE" | "DELEG" => LockKind::Lease,
+            _ => return None,
+        };
+        let end = match end {
+            "EOF" => u64::MAX,
+            last => last.parse::<u64>().ok()?.checked_add(1)?,
+        };
+        let (file, exclusive) = (file.to_owned(), mode == "WRITE");
+        Some(FileLock { fd, file, kind, exclusive, start: start.parse().ok()?, end })
+    };
+    info.lines().filter_map(line).collect()
+}
+
+/// Where the file system is mounted that a descriptor's file is on, by the text of its `fdinfo`.
+pub(crate) fn mount_place(outer: i32, info: &str) -> Option<std::path::PathBuf> {
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().as_bytes();
+    let mounts = mountinfo::parse(&fs::read(format!("/proc/{outer}/mountinfo")).ok()?);
+    mounts.into_iter().find(|mount| mount.id == id).map(|mount| mount.place)
+}
+
+/// Has CRIU's images in `dir` say nothing of the locks that are taken again by us.
+///
+/// # Errors
+/// When the image makes no sense.
+pub fn leave_out(dir: &Path) -> Result<()> {
+    let path = dir.join("filelocks.img");
+    let about = || path.display().to_string();
+    let image = match fs::read(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        image => image.context(about)?,
+    };
+    let left = skiff_criu::file_locks::of_processes(&image);
+    let left =
+        left.ok_or_else(|| Fault::new(format!("{}: it does not say which locks there are", about())))?;
+    fs::write(&path, left).context(about)
+}
+
+/// Changes locks of processes inside that are there and stand still. `limit` is how long others may keep one that is wanted.
+///
+/// # Errors
+/// Which lock another has.
+pub fn change(
+    inside: EnterTarget<'_>,
+    locks: &[(i32, FileLock)],
+    to: LockChange,
+    limit: Duration,
+) -> Result<()> {
+    if locks.is_empty() {
+        return Ok(());
+    }
+    enter::run(EnterTarget { number: None, ..inside }, &[], || {
+        for (pid, wanted) in locks {
+            let about = || format!("file {}: lock", wanted.file);
+            let file = copied(*pid, wanted.fd).context(about)?;
+            let attempt = || -> io::Result<_> { Ok(wanted.change(file.as_fd(), to)?.then_some(())) };
+            if lock::within(limit, attempt).context(about)?.is_none() {
+                return Err(taken_by_another(&wanted.file));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A copy of a process's descriptor.
+pub(crate) fn copied(pid: i32, fd: i32) -> io::Result<OwnedFd> {
+    let process = positive_pid(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    Ok(pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?)
+}
+
+/// Checks that nobody has a lock that a process is to have, for which CRIU would wait.
+///
+/// # Errors
+/// Which lock another has.
+pub fn refuse_taken<'a>(inside: EnterTarget<'_>, held: impl Iterator<Item = &'a FileLock>) -> Result<()> {
+    let of_processes: Vec<&FileLock> = held.filter(|lock| lock.kind == LockKind::Process).collect();
+    if of_processes.is_empty() {
+        return Ok(());
+    }
+    enter::run(EnterTarget { number: None, ..inside }, &[], || {
+        for lock in of_processes {
+            // CRIU says it better if the file is not there, or is one without a name.
+            let Ok(file) = File::open(&lock.file) else { continue };
+            let conflicts = lock::conflicts(file.as_fd(), lock.start..lock.end, lock.mode());
+            if conflicts.context(|| format!("file {}: lock", lock.file))? {
+                return Err(taken_by_another(&lock.file));
+            }
+        }
+        Ok(())
+    })
+}
+
+fn taken_by_another(file: &str) -> Fault {
+    Fault::new(format!("file {file}: another process has the lock that the instance had"))
+        .hint("try again once that process has released it")
+}
+
+impl FileLock {
+    fn mode(&self) -> Lock {
+        if self.exclusive { Lock::Exclusive } else { Lock::Shared }
+    }
+
+    /// Changes it by a copy of its descriptor; false if another's lock is in the way.
+    fn change(&self, file: BorrowedFd<'_>, to: LockChange) -> io::Result<bool> {
+        let mode = match to {
+            LockChange::Share => Lock::Shared,
+            LockChange::Take => self.mode(),
+            LockChange::Release => Lock::None,
+        };
+        if self.kind == LockKind::Description {
+            return match lock::set_of_description(file, self.start..self.end, mode) {
+                // A file that is open for writing only: nobody can share its lock.
+                Err(e) if to == LockChange::Share && Errno::from_io_error(&e) == Some(Errno::BADF) => {
+                    Ok(true)
+                }
+                changed => changed,
+            };
+        }
+        let operation = match mode {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            Lock::None => FlockOperation::NonBlockingUnlock,
+        };
+        match flock(file, operation) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Whether a file lies where an instance has what goes along with it: `places` are the mounts of its own.
+pub(crate) fn is_own(place: Option<&Path>, places: &[&Path]) -> bool {
+    place.is_some_and(|place| place == Path::new("/") || places.contains(&place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_of_each_kind_are_read() {
+        let info = "pos:\t0\nflags:\t0100002\nmnt_id:\t29\nino:\t5\n\
+            lock:\t1: FLOCK  ADVISORY  WRITE 708 08:01:2621 0 EOF\n\
+            lock:\t2: OFDLCK ADVISORY  READ -1 08:01:2621 10 14\n\
+            lock:\t3: POSIX  ADVISORY  WRITE 708 00:2f:7 0 0\n\
+            lock:\t4: LEASE  ACTIVE    READ 708 00:2f:7 0 EOF\nlock:\t5: junk\n";
+        let read = parse(3, "/a b", info);
+        let seen: Vec<_> = read.iter().map(|l| (l.kind, l.exclusive, l.start, l.end)).collect();
+        assert_eq!(
+            seen,
+            [
+                (LockKind::Flock, true, 0, u64::MAX),
+                (LockKind::Description, false, 10, 15),
+                (LockKind::Process, true, 0, 1),
+                (LockKind::Lease, false, 0, u64::MAX),
+            ]
+        );
+        assert!(read.iter().all(|lock| (lock.fd, &*lock.file) == (3, "/a b")));
+    }
+
+    #[test]
+    fn a_lock_is_handed_over_and_nobody_else_gets_it_meanwhile() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || File::open(file.path()).expect("opened");
+        let lock = FileLock {
+            fd: 0,
+            file: "a".into(),
+            kind: LockKind::Flock,
+            exclusive: true,
+            start: 0,
+            end: u64::MAX,
+        };
+        let (source, destination, stranger) = (open(), open(), open());
+        let change = |of: &File, to| lock.change(of.as_fd(), to).expect("asked");
+        for (of, to) in [
+            (&source, LockChange::Take),
+            (&source, LockChange::Share),
+            (&destination, LockChange::Share),
+            (&source, LockChange::Release),
+            (&destination, LockChange::Take),
+        ] {
+            assert!(change(of, to), "{to:?}");
+            assert!(!change(&stranger, LockChange::Take), "after {to:?}");
+        }
+        assert!(!change(&source, LockChange::Share), "only one has it");
+    }
+
+    #[test]
+    fn what_goes_along_is_told_from_what_stays() {
+        let own = [Path::new("/tmp")];
+        for (place, is) in [(Some("/"), true), (Some("/tmp"), true), (Some("/home/a"), false), (None, false)]
+        {
+            assert_eq!(is_own(place.map(Path::new), &own), is, "{place:?}");
+        }
+    }
+}
