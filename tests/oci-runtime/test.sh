@@ -1,4 +1,4 @@
-# takes: 12
+# takes: 14
 # An OCI runtime for an ordinary user: the life of a container, what its configuration asks for, and bundles that wish one ill.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/lib.sh"

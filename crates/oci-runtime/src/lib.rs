@@ -2,8 +2,8 @@
 //! bundle carried out. The user is an ordinary one, whose containers get a user namespace; or root of a user namespace that an engine has
 //! made.
 //!
-//! A call makes the container's process with its namespaces ([`create`]), which mounts its root, waits on a socket for its start, and
-//! becomes its program ([`init`]). Everything else finds it by the record in the user's directory of containers ([`state`]).
+//! A call makes the container's process with its namespaces (`create`), which mounts its root, waits on a socket for its start, and
+//! becomes its program (`init`). Everything else finds it by the record in the user's directory of containers (`state`).
 
 #![expect(
     missing_docs,
