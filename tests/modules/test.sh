@@ -27,7 +27,7 @@ const char *fabric(void);
 const char *mpi(void) { return fabric()[0] ? PLACE : ""; }
 END
 cc -shared -fPIC -Wl,-soname,libmpi.so.40 '-DPLACE="MPI of the host"' -o "$fabric/libmpi.so.40.30.1" "$images_tmp/mpi.c" \
-    -L"$fabric/deep" -l:libfab.so.1 -Wl,-rpath,'$ORIGIN/deep'
+    -L"$fabric/deep" -l:libfab.so.1 -Wl,-rpath,'$ORIGIN:$ORIGIN/deep'
 ln -s libmpi.so.40.30.1 "$fabric/libmpi.so.40"
 cat >"$images_tmp/program.c" <<'END'
 #include <dlfcn.h>
@@ -183,6 +183,8 @@ image_with newer-fabric "$images_tmp/newer"
 image_with older-fabric "$images_tmp/older"
 asks 'fabric of the image' --mpi host -- $registry/tools/newer-fabric:1 libfab.so.1 fabric
 asks 'MPI of the host' --mpi host -- $registry/tools/newer-fabric:1 libmpi.so.40 mpi
+# Also where the host's MPI looks beside itself first.
+asks 'fabric of the image' --mpi host -- $registry/tools/newer-fabric:1 libmpi.so.40 fabric
 asks 'fabric of the host' --mpi host -- $registry/tools/older-fabric:1 libfab.so.1 fabric
 module named <<END
 description = "A fabric that must be the host's"
