@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::mountinfo;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::lock::{self, Lock};
 use skiff_sys::process::positive_pid;
 
@@ -199,7 +200,12 @@ impl FileLock {
         };
         match flock(file, operation) {
             Ok(()) => Ok(true),
-            Err(Errno::AGAIN) => Ok(false),
+            Err(Errno::AGAIN) => {
+                // What was shared is gone with that: once more, while whoever is in the way still keeps out those who want it alone.
+                flock(file, FlockOperation::NonBlockingLockShared)
+                    .ignore_error("then another has it alone, and the next attempt fails, too");
+                Ok(false)
+            }
             Err(e) => Err(e.into()),
         }
     }
@@ -257,7 +263,8 @@ mod tests {
             (&destination, LockChange::Take),
         ] {
             assert!(change(of, to), "{to:?}");
-            assert!(!change(&stranger, LockChange::Take), "after {to:?}");
+            let stranger = flock(&stranger, FlockOperation::NonBlockingLockExclusive);
+            assert_eq!(stranger, Err(Errno::AGAIN), "after {to:?}");
         }
         assert!(!change(&source, LockChange::Share), "only one has it");
     }

@@ -48,9 +48,11 @@ pub fn take(peer: &mut ControlChannel, inside: EnterTarget<'_>, held: &HeldLocks
     }
     locks::change(inside, held, LockChange::Share, locks::PATIENCE)?;
     peer.tell(&DestinationMessage::Locked)?;
-    match peer.hear(Instant::now() + RELEASING)? {
-        SourceMessage::Released => locks::change(inside, held, LockChange::Take, locks::PATIENCE),
-        other => Err(Fault::new(format!("unexpected message: {other:?}"))),
+    match peer.hear(Instant::now() + RELEASING) {
+        Ok(SourceMessage::Released) => locks::change(inside, held, LockChange::Take, locks::PATIENCE),
+        Ok(other) => Err(Fault::new(format!("unexpected message: {other:?}"))),
+        // A source that has released them and is lost before it could say so: nobody else has them, and they must not become free.
+        Err(lost) => locks::change(inside, held, LockChange::Take, Duration::ZERO).map_err(|_| lost),
     }
 }
 
