@@ -24,7 +24,7 @@ const LONGEST: u64 = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppendedFile {
-    /// Its path inside.
+    /// Path of the file inside.
     pub path: String,
     /// In bytes.
     pub size: u64,

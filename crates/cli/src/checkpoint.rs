@@ -115,10 +115,10 @@ pub struct EveryArgs {
 /// What becomes of files outside the instance that its processes had open, and that have grown since the checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum GrownFiles {
-    /// They stay: a log that is appended to goes on behind what was written since, and with any other nothing is restored
+    /// Keep them: a log that is appended to goes on behind what was written since, and with any other nothing is restored
     #[default]
     Keep,
-    /// Those that are only written at their end are cut to the length that they had
+    /// Cut those that are only written at their end to the length that they had
     Truncate,
 }
 

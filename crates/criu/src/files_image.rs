@@ -44,11 +44,11 @@ struct Remapped {
 /// A regular file that processes had open or mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFile {
-    /// Its path in the root of the processes.
+    /// Path in the root of the processes.
     pub path: String,
     /// Flags that it was opened with, as of `open(2)`.
     pub flags: u32,
-    /// Its length in bytes. Nothing of one that is only appended to: a restore does not compare that.
+    /// Length in bytes. Nothing of one that is only appended to: a restore does not compare that.
     pub size: Option<u64>,
 }
 

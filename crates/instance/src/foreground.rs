@@ -133,9 +133,9 @@ pub fn of_run(run: &RunArgs, instance: &EnvName) -> Result<StartArgs> {
 
 /// What has come of waiting for an instance's end.
 pub enum Attended {
-    /// Its command has ended by itself.
+    /// The command has ended by itself.
     Ended(HowEnded),
-    /// Its command has ended after a signal asked us to end.
+    /// The command has ended after a signal asked us to end.
     Stopped(HowEnded),
     /// Nobody waits any longer.
     Left,

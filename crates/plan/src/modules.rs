@@ -111,7 +111,7 @@ impl FoundModules {
         let of_module = |module: &ModuleSupport| -> Vec<HostMount> {
             let mount = |library: &ModuleLibrary| HostMount {
                 host: library.host.clone(),
-                inside: library.path(&module.name),
+                inside: inside::module_library(&module.name, &library.name),
                 read_only: true,
             };
             module.libraries.iter().map(mount).collect()

@@ -56,7 +56,10 @@ pub(crate) fn fitting<'a>(
             }
             Err(e) if module.must_fit => return Err(e.about(&format!("module {}", module.name))),
             Err(e) => {
-                let libraries = module.libraries.iter().map(|library| library.path(&module.name));
+                let libraries = module
+                    .libraries
+                    .iter()
+                    .map(|library| inside::module_library(&module.name, &library.name));
                 fitting.without.extend(module.mounts.iter().cloned().chain(libraries).map(PathBuf::from));
                 if module.is_mpi {
                     why_not.get_or_insert_with(|| e.about(&format!("module {}", module.name)));
@@ -84,7 +87,7 @@ impl FittingLibraries {
         let mut found = Self::default();
         let mut glibc = module.glibc.clone();
         for library in &module.libraries {
-            let path = library.path(&module.name);
+            let path = inside::module_library(&module.name, &library.name);
             // The linker takes the first; those of other directories may be used by their paths.
             let own = known.iter().filter(|known| known.name == library.name);
             let own = own.take(if library.role == LibraryRole::Replaces { MOST } else { 1 });

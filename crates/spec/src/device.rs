@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::inside;
-
 /// What is made in a root for the devices that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -84,14 +82,6 @@ pub enum LibraryRole {
     Needed,
     /// Comes with a compiler. The root's own is taken unless it is the older one.
     Compilers,
-}
-
-impl ModuleLibrary {
-    /// Where it is, inside.
-    #[must_use]
-    pub fn path(&self, module: &str) -> String {
-        format!("{}/{module}/{}", inside::MODULES, self.name)
-    }
 }
 
 /// A variable that a command gets only where a module fits the root. Until it starts, it stands among the command's variables by a name that no

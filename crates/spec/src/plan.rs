@@ -268,6 +268,11 @@ pub mod inside {
     pub const SSH_CONFIG: &str = "/run/skiff/ssh_config";
     /// The libraries of the site's modules: a directory for each module.
     pub const MODULES: &str = "/run/skiff/modules";
+    /// Where a library of a module is, by their names.
+    #[must_use]
+    pub fn module_library(module: &str, library: &str) -> String {
+        format!("{MODULES}/{module}/{library}")
+    }
     /// The names of the modules that are used, a line each.
     pub const USED_MODULES: &str = "/run/skiff/modules.used";
     /// The socket of the environment's supervisor outside.

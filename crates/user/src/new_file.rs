@@ -12,7 +12,7 @@ use skiff_sys::IgnoreError;
 pub struct NewFile {
     fd: OwnedFd,
     path: PathBuf,
-    /// Its name until then, beside the other.
+    /// The name until then, beside the other.
     temp: PathBuf,
 }
 
@@ -34,7 +34,7 @@ impl NewFile {
         Ok(Self { fd, path: path.into(), temp })
     }
 
-    /// Its name until it is whole, for messages.
+    /// The name until it is whole, for messages.
     #[must_use]
     pub fn temp(&self) -> &Path {
         &self.temp
