@@ -1,12 +1,10 @@
 //! All that an environment over the host's root shows, as an image that needs no host.
 //!
-//! It is read by a process that has no more rights than root inside, to whom what the host denies to others is not shown. Where the environment was
-//! started without the helper, that is not so of what the user may read as themselves: there the modes of the host's files decide.
+//! It is read by a process that has no more rights than root inside, to whom what the host denies to others is not shown.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +17,6 @@ use skiff_runtime::environments::Environment;
 use skiff_sandbox::enter::{open_root, run_unseen};
 use skiff_sandbox::{mountinfo, ssh_user};
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_spec::locked;
 use skiff_spec::plan::inside;
 use skiff_store::ours;
 use skiff_sys::IgnoreError;
@@ -38,17 +35,8 @@ const LEFT_OUT: [&str; 1] = ["/lost+found"];
 const LOGS: &str = "/var/log";
 /// What tells one system from another, empty until the system begins (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Without the helper the root is fuse-overlayfs's (statfs(2)).
+/// Without the helper the root is fuse-overlayfs's, which gives one number to files of several file systems (statfs(2)).
 const FUSE: u32 = 0x6573_5546;
-/// How names in its upper begin that it has for itself, and nobody can make or look up.
-const WHITEOUT: &[u8] = b".wh.";
-/// Makes a list of passwords of one of accounts.
-type LockAccounts = fn(&str) -> String;
-/// Lists of passwords, each with the list of its accounts.
-const PASSWORDS: [(&str, &str, LockAccounts); 2] =
-    [("/etc/shadow", "/etc/passwd", locked::shadow), ("/etc/gshadow", "/etc/group", locked::gshadow)];
-/// A longer list of accounts is not read, in bytes.
-const LONGEST_LIST: u64 = 8 << 20;
 
 /// An environment of which an image is made.
 pub struct HostRoot<'a> {
@@ -110,20 +98,18 @@ impl<'a> HostRoot<'a> {
     ) -> Result<T> {
         let init = self.live.init.as_fd();
         let root = open_root(init)?;
-        let is_judged = fstatfs(&root).context(|| self.name)?.f_type as u32 == FUSE;
+        if fstatfs(&root).context(|| self.name)?.f_type as u32 == FUSE {
+            return Err(Fault::new(format!("environment {}: it was started without the helper", self.name))
+                .hint(format!("--full needs it: `skiff env stop {}`, and try again", self.name)));
+        }
         let kept = [keep, &[root.as_fd()]].concat();
         let done = run_unseen(init, &kept, || {
             let (upper, host) = (open_dir(&self.upper)?, open_dir(Path::new("/"))?);
-            let fds = (root.as_fd(), upper.as_fd(), host.as_fd());
-            let judge = Judge { is_judged, ..Judge::new(fds, &self.own) };
+            let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), self);
             let replaced = judge.replaced()?;
             let leave_out = |path: &[u8], target: Option<&[u8]>| judge.leaves_out(path, target);
             let unreadable = |path: &[u8]| judge.unreadable.borrow_mut().push(path.to_vec());
-            let other_names = |directory: &[u8]| judge.names_below(directory);
             let filter = RootFilter {
-                // With positions in directories that change from one opening to the next, and the kernel's cache of them, fuse-overlayfs
-                // lists some names twice and others not at all.
-                other_names: if is_judged { Some(&other_names) } else { None },
                 unreadable: Some(&unreadable),
                 modes: &MODES,
                 ..RootFilter::plain(&leave_out, &replaced)
@@ -141,21 +127,17 @@ struct Judge<'a> {
     upper: BorrowedFd<'a>,
     host: BorrowedFd<'a>,
     own: &'a [PathBuf],
-    /// Whether the modes of the host's files decide, as the helper has not.
-    is_judged: bool,
-    /// Directories of the root that have nothing of the host's that others may read.
-    closed: RefCell<HashSet<Vec<u8>>>,
     /// What root inside may not read.
     unreadable: RefCell<Vec<Vec<u8>>>,
 }
 
 impl<'a> Judge<'a> {
     fn new(
-        (root, upper, host): (BorrowedFd<'a>, BorrowedFd<'a>, BorrowedFd<'a>),
-        own: &'a [PathBuf],
+        root: BorrowedFd<'a>,
+        (upper, host): (BorrowedFd<'a>, BorrowedFd<'a>),
+        of: &'a HostRoot<'_>,
     ) -> Self {
-        let (closed, unreadable) = (RefCell::default(), RefCell::default());
-        Judge { root, upper, host, own, is_judged: false, closed, unreadable }
+        Judge { root, upper, host, own: &of.own, unreadable: RefCell::default() }
     }
 
     /// Whether a file is left out, by its path and, of a link, where it leads. A directory is asked for before what is in it.
@@ -163,46 +145,13 @@ impl<'a> Judge<'a> {
         if is_no_part(path, self.own) || inside::is_own(path, target) || ssh_user::is_own(path, target) {
             return Ok(true);
         }
-        let stat = match look(self.root, path) {
+        let kind = match look(self.root, path) {
             // What goes meanwhile, or is closed meanwhile, is left out.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(true),
-            found => found?,
+            found => FileType::from_raw_mode(found?.st_mode),
         };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Socket => Ok(true),
-            kind if is_below(path, LOGS) && kind != FileType::Directory => Ok(!self.is_changed(path)?),
-            _ if self.is_judged => self.is_closed(path, &stat),
-            _ => Ok(false),
-        }
-    }
-
-    /// Whether a file is the host's and not for others.
-    fn is_closed(&self, path: &[u8], stat: &Stat) -> rustix::io::Result<bool> {
-        let in_closed = self.closed.borrow().contains(parent(path));
-        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let is_open = !in_closed && look(self.host, path).is_ok_and(|stat| is_open(&stat));
-            if !is_open {
-                self.closed.borrow_mut().insert(path.to_vec());
-            }
-            return Ok(in_closed && !self.is_changed(path)?);
-        }
-        let is_stand_in = PASSWORDS.iter().any(|(list, ..)| list.as_bytes() == path);
-        let may_be_read = !in_closed && (is_open(stat) || stat.st_size == 0 || is_stand_in);
-        Ok(!may_be_read && !self.is_changed(path)?)
-    }
-
-    /// All names that a directory has in the file systems below the root. Those that are hidden there are not found in the root.
-    fn names_below(&self, directory: &[u8]) -> Vec<Vec<u8>> {
-        let mut names = vec![];
-        for below in [self.upper, self.host] {
-            // One that is not there, or cannot be read, has nothing that the root shows.
-            let Ok(entries) = open(below, directory).and_then(|dir| Dir::read_from(&dir)) else { continue };
-            names.extend(
-                entries.map_while(rustix::io::Result::ok).map(|entry| entry.file_name().to_bytes().to_vec()),
-            );
-        }
-        names.retain(|name| !matches!(&name[..], b"." | b"..") && !name.starts_with(WHITEOUT));
-        names
+        let is_log = is_below(path, LOGS) && kind != FileType::Directory;
+        Ok(kind == FileType::Socket || (is_log && !self.is_changed(path)?))
     }
 
     /// Whether the environment has a file of its own there.
@@ -215,20 +164,12 @@ impl<'a> Judge<'a> {
 
     /// Files that are in the image as on a system that nobody has used yet, unless they are the environment's own.
     fn replaced(&self) -> Result<BTreeMap<Vec<u8>, OtherContent>> {
-        let mut replaced = BTreeMap::new();
-        let mut put = |path: &str, content: &dyn Fn() -> Result<String>| {
-            if !self.is_changed(path.as_bytes()).context(|| path)? {
-                let content = content()?.into_bytes();
-                replaced.insert(path.as_bytes().to_vec(), OtherContent { content, mtime: None });
-            }
-            Ok::<_, Fault>(())
-        };
-        put(MACHINE_ID, &|| Ok(String::new()))?;
-        // A user who may read the host's has those there.
-        for (list, accounts, lock) in PASSWORDS.into_iter().filter(|_| self.is_judged) {
-            put(list, &|| Ok(lock(&text(self.root, accounts)?)))?;
+        let path = MACHINE_ID.as_bytes().to_vec();
+        let empty = OtherContent { content: vec![], mtime: None };
+        match self.is_changed(&path).context(|| MACHINE_ID)? {
+            true => Ok(BTreeMap::new()),
+            false => Ok(BTreeMap::from([(path, empty)])),
         }
-        Ok(replaced)
     }
 
     /// Makes sure that no file of the environment's own was left out, as root inside may not read it.
@@ -306,22 +247,6 @@ fn is_no_part(path: &[u8], own: &[PathBuf]) -> bool {
 
 fn is_below(path: &[u8], dir: &str) -> bool {
     path.strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
-}
-
-fn parent(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|byte| *byte == b'/').map_or(&[], |slash| &path[..slash])
-}
-
-/// The text of a list of accounts; nothing if there is none that can be read.
-fn text(root: BorrowedFd<'_>, path: &str) -> Result<String> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat2(root, path.trim_start_matches('/'), flags, Mode::empty(), WITHIN) {
-        Ok(file) => std::fs::File::from(file),
-        Err(_) => return Ok(String::new()),
-    };
-    let mut bytes = vec![];
-    file.take(LONGEST_LIST).read_to_end(&mut bytes).context(|| path)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether others may read a file, or list a directory and look into it.

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, fstatfs, major, minor,
-    openat2, readlinkat, seek, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Stat, fstat, major, minor, openat2,
+    readlinkat, seek, statat,
 };
 use rustix::io::Errno;
 use rustix::process::{getgid, getuid};
@@ -22,17 +22,12 @@ use crate::error::{Error, Result};
 use skiff_sys::{SystemContext, SystemError};
 
 const PIECE: usize = 1 << 20;
-/// FUSE file systems have one device number, and their files any inode numbers: fuse-overlayfs hands on those of the file systems below (statfs(2)).
-const FUSE: u32 = 0x6573_5546;
 
 /// Whether a file is to be left out, by its path (with a slash before each name) and, of a link, where it leads. An error ends it all.
 pub type LeaveOut<'a> = &'a dyn Fn(&[u8], Option<&[u8]>) -> rustix::io::Result<bool>;
 
 /// Who is told of a file, by its path.
 pub type UnreadableNotice<'a> = &'a dyn Fn(&[u8]);
-
-/// Names that may be in a directory, by its path. The root decides which of them are.
-pub type OtherNames<'a> = &'a dyn Fn(&[u8]) -> Vec<Vec<u8>>;
 
 /// What a file has in the image in the place of its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,14 +49,12 @@ pub struct RootFilter<'a> {
     pub unreadable: Option<UnreadableNotice<'a>>,
     /// Modes that directories have in the image, by their paths.
     pub modes: &'a [(&'a str, u16)],
-    /// What directories may have beside what they list, for a root that does not always list all (fuse-overlayfs).
-    pub other_names: Option<OtherNames<'a>>,
 }
 
 impl<'a> RootFilter<'a> {
     /// Files have their own content, and must be readable.
     pub fn plain(leave_out: LeaveOut<'a>, replaced: &'a BTreeMap<Vec<u8>, OtherContent>) -> Self {
-        RootFilter { leave_out, replaced, unreadable: None, modes: &[], other_names: None }
+        RootFilter { leave_out, replaced, unreadable: None, modes: &[] }
     }
 }
 
@@ -155,10 +148,6 @@ pub(super) struct ReadRoot<'a> {
     filter: RootFilter<'a>,
     /// Files by device and number there, and file system: an overlay's lie on several.
     numbers: RefCell<HashMap<FileKey, u64>>,
-    /// Whether two directories may have one device and number.
-    is_fuse: bool,
-    /// How many directories have got a number that nothing else has.
-    directories: Cell<u64>,
     /// The user and group who are root in the image.
     own: Option<(u32, u32)>,
     seen: Cell<RootSize>,
@@ -166,17 +155,14 @@ pub(super) struct ReadRoot<'a> {
 
 /// Device and number there; and of a file what else names of one file have in common, as an overlay may give one number to files of several file
 /// systems.
-type FileKey = (u64, u64, Option<[i64; 6]>);
+type FileKey = (u64, u64, Option<(i64, i64, u64, u32)>);
 
 /// A file's path from the root, with a slash before each name: of a tree's many directories no more than one is open.
 pub(super) type Path = Vec<u8>;
 
 impl<'a> ReadRoot<'a> {
     pub(super) fn new((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
-        // Where that cannot be told, a directory that was moved meanwhile is met twice.
-        let is_fuse = fstatfs(root).map_or(true, |statfs| statfs.f_type as u32 == FUSE);
-        let (numbers, directories, seen) = (RefCell::default(), Cell::default(), Cell::default());
-        ReadRoot { root, name, filter, numbers, is_fuse, directories, own: None, seen }
+        ReadRoot { root, name, filter, numbers: RefCell::default(), own: None, seen: Cell::default() }
     }
 
     /// What has been found so far.
@@ -221,8 +207,7 @@ impl ReadRoot<'_> {
 
     fn key(stat: &Stat) -> FileKey {
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (mtime, ctime) = (stat.st_mtime_nsec.cast_signed(), stat.st_ctime_nsec.cast_signed());
-        let more = [stat.st_size, stat.st_mtime, mtime, stat.st_ctime, ctime, stat.st_mode.into()];
+        let more = (stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_mode);
         (stat.st_dev, stat.st_ino, (!is_directory).then_some(more))
     }
 
@@ -237,11 +222,7 @@ impl ReadRoot<'_> {
             mtime_nsec: stat.st_mtime_nsec as u32,
             xattrs: XattrsId(0),
         };
-        let number = if is_directory && self.is_fuse {
-            self.directories.set(self.directories.get() + 1);
-            // No file that is numbered in turn has so great a number, and none that is not of this root.
-            self.directories.get() | 1 << 62
-        } else if is_directory || stat.st_nlink > 1 {
+        let number = if is_directory || stat.st_nlink > 1 {
             let mut numbers = self.numbers.borrow_mut();
             let next = numbers.len() as u64 + 1;
             *numbers.entry(Self::key(stat)).or_insert(next)
@@ -286,10 +267,8 @@ impl Foreign for ReadRoot<'_> {
                 names.push(name);
             }
         }
-        names.extend(self.filter.other_names.iter().flat_map(|other| other(directory)));
         // The same files give the same image.
         names.sort();
-        names.dedup();
         let mut children = vec![];
         for name in names {
             let path = [directory, &b"/"[..], &name].concat();

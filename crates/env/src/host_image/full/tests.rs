@@ -36,7 +36,13 @@ fn what_is_shown_is_in_the_image_and_what_cannot_be_had_is_said() {
     let (host, upper) = (tree(&HOST), tree(&own));
     let shown = tree(&[&HOST[..], &[("etc/own", 0o600), ("hidden/own", 0o600)]].concat());
     let [host, upper, root] = [&host, &upper, &shown].map(|dir| open_dir(dir.path()).expect("opened"));
-    let judge = Judge::new((root.as_fd(), upper.as_fd(), host.as_fd()), &[]);
+    let judge = Judge {
+        root: root.as_fd(),
+        upper: upper.as_fd(),
+        host: host.as_fd(),
+        own: &[],
+        unreadable: RefCell::default(),
+    };
     let all = HOST.iter().map(|(name, _)| *name).chain(["etc/own", "hidden/own"]);
     let is_left_out = |name: &&str| {
         let path = format!("/{}", name.trim_end_matches('/'));
@@ -60,40 +66,6 @@ fn what_is_shown_is_in_the_image_and_what_cannot_be_had_is_said() {
     judge.refuse_incomplete("dev").expect("the host's");
     judge.unreadable.borrow_mut().push(b"/etc/own".to_vec());
     judge.refuse_incomplete("dev").expect_err("the environment's own");
-}
-
-#[test]
-fn without_the_helper_modes_of_the_hosts_files_decide() {
-    let own = [
-        ("etc/", 0o755),
-        ("etc/own", 0o600),
-        ("hidden/", 0o750),
-        ("hidden/own", 0o600),
-        ("new/", 0o700),
-        ("new/in/", 0o700),
-        ("new/in/own", 0o600),
-    ];
-    let host = tree(&[&HOST[..], &[("etc/passwd", 0o644)]].concat());
-    let (upper, shown) = (
-        tree(&own),
-        tree(
-            &[&HOST[..], &[("etc/passwd", 0o644), ("etc/own", 0o600), ("hidden/own", 0o600)], &own[4..]]
-                .concat(),
-        ),
-    );
-    let [host, upper, root] = [&host, &upper, &shown].map(|dir| open_dir(dir.path()).expect("opened"));
-    let judge = Judge { is_judged: true, ..Judge::new((root.as_fd(), upper.as_fd(), host.as_fd()), &[]) };
-    let all = HOST.iter().map(|(name, _)| *name);
-    let all = all.chain(["etc/own", "hidden/own", "new/", "new/in/", "new/in/own"]);
-    let is_left_out = |name: &&str| {
-        let path = format!("/{}", name.trim_end_matches('/'));
-        judge.leaves_out(path.as_bytes(), None).expect("looked at")
-    };
-    let left_out: Vec<_> = all.filter(is_left_out).collect();
-    assert_eq!(left_out, ["etc/secret", "hidden/file", "hidden/in/", "hidden/in/file"]);
-    let replaced = judge.replaced().expect("read");
-    let names: Vec<_> = replaced.keys().map(|path| String::from_utf8_lossy(path)).collect();
-    assert_eq!(names, ["/etc/gshadow", "/etc/machine-id", "/etc/shadow"]);
 }
 
 #[test]
@@ -122,7 +94,7 @@ fn other_file_systems_are_told_once() {
     let root = tree(&[("scratch/", 0o755), ("file", 0o644)]);
     let root = open_dir(root.path()).expect("opened");
     let (fd, own) = (root.as_fd(), [PathBuf::from("/home2/alice")]);
-    let judge = Judge::new((fd, fd, fd), &own);
+    let judge = Judge { root: fd, upper: fd, host: fd, own: &own, unreadable: RefCell::default() };
     let mounts = b"1 0 0:1 / / rw - overlay o rw\n2 1 0:2 / /proc rw - proc p rw\n\
         3 1 0:3 / /scratch rw - autofs a rw\n4 3 0:4 / /scratch rw - nfs4 s rw\n5 1 0:5 / /file rw - ext4 e rw\n\
         6 1 0:6 / /home2/alice rw - ext4 e rw\n7 4 0:7 / /scratch/in rw - nfs4 s rw\n";
