@@ -8,11 +8,12 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
-use skiff_output as output;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::io_priority;
 use skiff_sys::process::positive_pid;
+
+use crate::notes::Notes;
 
 /// What a thread has that is not the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,11 +72,11 @@ impl Defaults {
     }
 }
 
-/// Sets them again, of processes that are there and stand still.
+/// Sets them again, of processes that are there and stand still. What differs is noted.
 ///
 /// # Errors
 /// Which could not be set.
-pub fn set_again(inside: EnterTarget<'_>, all: &[&ThreadAttributes]) -> Result<()> {
+pub fn set_again(inside: EnterTarget<'_>, all: &[&ThreadAttributes], notes: &Notes) -> Result<()> {
     if all.is_empty() {
         return Ok(());
     }
@@ -88,7 +89,7 @@ pub fn set_again(inside: EnterTarget<'_>, all: &[&ThreadAttributes]) -> Result<(
     })?;
     if !free.is_empty() {
         let free: Vec<String> = free.iter().map(ToString::to_string).collect();
-        output::note(&format!(
+        notes.add(&format!(
             "threads {}: the processors that they were bound to are not to be had here; they run on all",
             free.join(", ")
         ));

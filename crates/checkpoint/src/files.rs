@@ -9,10 +9,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_cli::GrownFiles;
 use skiff_criu::files_image::{OpenFile, open_files};
-use skiff_output as output;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
+
+use crate::notes::Notes;
 
 /// CRIU's images of them.
 const FILES: &str = "files.img";
@@ -79,12 +80,12 @@ pub fn make_fit(
     inside: EnterTarget<'_>,
     images: BorrowedFd<'_>,
     appended: &[AppendedFile],
-    way: GrownFiles,
+    (way, notes): (GrownFiles, &Notes),
 ) -> Result<()> {
     let wanted = wanted(open_in(images)?, appended);
     for Grown { path, was, is, cut } in enter::run(inside, &[], || fit(&wanted, way))? {
         let more = is - was;
-        output::note(&match cut {
+        notes.add(&match cut {
             true => format!("{path}: cut to the {was} bytes that it had; {more} written since are gone"),
             false => format!("{path}: it has {more} bytes that were written since, and goes on behind them"),
         });

@@ -14,6 +14,7 @@ pub mod job;
 pub mod locks;
 pub mod look;
 pub mod member;
+pub mod notes;
 pub mod obstacles;
 pub mod place;
 pub mod portable;

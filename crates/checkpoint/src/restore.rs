@@ -36,6 +36,7 @@ use crate::criu::{self, CriuProcess, Installation};
 use crate::files;
 use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
+use crate::notes::Notes;
 use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
 use crate::place;
 use crate::probe;
@@ -97,6 +98,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         member,
         dir: &dir,
         files,
+        notes: Notes::of(&record.dir),
         used_up: false,
         gate: None,
     };
@@ -129,6 +131,7 @@ pub fn make_again(context: &UserContext, record: &InstanceDir, revived: &CriuRes
         record.remove(context, lock)?;
         Err(why.into_error())
     })?;
+    revived.notes.tell();
     saves::begin(context, record, &started)
 }
 
@@ -220,6 +223,8 @@ pub struct CriuRestorer<'a> {
     pub dir: &'a Path,
     /// What becomes of files outside the instance that have grown since; nothing where nobody could have written them.
     pub files: Option<GrownFiles>,
+    /// What is noted meanwhile.
+    pub notes: Notes,
     /// What has been read of those may go.
     pub used_up: bool,
     /// Who has a say in whether they run.
@@ -259,8 +264,9 @@ impl Restorer for CriuRestorer<'_> {
         locks::refuse_taken(inside, checkpoint.processes.iter().flat_map(|process| &process.locks))?;
         let images = self.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        self.files
-            .map_or(Ok(()), |way| files::make_fit(inside, images.as_fd(), &checkpoint.appended, way))?;
+        self.files.map_or(Ok(()), |way| {
+            files::make_fit(inside, images.as_fd(), &checkpoint.appended, (way, &self.notes))
+        })?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
@@ -276,7 +282,7 @@ impl Restorer for CriuRestorer<'_> {
                 let inside = EnterTarget { number: None, ..inside };
                 let kept: Vec<_> =
                     checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
-                attributes::set_again(inside, &kept)?;
+                attributes::set_again(inside, &kept, &self.notes)?;
                 timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
                 match &self.gate {
                     Some(gate) => (gate.ask)(inside)?,

@@ -10,6 +10,7 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use skiff_checkpoint::member::SavedInterface;
+use skiff_checkpoint::notes::Notes;
 use skiff_checkpoint::obstacles::{SavedProcess, description_locks};
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_checkpoint::required_criu;
@@ -201,7 +202,9 @@ fn restore(
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
-    make_again(context, record, &CriuRestorer { folder, checkpoint, member, dir, files: None, used_up, gate })
+    let (files, notes) = (None, Notes::of(&record.dir));
+    let revived = CriuRestorer { folder, checkpoint, member, dir, files, notes, used_up, gate };
+    make_again(context, record, &revived)
 }
 
 /// All stands ready: whether it is to run here.

@@ -10,6 +10,7 @@ use skiff_output as output;
 use skiff_spec::config::Config;
 use skiff_spec::device::{DeviceSupport, ModuleLibrary, ModuleSupport, ModuleVariable, NeededGlibc};
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::plan::inside;
 
 use crate::device_words::{HostRequest, MODULE, request};
 
