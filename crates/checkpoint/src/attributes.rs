@@ -13,7 +13,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::io_priority;
 use skiff_sys::process::positive_pid;
 
-use crate::notes::Notes;
+use crate::notes::RestoreNotes;
 
 /// What a thread has that is not the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl Defaults {
 ///
 /// # Errors
 /// Which could not be set.
-pub fn set_again(inside: EnterTarget<'_>, all: &[&ThreadAttributes], notes: &Notes) -> Result<()> {
+pub fn set_again(inside: EnterTarget<'_>, all: &[&ThreadAttributes], notes: &RestoreNotes) -> Result<()> {
     if all.is_empty() {
         return Ok(());
     }

@@ -93,7 +93,8 @@ fn ends_within(process: &OwnedFd, pause: Duration) -> Result<bool> {
     }
 }
 
-/// How long to wait after a save in which the processes stood still for the first of these times, in milliseconds, and which took the second: so that the time lost by saving, and the time lost when a node fails, are least together.
+/// Pause after a save that stopped the processes for `still` ms and took `all` ms: least time is lost to saves and failures together, if
+/// something fails every `mtbf`.
 fn best((still, all): (u128, u128), mtbf: Duration) -> Duration {
     let milliseconds = |n: u128| Duration::from_millis(n.try_into().unwrap_or(u64::MAX));
     let (still, all) = (milliseconds(still), milliseconds(all));

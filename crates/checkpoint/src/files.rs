@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, ftruncate, openat, stat};
-use rustix::io::Errno;
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, ftruncate, openat2, stat};
 use serde::{Deserialize, Serialize};
 use skiff_cli::GrownFiles;
 use skiff_criu::files_image::{OpenFile, open_files};
@@ -13,7 +12,7 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
 
-use crate::notes::Notes;
+use crate::notes::RestoreNotes;
 
 /// CRIU's images of them.
 const FILES: &str = "files.img";
@@ -21,22 +20,25 @@ const REMAPPED: &str = "remap-fpath.img";
 /// Nothing sane has more open files than fit into that, in bytes.
 const LONGEST: u64 = 256 << 20;
 
-/// A file that is only appended to, and the length that it had. CRIU notes and compares that of all others.
+/// A file that is open to be written, as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AppendedFile {
-    /// Path of the file inside.
+pub struct WrittenFile {
+    /// Its path inside.
     pub path: String,
     /// In bytes.
     pub size: u64,
+    /// Its number in its file system: another file of this name is another file.
+    pub number: u64,
 }
 
-/// A file as it was.
+/// A file that the processes want as it was.
 struct Was {
     size: u64,
-    /// Whether somebody who had it open writes only behind what was its end.
+    number: Option<u64>,
+    /// Whether all who had it open to be written write only behind what was its end.
     appended: bool,
-    /// Whether CRIU takes it only as it was.
+    /// Whether CRIU takes it only with this length: not one that is opened to be appended to.
     compared: bool,
 }
 
@@ -50,13 +52,14 @@ struct Grown {
     cut: bool,
 }
 
-/// The files that are only appended to, in CRIU's images of processes that stand still.
+/// The files that are open to be written, in CRIU's images of processes that stand still.
 ///
 /// # Errors
 /// The images are not there.
-pub fn appended(inside: EnterTarget<'_>, images: BorrowedFd<'_>) -> Result<Vec<AppendedFile>> {
+pub fn written(inside: EnterTarget<'_>, images: BorrowedFd<'_>) -> Result<Vec<WrittenFile>> {
+    let is_written = |file: &OpenFile| access(file) != OFlags::RDONLY;
     let mut paths: Vec<String> =
-        open_in(images)?.into_iter().filter(|file| file.size.is_none()).map(|file| file.path).collect();
+        open_in(images)?.into_iter().filter(is_written).map(|file| file.path).collect();
     paths.sort();
     paths.dedup();
     if paths.is_empty() {
@@ -64,11 +67,11 @@ pub fn appended(inside: EnterTarget<'_>, images: BorrowedFd<'_>) -> Result<Vec<A
     }
     enter::run(inside, &[], || {
         // What has no name any more, or another file has its name, comes back in another way.
-        let length = |path: String| {
-            let size = stat(path.as_str()).ok()?.st_size.cast_unsigned();
-            Some(AppendedFile { path, size })
+        let look = |path: String| {
+            let found = fstat(&open(&path, OFlags::PATH).ok()?).ok()?;
+            Some(WrittenFile { path, size: found.st_size.cast_unsigned(), number: found.st_ino })
         };
-        Ok(paths.into_iter().filter_map(length).collect())
+        Ok(paths.into_iter().filter_map(look).collect())
     })
 }
 
@@ -79,10 +82,10 @@ pub fn appended(inside: EnterTarget<'_>, images: BorrowedFd<'_>) -> Result<Vec<A
 pub fn make_fit(
     inside: EnterTarget<'_>,
     images: BorrowedFd<'_>,
-    appended: &[AppendedFile],
-    (way, notes): (GrownFiles, &Notes),
+    written: &[WrittenFile],
+    (way, notes): (GrownFiles, &RestoreNotes),
 ) -> Result<()> {
-    let wanted = wanted(open_in(images)?, appended);
+    let wanted = wanted(open_in(images)?, written);
     for Grown { path, was, is, cut } in enter::run(inside, &[], || fit(&wanted, way))? {
         let more = is - was;
         notes.add(&match cut {
@@ -103,25 +106,29 @@ fn open_in(images: BorrowedFd<'_>) -> Result<Vec<OpenFile>> {
         .ok_or_else(|| Fault::new(format!("{FILES}: it does not say which files were open")))
 }
 
-/// The files, by path.
-fn wanted(open: Vec<OpenFile>, appended: &[AppendedFile]) -> BTreeMap<String, Was> {
+/// The files, by path. What the images do not name is not looked at, whatever a record says.
+fn wanted(open: Vec<OpenFile>, written: &[WrittenFile]) -> BTreeMap<String, Was> {
+    let written: BTreeMap<&str, &WrittenFile> =
+        written.iter().map(|file| (file.path.as_str(), file)).collect();
     let mut wanted = BTreeMap::<String, Was>::new();
-    for AppendedFile { path, size } in appended {
-        wanted.insert(path.clone(), Was { size: *size, appended: true, compared: false });
-    }
     for file in open {
-        let Some(size) = file.size else { continue };
-        let appended = is_appended(&file);
-        let was = wanted.entry(file.path).or_insert(Was { size, appended, compared: true });
-        (was.size, was.compared) = (size, true);
-        was.appended |= appended;
+        let (noted, compared) = (written.get(file.path.as_str()), file.size.is_some());
+        let Some(size) = file.size.or(noted.map(|noted| noted.size)) else { continue };
+        let (number, appended) = (noted.map(|noted| noted.number), is_appended(&file));
+        let was = wanted.entry(file.path).or_insert(Was { size, number, appended, compared });
+        was.compared |= compared;
+        was.appended &= appended;
     }
     wanted
 }
 
+fn access(file: &OpenFile) -> OFlags {
+    OFlags::from_bits_retain(file.flags) & OFlags::RWMODE
+}
+
+/// Whether it is not written but at its end: who only reads it does not change that.
 fn is_appended(file: &OpenFile) -> bool {
-    let flags = OFlags::from_bits_retain(file.flags);
-    flags.contains(OFlags::APPEND) || flags & OFlags::RWMODE == OFlags::WRONLY
+    file.flags & OFlags::APPEND.bits() != 0 || access(file) != OFlags::RDWR
 }
 
 /// Inside: cuts those that have grown, if that is wanted and none is in the way; which they were.
@@ -129,15 +136,16 @@ fn fit(wanted: &BTreeMap<String, Was>, way: GrownFiles) -> Result<Vec<Grown>> {
     let (mut grown, mut opened, mut wrong, mut may_be_cut) = (vec![], vec![], vec![], false);
     for (path, was) in wanted {
         // One that is missing CRIU names, unless it was the name of another file.
-        let Ok(is) = stat(path.as_str()) else { continue };
-        let is = is.st_size.cast_unsigned();
-        let longer = is > was.size && was.appended;
+        let Ok(found) = stat(path.as_str()) else { continue };
+        let is = found.st_size.cast_unsigned();
+        // Without its number nobody wrote to it.
+        let longer = is > was.size && was.appended && was.number.is_some();
         let cut = longer && way == GrownFiles::Truncate;
         if is == was.size {
             continue;
         }
         if cut {
-            match open(path) {
+            match open_same(path, was.number) {
                 Ok(file) => opened.push((file, path, was.size)),
                 Err(e) => wrong.push(format!("{path} cannot be cut: {e}")),
             }
@@ -154,7 +162,7 @@ fn fit(wanted: &BTreeMap<String, Was>, way: GrownFiles) -> Result<Vec<Grown>> {
             true => {
                 "--files truncate cuts those that are only written at their end to the length that they had"
             }
-            false => "put them back as they were then",
+            false => "restore these files to their former contents, or start the instance anew",
         };
         return Err(Fault::new(format!("files have changed since: {}", wrong.join("; "))).hint(hint));
     }
@@ -164,17 +172,26 @@ fn fit(wanted: &BTreeMap<String, Was>, way: GrownFiles) -> Result<Vec<Grown>> {
     Ok(grown)
 }
 
-fn open(path: &str) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = openat(CWD, path, flags, Mode::empty())?;
-    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
-        FileType::RegularFile => Ok(file),
-        _ => Err(Errno::INVAL),
+/// Opens a file to be cut, if it is the one that it was.
+fn open_same(path: &str, number: Option<u64>) -> Result<OwnedFd> {
+    let file = open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY).context(|| path.to_owned())?;
+    let found = fstat(&file).context(|| path.to_owned())?;
+    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+    match is_file && Some(found.st_ino) == number {
+        true => Ok(file),
+        false => Err(Fault::new("it is another file now")),
     }
+}
+
+/// By no link: the processes had it under a path without any, and somebody may have put one in its place.
+fn open(path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -187,7 +204,9 @@ mod tests {
         }
         let was = |names: &[(&str, bool, bool)]| {
             let was = |(name, appended, compared): &(&str, bool, bool)| {
-                (path(name), Was { size: 5, appended: *appended, compared: *compared })
+                let number = std::fs::metadata(path(name)).map_or(0, |found| found.ino());
+                let (appended, compared) = (*appended, *compared);
+                (path(name), Was { size: 5, number: Some(number), appended, compared })
             };
             names.iter().map(was).collect()
         };
@@ -210,10 +229,28 @@ mod tests {
     }
 
     #[test]
+    fn only_the_file_that_it_was_is_cut() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("log"), "longer than it was").unwrap();
+        let number = Some(std::fs::metadata(path("log")).unwrap().ino());
+        std::os::unix::fs::symlink("log", path("link")).unwrap();
+        let was = |name, number| {
+            BTreeMap::from([(path(name), Was { size: 5, number, appended: true, compared: true })])
+        };
+        for (name, number) in [("link", number), ("log", Some(0)), ("log", None)] {
+            fit(&was(name, number), GrownFiles::Truncate).unwrap_err();
+            assert_eq!(std::fs::metadata(path("log")).unwrap().len(), 18);
+        }
+        fit(&was("log", number), GrownFiles::Truncate).unwrap();
+        assert_eq!(std::fs::metadata(path("log")).unwrap().len(), 5);
+    }
+
+    #[test]
     fn who_writes_only_at_the_end() {
         let of = |flags| is_appended(&OpenFile { path: "x".into(), flags, size: None });
         let (append, write, both) = (OFlags::APPEND.bits(), OFlags::WRONLY.bits(), OFlags::RDWR.bits());
-        assert!(of(append | write) && of(append | both) && of(write));
-        assert!(!of(both) && !of(OFlags::RDONLY.bits()));
+        assert!(of(append | write) && of(append | both) && of(write) && of(OFlags::RDONLY.bits()));
+        assert!(!of(both));
     }
 }

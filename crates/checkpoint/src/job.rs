@@ -70,6 +70,8 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
         }
         Ok(saved.is_ok())
     })?;
+    // Whoever is just saving it would else publish a checkpoint of a computation that has ended, from which the next job would go on.
+    let _saving = save::alone(&record)?;
     look::remove(&context, instance, false)?;
     match ended {
         // Whoever ends the job without a word may let it begin again: Slurm does, for a job that makes room or whose node is drained.

@@ -8,7 +8,7 @@ use skiff_spec::fault::Result;
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::UserContext;
 
-use crate::files::AppendedFile;
+use crate::files::WrittenFile;
 use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
 use crate::record::Checkpoint;
@@ -114,7 +114,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         left_running,
         trees,
         written: _,
-        appended,
+        written_files,
         clocks: _,
         made_with,
         files,
@@ -143,8 +143,8 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         let size = files.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
         output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
     }
-    for AppendedFile { path, size } in appended {
-        output::line(&format!("appended     {path}, of {size} bytes then"))?;
+    for WrittenFile { path, size, .. } in written_files {
+        output::line(&format!("writes       {path}, of {size} bytes then"))?;
     }
     Ok(())
 }

@@ -10,10 +10,10 @@ use skiff_sys::IgnoreError;
 use skiff_sys::small_file;
 
 /// A file in an instance's directory, a note in each line.
-pub struct Notes(PathBuf);
+pub struct RestoreNotes(PathBuf);
 
-impl Notes {
-    /// Those of the instance with this directory.
+impl RestoreNotes {
+    /// Notes on the instance with this directory.
     #[must_use]
     pub fn of(instance: &Path) -> Self {
         Self(instance.join("notes"))
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn each_is_a_line_and_told_once() {
         let dir = tempfile::tempdir().unwrap();
-        let notes = Notes::of(dir.path());
+        let notes = RestoreNotes::of(dir.path());
         notes.tell();
         notes.add("one\ntwo");
         notes.add("three");

@@ -78,7 +78,7 @@ pub fn import(context: &UserContext, path: &Path, name: Option<&EnvName>) -> Res
     let name = name.unwrap_or(&told);
     let slot = CheckpointName::newest(name);
     if all(context)?.contains(&slot) {
-        return Err(Fault::new(format!("checkpoint {name}: it is there already"))
+        return Err(Fault::new(format!("checkpoint {name} already exists"))
             .hint("give another name: `skiff checkpoint import FILE NAME`"));
     }
     let new = NewCheckpoint::make(&home(context)?, name)?;
@@ -116,7 +116,7 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
         file.sync_all().context(|| wanted.path.clone())?;
     }
     if from.read(&mut [0]).context(cut)? != 0 {
-        return Err(Fault::new("there is more in it than its record says"));
+        return Err(Fault::new("trailing data after the last file"));
     }
     let record = dir.join(record::FILE);
     let about = || record.display().to_string();

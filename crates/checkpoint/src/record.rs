@@ -21,7 +21,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::small_file;
 
-use crate::files::AppendedFile;
+use crate::files::WrittenFile;
 use crate::obstacles::SavedProcess;
 use crate::versions::Versions;
 
@@ -60,9 +60,9 @@ pub struct Checkpoint {
     /// Bytes that its command had written to its output.
     #[serde(default)]
     pub written: u64,
-    /// Files elsewhere that are only appended to, with the length that they had.
+    /// Files with names that are open to be written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub appended: Vec<AppendedFile>,
+    pub written_files: Vec<WrittenFile>,
     /// What its clocks said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,
@@ -395,7 +395,7 @@ mod tests {
         let (trees, files, processes) = (vec![tree], vec![], vec![process]);
         let (created, left_running, written) = (7, false, 9);
         let clocks = Some(Clocks { monotonic: 1 << 50, boot: 1 << 51 });
-        let appended = vec![AppendedFile { path: "/log".into(), size: 3 }];
+        let written_files = vec![WrittenFile { path: "/log".into(), size: 3, number: 7 }];
         Checkpoint {
             created,
             instance,
@@ -403,7 +403,7 @@ mod tests {
             left_running,
             trees,
             written,
-            appended,
+            written_files,
             clocks,
             made_with,
             files,

@@ -36,7 +36,7 @@ use crate::criu::{self, CriuProcess, Installation};
 use crate::files;
 use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
-use crate::notes::Notes;
+use crate::notes::RestoreNotes;
 use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
 use crate::place;
 use crate::probe;
@@ -98,7 +98,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         member,
         dir: &dir,
         files,
-        notes: Notes::of(&record.dir),
+        notes: RestoreNotes::of(&record.dir),
         used_up: false,
         gate: None,
     };
@@ -132,7 +132,8 @@ pub fn make_again(context: &UserContext, record: &InstanceDir, revived: &CriuRes
         Err(why.into_error())
     })?;
     revived.notes.tell();
-    saves::begin(context, record, &started)
+    saves::begin(context, record, &started);
+    Ok(())
 }
 
 fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()> {
@@ -224,7 +225,7 @@ pub struct CriuRestorer<'a> {
     /// What becomes of files outside the instance that have grown since; nothing where nobody could have written them.
     pub files: Option<GrownFiles>,
     /// What is noted meanwhile.
-    pub notes: Notes,
+    pub notes: RestoreNotes,
     /// What has been read of those may go.
     pub used_up: bool,
     /// Who has a say in whether they run.
@@ -264,9 +265,6 @@ impl Restorer for CriuRestorer<'_> {
         locks::refuse_taken(inside, checkpoint.processes.iter().flat_map(|process| &process.locks))?;
         let images = self.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        self.files.map_or(Ok(()), |way| {
-            files::make_fit(inside, images.as_fd(), &checkpoint.appended, (way, &self.notes))
-        })?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
@@ -274,6 +272,11 @@ impl Restorer for CriuRestorer<'_> {
         let main =
             positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
         let mut process = None;
+        // Last: what has been cut stays so if the restore fails after that.
+        self.files.map_or(Ok(()), |way| {
+            let inside = EnterTarget { number: None, ..inside };
+            files::make_fit(inside, images.as_fd(), &checkpoint.written_files, (way, &self.notes))
+        })?;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.

@@ -29,7 +29,7 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
-use crate::files::{self, AppendedFile};
+use crate::files::{self, WrittenFile};
 use crate::member::SavedInterface;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;
@@ -183,7 +183,7 @@ struct Stood {
     processes: Vec<SavedProcess>,
     trees: Vec<SavedTree>,
     clocks: Option<Clocks>,
-    appended: Vec<AppendedFile>,
+    written_files: Vec<WrittenFile>,
 }
 
 /// One that is being saved.
@@ -225,7 +225,7 @@ impl Saving<'_> {
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
-            stood.appended = files::appended(self.inside, images.as_fd())?;
+            stood.written_files = files::written(self.inside, images.as_fd())?;
             stood.trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
             if !leave_running {
                 // Only what is safe on the disk may end.
@@ -304,7 +304,7 @@ impl Saving<'_> {
             left_running: self.save.leave_running,
             trees: stood.trees,
             written: self.record.written()?,
-            appended: stood.appended,
+            written_files: stood.written_files,
             clocks: stood.clocks,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_env::contents::ours;
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::{self, EnterTarget};
@@ -94,16 +94,37 @@ pub fn put_back_own(
     fs::remove_file(record.output()).context(|| record.output().display().to_string())?;
     as_root_of_ids(helper, plan.base, |_| {
         for tree in &checkpoint.trees {
-            let (to, over) = match &tree.of {
-                TreeContents::Own(name) => (record.dir.join(own_name(plan, name)?), false),
-                TreeContents::Output => (record.dir.clone(), true),
-                TreeContents::Memory(_) => continue,
-            };
-            let target = open_dir(CWD, &to).context(|| to.display().to_string())?;
-            put_back(tree, dir, target.as_fd(), over)?;
+            match &tree.of {
+                TreeContents::Own(name) => {
+                    let to = record.dir.join(own_name(plan, name)?);
+                    put_back(tree, dir, own_dir(&to)?.as_fd(), false)?;
+                }
+                TreeContents::Output => put_back_output(tree, dir, record)?,
+                TreeContents::Memory(_) => {}
+            }
         }
         Ok(())
     })
+}
+
+/// A directory of the instance's own, and nothing that a link in its place leads to.
+fn own_dir(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).context(|| path.display().to_string())
+}
+
+/// Puts the output back. Only that file is taken of its tree, which may be a stranger's: beside it lies what Skiff believes of the instance.
+fn put_back_output(tree: &SavedTree, dir: &Path, record: &InstanceDir) -> Result<()> {
+    let (to, new) = (record.output(), record.dir.join(format!("restoring.{}", std::process::id())));
+    let about = || to.display().to_string();
+    fs::create_dir(&new).context(|| new.display().to_string())?;
+    put_back(tree, dir, own_dir(&new)?.as_fd(), true)?;
+    let from = new.join(to.file_name().unwrap_or_default());
+    match from.symlink_metadata().context(about)?.is_file() {
+        true => fs::rename(&from, &to).context(about)?,
+        false => return Err(Error::new(format!("{}: not a file in the checkpoint", about()))),
+    }
+    fs::remove_dir_all(&new).context(|| new.display().to_string())
 }
 
 /// Puts those that lie in memory back into a started instance.

@@ -88,8 +88,8 @@ pub struct SaveArgs {
 }
 
 const EVERY: &str = "\
-auto saves as often as costs least computing time (Young, Daly), by how long
-saving makes the processes stand still and by checkpoint.mtbf_hours of the
+auto picks the interval that loses least computing time (Young, Daly), from how
+long a save stops the processes and from checkpoint.mtbf_hours of the
 configuration. It begins after a minute.
 The command ends when the instance does. `--checkpoint-every` of `skiff run`,
 `skiff instance start` and `skiff job checkpoint-on-signal` runs it in the

@@ -189,7 +189,7 @@ const ALL: &[Examples] = &[
     (
         "checkpoint every",
         &[
-            ("As often as costs least, as long as it runs:", "skiff checkpoint every auto sim &"),
+            ("As often as costs least, as long as it runs:", "skiff checkpoint every auto sim"),
             ("The last day's, one for each hour:", "skiff checkpoint every 1h --keep 24 sim"),
         ],
     ),
@@ -209,10 +209,7 @@ const ALL: &[Examples] = &[
     ("checkpoint export", &[("For another site:", "skiff checkpoint export sim sim.checkpoint")]),
     (
         "checkpoint import",
-        &[(
-            "There, and resume it:",
-            "skiff checkpoint import sim.checkpoint && skiff checkpoint restore sim",
-        )],
+        &[("There (`skiff checkpoint restore sim` resumes it):", "skiff checkpoint import sim.checkpoint")],
     ),
     ("checkpoint delete", &[("Delete an older one:", "skiff checkpoint delete sim@1")]),
     (

@@ -26,14 +26,14 @@ pub struct OnSignalArgs {
     #[arg(long, default_value = "USR1")]
     pub signal: String,
     /// How many checkpoints to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are INSTANCE@1, INSTANCE@2 ...
-    #[arg(long, value_name = "N|AGE", default_value = "1")]
+    #[arg(long, value_name = "N|AGE", default_value = "1", conflicts_with = "checkpoint_every")]
     pub keep: Retention,
     /// Do not requeue the job
     #[arg(long)]
     pub no_requeue: bool,
-    /// Files elsewhere that the instance only writes at their end, and that have grown since its checkpoint: truncate to the
-    /// length that they had then, or keep
-    #[arg(long, value_name = "WAY", default_value = "truncate", hide_possible_values = true)]
+    /// Files elsewhere that the instance only writes at their end, and that have grown since its checkpoint: keep, or truncate to
+    /// the length that they had then
+    #[arg(long, value_name = "WAY", default_value = "keep", hide_possible_values = true)]
     pub files: GrownFiles,
     #[command(flatten)]
     pub start: StartArgs,

@@ -5,7 +5,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use skiff_output as output;
 use skiff_runtime::record::InstanceDir;
+use skiff_spec::checkpoint::CheckpointInterval;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::instance::Started;
 use skiff_user::context::UserContext;
@@ -13,12 +15,19 @@ use skiff_user::context::UserContext;
 /// In an instance's directory: what is said of its checkpoints.
 pub const LOG: &str = "checkpoints.log";
 
-/// Begins to save an instance, if that was asked for when it was started.
-///
-/// # Errors
-/// The process cannot be started. The instance runs.
-pub fn begin(context: &UserContext, record: &InstanceDir, started: &Started) -> Result<()> {
-    let Some(interval) = started.checkpoint_every else { return Ok(()) };
+/// Begins to save an instance, if that was asked for when it was started. It runs, whatever fails here, and may be the only one that does.
+pub fn begin(context: &UserContext, record: &InstanceDir, started: &Started) {
+    let Some(interval) = started.checkpoint_every else { return };
+    if let Err(why) = spawn(context, record, interval) {
+        let (name, again) = (&record.name, format!("skiff checkpoint every {interval} {}", record.name));
+        output::complain(
+            &why.about(&format!("instance {name} runs, and is not saved"))
+                .hint(format!("`{again}` does that")),
+        );
+    }
+}
+
+fn spawn(context: &UserContext, record: &InstanceDir, interval: CheckpointInterval) -> Result<()> {
     let path = record.dir.join(LOG);
     let about = || path.display().to_string();
     let log = File::options().create(true).append(true).mode(0o600).open(&path).context(about)?;

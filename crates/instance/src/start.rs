@@ -132,7 +132,7 @@ pub fn start(start: &StartArgs) -> Result<i32> {
     let lock = record.make(&context, &started, wanted.entry.as_ref())?;
     match launch(&context, start, &of, &record, &wanted, &lock) {
         Ok(()) => {
-            saves::begin(&context, &record, &started)?;
+            saves::begin(&context, &record, &started);
             Ok(0)
         }
         Err(why) => {

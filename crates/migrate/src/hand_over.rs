@@ -191,7 +191,7 @@ impl Migration<'_> {
             trees,
             written: self.record.written()?,
             // Nobody of theirs writes to them before they go on.
-            appended: vec![],
+            written_files: vec![],
             // While they stand still: this is called again then. Not before their timers have been read, or these would end early.
             clocks: Some(Clocks::of(self.init)?),
             made_with: Versions::here(criu),

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use skiff_checkpoint::member::SavedInterface;
-use skiff_checkpoint::notes::Notes;
+use skiff_checkpoint::notes::RestoreNotes;
 use skiff_checkpoint::obstacles::{SavedProcess, description_locks};
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_checkpoint::required_criu;
@@ -202,7 +202,7 @@ fn restore(
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
-    let (files, notes) = (None, Notes::of(&record.dir));
+    let (files, notes) = (None, RestoreNotes::of(&record.dir));
     let revived = CriuRestorer { folder, checkpoint, member, dir, files, notes, used_up, gate };
     make_again(context, record, &revived)
 }
