@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use rustix::fs::{FlockOperation, flock};
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_sandbox::join::alive;
 use skiff_sandbox::mountinfo;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -112,30 +113,63 @@ pub fn leave_out(dir: &Path) -> Result<()> {
     fs::write(&path, left).context(about)
 }
 
-/// Changes locks of processes inside that are there and stand still. `limit` is how long others may keep one that is wanted.
+/// Changes locks of processes inside that stand still, as [`try_change`] does.
 ///
 /// # Errors
-/// Which lock another has.
+/// Which lock another has, or why one cannot be changed.
 pub fn change(
     inside: EnterTarget<'_>,
     locks: &[(i32, FileLock)],
     to: LockChange,
     limit: Duration,
 ) -> Result<()> {
+    try_change(inside, locks, to, limit)?.map_or(Ok(()), |file| Err(taken_by_another(&file)))
+}
+
+/// Changes locks of processes inside that stand still; the file whose lock another has, if one is in the way. `limit` is how long others may
+/// keep those that are wanted, all together. A process that has been killed in the meantime needs none.
+///
+/// # Errors
+/// Why a lock cannot be changed.
+pub fn try_change(
+    inside: EnterTarget<'_>,
+    locks: &[(i32, FileLock)],
+    to: LockChange,
+    limit: Duration,
+) -> Result<Option<String>> {
     if locks.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
+    let until = Instant::now() + limit;
     enter::run(EnterTarget { number: None, ..inside }, &[], || {
         for (pid, wanted) in locks {
             let about = || format!("file {}: lock", wanted.file);
-            let file = copied(*pid, wanted.fd).context(about)?;
+            let Some(file) = copied_of_living(*pid, wanted.fd, to).context(about)? else { continue };
             let attempt = || -> io::Result<_> { Ok(wanted.change(file.as_fd(), to)?.then_some(())) };
-            if lock::within(limit, attempt).context(about)?.is_none() {
-                return Err(taken_by_another(&wanted.file));
+            let left = until.saturating_duration_since(Instant::now());
+            if lock::within(left, attempt).context(about)?.is_none() {
+                return Ok(Some(wanted.file.clone()));
             }
         }
-        Ok(())
+        Ok(None)
     })
+}
+
+/// A copy of a process's descriptor; nothing if the process has ended, or if the descriptor is closed and its lock is only to become less.
+fn copied_of_living(pid: i32, fd: i32, to: LockChange) -> io::Result<Option<OwnedFd>> {
+    let process = match pidfd_open(positive_pid(pid).ok_or(io::ErrorKind::InvalidInput)?, PidfdFlags::empty())
+    {
+        Err(Errno::SRCH) => return Ok(None),
+        process => process?,
+    };
+    match pidfd_getfd(&process, fd, PidfdGetfdFlags::empty()) {
+        Ok(copy) => Ok(Some(copy)),
+        Err(Errno::SRCH) => Ok(None),
+        Err(Errno::BADF) if to != LockChange::Take => Ok(None),
+        // Killed, and its parent has not been told: it has no descriptors any more, or may no longer be looked into.
+        Err(_) if !alive(process.as_fd()) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// A copy of a process's descriptor.
@@ -167,7 +201,9 @@ pub fn refuse_taken<'a>(inside: EnterTarget<'_>, held: impl Iterator<Item = &'a 
     })
 }
 
-fn taken_by_another(file: &str) -> Fault {
+/// That a lock is in the way, which another has.
+#[must_use]
+pub fn taken_by_another(file: &str) -> Fault {
     Fault::new(format!("file {file}: another process has the lock that the instance had"))
         .hint("try again once that process has released it")
 }
@@ -267,6 +303,32 @@ mod tests {
             assert_eq!(stranger, Err(Errno::AGAIN), "after {to:?}");
         }
         assert!(!change(&source, LockChange::Share), "only one has it");
+    }
+
+    #[test]
+    fn a_process_that_has_been_killed_needs_no_lock() {
+        let copied = |pid: u32, fd, to| copied_of_living(i32::try_from(pid).expect("a number"), fd, to);
+        let file = File::open("/dev/null").expect("opened");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let own = std::process::id();
+        assert!(copied(own, fd, LockChange::Take).expect("there").is_some());
+        let closed = i32::MAX;
+        let e = copied(own, closed, LockChange::Take).expect_err("closed");
+        assert_eq!(e.raw_os_error(), Some(Errno::BADF.raw_os_error()));
+        assert!(copied(own, closed, LockChange::Release).expect("less").is_none());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("started");
+        child.kill().expect("killed");
+        let process = pidfd_open(rustix::process::Pid::from_child(&child), PidfdFlags::empty());
+        let process = process.expect("there");
+        while alive(process.as_fd()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for moment in ["nobody has waited for it", "its number is free"] {
+            for to in [LockChange::Take, LockChange::Share, LockChange::Release] {
+                assert!(copied(child.id(), 0, to).expect(moment).is_none(), "{moment}: {to:?}");
+            }
+            child.wait().expect("ended");
+        }
     }
 
     #[test]

@@ -206,3 +206,40 @@ impl Drop for Output {
         fs::remove_dir_all(&self.dir).ignore_error("with the instance's directory it goes in any case");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A checkpoint's directory with this one as the output.
+    fn kept(from: &Path) -> (tempfile::TempDir, SavedTree) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(TREES)).unwrap();
+        let file = create(&dir.path().join(TREES).join("output")).unwrap();
+        let from = open_dir(CWD, from).unwrap();
+        let whole = whole::keep(from.as_fd(), file, "output", |_| false).unwrap();
+        (dir, SavedTree { file: "output".into(), of: TreeContents::Output, id: whole.id.to_string() })
+    }
+
+    #[test]
+    fn of_the_tree_with_the_output_nothing_else_is_taken() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let record = InstanceDir { name: "x".parse().unwrap(), dir: to.path().into() };
+        fs::write(from.path().join("output"), "said").unwrap();
+        fs::write(from.path().join("leaving"), "to a stranger's host").unwrap();
+        symlink("/tmp", from.path().join("own")).unwrap();
+        let (dir, tree) = kept(from.path());
+        put_back_output(&tree, dir.path(), &record).unwrap();
+        assert_eq!(fs::read_to_string(record.output()).unwrap(), "said");
+        assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+        symlink("/tmp", to.path().join("own")).unwrap();
+        own_dir(&to.path().join("own")).unwrap_err();
+        fs::remove_file(from.path().join("output")).unwrap();
+        symlink("/etc/passwd", from.path().join("output")).unwrap();
+        let (dir, tree) = kept(from.path());
+        put_back_output(&tree, dir.path(), &record).unwrap_err();
+        assert_eq!(fs::read_to_string(record.output()).unwrap(), "said");
+    }
+}
