@@ -189,7 +189,7 @@ ended() { # JOB...: waits for their ends (sbatch --wait looks every few seconds 
     local job
     for job; do
         # Of an array, each.
-        eventually 20 sh -c "! scontrol show job $job | grep JobState= | grep -qvE 'JobState=(COMPLETED|FAIL|CANC|TIME|NODE|OUT)'"
+        eventually 60 sh -c "! scontrol show job $job | grep JobState= | grep -qvE 'JobState=(COMPLETED|FAIL|CANC|TIME|NODE|OUT)'"
         scontrol show job "$job" | sed -nE 's/.*(JobState|ExitCode)=([^ ]*).*/\2/p' | xargs
     done
 }

@@ -1,4 +1,5 @@
 # A container that is asked for in a container: it is started, or one line says why not (docs/containers.md).
+# takes: 12
 . "$(dirname "$0")/../lib.sh"
 registry=10.77.0.1:5000
 . "$(dirname "$0")/../images/lib.sh"

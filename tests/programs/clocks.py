@@ -26,8 +26,8 @@ def never_back(name):
     ends.append(1)
     looker.join()
     equal('jumps back', [b - a for a, b in zip(seen, seen[1:])], [])
-    # What has been read while it was away may take a minute, and no more.
-    equal('jump forward', time.clock_gettime(clock) - before < 100, True)
+    # The nodes' clocks differ by 1,000,000 s. All that is less is the time that the moves have taken, on a busy machine some minutes.
+    equal('jump forward', time.clock_gettime(clock) - before < 10000, True)
 
 
 @program

@@ -155,20 +155,24 @@ programs_of() { # FILE -> lines of a name and what it is about
     PYTHONDONTWRITEBYTECODE=1 python3 "/shared/programs/$1.py"
 }
 
+judged() { # WAY NAMES...: how many of these have been; others are judged at the same time
+    awk -F '\t' -v way="$1" -v names=" ${*:2} " '$3 == way && index(names, " " $2 " ")' $corpus/table | wc -l
+}
+
 judge() { # WAY [NAMES]
-    local way=$1 only=${2:-} file name about options rows=()
+    local way=$1 only=${2:-} file name about options rows=() chosen=()
     for file in memory ipc files clocks processes; do
         while IFS=$'\t' read -r name about; do
             [ -z "$only" ] || [[ " $only " == *" $name "* ]] || continue
             options=
             # Connections on the host's network stand in the way; what is tried is the connection.
             [[ $name != tcp* && $name != udp* ]] || options='--net none'
-            rows+=("$file.py $name $options")
+            rows+=("$file.py $name $options") chosen+=("$name")
         done < <(programs_of $file)
     done
     [ ${#rows[@]} != 0 ] || fail "no such program: $only"
     local i lanes=3 lane before
-    before=$(wc -l <$corpus/table)
+    before=$(judged "$way" "${chosen[@]}")
     for ((lane = 0; lane < lanes; lane++)); do
         for ((i = lane; i < ${#rows[@]}; i += lanes)); do
             set -- ${rows[i]}
@@ -176,7 +180,7 @@ judge() { # WAY [NAMES]
         done &
     done
     wait
-    equal "$(($(wc -l <$corpus/table) - before))" ${#rows[@]} 'programs judged'
+    equal "$(($(judged "$way" "${chosen[@]}") - before))" ${#rows[@]} 'programs judged'
 }
 
 # One that is not right is tried alone, with all of its file.
@@ -198,7 +202,7 @@ together() { # WAY FILE NAMES...
 }
 
 judge_together() { # WAY [NAMES]
-    local way=$1 only=${2:-} file name about names right='{ print $1 }'
+    local way=$1 only=${2:-} file name about names right='{ print $1 }' job jobs=() chosen=()
     # Each with how it fares when it is saved and restored, and when it is moved.
     [[ $way = migrated* ]] && right="\$3 == \"right\" $right" || right="\$2 == \"right\" $right"
     right=$(awk -F '\t' "$right" /shared/programs/verdicts)
@@ -208,9 +212,13 @@ judge_together() { # WAY [NAMES]
             [ -z "$only" ] || [[ " $only " == *" $name "* ]] || continue
             [[ $'\n'$right$'\n' != *$'\n'$name$'\n'* ]] || names+=("$name")
         done < <(programs_of $file)
-        [ ${#names[@]} = 0 ] || together "$way" "$file" "${names[@]}" &
+        [ ${#names[@]} != 0 ] || continue
+        together "$way" "$file" "${names[@]}" & jobs+=($!)
+        chosen+=("${names[@]}")
     done
-    wait
+    [ ${#chosen[@]} != 0 ] || fail "no program that is right: $only"
+    for job in "${jobs[@]}"; do wait "$job" || fail "$way: programs side by side: exit code $?"; done
+    equal "$(judged "$way" "${chosen[@]}")" ${#chosen[@]} 'programs judged side by side'
 }
 
 verdicts() {

@@ -7,10 +7,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use skiff_runtime::control::{ControlRequest, Live};
 use skiff_runtime::lock;
 use skiff_runtime::record::{InstanceDir, State};
-use skiff_spec::fault::{Context as _, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::small_file;
 use skiff_user::context::UserContext;
@@ -35,27 +34,45 @@ pub fn take(dir: &Path) -> Result<bool> {
 }
 
 /// Whether the one that was offered with this token has been taken. If nobody has said so yet, it never will be.
+///
+/// # Errors
+/// That this is not known yet: it was taken, and whoever makes it has neither let it run nor given up.
 pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<bool> {
-    let record = InstanceDir::named(context, instance)?;
-    let is_it = || small_file::read_to_string(&record.dir.join(ARRIVAL)).is_ok_and(|there| there == token);
-    if !is_it() || decide(&record.dir, REFUSED)? {
+    outcome(&InstanceDir::named(context, instance)?, token, PATIENCE)
+}
+
+fn outcome(record: &InstanceDir, token: &str, patience: Duration) -> Result<bool> {
+    if !is_it(&record.dir, token)? || decide(&record.dir, REFUSED)? {
         return Ok(false);
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + patience;
     // It is about to run, or to be removed as it could not; or it has ended.
-    while is_it() && Instant::now() < until {
-        if Live::connect(&record.dir, ControlRequest::Status)?.is_some()
-            || matches!(record.state()?, State::Ended(_))
-        {
-            return Ok(true);
-        }
-        if lock::try_lock(&record.dir)?.is_some() {
+    while is_it(&record.dir, token)? {
+        // Whoever makes it or runs it has the lock. Looked at first: one that ends says so before it gives the lock back.
+        let is_abandoned = lock::try_lock(&record.dir)?.is_some();
+        match record.state()? {
+            State::Running(_) | State::Ended(_) => return Ok(true),
             // It did run, and this host has lost it.
-            return Ok(false);
+            State::Lost if is_abandoned => return Ok(false),
+            State::Lost if Instant::now() >= until => {
+                return Err(Fault::new(format!(
+                    "instance {}: it is taken, and does not run yet",
+                    record.name
+                )));
+            }
+            State::Lost => std::thread::sleep(Duration::from_millis(10)),
         }
-        std::thread::sleep(Duration::from_millis(10));
     }
     Ok(false)
+}
+
+/// Whether the instance in this directory is the one that was offered with this token.
+fn is_it(dir: &Path, token: &str) -> Result<bool> {
+    let path = dir.join(ARRIVAL);
+    match small_file::read_to_string(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        there => Ok(there.context(|| path.display().to_string())? == token),
+    }
 }
 
 /// Says so, unless something else has been said before; whether it is so now.
@@ -88,5 +105,26 @@ mod tests {
             assert_eq!(fs::read_dir(&dir).expect("read").count(), 1, "nothing else stays");
             fs::remove_dir_all(&dir).expect("gone");
         }
+    }
+
+    #[test]
+    fn what_is_taken_and_still_made_is_not_said_to_stay() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let record = InstanceDir {
+            name: "a".parse().expect("a name"),
+            dir: dir.path().canonicalize().expect("there"),
+        };
+        let ask = |token| outcome(&record, token, Duration::from_millis(20));
+        assert_eq!(ask("t"), Ok(false), "nothing has come");
+        announce(&record.dir, "t").expect("written");
+        assert_eq!(ask("other"), Ok(false), "of another move");
+        assert_eq!(take(&record.dir), Ok(true));
+        let maker = lock::try_lock(&record.dir).expect("asked").expect("free");
+        let e = ask("t").expect_err("its maker lives");
+        assert!(e.message.contains("does not run yet"), "{e}");
+        drop(maker);
+        assert_eq!(ask("t"), Ok(false), "its maker is dead");
+        record.note_end(None).expect("written");
+        assert_eq!(ask("t"), Ok(true), "it did run");
     }
 }

@@ -379,17 +379,17 @@ impl Migration<'_> {
         let port = self.member.as_ref().map(SavedInterface::port);
         let shut = || port.map_or(Ok(()), |port| port.shut(self.inside));
         if let Err(why) = shut().and_then(|()| lock_hand_over::share(self.inside, &leaving.locks)) {
-            lock_hand_over::take_back(self.inside, &leaving.locks)?;
+            let locked = lock_hand_over::take_back(self.inside, &leaving.locks);
             leaving.stay(self.record)?;
-            return Err(why.into());
+            return Err(locked.err().unwrap_or(why).into());
         }
         match lock_hand_over::give(peer, (self.inside, &leaving.locks), STARTING) {
             Ok(DestinationMessage::Running) => Ok(()),
             Ok(DestinationMessage::Failed(message, hint)) => {
                 port.map_or(Ok(()), |port| port.open(self.inside))?;
-                lock_hand_over::take_back(self.inside, &leaving.locks)?;
+                let locked = lock_hand_over::take_back(self.inside, &leaving.locks);
                 leaving.stay(self.record)?;
-                Err(Error { message, hint }.into())
+                Err(locked.err().unwrap_or(Error { message, hint }).into())
             }
             Ok(other) => Err(SwitchoverError::Unknown(strange(&other))),
             Err(why) => Err(SwitchoverError::Unknown(why)),

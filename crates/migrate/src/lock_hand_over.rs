@@ -16,6 +16,9 @@ use crate::talk::{DestinationMessage, SourceMessage};
 /// Locks on files, each with its process.
 pub type HeldLocks = Vec<(i32, FileLock)>;
 
+/// Between two rounds of tries to have locks again that another has.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// How long the source may take to release what both share.
 const RELEASING: Duration = Duration::from_secs(20);
 
@@ -58,12 +61,21 @@ pub fn take(peer: &mut ControlChannel, inside: EnterTarget<'_>, held: &HeldLocks
 
 /// At the source, where the instance stays: its locks are what they were, before its processes go on. Others may have taken one, once it was
 /// released. Then the processes stand still until these have done.
+///
+/// # Errors
+/// Why one cannot be had at all. Waiting does not help then: the caller lets the processes go on without it, and says so.
 pub fn take_back(inside: EnterTarget<'_>, held: &HeldLocks) -> Result<()> {
-    while let Err(why) = locks::change(inside, held, LockChange::Take, locks::PATIENCE) {
+    let mut told = None;
+    while let Some(file) = locks::try_change(inside, held, LockChange::Take, locks::PATIENCE)? {
+        let why = locks::taken_by_another(&file);
         if !alive(inside.init) {
             return Err(why);
         }
-        output::note(&format!("{why}; its processes stand still until then"));
+        if told.as_ref() != Some(&file) {
+            output::note(&format!("{why}; its processes stand still until then"));
+            told = Some(file);
+        }
+        std::thread::sleep(PAUSE);
     }
     Ok(())
 }

@@ -192,9 +192,10 @@ fn settle(context: &UserContext, record: &InstanceDir) -> Result<bool> {
         output::note(&format!("instance {}: it goes on on {}", record.name, left.node));
     } else {
         listen_again(record)?;
-        lock_again(record, &left)?;
+        let locked = lock_again(record, &left);
         left.stay(record)?;
         output::note(&format!("instance {}: {} has not taken it", record.name, left.node));
+        locked.map_err(|e| e.about(&format!("instance {}: it goes on here without a lock", record.name)))?;
     }
     Ok(taken)
 }

@@ -88,7 +88,7 @@ impl ModuleFile {
         let paths = [("requires", &self.requires), ("devices", &self.devices), ("plugins", &self.plugins)];
         for (key, path) in paths.iter().flat_map(|(key, list)| list.iter().map(move |path| (*key, path))) {
             if !is_path(path) {
-                refuse(key, path, "is no absolute path");
+                refuse(key, path, "is not an absolute path");
             }
         }
         for path in self.devices.iter().filter(|path| !path.starts_with("/dev/")) {

@@ -141,7 +141,7 @@ impl HostLinker {
         };
         let found = HostLibrary::read(&path).ok_or_else(|| {
             ModuleError::new(
-                format!("module {module}: {}: no library of 64 bits", path.display()),
+                format!("module {module}: {}: not a 64-bit library", path.display()),
                 "administrator: skiff module check",
             )
         })?;

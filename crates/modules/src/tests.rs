@@ -42,7 +42,7 @@ fn files_are_read_whole_or_refused() {
         ("description = 'x'\ndevices = ['/etc/passwd']", "devices: \"/etc/passwd\" is not below /dev"),
         ("description = 'x'\nlibraries = ['lib']", "libraries: \"lib\" is not the name"),
         ("description = 'x'\nreplaces = ['/a.so:b']", "replaces: \"/a.so:b\" is not the name"),
-        ("description = 'x'\nplugins = ['a']", "plugins: \"a\" is no absolute path"),
+        ("description = 'x'\nplugins = ['a']", "plugins: \"a\" is not an absolute path"),
         ("description = 'x'\nenv = { '1A' = '' }", "env: \"1A\" is no name of a variable"),
     ] {
         let problems = ModuleFile::parse(text).expect_err(text);
@@ -126,7 +126,7 @@ fn libraries_come_with_what_they_need() {
     let missing = libraries(&["libnothing.so.1"]).expect_err("not there");
     assert!(missing.message.contains("module test: library libnothing.so.1"), "{}", missing.message);
     let text = libraries(&["/etc/passwd"]).expect_err("no library");
-    assert!(text.message.contains("/etc/passwd: no library"), "{}", text.message);
+    assert!(text.message.contains("/etc/passwd: not a 64-bit library"), "{}", text.message);
 }
 
 #[test]

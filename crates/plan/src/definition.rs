@@ -124,15 +124,13 @@ impl RootOptions {
             _ => return Ok(self),
         };
         let found = read(context, &word)?;
-        let is_closed =
-            found.mounts.is_empty() && found.devices.is_empty() && found.env.values().all(Template::is_plain);
-        if self.untrusted && !is_closed {
-            return Err(Fault::new(format!(
-                "definition {word}: with --untrusted its mounts, devices and variables are not taken"
-            ))
-            .hint("name what the programs may have: -v, --device, -e"));
-        }
         let hooks = AnnotatedHooks::here(context, &found);
+        if self.untrusted && !is_closed(&found, &hooks) {
+            return Err(Fault::new(format!(
+                "definition {word}: with --untrusted its mounts, devices and variables are not taken, nor its hooks"
+            ))
+            .hint("name what the programs may have: -v, --device, -e, --module"));
+        }
         hooks.notes.iter().for_each(|line| output::note(line));
         let hooks = hooks.modules.iter().map(|module| format!("{MODULE}{module}")).collect();
         let mounts = found.mounts.iter().map(mount_words).collect::<Result<Vec<_>>>()?;
@@ -149,6 +147,14 @@ impl RootOptions {
             ..self
         })
     }
+}
+
+/// Whether a definition opens nothing of the host's to the programs. Modules have devices, mounts and variables, too.
+fn is_closed(found: &Definition, hooks: &AnnotatedHooks) -> bool {
+    found.mounts.is_empty()
+        && found.devices.is_empty()
+        && hooks.modules.is_empty()
+        && found.env.values().all(Template::is_plain)
 }
 
 /// Whether a word in the place of an image is a definition.
@@ -220,8 +226,12 @@ mod tests {
             ("org.other", "true"),
         ];
         let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let hooks = AnnotatedHooks::of(&Definition { annotations, ..Definition::default() }, &catalog);
+        let definition = Definition { annotations, ..Definition::default() };
+        let hooks = AnnotatedHooks::of(&definition, &catalog);
         assert_eq!(hooks.modules, ["aws_ofi_nccl"]);
+        // Which `--untrusted` does not let a definition have.
+        assert!(!is_closed(&definition, &hooks));
+        assert!(is_closed(&definition, &AnnotatedHooks { modules: vec![], ..hooks.clone() }));
         assert_eq!(
             hooks.notes,
             [
