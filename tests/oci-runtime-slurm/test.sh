@@ -24,13 +24,13 @@ hostname
 id -u
 SCRIPT
 ok as alice sbatch -Q --wait --container $bundle -o out job
-eventually 5 grep -q 0 out
+eventually 30 grep -q 0 out
 equal "$(cat out)" $'skiff\n0'
 
 # Ended from outside: all processes go, and nothing is left of it.
 ok as alice sbatch --parsable -N2 --wrap "srun --container $bundle sh -c 'echo begun; exec sleep 1000'" -o out
 job=$out
-eventually 10 sh -c '[ "$(grep -c begun out)" = 2 ]'
+eventually 30 sh -c '[ "$(grep -c begun out)" = 2 ]'
 ok as alice scancel "$job"
 idle
 for node in n1 n2; do

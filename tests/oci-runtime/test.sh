@@ -11,11 +11,11 @@ ok as alice sh -c "skiff-oci create -b $bundle --pid-file pid box >out"
 equal "$(state box)" created
 equal "$(cat /home/alice/out)" '' 'output before its start'
 fails 125 as alice skiff-oci create -b $bundle box
-has "$err" 'there is one of that name'
+has "$err" 'already exists'
 fails 125 as alice skiff-oci delete box
 has "$err" 'is created'
 ok as alice skiff-oci start box
-eventually 5 grep -q started /home/alice/out
+eventually 20 grep -q started /home/alice/out
 equal "$(state box)" running
 ok as alice skiff-oci state box
 equal "$(json "$out" '[d["ociVersion"], d["bundle"], d["annotations"]["a"], d["pid"]]')" \
@@ -44,8 +44,17 @@ equal "$(state box)" running
 # Root does it as alice.
 ok skiff-oci --root /tmp/skiff-oci.$(id -u alice) state box
 has "$out" '"status": "running"'
+# But by no path that another user can change, and not with a directory of root's own.
+as mallory ln -s /tmp /home/mallory/way
+fails 125 skiff-oci --root /home/mallory/way/skiff-oci.$(id -u alice) delete --force box
+equal "$(state box)" running
+as mallory rm /home/mallory/way
+mkdir /tmp/skiff-oci.roots
+fails 125 skiff-oci --root /tmp/skiff-oci.roots list
+has "$err" "the host's root"
+rmdir /tmp/skiff-oci.roots
 ok as alice skiff-oci kill box KILL
-eventually 5 sh -c "[ ! -e /proc/$(cat /home/alice/pid) ] || grep -q 'State:.Z' /proc/$(cat /home/alice/pid)/status"
+eventually 20 sh -c "[ ! -e /proc/$(cat /home/alice/pid) ] || grep -q 'State:.Z' /proc/$(cat /home/alice/pid)/status"
 equal "$(state box)" stopped
 fails 125 as alice skiff-oci kill box TERM
 ok as alice skiff-oci delete box
@@ -58,9 +67,9 @@ done
 
 # What is killed at any moment leaves something that can be deleted.
 script 'exec sleep 1000'
-for _ in 1 2 3 4 5 6; do
+for _ in $(seq 20); do
     start alice skiff-oci create -b $bundle box
-    sleep "0.00$((RANDOM % 10))"
+    sleep "0.0$((RANDOM % 7 + 1))"
     kill -9 "$started" 2>&- || true
     { wait "$started"; } 2>&- || true
     ok as alice skiff-oci delete --force box
@@ -118,7 +127,7 @@ ok as alice sh -c "skiff-oci run -b $bundle box 3<one"
 equal "$out" 4 'descriptors: the standard ones and that of ls'
 script 'trap "echo ended; exit 5" TERM; echo ready; while :; do sleep 0.05; done'
 start alice sh -c "exec skiff-oci run -b $bundle box >out"
-eventually 5 grep -q ready /home/alice/out
+eventually 20 grep -q ready /home/alice/out
 kill "$started"
 code=0
 wait "$started" || code=$?
@@ -158,6 +167,13 @@ createRuntime $(id -u alice) $(hostname)
 createContainer 0 skiff
 poststart $(id -u alice) $(hostname)
 poststop $(id -u alice) $(hostname)"
+# None for root: it would run outside of the user's job.
+rm /home/alice/hooks
+ok as alice sh -c "skiff-oci create -b $bundle box >&- 2>&-"
+rm /home/alice/hooks
+ok skiff-oci --debug --root /tmp/skiff-oci.$(id -u alice) delete --force box
+has "$err" 'hooks.poststop: not run'
+[ ! -e /home/alice/hooks ] || fail "a hook has run: $(cat /home/alice/hooks)"
 script 'echo ran' 'c["hooks"] = {"startContainer": [{"path": "/bin/sh", "args": ["sh", "-c", "echo in the container >/data/hook"]}]}
 c["root"]["readonly"] = False'
 run

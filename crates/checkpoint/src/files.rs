@@ -24,11 +24,11 @@ const LONGEST: u64 = 256 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenFile {
-    /// Its path inside.
+    /// Path of the file inside.
     pub path: String,
     /// In bytes.
     pub size: u64,
-    /// Its number in its file system: another file of this name is another file.
+    /// Number in the file system: another file of this name is another file.
     pub number: u64,
 }
 

@@ -2,6 +2,7 @@
 //! created it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::Pid;
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -9,64 +10,82 @@ use skiff_sys::IgnoreError;
 
 use crate::config::{BundleConfig, Resources};
 use crate::log::Log;
+use crate::process_info::{InitProcess, send};
 
 const ROOT: &str = "/sys/fs/cgroup";
+/// How long processes that have been killed may take to be gone.
+pub const DYING: Duration = Duration::from_secs(10);
 
 /// Makes the group that a configuration asks for, with its limits, and puts the process into it; nothing where that is not possible, which
 /// the log says.
 pub fn enter(config: &BundleConfig, id: &str, pid: Pid, log: &Log) -> Option<PathBuf> {
     let limits = config.linux.resources.as_ref().map_or_else(Vec::new, |resources| limits(resources, log));
-    let path = match (config.linux.cgroups_path.as_deref().unwrap_or(""), limits.is_empty()) {
-        ("", true) => return None,
-        (wanted, _) => place(wanted, id)?,
-    };
-    let entered = make(&path).and_then(|()| {
-        std::fs::write(path.join("cgroup.procs"), pid.as_raw_nonzero().to_string())
-            .context(|| path.display().to_string())
-    });
-    if let Err(e) = entered {
-        std::fs::remove_dir(&path).ignore_error("it is not there, or not ours");
-        log.warn(&format!("linux.cgroupsPath: {e}: the container stays in the caller's control group"));
-        for (file, _) in limits {
-            log.warn(&format!("linux.resources: {file} is not set: no control group of its own"));
-        }
+    let wanted = config.linux.cgroups_path.as_deref().unwrap_or("");
+    if wanted.is_empty() && limits.is_empty() {
         return None;
     }
-    for (file, value) in limits {
-        if let Err(e) = std::fs::write(path.join(&file), &value) {
-            log.warn(&format!("linux.resources: {file} {value}: {e}"));
+    match place(wanted, id).and_then(|path| make(&path, pid).map(|()| path)) {
+        Ok(path) => {
+            for (file, value) in limits {
+                if let Err(e) = std::fs::write(path.join(&file), &value) {
+                    log.warn(&format!("linux.resources: {file} {value}: {e}"));
+                }
+            }
+            Some(path)
+        }
+        Err(e) => {
+            log.warn(&format!("linux.cgroupsPath: {e}: the container stays in the caller's control group"));
+            for (file, _) in limits {
+                log.warn(&format!("linux.resources: {file} is not set: no control group of its own"));
+            }
+            None
         }
     }
-    Some(path)
 }
 
 /// Where it is: as runc has it, `/PATH` from the top, `PATH` below the caller's, `SLICE:PREFIX:NAME` for systemd, of which nobody is asked here.
-fn place(wanted: &str, id: &str) -> Option<PathBuf> {
-    let own = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let own = Path::new(ROOT).join(own.trim_start_matches('/'));
-    let is_sound = !Path::new(wanted).components().any(|part| part == std::path::Component::ParentDir);
-    Some(match wanted.split(':').collect::<Vec<_>>()[..] {
-        _ if !is_sound => return None,
-        [""] => own.join(format!("skiff-oci-{id}")),
+fn place(wanted: &str, id: &str) -> Result<PathBuf> {
+    let (from_top, below) = match wanted.split(':').collect::<Vec<_>>()[..] {
+        [""] => (false, format!("skiff-oci-{id}")),
         [path] => match path.strip_prefix('/') {
-            Some(below) => Path::new(ROOT).join(below),
-            None => own.join(path),
+            Some(below) => (true, below.to_owned()),
+            None => (false, path.to_owned()),
         },
-        [_, prefix, name] => own.join(format!("{prefix}-{name}.scope")),
-        _ => return None,
-    })
+        [_, prefix, name] => (false, format!("{prefix}-{name}.scope")),
+        _ => return Err(Fault::new(format!("{wanted}: neither a path nor SLICE:PREFIX:NAME"))),
+    };
+    // Those would name a group that is there, with others in it.
+    if below.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(Fault::new(format!("{wanted}: a part of it is empty, `.` or `..`")));
+    }
+    if from_top {
+        return Ok(Path::new(ROOT).join(below));
+    }
+    let own = std::fs::read_to_string("/proc/self/cgroup").context(|| "/proc/self/cgroup")?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let own = own.ok_or_else(|| Fault::new("the caller has no control group of version 2"))?;
+    Ok(Path::new(ROOT).join(own.trim_start_matches('/')).join(below))
 }
 
-fn make(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).context(|| path.display().to_string())?;
+/// Makes the group, and puts the process into it. One that is there is somebody else's: what is in it would end with the container.
+fn make(path: &Path, pid: Pid) -> Result<()> {
+    let name = || path.display().to_string();
     if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).context(name)?;
         for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
             std::fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"))
                 .ignore_error("a limit that cannot be set is told when it is");
         }
     }
-    Ok(())
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(Fault::new(format!("{}: it is there already, so it is not the container's", name())));
+        }
+        made => made.context(name)?,
+    }
+    add(path, pid).inspect_err(|_| {
+        std::fs::remove_dir(path).ignore_error("it stays, with nobody in it");
+    })
 }
 
 /// Files of the group with their contents.
@@ -136,11 +155,30 @@ fn limits(resources: &Resources, log: &Log) -> Vec<(String, String)> {
     all
 }
 
-/// The processes of a group.
-pub fn processes(path: &Path) -> Vec<Pid> {
-    let text =
-        std::fs::read_to_string(path.join("cgroup.procs")).default_on_error("a group that is gone has none");
-    text.lines().filter_map(|line| skiff_sys::process::positive_pid(line.parse().ok()?)).collect()
+/// A group and those below it, which the container may have made; each before its own.
+fn tree(path: &Path) -> Vec<PathBuf> {
+    let mut found = vec![path.to_owned()];
+    let mut at = 0;
+    while let Some(dir) = found.get(at) {
+        at += 1;
+        // One that is gone has none.
+        let Ok(entries) = std::fs::read_dir(dir) else { continue };
+        let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let below: Vec<PathBuf> = dirs.map(|entry| entry.path()).collect();
+        found.extend(below);
+    }
+    found
+}
+
+/// The processes of a group and those below it.
+pub fn processes(path: &Path) -> Vec<InitProcess> {
+    let of = |group: PathBuf| {
+        let text = std::fs::read_to_string(group.join("cgroup.procs"))
+            .default_on_error("a group that is gone has none");
+        let pids = text.lines().filter_map(|line| skiff_sys::process::positive_pid(line.parse().ok()?));
+        pids.filter_map(|pid| InitProcess::of(pid).ok()).collect::<Vec<_>>()
+    };
+    tree(path).into_iter().flat_map(of).collect()
 }
 
 /// Puts a further process into it.
@@ -170,12 +208,73 @@ pub fn freeze(path: Option<&Path>, frozen: bool) -> Result<()> {
         .context(|| path.display().to_string())
 }
 
-/// Removes it; those that are in it must have ended.
-pub fn remove(path: &Path) {
-    let removed = skiff_sys::lock::within(std::time::Duration::from_secs(1), || {
-        Ok::<_, ()>(
-            std::fs::remove_dir(path).is_ok().then_some(()).or_else(|| (!path.exists()).then_some(())),
-        )
-    });
-    removed.map(drop).ignore_error("it cannot fail");
+/// Ends all processes of a group that this runtime has made, and removes it with those below.
+///
+/// # Errors
+/// When processes do not end: then it stays.
+pub fn end(path: &Path) -> Result<()> {
+    if std::fs::write(path.join("cgroup.kill"), "1").is_err() && path.exists() {
+        // Kernels before 5.14 have no such file.
+        processes(path).into_iter().try_for_each(kill)?;
+    }
+    let removed = skiff_sys::lock::within(DYING, || {
+        if is_populated(path) {
+            processes(path).into_iter().try_for_each(kill)?;
+            return Ok(None);
+        }
+        for group in tree(path).iter().rev() {
+            std::fs::remove_dir(group).ignore_error("whether it is there is asked next");
+        }
+        Ok::<_, Fault>((!path.exists()).then_some(()))
+    })?;
+    match removed {
+        None if is_populated(path) => {
+            Err(Fault::new(format!("control group {}: its processes do not end", path.display()))
+                .hint("they wait in the kernel, perhaps for a file server; delete the container again later"))
+        }
+        // What is empty, and cannot be removed, does no harm.
+        _ => Ok(()),
+    }
+}
+
+fn kill(process: InitProcess) -> Result<()> {
+    send(process, rustix::process::Signal::KILL.as_raw())
+}
+
+/// Whether there are processes in it, or below it.
+fn is_populated(path: &Path) -> bool {
+    std::fs::read_to_string(path.join("cgroup.events"))
+        .is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_never_one_that_is_there() {
+        for wanted in [".", "/", "a/../b", "..", "a/", "a//b", "./a", "/a/.", "a:b", "a:..:/../b"] {
+            assert!(place(wanted, "x").is_err(), "{wanted}");
+        }
+        assert_eq!(place("/a/b", "x"), Ok(Path::new(ROOT).join("a/b")));
+        let dir = tempfile::tempdir().expect("a directory");
+        let there = dir.path().join("there");
+        std::fs::create_dir(&there).expect("made");
+        let e = make(&there, rustix::process::getpid()).expect_err("it is there");
+        assert!(e.to_string().contains("there already"), "{e}");
+        assert!(there.exists());
+    }
+
+    #[test]
+    fn groups_below_are_removed_before_their_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let top = dir.path().join("top");
+        std::fs::create_dir_all(top.join("a/b/c")).expect("made");
+        std::fs::create_dir(top.join("d")).expect("made");
+        assert_eq!(tree(&top).len(), 5);
+        for group in tree(&top).iter().rev() {
+            std::fs::remove_dir(group).expect("removed");
+        }
+        assert!(!top.exists());
+    }
 }

@@ -10,7 +10,6 @@ use rustix::fs::{
 };
 use rustix::process::{Gid, Uid};
 use skiff_spec::fault::{Context as _, Result};
-use skiff_sys::IgnoreError;
 
 use crate::log::Log;
 
@@ -45,7 +44,8 @@ fn copy_dir(from: BorrowedFd<'_>, to: BorrowedFd<'_>, log: &Log, deep: u32) -> R
                     (openat(&from, name, flags, Mode::empty()), openat(&to, name, flags, Mode::empty()));
                 let (below, made) = (below.context(about)?, made.context(about)?);
                 copy_dir(below.as_fd(), made.as_fd(), log, deep - 1)?;
-                fchmod(&made, Mode::from_raw_mode(stat.st_mode & 0o7777)).context(about)?;
+                let mode = mode(&stat, own_as(&to, name, &stat));
+                fchmod(&made, mode).context(about)?;
             }
             FileType::RegularFile => {
                 let read = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -53,24 +53,27 @@ fn copy_dir(from: BorrowedFd<'_>, to: BorrowedFd<'_>, log: &Log, deep: u32) -> R
                 let mut source = File::from(openat(&from, name, read, Mode::empty()).context(about)?);
                 let mut made = File::from(openat(&to, name, write, Mode::RUSR | Mode::WUSR).context(about)?);
                 copy_bytes(&mut source, &mut made).context(about)?;
-                fchmod(&made, Mode::from_raw_mode(stat.st_mode & 0o7777)).context(about)?;
+                let mode = mode(&stat, own_as(&to, name, &stat));
+                fchmod(&made, mode).context(about)?;
             }
             FileType::Symlink => {
                 let target = readlinkat(&from, name, vec![]).context(about)?;
                 symlinkat(&*target, &to, name).context(about)?;
+                own_as(&to, name, &stat);
             }
-            _ => {
-                log.warn(&format!("{}: not copied", about()));
-                continue;
-            }
+            _ => log.warn(&format!("{}: not copied", about())),
         }
-        own_as(&to, name, &stat);
     }
     Ok(())
 }
 
-fn own_as(dir: impl AsFd, name: &std::ffi::CStr, stat: &Stat) {
+/// To be set when the owner is: a change of owner takes `setuid` away, and another owner must not get it.
+fn mode(stat: &Stat, is_owners: bool) -> Mode {
+    Mode::from_raw_mode(stat.st_mode & if is_owners { 0o7777 } else { 0o1777 })
+}
+
+/// Whether it has the owner now: one without an id in the container cannot be one there.
+fn own_as(dir: impl AsFd, name: &std::ffi::CStr, stat: &Stat) -> bool {
     let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-    chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-        .ignore_error("an owner without an id in the container cannot be one there");
+    chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }

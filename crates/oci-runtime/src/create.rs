@@ -20,8 +20,10 @@ use crate::init::Init;
 use crate::log::Log;
 use crate::namespaces::Namespaces;
 use crate::process::Start;
+use crate::process_info::InitProcess;
 use crate::seccomp::SeccompFilter;
-use crate::state::{Container, ContainerId, ContainerStatus, InitProcess, Record, START, States};
+use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
+use crate::state_dir::is_host_root;
 use crate::sync::{self, InitWord};
 use crate::{cgroup, check, hooks, terminal};
 
@@ -56,7 +58,6 @@ pub struct Created {
 /// # Errors
 /// What cannot be obeyed or had, of the configuration and of this host.
 pub fn create(states: &States, creation: Creation<'_>, log: &Log) -> Result<Created> {
-    refuse_real_root()?;
     let bundle =
         std::fs::canonicalize(creation.bundle).context(|| format!("bundle {}", creation.bundle.display()))?;
     // What the engine has named is relative to where it is, what the configuration names to the bundle.
@@ -83,13 +84,16 @@ pub fn create(states: &States, creation: Creation<'_>, log: &Log) -> Result<Crea
     }
 }
 
-/// Real root would get containers without the guards that root needs: control groups that deny devices, for one.
-fn refuse_real_root() -> Result<()> {
-    let map = std::fs::read_to_string("/proc/self/uid_map").context(|| "/proc/self/uid_map")?;
-    let is_initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
-    match is_initial && geteuid().is_root() {
-        true => Err(Fault::new("containers of root's are not made: this runtime works without privilege")
-            .hint("call it as an ordinary user; runc and crun are for root")),
+/// Root of the host would get containers without the guards that root needs: control groups that deny devices, for one.
+///
+/// # Errors
+/// That it is root.
+pub fn refuse_host_root() -> Result<()> {
+    match is_host_root()? {
+        true => {
+            Err(Fault::new("the host's root cannot create containers: this runtime works without privilege")
+                .hint("call it as an ordinary user; runc and crun are for root"))
+        }
         false => Ok(()),
     }
 }
@@ -118,6 +122,7 @@ impl<'a> Maker<'a> {
             process: None,
             is_created: false,
             cgroup: None,
+            is_single: false,
             hooks: config.hooks.clone().unwrap_or_default(),
         };
         Self { container, config, record }
@@ -140,8 +145,8 @@ impl<'a> Maker<'a> {
         let maps = namespaces.has_new_user.then(|| IdMaps::of(self.config)).transpose()?;
         let filter = self.config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
         filter.iter().flat_map(|filter| &filter.warnings).for_each(|text| log.warn(text));
-        let is_single = maps.as_ref().is_some_and(IdMaps::is_single);
-        let start = Start::new(self.config.process()?, filter.as_ref(), kept, is_single, log);
+        self.record.is_single = maps.as_ref().is_some_and(IdMaps::is_single);
+        let start = Start::new(self.config.process()?, filter.as_ref(), kept, self.record.is_single, log)?;
         self.container.keep_config(self.config)?;
         let listener = self.listen()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -153,6 +158,7 @@ impl<'a> Maker<'a> {
             config: self.config,
             rootfs: &self.record.rootfs,
             maps: maps.as_ref(),
+            has_new_cgroup: self.config.has_new("cgroup"),
             has_new_network: self.config.has_new("network"),
             dir: &dir,
             sync: &sync,
@@ -225,7 +231,7 @@ impl<'a> Maker<'a> {
                 .ignore_error("it is no child of this call's any more");
         }
         if let Some(cgroup) = &self.record.cgroup {
-            cgroup::remove(cgroup);
+            cgroup::end(cgroup).ignore_error("it is empty, or what is in it cannot be ended now");
         }
     }
 }

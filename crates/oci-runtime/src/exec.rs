@@ -69,8 +69,7 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
         Console::Socket(path) => Some(terminal::connect_to(path)?),
         Console::End(end) => Some(end),
     };
-    let is_single = config.linux.gid_mappings.iter().map(|mapping| mapping.size).sum::<u32>() == 1;
-    let start = Start::new(&process, filter.as_ref(), kept, is_single, log);
+    let start = Start::new(&process, filter.as_ref(), kept, record.is_single, log)?;
     let kinds = others(init)?;
     let (call, sync) = sync::pair()?;
     let inside = Inside { process: &process, start: &start, console: console.as_ref(), sync: &sync, log };

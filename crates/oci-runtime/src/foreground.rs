@@ -1,6 +1,7 @@
 //! Waits for a process that a call has started, hands signals on to it, and operates its terminal.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, read, write};
@@ -10,6 +11,13 @@ use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize,
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::{Signals, send_to_process};
+
+/// So much is read at once.
+const READ: usize = 8192;
+/// 64 KiB in all are read after the end of the process, which is more than a terminal holds ...
+const MOST_READS: usize = (64 << 10) / READ;
+/// ... and no longer than this.
+const LATEST: Duration = Duration::from_millis(100);
 
 /// The user's terminal, which passes each key on; as it was again when this is dropped.
 struct RawTerminal(Option<Termios>);
@@ -35,14 +43,21 @@ impl Drop for RawTerminal {
     }
 }
 
+/// Has signals wait for [`wait`], which hands them on.
+///
+/// # Errors
+/// When descriptors are used up.
+pub fn signals() -> Result<Signals> {
+    Signals::block(&[]).context(|| "signals for the container")
+}
+
 /// Waits for the end of a child; its exit code, or 128 and its signal.
 ///
 /// # Errors
 /// The system's.
-pub fn wait(pid: Pid, master: Option<OwnedFd>) -> Result<i32> {
+pub fn wait(pid: Pid, master: Option<OwnedFd>, signals: Signals) -> Result<i32> {
     let about = || "waiting for the container";
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(about)?;
-    let signals = Signals::block(&[]).context(about)?;
     let raw = master.as_ref().map(|_| RawTerminal::begin());
     let mut relay = Relay { master, reads_input: true };
     relay.resize();
@@ -105,7 +120,7 @@ impl Relay {
 
     /// From the container's terminal to standard output; false at its end.
     fn show(&self) -> bool {
-        let mut buffer = [0; 8192];
+        let mut buffer = [0; READ];
         let Some(master) = &self.master else { return false };
         match read(master, &mut buffer) {
             Ok(0) => false,
@@ -116,7 +131,7 @@ impl Relay {
     }
 
     fn type_in(&self) -> bool {
-        let mut buffer = [0; 8192];
+        let mut buffer = [0; READ];
         let Some(master) = &self.master else { return false };
         match read(stdin(), &mut buffer) {
             // Who reads at the terminal is told as by the key.
@@ -130,14 +145,15 @@ impl Relay {
         }
     }
 
-    /// What has been written before the end.
+    /// What has been written before the end. A process that has the terminal still, and writes on and on, does not keep the call from ending.
     fn rest(&mut self) {
-        loop {
+        let begun = Instant::now();
+        for _ in 0..MOST_READS {
             let Some(master) = &self.master else { return };
             let mut waited = [PollFd::from_borrowed_fd(master.as_fd(), PollFlags::IN)];
             let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
             let is_ready = poll(&mut waited, Some(&none)).is_ok_and(|count| count > 0);
-            if !is_ready || !self.show() {
+            if !is_ready || begun.elapsed() > LATEST || !self.show() {
                 return;
             }
         }

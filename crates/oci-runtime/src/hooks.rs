@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::process::close_on_exec_from;
+use skiff_sys::signal::{SignalMask, start_with};
 
 use crate::config::OciHook;
 use crate::log::Log;
@@ -51,6 +53,10 @@ fn run_one(hook: &OciHook, state: &[u8]) -> Result<()> {
     let variables = hook.env.iter().filter_map(|variable| variable.split_once('='));
     command.env_clear().envs(variables).stdin(Stdio::piped()).stdout(Stdio::null());
     command.stderr(said.try_clone().context(|| "its output")?);
+    // Those that this call was started with are the engine's, or for the container's program.
+    close_on_exec_from(3).context(|| "descriptors")?;
+    // Whoever waits for a container has signals blocked.
+    start_with(&mut command, SignalMask::none());
     let mut child = command.spawn().context(|| "started")?;
     if let Some(mut input) = child.stdin.take() {
         input.write_all(state).ignore_error("it need not read it");

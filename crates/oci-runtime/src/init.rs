@@ -6,9 +6,10 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2, unlinkat};
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
-use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{Gid, Uid, UnshareFlags, set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::process::close_on_exec_from;
 
 use crate::config::BundleConfig;
 use crate::hooks;
@@ -26,6 +27,7 @@ pub struct Init<'a> {
     pub rootfs: &'a Path,
     /// The ids of a new user namespace.
     pub maps: Option<&'a IdMaps>,
+    pub has_new_cgroup: bool,
     pub has_new_network: bool,
     /// The container's directory, not locked by this descriptor.
     pub dir: &'a OwnedFd,
@@ -41,9 +43,12 @@ pub struct Init<'a> {
 }
 
 impl Init<'_> {
-    /// Makes the container, waits, and becomes its program; the exit code where that fails.
+    /// Makes the container, waits, and becomes its program; the exit code where that fails. No hook gets a descriptor of the engine's.
     pub fn run(&self) -> i32 {
-        let made = self.make().and_then(|program| say(self.sync, &InitWord::Created).map(|()| program));
+        let closed = close_on_exec_from(3).context(|| "descriptors");
+        let made = closed
+            .and_then(|()| self.make())
+            .and_then(|program| say(self.sync, &InitWord::Created).map(|()| program));
         let program = match made {
             Ok(program) => program,
             Err(fault) => {
@@ -70,6 +75,10 @@ impl Init<'_> {
     fn make(&self) -> Result<std::ffi::CString> {
         // Until then nobody has ids here.
         wait(self.sync)?;
+        if self.has_new_cgroup {
+            // Now this process is in its group, which is to be the top of the namespace.
+            unshare_cgroup().context(|| "linux.namespaces: cgroup")?;
+        }
         self.set_oom_score();
         self.start.limit()?;
         setsid().context(|| "session")?;
@@ -160,4 +169,9 @@ impl Init<'_> {
         unlinkat(self.dir, START, AtFlags::empty()).ignore_error("whoever starts it does the same");
         Ok(caller)
     }
+}
+
+#[expect(deprecated, reason = "what makes it unsafe is CLONE_FILES, which is not asked for")]
+fn unshare_cgroup() -> rustix::io::Result<()> {
+    rustix::thread::unshare(UnshareFlags::NEWCGROUP)
 }

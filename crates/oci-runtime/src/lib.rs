@@ -34,6 +34,7 @@ mod rootfs;
 mod seccomp;
 mod spec;
 mod state;
+mod state_dir;
 mod sync;
 mod terminal;
 mod words;
@@ -46,6 +47,7 @@ use serde_json::{Value, json};
 use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::signal::Signals;
 use skiff_sys::small_file;
 
 use config::{Capabilities, ProcessConfig, ProcessUser};
@@ -72,6 +74,10 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
         _ => {}
     }
     let root = args.shared.root.as_deref();
+    if matches!(args.command, OciCommand::Create(_) | OciCommand::Run(_)) {
+        // Before a directory is made.
+        create::refuse_host_root()?;
+    }
     match &args.command {
         OciCommand::Create(create) => {
             return create::create(&States::make(root)?, creation(create, None), log).map(|_| 0);
@@ -142,18 +148,26 @@ fn run_whole(states: &States, args: &OciRunArgs, log: &Log) -> Result<i32> {
     let id = &args.create.id;
     let created = create::create(states, creation(&args.create, end), log)?;
     let has_terminal = created.config.process.as_ref().is_some_and(|process| process.terminal);
-    let started = lifecycle::start_locked(&created.container, log);
+    // From here on the container does not end with this call: a signal that comes while it is started is for it.
+    let signals = (!args.detach).then(foreground::signals).transpose();
+    let started = signals.and_then(|signals| {
+        let started = lifecycle::start_locked(states, &created.container, log);
+        match (started, signals) {
+            (Ok(()), signals) => Ok(signals),
+            (Err(fault), signals) => {
+                signals.into_iter().for_each(Signals::end);
+                Err(fault)
+            }
+        }
+    });
     let pid = created.pid;
     drop(created);
-    if let Err(fault) = started {
+    let signals = started.inspect_err(|_| {
         lifecycle::delete(states, id, true, log).ignore_error("that it could not be started says more");
-        return Err(fault);
-    }
-    if args.detach {
-        return Ok(0);
-    }
+    })?;
+    let Some(signals) = signals else { return Ok(0) };
     let master = own.filter(|_| has_terminal).map(master).transpose()?.flatten();
-    let code = foreground::wait(pid, master)?;
+    let code = foreground::wait(pid, master, signals)?;
     if !args.keep {
         lifecycle::delete(states, id, true, log)?;
     }
@@ -180,8 +194,9 @@ fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
     if args.detach {
         return Ok(0);
     }
+    let signals = foreground::signals()?;
     let master = own.map(master).transpose()?.flatten();
-    foreground::wait(pid, master)
+    foreground::wait(pid, master, signals)
 }
 
 /// The process that a file describes.

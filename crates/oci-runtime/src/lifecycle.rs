@@ -1,24 +1,19 @@
 //! What is done to a container that is there: started, looked at, sent signals, frozen, deleted.
 
-use std::time::Duration;
-
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::Signal;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::signal::send_to_process;
 
+use crate::config::OciHook;
 use crate::create::start_address;
 use crate::log::Log;
-use crate::process_info::family;
+use crate::process_info::{InitProcess, family, send};
 use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
 use crate::sync::{self, InitWord};
 use crate::{cgroup, hooks};
-
-/// How long processes that have been killed may take to be gone.
-const DYING: Duration = Duration::from_secs(10);
 
 /// A container's state as JSON.
 ///
@@ -44,14 +39,14 @@ fn wrong_status(id: &ContainerId, status: ContainerStatus, what: &str) -> Fault 
 /// # Errors
 /// When it is not created, or its program cannot be started.
 pub fn start(states: &States, id: &ContainerId, log: &Log) -> Result<()> {
-    start_locked(&states.container(id)?.locked()?, log)
+    start_locked(states, &states.container(id)?.locked()?, log)
 }
 
 /// The same of a container that this call has locked.
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_locked(container: &Container, log: &Log) -> Result<()> {
+pub fn start_locked(states: &States, container: &Container, log: &Log) -> Result<()> {
     let id = &container.id;
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
@@ -73,8 +68,18 @@ pub fn start_locked(container: &Container, log: &Log) -> Result<()> {
         _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
     }
     let running = container.status(Some(&record));
-    hooks::run_all("poststart", &record.hooks.poststart, &state_of(&record, id, running)?, log);
+    run_hooks(states, "poststart", &record.hooks.poststart, &state_of(&record, id, running)?, log);
     Ok(())
+}
+
+/// A user's hooks, unless it is root who does this for them: what they start would be outside of the user's job and session, and root,
+/// or Slurm, would wait for it.
+fn run_hooks(states: &States, kind: &str, hooks: &[OciHook], state: &[u8], log: &Log) {
+    match states.is_for_owner {
+        false => hooks::run_all(kind, hooks, state, log),
+        true if hooks.is_empty() => {}
+        true => log.warn(&format!("hooks.{kind}: not run: root does this in the place of the user")),
+    }
 }
 
 /// Sends a signal to a container's process, or to all of its processes.
@@ -89,35 +94,24 @@ pub fn kill(states: &States, id: &ContainerId, number: i32, all: bool) -> Result
         // Of one whose first process has ended others may still run, where it has no PID namespace of its own.
         let others = record.cgroup.as_deref().map_or_else(Vec::new, cgroup::processes);
         return match all {
-            true => others.iter().try_for_each(|pid| send(*pid, number)),
+            true => others.iter().try_for_each(|process| send(*process, number)),
             false => Err(wrong_status(id, status, "there is no process to send signals to")),
         };
     };
     let targets = if all { processes(&record, init) } else { vec![init] };
-    targets.iter().try_for_each(|pid| send(*pid, number))
+    targets.iter().try_for_each(|process| send(*process, number))
 }
 
-fn init(record: &Record) -> Option<Pid> {
-    record.process.and_then(|process| process.alive())
-}
-
-fn send(pid: Pid, number: i32) -> Result<()> {
-    let about = || format!("signal {number} to process {}", pid.as_raw_nonzero());
-    let sent = pidfd_open(pid, PidfdFlags::empty())
-        .map_err(std::io::Error::from)
-        .and_then(|pidfd| send_to_process(std::os::fd::AsFd::as_fd(&pidfd), number));
-    match sent {
-        // It has ended meanwhile.
-        Err(e) if e.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
-        sent => sent.context(about),
-    }
+fn init(record: &Record) -> Option<InitProcess> {
+    record.process.filter(|process| process.alive().is_some())
 }
 
 /// All processes of a container.
-fn processes(record: &Record, init: Pid) -> Vec<Pid> {
-    match &record.cgroup {
-        Some(cgroup) => cgroup::processes(cgroup),
-        None => family(init),
+fn processes(record: &Record, init: InitProcess) -> Vec<InitProcess> {
+    match (&record.cgroup, init.alive()) {
+        (Some(cgroup), _) => cgroup::processes(cgroup),
+        (None, Some(pid)) => family(pid).into_iter().filter_map(|pid| InitProcess::of(pid).ok()).collect(),
+        (None, None) => vec![],
     }
 }
 
@@ -130,7 +124,7 @@ pub fn pids(states: &States, id: &ContainerId) -> Result<Vec<i32>> {
     let record = container.whole_record()?;
     let init = init(&record)
         .ok_or_else(|| wrong_status(id, container.status(Some(&record)), "it has no processes"))?;
-    Ok(processes(&record, init).iter().map(|pid| pid.as_raw_nonzero().get()).collect())
+    Ok(processes(&record, init).iter().map(|process| process.pid).collect())
 }
 
 /// Freezes a container's processes, or lets them go on.
@@ -158,9 +152,10 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
 /// # Errors
 /// When it has not ended.
 pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Result<()> {
-    let container = match states.container(id) {
-        Err(_) if force => return Ok(()),
-        container => container?.locked()?,
+    let container = match states.find_container(id)? {
+        None if force => return Ok(()),
+        None => states.container(id)?,
+        Some(container) => container.locked()?,
     };
     let record = match container.record() {
         // Whatever is in it: it is the user's, and goes.
@@ -186,14 +181,11 @@ pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Resu
         end(&record, id)?;
     }
     if let Some(cgroup) = &record.cgroup {
-        for pid in cgroup::processes(cgroup) {
-            send(pid, Signal::KILL.as_raw())?;
-        }
-        cgroup::remove(cgroup);
+        cgroup::end(cgroup).map_err(|e| e.about(&format!("container {id}")))?;
     }
     let state = state_of(&record, id, ContainerStatus::Stopped)?;
     states.remove(container)?;
-    hooks::run_all("poststop", &record.hooks.poststop, &state, log);
+    run_hooks(states, "poststop", &record.hooks.poststop, &state, log);
     Ok(())
 }
 
@@ -203,15 +195,15 @@ fn end(record: &Record, id: &ContainerId) -> Result<()> {
     if record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
         cgroup::freeze(record.cgroup.as_deref(), false).ignore_error("those that are killed need not go on");
     }
-    for pid in processes(record, init) {
-        send(pid, Signal::KILL.as_raw())?;
+    for process in processes(record, init) {
+        send(process, Signal::KILL.as_raw())?;
     }
     send(init, Signal::KILL.as_raw())?;
     let is_gone =
         || Ok::<_, Fault>(record.process.is_none_or(|process| process.alive().is_none()).then_some(()));
-    match skiff_sys::lock::within(DYING, is_gone)? {
+    match skiff_sys::lock::within(cgroup::DYING, is_gone)? {
         Some(()) => Ok(()),
-        None => Err(Fault::new(format!("container {id}: process {} does not end", init.as_raw_nonzero()))
+        None => Err(Fault::new(format!("container {id}: process {} does not end", init.pid))
             .hint("it waits in the kernel, perhaps for a file server")),
     }
 }

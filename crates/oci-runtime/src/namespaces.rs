@@ -17,7 +17,8 @@ const KINDS: [(&str, Option<CloneFlags>); 8] = [
     ("uts", Some(CloneFlags::UTS)),
     ("network", Some(CloneFlags::NETWORK)),
     ("pid", Some(CloneFlags::PID)),
-    ("cgroup", Some(CloneFlags::CGROUP)),
+    // The container's process makes one itself when it is in its group.
+    ("cgroup", Some(CloneFlags::NONE)),
     ("time", None),
     ("mount", Some(CloneFlags::MOUNT)),
 ];

@@ -3,10 +3,11 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, accessat, fchown, fstat, statat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchown, fstat, statat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
@@ -16,7 +17,7 @@ use rustix::thread::{
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::caps::effective_all;
-use skiff_sys::process::{close_on_exec_from, exec};
+use skiff_sys::process::{close_on_exec_from, exec, inherited_fd, keep_on_exec};
 
 use crate::capabilities::KeptCapabilities;
 use crate::config::{self, ProcessConfig, Rlimit as Limit};
@@ -52,28 +53,27 @@ pub struct Start<'a> {
     process: &'a ProcessConfig,
     sets: KeptCapabilities,
     filter: Option<&'a SeccompFilter>,
-    /// Descriptors from 3 on that the program gets.
-    kept: u32,
+    /// Descriptors of whoever has called this runtime, which the program gets.
+    kept: Vec<i32>,
     /// Whether there is nobody else in the container.
     is_single: bool,
 }
 
 impl<'a> Start<'a> {
-    /// Understands a process.
+    /// Understands a process. `kept`: so many descriptors from 3 on does the program get.
+    ///
+    /// # Errors
+    /// When this process's descriptors cannot be listed.
     pub fn new(
         process: &'a ProcessConfig,
         filter: Option<&'a SeccompFilter>,
         kept: u32,
         is_single: bool,
         log: &Log,
-    ) -> Self {
-        Self {
-            process,
-            sets: KeptCapabilities::of(process.capabilities.as_ref(), log),
-            filter,
-            kept,
-            is_single,
-        }
+    ) -> Result<Self> {
+        let sets = KeptCapabilities::of(process.capabilities.as_ref(), log);
+        let kept = if kept == 0 { vec![] } else { inherited(kept).context(|| "descriptors")? };
+        Ok(Self { process, sets, filter, kept, is_single })
     }
 
     /// Sets what is set while this process still has all rights in the container.
@@ -144,7 +144,17 @@ impl<'a> Start<'a> {
             rustix::process::umask(Mode::from_raw_mode(u32::from(umask & 0o777)));
         }
         skiff_sys::signal::default_action(rustix::process::Signal::PIPE.as_raw());
-        close_on_exec_from(3 + self.kept).context(|| "descriptors")
+        close_on_exec_from(3).and_then(|()| self.keep_descriptors()).context(|| "descriptors")
+    }
+
+    fn keep_descriptors(&self) -> std::io::Result<()> {
+        self.kept.iter().try_for_each(|number| {
+            let fd = inherited_fd(*number)?;
+            keep_on_exec(fd.as_fd())?;
+            // It stays open under its number for the program.
+            let _number = fd.into_raw_fd();
+            Ok(())
+        })
     }
 
     /// The filter comes as late as it can: it may refuse what this process still has to do.
@@ -211,6 +221,28 @@ impl<'a> Start<'a> {
     }
 }
 
+/// The descriptors from 3 on, so many at most, that this process was started with: those that it has opened itself are closed by an exec.
+fn inherited(count: u32) -> std::io::Result<Vec<i32>> {
+    let end = i32::try_from(count).unwrap_or(i32::MAX).saturating_add(3);
+    let mut found = vec![];
+    for entry in std::fs::read_dir("/proc/self/fdinfo")? {
+        let entry = entry?;
+        let number = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        let Some(number) = number.filter(|number| (3..end).contains(number)) else { continue };
+        if outlives_exec(&std::fs::read_to_string(entry.path())?) {
+            found.push(number);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether an exec leaves a descriptor open, by what the kernel says of it.
+fn outlives_exec(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits() == 0)
+}
+
 fn c_string(text: &str) -> Result<CString> {
     CString::new(text.as_bytes()).map_err(|_| Fault::new(format!("process: {text:?}: has a zero in it")))
 }
@@ -253,4 +285,17 @@ fn home(uid: u32) -> String {
     line.and_then(|fields| fields.get(5).map(|home| (*home).to_owned()))
         .filter(|home| home.starts_with('/'))
         .unwrap_or_else(|| "/".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_the_caller_are_told_from_own_ones() {
+        assert!(outlives_exec("pos:\t0\nflags:\t0100002\nmnt_id:\t15\n"));
+        assert!(!outlives_exec("pos:\t0\nflags:\t02100000\nmnt_id:\t15\n"));
+        assert!(!outlives_exec("pos:\t0\n"));
+        assert!(!inherited(1000).expect("listed").contains(&2), "a standard one");
+    }
 }

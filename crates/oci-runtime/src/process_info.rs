@@ -1,6 +1,61 @@
 //! What `/proc` says of processes.
 
-use rustix::process::Pid;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::signal::send_to_process;
+
+/// A container's process, told from a later one with the same PID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InitProcess {
+    /// In the PID namespace that the container was created in.
+    pub pid: i32,
+    /// Clock ticks after the kernel's own start.
+    pub start_time: u64,
+}
+
+impl InitProcess {
+    /// One that is there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn of(pid: Pid) -> Result<Self> {
+        let number = pid.as_raw_nonzero().get();
+        let start_time =
+            start_time(pid).ok_or_else(|| Fault::new(format!("process {number}: it has ended")))?;
+        Ok(Self { pid: number, start_time })
+    }
+
+    /// The PID, if it has not ended.
+    pub fn alive(&self) -> Option<Pid> {
+        let pid = skiff_sys::process::positive_pid(self.pid)?;
+        (start_time(pid) == Some(self.start_time) && !is_gone(pid)).then_some(pid)
+    }
+}
+
+/// Sends a signal to a process, and to no other that has got its number meanwhile.
+///
+/// # Errors
+/// The kernel's, but not that it has ended.
+pub fn send(process: InitProcess, number: i32) -> Result<()> {
+    let about = || format!("signal {number} to process {}", process.pid);
+    let Some(pid) = process.alive() else { return Ok(()) };
+    let sent = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from).and_then(|pidfd| {
+        // From here on the descriptor means one process; whether it is that one shows now.
+        match process.alive() {
+            Some(_) => send_to_process(pidfd.as_fd(), number),
+            None => Ok(()),
+        }
+    });
+    match sent {
+        // It has ended meanwhile.
+        Err(e) if e.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(()),
+        sent => sent.context(about),
+    }
+}
 
 /// The fields of a process behind its name; from its state on.
 fn fields(pid: Pid) -> Option<Vec<String>> {

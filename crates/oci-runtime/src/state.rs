@@ -9,18 +9,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat, statat,
-    unlinkat,
+    AtFlags, Dir, FlockOperation, Mode, OFlags, flock, fstat, mkdirat, openat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::process::{Pid, geteuid};
-use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
 
 use crate::config::{BundleConfig, Hooks};
-use crate::process_info::{is_gone, start_time};
+use crate::process_info::InitProcess;
+use crate::state_dir::{self, open_dir};
 
 const RECORD: &str = "state.json";
 const NEW_RECORD: &str = ".state.json";
@@ -86,34 +85,6 @@ impl std::fmt::Display for ContainerStatus {
     }
 }
 
-/// A container's process, told from a later one with the same PID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InitProcess {
-    /// In the PID namespace that the container was created in.
-    pub pid: i32,
-    /// Clock ticks after the kernel's own start.
-    pub start_time: u64,
-}
-
-impl InitProcess {
-    /// One that is there.
-    ///
-    /// # Errors
-    /// When it is not.
-    pub fn of(pid: Pid) -> Result<Self> {
-        let number = pid.as_raw_nonzero().get();
-        let start_time =
-            start_time(pid).ok_or_else(|| Fault::new(format!("process {number}: it has ended")))?;
-        Ok(Self { pid: number, start_time })
-    }
-
-    /// The PID, if it has not ended.
-    pub fn alive(&self) -> Option<Pid> {
-        let pid = skiff_sys::process::positive_pid(self.pid)?;
-        (start_time(pid) == Some(self.start_time) && !is_gone(pid)).then_some(pid)
-    }
-}
-
 /// What is noted of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
@@ -130,6 +101,9 @@ pub struct Record {
     pub is_created: bool,
     /// Control group, if the container has one of its own.
     pub cgroup: Option<PathBuf>,
+    /// Whether the container has the user's id only, as its maps say.
+    #[serde(default)]
+    pub is_single: bool,
     /// Of programs run after it.
     pub hooks: Hooks,
 }
@@ -173,6 +147,8 @@ impl Record {
 pub struct States {
     dir: OwnedFd,
     path: PathBuf,
+    /// Whether root has become the owner for this call: then no program of the owner's is run.
+    pub is_for_owner: bool,
 }
 
 impl States {
@@ -181,8 +157,8 @@ impl States {
     /// # Errors
     /// As of [`States::find`].
     pub fn make(root: Option<&Path>) -> Result<Self> {
-        let path = root.map_or_else(usual, Path::to_owned);
-        make_all(&path).context(|| format!("directory of containers {}", path.display()))?;
+        let path = root.map_or_else(state_dir::usual, Path::to_owned);
+        state_dir::make_all(&path).context(|| format!("directory of containers {}", path.display()))?;
         Self::find(root)?
             .ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
     }
@@ -193,25 +169,12 @@ impl States {
     /// # Errors
     /// When it cannot be had, or is somebody else's.
     pub fn find(root: Option<&Path>) -> Result<Option<Self>> {
-        let path = root.map_or_else(usual, Path::to_owned);
-        let name = || format!("directory of containers {}", path.display());
-        let dir = match open_dir(CWD, &path) {
-            Err(Errno::NOENT) => return Ok(None),
-            dir => dir.context(name)?,
+        let path = root.map_or_else(state_dir::usual, Path::to_owned);
+        let found = match root {
+            Some(root) if geteuid().is_root() => state_dir::find_as_root(root)?,
+            _ => state_dir::find_own(&path)?.map(|dir| (dir, false)),
         };
-        let stat = fstat(&dir).context(name)?;
-        if geteuid().is_root() && root.is_some() && stat.st_uid != 0 {
-            become_owner(stat.st_uid, stat.st_gid).context(name)?;
-        }
-        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
-            let (uid, mode) = (stat.st_uid, stat.st_mode & 0o7777);
-            return Err(Fault::new(format!(
-                "{}: user {uid}, mode {mode:o}: others could change what is in it",
-                name()
-            ))
-            .hint("name a directory of your own with --root"));
-        }
-        Ok(Some(Self { dir, path }))
+        Ok(found.map(|(dir, is_for_owner)| Self { dir, path, is_for_owner }))
     }
 
     /// The names of all containers.
@@ -236,7 +199,7 @@ impl States {
     pub fn create(&self, id: &ContainerId) -> Result<Container> {
         match mkdirat(&self.dir, &*id.0, Mode::RWXU) {
             Err(Errno::EXIST) => {
-                return Err(Fault::new(format!("container {id}: there is one of that name already"))
+                return Err(Fault::new(format!("container {id} already exists"))
                     .hint(format!("`skiff oci delete --force {id}` removes it")));
             }
             made => made.context(|| format!("container {id}"))?,
@@ -249,10 +212,20 @@ impl States {
     /// # Errors
     /// When it is not.
     pub fn container(&self, id: &ContainerId) -> Result<Container> {
+        self.find_container(id)?.ok_or_else(|| {
+            Fault::new(format!("container {id} does not exist"))
+                .hint(format!("`skiff oci list` shows those in {}", self.path.display()))
+        })
+    }
+
+    /// The same; nothing if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn find_container(&self, id: &ContainerId) -> Result<Option<Container>> {
         match open_dir(&self.dir, Path::new(&id.0)) {
-            Err(Errno::NOENT) => Err(Fault::new(format!("container {id} does not exist"))
-                .hint(format!("`skiff oci list` shows those in {}", self.path.display()))),
-            dir => Ok(Container { dir: dir.context(|| format!("container {id}"))?, id: id.clone() }),
+            Err(Errno::NOENT) => Ok(None),
+            dir => Ok(Some(Container { dir: dir.context(|| format!("container {id}"))?, id: id.clone() })),
         }
     }
 
@@ -271,39 +244,6 @@ impl States {
         }
         unlinkat(&self.dir, &*container.id.0, AtFlags::REMOVEDIR).context(name)
     }
-}
-
-fn become_owner(uid: u32, gid: u32) -> rustix::io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    set_thread_groups(&[])?;
-    set_thread_res_gid(gid, gid, gid)?;
-    set_thread_res_uid(uid, uid, uid)
-}
-
-/// Where containers are noted if nothing else is said: below `XDG_RUNTIME_DIR`, which goes with the user's last session; else below `/tmp`.
-fn usual() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    runtime.map_or_else(
-        || PathBuf::from(format!("/tmp/skiff-oci.{}", geteuid().as_raw())),
-        |dir| dir.join("skiff-oci"),
-    )
-}
-
-/// Makes directories for the user alone.
-fn make_all(path: &Path) -> rustix::io::Result<()> {
-    match rustix::fs::mkdir(path, Mode::RWXU) {
-        Err(Errno::NOENT) => {
-            make_all(path.parent().ok_or(Errno::NOENT)?)?;
-            make_all(path)
-        }
-        Err(Errno::EXIST) => Ok(()),
-        made => made,
-    }
-}
-
-fn open_dir(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(at, path, flags, Mode::empty())
 }
 
 /// A container's directory.
@@ -332,7 +272,8 @@ impl Container {
         };
         let name = || format!("container {}", self.id);
         if skiff_sys::lock::within(PATIENCE, attempt).context(name)?.is_none() {
-            return Err(Fault::new(format!("{}: another call changes it", name())));
+            return Err(Fault::new(format!("{} is locked by another call", name()))
+                .hint("try again when that has ended; a hook that hangs keeps it locked"));
         }
         match fstat(&self.dir).context(name)?.st_nlink {
             0 => Err(Fault::new(format!("{} does not exist", name()))),

@@ -16,7 +16,7 @@ pub struct OciArgs {
 
 #[derive(Args, Clone)]
 pub struct SharedArgs {
-    /// Directory for the state of containers [default: $XDG_RUNTIME_DIR/skiff-oci]
+    /// Directory for the state of containers [default: $XDG_RUNTIME_DIR/skiff-oci, or /tmp/skiff-oci.UID]
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<PathBuf>,
     /// File for warnings and errors
@@ -41,7 +41,7 @@ pub struct SharedArgs {
 
 #[derive(Subcommand)]
 pub enum OciCommand {
-    /// Create a container up to its program
+    /// Create a container; start runs its program
     Create(CreateArgs),
     /// Start the program of a created container
     Start {
@@ -57,7 +57,7 @@ pub enum OciCommand {
     },
     /// Send a signal to a container
     Kill {
-        /// To all of its processes
+        /// Signal all of its processes
         #[arg(short, long)]
         all: bool,
         /// Container
@@ -81,7 +81,7 @@ pub enum OciCommand {
         /// Print the names only
         #[arg(short, long)]
         quiet: bool,
-        /// Format
+        /// Output format
         #[arg(short, long, default_value = "table", value_parser = ["table", "json"])]
         format: String,
     },
@@ -89,7 +89,7 @@ pub enum OciCommand {
     Ps {
         /// Container
         id: ContainerId,
-        /// Format
+        /// Output format
         #[arg(short, long, default_value = "table", value_parser = ["table", "json"])]
         format: String,
     },
@@ -98,14 +98,14 @@ pub enum OciCommand {
         /// Container
         id: ContainerId,
     },
-    /// Let the processes of a frozen container go on
+    /// Resume the processes of a paused container
     Resume {
         /// Container
         id: ContainerId,
     },
     /// Write a configuration to begin with into a bundle
     Spec {
-        /// Bundle
+        /// Bundle directory
         #[arg(short, long, value_name = "DIR", default_value = ".")]
         bundle: PathBuf,
     },
@@ -139,7 +139,7 @@ pub struct CreateArgs {
 
 #[derive(Args)]
 pub struct OciRunArgs {
-    /// Do not wait for its end
+    /// Return once it has started
     #[arg(short, long)]
     pub detach: bool,
     /// Leave its state when it has ended
@@ -163,7 +163,7 @@ pub struct OciExecArgs {
     /// Give it a terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// Do not wait for its end
+    /// Return once it has started
     #[arg(short, long)]
     pub detach: bool,
     /// File for its PID

@@ -36,8 +36,8 @@ pub fn program(rules: &Rules) -> Vec<BpfInstruction> {
 
 /// From which number on calls get which verdict, in order; neighbours differ.
 fn ranges(rules: &Rules) -> Vec<(u32, CallVerdict)> {
-    let default = CallVerdict { conditional: vec![], otherwise: rules.default };
-    let beyond = CallVerdict { conditional: vec![], otherwise: SeccompAction::MISSING };
+    let default = CallVerdict::always(rules.default);
+    let beyond = CallVerdict::always(SeccompAction::MISSING);
     let mut ranges = vec![(0, default.clone())];
     let mut put = |from: u32, verdict: &CallVerdict| match ranges.last_mut() {
         Some((first, last)) if *first == from => *last = verdict.clone(),
@@ -245,6 +245,27 @@ mod tests {
         let program = program(&Rules::new(&seccomp).expect("rules"));
         assert_eq!(run(&program, NATIVE_ARCHITECTURE, X32, [0; 6]), 0x8000_0000, "x32");
         assert_eq!(run(&program, 0x4000_0003, 0, [0; 6]), 0x8000_0000, "32-bit");
+    }
+
+    #[test]
+    fn a_rule_without_conditions_wins_wherever_it_is() {
+        let nine = || vec![condition(1, "SCMP_CMP_EQ", 9, 0)];
+        let always = || call(&["kill"], "SCMP_ACT_KILL_PROCESS", vec![]);
+        let sometimes = || call(&["kill"], "SCMP_ACT_TRAP", nine());
+        for (rules, warnings) in [(vec![always(), sometimes()], 1), (vec![sometimes(), always()], 0)] {
+            let seccomp =
+                Seccomp { default_action: "SCMP_ACT_ALLOW".into(), syscalls: rules, ..Seccomp::default() };
+            assert_eq!(answered(&seccomp, "kill", [1, 9, 0, 0, 0, 0]), 0x8000_0000);
+            assert_eq!(Rules::new(&seccomp).expect("rules").warnings.len(), warnings);
+        }
+        // What is the default in any case leaves the others be.
+        let usual = call(&["kill"], "SCMP_ACT_ALLOW", vec![]);
+        let seccomp = Seccomp {
+            default_action: "SCMP_ACT_ALLOW".into(),
+            syscalls: vec![usual, sometimes()],
+            ..Seccomp::default()
+        };
+        assert_eq!(answered(&seccomp, "kill", [1, 9, 0, 0, 0, 0]), 0x0003_0000);
     }
 
     #[test]

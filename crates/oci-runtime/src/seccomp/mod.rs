@@ -1,7 +1,7 @@
 //! The filter of system calls that a configuration lists, as a program for the kernel.
 //!
 //! Of all calls with a number the program finds what they get by a search that halves; conditions on arguments are compared one rule after the
-//! other, those with conditions before one without. Calls of other architectures (32-bit ones, x32) are not known: they end the process, or do
+//! other. A rule without conditions takes the place of those with some. Calls of other architectures (32-bit ones, x32) are not known: they end the process, or do
 //! not exist where the configuration names their architecture.
 
 mod assembly;

@@ -96,6 +96,15 @@ pub struct CallVerdict {
     pub conditional: Vec<(Vec<Test>, SeccompAction)>,
     /// ... else this.
     pub otherwise: SeccompAction,
+    /// Whether a rule without conditions has said so: then no other counts.
+    pub is_decided: bool,
+}
+
+impl CallVerdict {
+    /// Without conditions, and without a rule that has none.
+    pub fn always(otherwise: SeccompAction) -> Self {
+        Self { conditional: vec![], otherwise, is_decided: false }
+    }
 }
 
 /// All of a filter.
@@ -160,20 +169,30 @@ impl Rules {
                 }
                 continue;
             };
-            let default = self.default;
-            let verdict = self
-                .calls
-                .entry(number)
-                .or_insert_with(|| CallVerdict { conditional: vec![], otherwise: default });
-            match &tests[..] {
-                [] => verdict.otherwise = action,
-                tests => {
-                    let sets = alternatives(tests);
-                    verdict.conditional.extend(sets.into_iter().map(|tests| (tests, action)));
-                }
-            }
+            self.set(number, name, &tests, action);
         }
         Ok(())
+    }
+
+    /// As libseccomp has it: a rule without conditions takes the place of all others of the call, those to come, too. One that says what
+    /// holds anyway is none (runc leaves it out).
+    fn set(&mut self, number: u32, name: &str, tests: &[Test], action: SeccompAction) {
+        let default = self.default;
+        let verdict = self.calls.entry(number).or_insert_with(|| CallVerdict::always(default));
+        if action == default {
+            return;
+        }
+        if verdict.is_decided {
+            if !tests.is_empty() || verdict.otherwise != action {
+                self.warnings.push(format!(
+                    "linux.seccomp: {name}: a rule behind one without conditions: it has no effect"
+                ));
+            }
+        } else if tests.is_empty() {
+            *verdict = CallVerdict { is_decided: true, ..CallVerdict::always(action) };
+        } else {
+            verdict.conditional.extend(alternatives(tests).into_iter().map(|tests| (tests, action)));
+        }
     }
 }
 
