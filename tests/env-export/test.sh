@@ -43,7 +43,7 @@ fails 125 as alice skiff env exec again -- skiff env export again /tmp/x.skiff
 has "$err" 'a /tmp of its own'
 
 # What is no exported environment, or no whole one.
-as alice sh -c 'head -c 3000 shared.skiff >cut; cp shared.skiff bent; printf X | dd of=bent bs=1 seek=2000 conv=notrunc status=none; mkdir dir; mkfifo pipe'
+as alice sh -c 'head -c 3000 shared.skiff >cut; cp shared.skiff bent; printf XXXXXXXX | dd of=bent bs=1 seek=2000 conv=notrunc status=none; mkdir dir; mkfifo pipe'
 for file in cut bent /etc/passwd dir nosuch /dev/null pipe; do
     limit=10 fails 125 as alice skiff env import $file other
     has "$err" "${file##*/}"

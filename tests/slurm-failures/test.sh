@@ -169,7 +169,7 @@ idle
 pack=$(find $depot/packs -type f -size +1M)
 list=$(ls -S $depot/layers/*.chunks | head -n 1)
 forget
-printf X | dd of="$pack" bs=1 seek=1000000 conv=notrunc status=none
+printf XXXXXXXX | dd of="$pack" bs=1 seek=1000000 conv=notrunc status=none
 refused "$(basename "$list" .chunks)"
 equal "$(on n1 find $cache -size +100k)" '' 'half a layer is left'
 # What the hint says helps; and what is seen to be cut off, or gone, is written again by itself.

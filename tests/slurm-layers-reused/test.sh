@@ -48,7 +48,7 @@ nearly_all
 
 # A byte in a large file: the layer has all of the file.
 before=$(stored)
-inside alice dev 'printf X | dd of=/opt/large bs=1 seek=5000000 conv=notrunc status=none'
+inside alice dev 'printf XXXXXXXX | dd of=/opt/large bs=1 seek=5000000 conv=notrunc status=none'
 runs alice dev -w n1
 nearly_all
 [ $(($(stored) - before)) -lt 300000 ] || fail "a changed byte took $(($(stored) - before)) bytes of the depot"
@@ -57,13 +57,13 @@ nearly_all
 inside alice dev 'head -c 2000000 /dev/urandom >/opt/new'
 runs alice dev -w n1
 before=$(stored)
-inside alice dev 'printf Y | dd of=/opt/large bs=1 seek=7000000 conv=notrunc status=none; printf Y | dd of=/opt/new bs=1 seek=70000 conv=notrunc status=none'
+inside alice dev 'printf YYYYYYYY | dd of=/opt/large bs=1 seek=7000000 conv=notrunc status=none; printf YYYYYYYY | dd of=/opt/new bs=1 seek=70000 conv=notrunc status=none'
 runs alice dev -w n1
 nearly_all
 [ $(($(stored) - before)) -lt 500000 ] || fail "merged layers took $(($(stored) - before)) bytes of the depot"
 
 # What is here need not even be in the depot any more.
-inside alice dev 'printf Z | dd of=/opt/large bs=1 seek=9000000 conv=notrunc status=none'
+inside alice dev 'printf ZZZZZZZZ | dd of=/opt/large bs=1 seek=9000000 conv=notrunc status=none'
 ok as alice sbatch --parsable -H -w n1 --environment=dev -o held --wrap "$run"
 job=$out
 largest=$(ls -S $depot/packs | head -1)
@@ -76,7 +76,7 @@ as alice mv largest $depot/packs/$largest
 # A node that has much of it, and one that has nothing, with a relay.
 mkdir -p /etc/skiff/conf.d
 printf '[slurm]\nfan_out = "relay"\n' >/etc/skiff/conf.d/fan-out.toml
-inside alice dev 'printf A | dd of=/opt/large bs=1 seek=3000000 conv=notrunc status=none'
+inside alice dev 'printf AAAAAAAA | dd of=/opt/large bs=1 seek=3000000 conv=notrunc status=none'
 runs alice dev -N2
 [ "$reused" -gt 10000000 ] && [ "$reused" -lt "$bytes" ]
 rm /etc/skiff/conf.d/fan-out.toml
@@ -85,11 +85,11 @@ rm /etc/skiff/conf.d/fan-out.toml
 for file in $(on n1 sh -c "ls $store/images/*.erofs"); do
     on n1 sh -c "chattr -i $file; for at in 1 2 3 4 5 6 7 8; do printf XXXXXXXX | dd of=$file bs=1 seek=\$((at * 1000000)) conv=notrunc; done" 2>&- || true
 done
-inside alice dev 'printf B | dd of=/opt/large bs=1 seek=2000000 conv=notrunc status=none'
+inside alice dev 'printf BBBBBBBB | dd of=/opt/large bs=1 seek=2000000 conv=notrunc status=none'
 runs alice dev -w n1
 [ "$reused" -lt $((bytes - 60000)) ] || fail "of $bytes bytes $reused were taken from damaged layers"
 on n1 sh -c "for list in $lists/*; do echo damaged >\$list; done"
-inside alice dev 'printf C | dd of=/opt/large bs=1 seek=1000000 conv=notrunc status=none'
+inside alice dev 'printf CCCCCCCC | dd of=/opt/large bs=1 seek=1000000 conv=notrunc status=none'
 runs alice dev -w n1
 equal "$reused" 0
 
