@@ -12,7 +12,7 @@ const MOST_FILES: usize = 1000;
 /// A file's text.
 ///
 /// # Errors
-/// It cannot be read, is not a file, not text, or longer than `mebibytes`.
+/// The file cannot be read, is not a regular file or not text, or is longer than `mebibytes`.
 pub fn read_text(path: &Path, mebibytes: u64) -> io::Result<String> {
     // A named pipe in the place of a file makes nobody wait.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

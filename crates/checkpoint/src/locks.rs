@@ -28,7 +28,7 @@ pub struct FileLock {
     pub fd: i32,
     /// Name of the file as the process sees it.
     pub file: String,
-    /// Whose lock it is.
+    /// Kind of the lock.
     pub kind: LockKind,
     /// Whether nobody else may have one.
     pub exclusive: bool,
@@ -116,7 +116,7 @@ pub fn leave_out(dir: &Path) -> Result<()> {
 /// Changes locks of processes inside that stand still, as [`try_change`] does.
 ///
 /// # Errors
-/// Which lock another has, or why one cannot be changed.
+/// Another process has one of the locks, or one cannot be changed.
 pub fn change(
     inside: EnterTarget<'_>,
     locks: &[(i32, FileLock)],
@@ -182,7 +182,7 @@ pub(crate) fn copied(pid: i32, fd: i32) -> io::Result<OwnedFd> {
 /// Checks that nobody has a lock that a process is to have, for which CRIU would wait.
 ///
 /// # Errors
-/// Which lock another has.
+/// Another process has such a lock.
 pub fn refuse_taken<'a>(inside: EnterTarget<'_>, held: impl Iterator<Item = &'a FileLock>) -> Result<()> {
     let of_processes: Vec<&FileLock> = held.filter(|lock| lock.kind == LockKind::Process).collect();
     if of_processes.is_empty() {
@@ -201,7 +201,7 @@ pub fn refuse_taken<'a>(inside: EnterTarget<'_>, held: impl Iterator<Item = &'a 
     })
 }
 
-/// That a lock is in the way, which another has.
+/// Error: another process has the lock.
 #[must_use]
 pub fn taken_by_another(file: &str) -> Fault {
     Fault::new(format!("file {file}: another process has the lock that the instance had"))

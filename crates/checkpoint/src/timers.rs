@@ -45,7 +45,7 @@ fn read(timer: BorrowedFd<'_>, fd: i32) -> Option<ExpiredTimer> {
 /// Winds them again, of processes that are there and stand still.
 ///
 /// # Errors
-/// Which could not be wound.
+/// A timer could not be set.
 pub fn set_again(inside: EnterTarget<'_>, timers: &[(i32, ExpiredTimer)]) -> Result<()> {
     if timers.is_empty() {
         return Ok(());

@@ -36,7 +36,7 @@ pub fn take(dir: &Path) -> Result<bool> {
 /// Whether the one that was offered with this token has been taken. If nobody has said so yet, it never will be.
 ///
 /// # Errors
-/// That this is not known yet: it was taken, and whoever makes it has neither let it run nor given up.
+/// The answer is not known yet: the instance was taken, and the receiver that makes it has neither let it run nor given up.
 pub fn ask(context: &UserContext, instance: &EnvName, token: &str) -> Result<bool> {
     outcome(&InstanceDir::named(context, instance)?, token, PATIENCE)
 }

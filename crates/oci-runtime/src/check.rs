@@ -90,7 +90,7 @@ fn refuse(keys: &[(&str, bool)]) -> Result<()> {
     }
 }
 
-/// Which namespace a setting of the kernel belongs to.
+/// The namespace that a sysctl belongs to.
 fn sysctl_kind(name: &str) -> Option<&'static str> {
     const IPC: [&str; 8] =
         ["msgmax", "msgmnb", "msgmni", "sem", "shmall", "shmmax", "shmmni", "shm_rmid_forced"];

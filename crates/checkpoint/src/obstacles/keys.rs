@@ -32,7 +32,7 @@ pub(super) fn look() -> Result<KeyReport> {
     Ok((found, apart))
 }
 
-/// Which users' processes there are, by their numbers inside.
+/// The users that have processes inside, by their numbers there.
 fn users() -> BTreeSet<u32> {
     let status = |entry: fs::DirEntry| fs::read(entry.path().join("status")).ok();
     let uid = |status: Vec<u8>| {
