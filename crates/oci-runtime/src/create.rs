@@ -46,6 +46,20 @@ pub enum Console<'a> {
     End(OwnedFd),
 }
 
+impl Console<'_> {
+    /// The way to whoever operates it.
+    ///
+    /// # Errors
+    /// Nobody listens at the socket.
+    pub fn open(self) -> Result<Option<OwnedFd>> {
+        match self {
+            Self::Nobody => Ok(None),
+            Self::Socket(path) => terminal::connect_to(path).map(Some),
+            Self::End(end) => Ok(Some(end)),
+        }
+    }
+}
+
 /// A container that waits for its start, still locked.
 pub struct Created {
     pub container: Container,
@@ -62,11 +76,7 @@ pub fn create(states: &States, creation: Creation<'_>, log: &Log) -> Result<Crea
         std::fs::canonicalize(creation.bundle).context(|| format!("bundle {}", creation.bundle.display()))?;
     // What the engine has named is relative to where it is, what the configuration names to the bundle.
     let pid_file = creation.pid_file.map(std::path::absolute).transpose().context(|| "file of the PID")?;
-    let console = match creation.console {
-        Console::Nobody => None,
-        Console::Socket(path) => Some(terminal::connect_to(path)?),
-        Console::End(end) => Some(end),
-    };
+    let console = creation.console.open()?;
     rustix::process::chdir(&bundle).context(|| format!("bundle {}", bundle.display()))?;
     let dir = openat(CWD, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let (config, unknown) = BundleConfig::read(dir.context(|| format!("bundle {}", bundle.display()))?)?;
@@ -253,13 +263,29 @@ fn begin(namespaces: &Namespaces, sync: &OwnedFd, call: &OwnedFd, run: impl FnOn
             Fork::Parent(child) => Ok(child.pid),
         };
     }
+    let forked = || {
+        namespaces
+            .join()
+            .and_then(|()| fork(namespaces.new.and(CloneFlags::SIBLING)).context(about).map_err(hint))
+    };
+    fork_through(forked, (sync, call), run)
+}
+
+/// Makes a child by a process between, which enters namespaces and makes it in `forked`: only a child of one that has entered a PID namespace
+/// is in it. The child is a sibling of that process, so this call's, and runs `run`.
+///
+/// # Errors
+/// Those of `forked`.
+pub fn fork_through(
+    forked: impl FnOnce() -> Result<Fork>,
+    (sync, call): (&OwnedFd, &OwnedFd),
+    run: impl FnOnce() -> i32,
+) -> Result<Pid> {
+    let about = || "process between";
     let between = match fork(CloneFlags::NONE).context(about)? {
         Fork::Parent(child) => child,
         Fork::Child => {
-            let forked = namespaces
-                .join()
-                .and_then(|()| fork(namespaces.new.and(CloneFlags::SIBLING)).context(about).map_err(hint));
-            let said = match forked {
+            let said = match forked() {
                 Ok(Fork::Child) => exit_now(run()),
                 Ok(Fork::Parent(child)) => InitWord::Process(child.pid),
                 Err(fault) => InitWord::Failed(fault),

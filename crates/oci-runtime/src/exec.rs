@@ -4,22 +4,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, WaitOptions, pidfd_open, set_dumpable_behavior, setsid, waitpid,
-};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior, setsid};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::process::{CloneFlags, Fork, close_inherited, exit_now, fork};
+use skiff_sys::process::{CloneFlags, close_inherited, fork};
 
 use crate::config::ProcessConfig;
-use crate::create::{Console, write_pid};
+use crate::create::{Console, fork_through, write_pid};
 use crate::log::Log;
 use crate::process::Start;
 use crate::seccomp::SeccompFilter;
 use crate::state::{ContainerId, ContainerStatus, States};
 use crate::sync::{self, InitWord};
-use crate::terminal::{self, Terminal};
+use crate::terminal::Terminal;
 use crate::{cgroup, check};
 
 /// What is to run.
@@ -64,11 +62,7 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
     }
     let config = container.config()?;
     let filter = config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
-    let console = match console {
-        Console::Nobody => None,
-        Console::Socket(path) => Some(terminal::connect_to(path)?),
-        Console::End(end) => Some(end),
-    };
+    let console = console.open()?;
     let start = Start::new(&process, filter.as_ref(), kept, record.is_single, log)?;
     let kinds = others(init)?;
     let (call, sync) = sync::pair()?;
@@ -117,27 +111,11 @@ struct Inside<'a> {
 }
 
 fn begin(join: impl FnOnce() -> Result<()>, inside: &Inside<'_>, call: &OwnedFd) -> Result<Pid> {
-    let about = || "process in the container";
-    let between = match fork(CloneFlags::NONE).context(about)? {
-        Fork::Parent(child) => child,
-        Fork::Child => {
-            close_inherited(&[call.as_fd()]);
-            // Only a child is in the PID namespace.
-            let said = match join().and_then(|()| fork(CloneFlags::SIBLING).context(about)) {
-                Ok(Fork::Child) => exit_now(inside.run()),
-                Ok(Fork::Parent(child)) => InitWord::Process(child.pid),
-                Err(fault) => InitWord::Failed(fault),
-            };
-            exit_now(i32::from(sync::say(inside.sync, &said).is_err()))
-        }
+    let forked = || {
+        close_inherited(&[call.as_fd()]);
+        join().and_then(|()| fork(CloneFlags::SIBLING).context(|| "process in the container"))
     };
-    let heard = sync::hear(call);
-    waitpid(Some(between.pid), WaitOptions::empty()).context(about)?;
-    match heard? {
-        InitWord::Process(pid) => Ok(pid),
-        InitWord::Failed(fault) => Err(fault),
-        _ => Err(Fault::new("the process between has ended")),
-    }
+    fork_through(forked, (inside.sync, call), || inside.run())
 }
 
 impl Inside<'_> {
