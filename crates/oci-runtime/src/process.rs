@@ -229,8 +229,12 @@ fn inherited(count: u32) -> std::io::Result<Vec<i32>> {
         let entry = entry?;
         let number = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
         let Some(number) = number.filter(|number| (3..end).contains(number)) else { continue };
-        if outlives_exec(&std::fs::read_to_string(entry.path())?) {
-            found.push(number);
+        match std::fs::read_to_string(entry.path()) {
+            Ok(info) if outlives_exec(&info) => found.push(number),
+            Ok(_) => {}
+            // Another thread has closed it meanwhile.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
         }
     }
     Ok(found)
