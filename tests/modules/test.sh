@@ -116,7 +116,7 @@ replaces = ["/nowhere/libmpi.so.40"]
 END
 mv "$modules/openmpi.toml" "$images_tmp"
 fails 125 as alice skiff run --mpi host $open ask libmpi.so.40 mpi
-has "$err" 'module lost: /nowhere/libmpi.so.40: not a 64-bit library'
+has "$err" 'module lost: /nowhere/libmpi.so.40: No such file or directory'
 mv "$images_tmp/openmpi.toml" "$modules" && rm "$modules/lost.toml"
 # Variables are set where the module is used; elsewhere the image's stand.
 module openmpi <<END

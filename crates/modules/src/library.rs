@@ -140,8 +140,12 @@ impl HostLinker {
             })?,
         };
         let found = HostLibrary::read(&path).ok_or_else(|| {
+            let why = match std::fs::metadata(&path) {
+                Ok(_) => "not a 64-bit library".into(),
+                Err(e) => e.to_string(),
+            };
             ModuleError::new(
-                format!("module {module}: {}: not a 64-bit library", path.display()),
+                format!("module {module}: {}: {why}", path.display()),
                 "administrator: skiff module check",
             )
         })?;
