@@ -201,7 +201,9 @@ ok prolog 9202 mallory
 env SLURM_JOB_ID=9202 skiff slurm epilog 3>&- & pids+=($!)
 hers_ends=$!
 eventually 5 test ! -e $jobs/9202
-# (All the while the removal goes on, so each try meets it.)
+# (Where files go fast, it would be at its end before bob's job. One that stands still has all that another could wait for.)
+kill -STOP $hers_ends
+test -e "$hers" || fail 'all her files are gone already: they were too few for this test'
 within 1000 bobs_job
 kill -9 $hers_ends
 wait $hers_ends || true

@@ -118,8 +118,13 @@ fn settle(old: &[TreeNode], new: &mut [TreeNode], upper: BorrowedFd<'_>) -> Resu
     Ok(compared)
 }
 
-/// Whether what a layer would hold of the two stamps is the same.
+/// Whether what a layer would hold of the two stamps is the same. A fingerprint tells nothing of a file's other names; where no stamp has
+/// changed they are those that the list shows.
 fn travels_alike(a: &TreeNode, b: &TreeNode) -> bool {
+    let has_other_names = [a, b].iter().any(|node| node.kind == NodeType::File && node.stamp.nlink > 1);
+    if has_other_names && a.stamp != b.stamp {
+        return false;
+    }
     let travels = |node: &TreeNode| {
         let Stamp { size, mtime, mode, uid, gid, .. } = node.stamp;
         (mtime, mode, uid, gid, if node.kind == NodeType::File { size } else { 0 })

@@ -116,6 +116,27 @@ fn a_change_in_the_same_instant_is_not_missed() {
 }
 
 #[test]
+fn hard_links_that_have_just_been_made_are_not_shipped_twice() {
+    let world = World::new();
+    let [a, b] = ["a", "b"].map(|name| world.upper().join(name));
+    write(&a, "one");
+    std::fs::hard_link(&a, &b).unwrap();
+    let time = std::fs::metadata(&a).unwrap().modified().unwrap();
+    world.push_as(How::Full);
+    world.push_as(How::Unchanged);
+    // In the same instant as well: another content, and another name.
+    std::fs::write(&b, "two").unwrap();
+    std::fs::File::options().write(true).open(&b).unwrap().set_modified(time).unwrap();
+    let layers = world.fetch(&world.push_as(How::Incremental).id);
+    assert_eq!(std::fs::read(layers[1].path.join("a")).unwrap(), b"two");
+    std::fs::rename(&b, world.upper().join("c")).unwrap();
+    let layers = world.fetch(&world.push_as(How::Incremental).id);
+    let top = common::dump(&layers[layers.len() - 1].path);
+    assert_eq!(top[Path::new("c")].links, Path::new("a"));
+    world.push_as(How::Unchanged);
+}
+
+#[test]
 fn a_hard_link_group_is_shipped_whole() {
     let world = World::new();
     for (a, b) in [("a", "z"), ("other", "other2")] {

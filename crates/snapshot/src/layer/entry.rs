@@ -21,7 +21,7 @@ const SMALL: u64 = 64 * 1024;
 pub(crate) fn fingerprint(root: BorrowedFd<'_>, node: &TreeNode) -> Result<Option<[u8; 32]>> {
     let flags = match node.kind {
         NodeType::Dir { .. } => OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
-        NodeType::File if node.stamp.nlink == 1 => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
+        NodeType::File => OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK,
         NodeType::Symlink | NodeType::Fifo => OFlags::PATH | OFlags::NOFOLLOW,
         _ => return Ok(None),
     };

@@ -76,7 +76,7 @@ struct Packer<'a, S> {
     /// Paths of the directories whose records are not ended yet.
     open: Vec<Vec<u8>>,
     /// Numbers of the linked files already in the layer, by inode.
-    links: HashMap<u64, u32>,
+    links: HashMap<u64, (u32, [u8; 32])>,
     outcome: Outcome,
 }
 
@@ -169,8 +169,8 @@ impl<S: LayerSink> Packer<'_, S> {
             Err(Errno::NOENT) => return Ok(false),
             Err(errno) => return Err(SystemError::new("look at", &node.path, errno).into()),
         }
-        let number = self.links[&node.stamp.ino];
-        node.fingerprint = None;
+        let (number, fingerprint) = self.links[&node.stamp.ino];
+        node.fingerprint = Some(fingerprint);
         self.writer.record(&LayerRecord::Link { name: name.to_vec(), number })?;
         Ok(true)
     }
@@ -253,14 +253,14 @@ impl<S: LayerSink> Packer<'_, S> {
             *prefix = known;
             return Ok(false);
         };
+        let fingerprint = digest(&bare, &extents, Some(data));
         if linked {
             let number = u32::try_from(self.links.len()).map_err(|_| too_many(&node.path))?;
-            self.links.insert(before.ino, number);
+            self.links.insert(before.ino, (number, fingerprint));
         }
         // With the size that was shipped, so that a file that has more is found changed.
         node.stamp = Stamp { size, ..before };
-        // What a file is without its other names is not all there is to tell of it.
-        node.fingerprint = (!linked).then(|| digest(&bare, &extents, Some(data)));
+        node.fingerprint = Some(fingerprint);
         Ok(true)
     }
 }
