@@ -20,8 +20,6 @@ pub struct Topology {
     pub parents: Vec<Vec<(u32, PieceSet)>>,
     /// Whether a receiver is chosen at random, as in a swarm, and not the one that has least.
     pub random: bool,
-    /// Whether receivers of a slow node are taken over as those of one that fails.
-    pub round_stragglers: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -100,11 +98,6 @@ impl<'a> Engine<'a> {
                 // While most nodes still receive.
                 let at = random.unit() * 2.0 * model.bytes / model.link;
                 events.push(Event { at, what: What::Fails { node: number as u32 } });
-            }
-            if slow && topology.round_stragglers {
-                // Seen by how long the first piece took.
-                let at = model.piece() / (model.link * model.slowness) + model.notice;
-                events.push(Event { at, what: What::Replaced { node: number as u32 } });
             }
             let has = if number == 0 { all(model.pieces) } else { 0 };
             nodes.push(Node {
@@ -229,8 +222,7 @@ impl<'a> Engine<'a> {
     }
 
     fn is_ill(&self, node: u32) -> bool {
-        let node = &self.nodes[node as usize];
-        node.failed || (node.slow && self.topology.round_stragglers)
+        self.nodes[node as usize].failed
     }
 }
 

@@ -95,9 +95,9 @@ fn one_tree(model: &Model, nodes: usize) -> Topology {
 }
 
 /// The pieces of even number go down one tree, the others down another. Whoever sends in one tree only receives in the other: so its link carries
-/// everything once in each direction. Slow nodes and such as fail are gone round.
+/// everything once in each direction. The receivers of a node that fails are given to its parent; those of a slow node wait.
 fn two_trees(model: &Model, nodes: usize) -> Topology {
-    let mut topology = Topology { round_stragglers: true, ..empty(nodes) };
+    let mut topology = empty(nodes);
     let even = (PieceSet::MAX / 3) & all(model.pieces);
     let order: Vec<u32> = (1..=nodes as u32).collect();
     let reversed: Vec<u32> = order.iter().rev().copied().collect();
@@ -128,12 +128,7 @@ fn swarm(model: &Model, nodes: usize, seed: u64) -> Topology {
 }
 
 fn empty(nodes: usize) -> Topology {
-    Topology {
-        sends: vec![vec![]; nodes + 1],
-        parents: vec![vec![]; nodes + 1],
-        random: false,
-        round_stragglers: false,
-    }
+    Topology { sends: vec![vec![]; nodes + 1], parents: vec![vec![]; nodes + 1], random: false }
 }
 
 /// A balanced binary tree of the nodes in this order, below node 0, for these pieces.
