@@ -63,6 +63,14 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// More entries than there is memory for.
+    #[error("cannot take {object} into a snapshot: with it there are more than {most} files and directories")]
+    TooMany {
+        /// The directory in the environment that was looked at then.
+        object: String,
+        /// How many there may be.
+        most: usize,
+    },
     /// A directory that other users could exchange.
     #[error(transparent)]
     Untrusted(#[from] skiff_site::Error),
@@ -99,6 +107,9 @@ impl Error {
             Error::Busy { .. } => {
                 Some("stop the program that writes it, or move the file to the home directory")
             }
+            Error::TooMany { .. } => Some(
+                "keep directories of very many files outside of the environment, where `skiff env create -v` shows them inside",
+            ),
             Error::Untrusted(_) => {
                 Some("name a directory of your own, in directories that only root and you can write to")
             }

@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::common::craft::ship;
 use crate::common::{World, assert_same, collect, input, make_old, noise};
-use skiff_snapshot::{How, MergePolicy, fetch, push};
+use skiff_snapshot::{Cache, Depot, How, MergePolicy, fetch, push};
 
 const LARGE: usize = 8 << 20;
 
@@ -188,6 +189,59 @@ fn a_damaged_layer_is_not_replaced() {
     std::fs::write(pack, good).unwrap();
     let pushed = world.push_as(How::Incremental);
     assert_eq!(std::fs::read_dir(&world.fetch(&pushed.id)[1].path).unwrap().count(), 31);
+}
+
+/// Before, each layer was a file of its own, and there were no packs.
+#[test]
+fn a_depot_of_the_version_before_is_read_and_gone_on_with() {
+    let world = World::new();
+    std::fs::write(world.upper().join("large"), noise(1, 300_000)).unwrap();
+    std::fs::write(world.upper().join("small"), "1").unwrap();
+    pause();
+    let old = world.push_as(How::Full);
+    let layer = world.depot.manifest(&old.id).unwrap().layers[0];
+    let mut bytes = vec![];
+    world.depot.open_layer(&layer).unwrap().send(&mut bytes).unwrap();
+    let whole = world.path("depot/layers").join(format!("{}.layer", layer.digest));
+    std::fs::write(&whole, &bytes).unwrap();
+    std::fs::remove_file(world.path("depot/layers").join(format!("{}.chunks", layer.digest))).unwrap();
+    std::fs::remove_dir_all(world.path("depot/packs")).unwrap();
+
+    // On a node, and by who only looks at it: nothing is made.
+    let read = Depot::open_existing(&world.path("depot")).unwrap();
+    let cache = Cache::open(&world.path("another"), u64::MAX).unwrap();
+    let layers = fetch(&read, &old.id, &cache).unwrap();
+    assert_eq!(std::fs::read(layers[0].path.join("large")).unwrap(), noise(1, 300_000));
+    assert!(read.verify(&read.contents().unwrap(), None).unwrap().iter().all(|check| check.is_sound()));
+    assert!(!world.path("depot/packs").exists());
+
+    // What has not changed is the same snapshot; what has is a layer over the old one.
+    let depot = Depot::open(&world.path("depot")).unwrap();
+    let world = World { depot, ..world };
+    assert_eq!(world.push_as(How::Unchanged).id, old.id);
+    std::fs::write(world.upper().join("small"), "2").unwrap();
+    pause();
+    let new = world.push_as(How::Incremental);
+    assert_eq!(world.depot.manifest(&new.id).unwrap().layers[0], layer);
+    assert_same(&world.seen_in(&new.id), &world.seen());
+
+    // It stays as long as a snapshot needs it, and goes with the last one.
+    for (keep, is_there) in [(&[new.id][..], true), (&[], false)] {
+        for file in ["packs", "layers", "snapshots"].iter().flat_map(|part| files(&world, part)) {
+            make_old(&file);
+        }
+        collect(&world.depot, keep, Duration::from_secs(600));
+        assert_eq!(whole.exists(), is_there);
+    }
+    // One that is damaged is refused.
+    std::fs::remove_file(world.path("state/snapshot.index")).unwrap();
+    world.push_as(How::Full);
+    let manifest = ship(&world.depot, &bytes, &layer.digest, bytes.len() as u64);
+    bytes[100_000..100_008].iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(&whole, &bytes).unwrap();
+    let cache = Cache::open(&world.path("third"), u64::MAX).unwrap();
+    let error = fetch(&world.depot, &manifest, &cache).unwrap_err().to_string();
+    assert!(error.contains("damaged or hostile"), "{error}");
 }
 
 #[test]
