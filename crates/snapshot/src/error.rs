@@ -95,6 +95,9 @@ impl Error {
                     Some("the file system there has no extended attributes; use ext4, xfs or a recent tmpfs")
                 }
                 (_, Errno::FBIG) => Some("the file system there cannot hold so large a file"),
+                (_, Errno::NAMETOOLONG) => {
+                    Some("a path has at most 4,095 bytes: move what lies deeper, or remove it")
+                }
                 _ => None,
             }),
             Error::BadLayer { .. } | Error::BadManifest { .. } => Some(
