@@ -8,7 +8,12 @@ as bob mkdir -p .config/skiff && echo 'helper = "none"' | as bob tee .config/ski
 ok as alice skiff env create dev
 inside alice dev 'printf "#!/bin/sh\necho tool of \$(cat /opt/data/who)\n" >/usr/local/bin/mytool; chmod 755 /usr/local/bin/mytool
     mkdir -p /opt/data; echo alice >/opt/data/who; ln /opt/data/who /opt/data/linked; truncate -s 1M /opt/data/hole
-    chown 12:34 /opt/data/linked; rm /usr/bin/tac; mkfifo /opt/fifo; nohup sh -c "while :; do echo line; done" >/opt/data/log 2>&1 & sleep 0.2
+    chown 12:34 /opt/data/linked; rm /usr/bin/tac; mkfifo /opt/fifo; echo n >"/opt/new
+line"; python3 -c "import os
+path = \"/opt\"
+while len(path) < 3840: os.mkdir(path := path + \"/\" + \"p\" * 200)
+open(path + \"/\" + \"f\" * (4094 - len(path)), \"w\").write(\"far\")"
+    nohup sh -c "while :; do echo line; done" >/opt/data/log 2>&1 & sleep 0.2
     python3 -c "import socket; socket.socket(socket.AF_UNIX).bind(\"/opt/socket\")"'
 before=$(as alice skiff env exec dev -- sh -c 'cd /opt && find . ! -name log ! -name socket -printf "%p %y %m %U:%G %s %n %l\n" | sort')
 

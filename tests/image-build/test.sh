@@ -365,6 +365,21 @@ ok as alice skiff env create dev
 inside alice dev 'cd /home/alice && skiff build --target 0 ctx && skiff run --root ctx cat /mixed'
 has "$out" changed
 
+# In a job it is the same command, and what a job has built is cached here.
+node_stores
+as alice sh -euc 'mkdir job; cp /bin/busybox job/sh'
+as alice tee job/Dockerfile >/dev/null <<'X'
+FROM scratch
+COPY sh /bin/sh
+RUN echo step >/step
+CMD ["/bin/sh", "-c", "read -r line </step; echo $line"]
+X
+ok as alice srun -Q -n1 -w n1 skiff build -q -t in-job job
+ok as alice srun -Q -n1 -w n1 skiff run in-job
+equal "$out" step
+fits as alice skiff build --dry-run --json job
+equal "$(json "$out" '[s["cached"] for s in d if s["layer"]]')" '[True, True]' 'what a job has built'
+
 # mallory's context: links out of it, pipes, terminal escapes, paths of all lengths, a Dockerfile that is none.
 as mallory sh -euc 'mkdir -p evil/d; cd evil; ln -s /home/alice stolen; ln -s /proc/self/root rooted; mkfifo d/pipe; echo x >ok
     python3 -c "import os

@@ -61,6 +61,16 @@ wait "${pids[@]}" $started
 eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 for i in 1 2 3 4 5 6 7; do equal "$(cat once.$i)" "$i"$'\n'small; done
 
+# Paths that no system call takes are named, and nothing is submitted.
+inside alice dev 'python3 -c "import os
+os.chdir(\"/opt\")
+for _ in range(21): os.mkdir(\"d\" * 200); os.chdir(\"d\" * 200)"'
+fails 125 as alice srun -n1 --environment=dev touch ran
+has "$err" 'hint: a path has at most 4,095 bytes'
+has "$err" 'nothing was submitted'
+[ ! -e ran ]
+inside alice dev 'rm -r /opt/ddd*'
+
 # A large file is a matter of seconds, once.
 inside alice dev 'dd if=/dev/urandom of=/opt/large bs=1M count=200 status=none'
 begin=$EPOCHREALTIME

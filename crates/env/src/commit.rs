@@ -175,8 +175,10 @@ fn take(context: &UserContext, root: &JobRoot<'_>) -> Result<Taken> {
     let base = image.map_or(EnvironmentBase::Host, EnvironmentBase::Image).base();
     let own = own_view(context, base)?;
     as_root_of_ids(context.helper.as_deref(), base, |view| {
+        let scratch = open_dir(upper.parent().unwrap_or(&upper))?;
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
-        let input = ChangesInput { parent: &id, upper: upper.as_fd(), base: base.as_fd() };
+        let (upper, base, scratch) = (upper.as_fd(), base.as_fd(), scratch.as_fd());
+        let input = ChangesInput { parent: &id, upper, base, scratch };
         let counts = |mut changes| {
             leave_out_places(&mut changes, &places);
             changes

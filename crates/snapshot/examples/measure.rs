@@ -1,5 +1,5 @@
 //! Times a snapshot of a directory on its way to a cache: `measure DIR WORK`, where WORK is an empty directory for the depot, the
-//! cache and the index. Prints one line of JSON per step. `measure DIR WORK push` ends after the submissions: the first, and then 20 of what
+//! cache and the index. Prints one line of JSON per step, with the most memory until its end. `measure DIR WORK push` ends after the submissions: the first, and then 20 of what
 //! has not changed. `measure DIR WORK change` ends after the first one and one of a new file, of which it leaves none.
 
 use std::collections::BTreeMap;
@@ -79,7 +79,16 @@ fn tell(step: &str, begin: Instant, what: &str, bytes: u64) {
     let seconds = begin.elapsed().as_secs_f64();
     let rate = bytes as f64 / 1e6 / seconds;
     println!(
-        r#"{{"step":"{step}","ms":{:.2},"bytes":{bytes},"mb_per_s":{rate:.0},"what":"{what}"}}"#,
-        seconds * 1e3
+        r#"{{"step":"{step}","ms":{:.2},"bytes":{bytes},"mb_per_s":{rate:.0},"peak_mb":{:.0},"what":"{what}"}}"#,
+        seconds * 1e3,
+        peak()
     );
+}
+
+/// The most memory that this process has had so far, in megabytes.
+fn peak() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_else(|_| String::new());
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    kibibytes.map_or(f64::NAN, |kibibytes| kibibytes * 1024.0 / 1e6)
 }

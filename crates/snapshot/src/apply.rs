@@ -4,7 +4,7 @@
 //! of it was verified. What the layers hide of the base, the result hides too.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -47,8 +47,18 @@ pub fn present(depot: &Depot) -> Result<BTreeSet<SnapshotId>> {
 /// Makes `upper` in `work`, an empty directory of the caller, as the snapshot has it, and the index that goes with it.
 /// `base` is what the upper will lie on. Runs inside the environment's user namespace.
 pub fn apply(depot: &Depot, id: &SnapshotId, work: BorrowedFd<'_>, base: BorrowedFd<'_>) -> Result<()> {
-    let manifest = depot.manifest(id)?;
-    for (at, layer) in manifest.layers.iter().enumerate() {
+    let upper = merge_layers(depot, &depot.manifest(id)?.layers, work, base)?;
+    write_index(upper.as_fd(), *id, work)
+}
+
+/// Makes `upper` in `work`, an empty directory of the caller, of these layers as an overlay over `base` shows them.
+pub(crate) fn merge_layers(
+    depot: &Depot,
+    layers: &[LayerRef],
+    work: BorrowedFd<'_>,
+    base: BorrowedFd<'_>,
+) -> Result<OwnedFd> {
+    for (at, layer) in layers.iter().enumerate() {
         let name = if at == 0 { UPPER } else { LAYER };
         make_dir(work, name.as_bytes())?;
         let dir = rustix::fs::openat(work, name, dir_flags(), Mode::empty()).on("open", name)?;
@@ -61,7 +71,7 @@ pub fn apply(depot: &Depot, id: &SnapshotId, work: BorrowedFd<'_>, base: Borrowe
     }
     let upper = rustix::fs::openat(work, UPPER, dir_flags(), Mode::empty()).on("open", UPPER)?;
     remove_shown_whiteouts(upper.as_fd(), BaseRoot(base))?;
-    write_index(upper.as_fd(), *id, work)
+    Ok(upper)
 }
 
 /// Puts what [`apply`] has made in `work` in the place of an environment's upper, all at once; `work` has the one that was there.

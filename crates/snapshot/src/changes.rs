@@ -1,20 +1,29 @@
-//! What a job has changed in its root becomes a snapshot: its upper is one more layer over those of the snapshot that the job ran in.
+//! What a job has changed in its root becomes a snapshot: its upper is one more layer over those of the snapshot that the job ran in. Of a chain
+//! that is as long as it may be, one layer is made.
 
 use std::collections::BTreeSet;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::Mode;
+use skiff_sys::SystemContext;
+
+use crate::apply::merge_layers;
 use crate::base::BaseRoot;
 use crate::compare::changes_over;
-use crate::depot::Depot;
+use crate::depot::{Depot, make_dir};
 use crate::diff::Change;
 use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
 use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
 use crate::plan::{full, take_out_unshippable};
+use crate::remove::remove_all;
 use crate::snapshot::{How, Pushed, PushedLayer, TRIES, write_layer, write_manifest};
-use crate::tree::{NodeType, TreeNode, is_within, order};
+use crate::tree::{NodeType, TreeNode, dir_flags, is_within, order};
 use crate::walk::walk;
+
+/// In the scratch directory, while many layers are made one.
+const MERGED: &str = "merged";
 
 /// An upper over the layers of a snapshot.
 #[derive(Clone, Copy)]
@@ -25,6 +34,8 @@ pub struct ChangesInput<'a> {
     pub upper: BorrowedFd<'a>,
     /// The root of the base, in the mount that lies below the layers.
     pub base: BorrowedFd<'a>,
+    /// A directory on a disk with room for all that the layers have, in case that they are to be made one.
+    pub scratch: BorrowedFd<'a>,
 }
 
 /// Takes a snapshot of what of the upper's changes `counts` leaves, if that is anything; and gives these changes. In the depot nothing is named
@@ -68,19 +79,35 @@ fn attempt(
     let mut layers = parent.layers.clone();
     let items = full(&nodes);
     let written = write_layer(depot, input.upper, &mut nodes, &items, &layers, None)?;
-    let PushedLayer { layer, entries, bytes, packs } =
+    let PushedLayer { layer, entries, mut bytes, mut packs } =
         written.ok_or_else(|| Error::Moved { object: "the upper".into() })?;
-    let refuse = |why: &str| Error::Unsupported { object: "the job's changes".into(), why: why.into() };
-    if layers.len() >= MAX_LAYERS {
-        return Err(refuse("its snapshot has too many layers already"));
-    }
     // No overlay takes one directory twice.
     if layers.iter().any(|below| below.digest == layer.digest) {
-        return Err(refuse("they are exactly those of an earlier snapshot"));
+        let why = "they are exactly those of an earlier snapshot".into();
+        return Err(Error::Unsupported { object: "the job's changes".into(), why });
     }
     layers.push(layer);
+    if layers.len() > MAX_LAYERS {
+        let merged = one_of(depot, &layers, input)?;
+        layers = vec![merged.layer];
+        (bytes, packs) = (bytes + merged.bytes, merged.packs);
+    }
     let id = write_manifest(depot, &parent.environment, &parent.base, layers, &packs)?;
     Ok(Pushed { id, how: How::Incremental, entries, bytes, skipped })
+}
+
+/// Makes one layer of all these, as a rollback to them would have it. Nearly all of its chunks are in the depot.
+fn one_of(depot: &Depot, layers: &[LayerRef], input: &ChangesInput<'_>) -> Result<PushedLayer> {
+    remove_all(input.scratch, MERGED.as_bytes())?;
+    make_dir(input.scratch, MERGED.as_bytes())?;
+    let work: OwnedFd =
+        rustix::fs::openat(input.scratch, MERGED, dir_flags(), Mode::empty()).on("open", MERGED)?;
+    let upper = merge_layers(depot, layers, work.as_fd(), input.base)?;
+    let mut nodes = walk(upper.as_fd())?;
+    let items = full(&nodes);
+    let written = write_layer(depot, upper.as_fd(), &mut nodes, &items, layers, None)?;
+    remove_all(input.scratch, MERGED.as_bytes())?;
+    written.ok_or_else(|| Error::Moved { object: MERGED.into() })
 }
 
 /// Takes out sockets and devices. Where one hides something of the base or of a layer, a whiteout takes its place.

@@ -35,7 +35,8 @@ const ASIDE: &str = ".gone-";
 const INTERRUPTED: Duration = Duration::from_secs(60);
 /// Nanoseconds.
 const SECOND: i64 = 1_000_000_000;
-/// How far this host's clock may be from the one that sets the times of files, where that one cannot be asked.
+/// How far clocks may be apart: this host's and the one that sets the times of files, where that one cannot be asked, and those of hosts that have
+/// set times themselves.
 const CLOCKS: i64 = 3600 * SECOND;
 
 /// A file of a depot.
@@ -88,6 +89,16 @@ enum DepotPart {
     Packs,
 }
 
+impl DepotPart {
+    fn name(self) -> &'static str {
+        match self {
+            DepotPart::Snapshots => SNAPSHOTS,
+            DepotPart::Layers => LAYERS,
+            DepotPart::Packs => PACKS,
+        }
+    }
+}
+
 /// All files of a depot that are Skiff's. What has other names, and what is no regular file, is not looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DepotContents {
@@ -107,6 +118,8 @@ pub struct DepotContents {
     pub unfinished: Vec<UnnamedFile>,
     /// What collectors are removing, by its final name.
     aside: Vec<UnnamedFile>,
+    /// Files whose times were further ahead than clocks are apart: directory and name. They count as used now.
+    ahead: Vec<(DepotPart, String)>,
 }
 
 /// A file that is to go, and when it was used last.
@@ -214,6 +227,7 @@ impl Depot {
                 contents.snapshots.insert(id, DepotSnapshot { file: stored(&stat), manifest });
             }
         }
+        contents.correct_times();
         Ok(contents)
     }
 
@@ -267,6 +281,10 @@ impl Depot {
     /// Removes what a plan names, unless somebody has begun to rely on it since `contents` was listed.
     pub fn carry_out(&self, contents: &DepotContents, plan: &CollectionPlan) -> Result<Pruned> {
         self.restore_interrupted(contents)?;
+        for (part, name) in &contents.ahead {
+            let Some(dir) = self.dir_of(*part) else { continue };
+            self.touch(dir, part.name(), name)?;
+        }
         let mut done = Pruned::default();
         for (id, used) in &plan.snapshots {
             let name = manifest_name(id);
@@ -429,12 +447,7 @@ impl Depot {
     }
 
     fn path_in(&self, part: DepotPart, name: &str) -> PathBuf {
-        let part = match part {
-            DepotPart::Snapshots => SNAPSHOTS,
-            DepotPart::Layers => LAYERS,
-            DepotPart::Packs => PACKS,
-        };
-        self.path().join(part).join(name)
+        self.path().join(part.name()).join(name)
     }
 
     fn path_of(&self, left: &UnnamedFile) -> PathBuf {
@@ -452,6 +465,31 @@ impl Depot {
 }
 
 impl DepotContents {
+    /// A clock that was wrong by years has set times that nothing would ever be older than: such files count as used now. The next collection
+    /// gives them that time.
+    fn correct_times(&mut self) {
+        let (now, latest) = (self.now, self.now.saturating_add(CLOCKS));
+        let mut correct = |part, name: String, file: &mut DepotFile| {
+            if file.used > latest {
+                file.used = now;
+                self.ahead.push((part, name));
+            }
+        };
+        for (id, snapshot) in &mut self.snapshots {
+            correct(DepotPart::Snapshots, manifest_name(id), &mut snapshot.file);
+        }
+        for (id, file) in &mut self.layers {
+            let name = if self.lists.contains_key(id) { list_name(id) } else { whole_name(id) };
+            correct(DepotPart::Layers, name, file);
+        }
+        for (id, file) in &mut self.packs {
+            correct(DepotPart::Packs, pack_name(id), file);
+        }
+        for left in &mut self.unfinished {
+            correct(left.part, String::from_utf8_lossy(&left.name).into_owned(), &mut left.file);
+        }
+    }
+
     fn add_unfinished(&mut self, part: DepotPart, name: Vec<u8>, stat: &Stat) {
         let file = stored(stat);
         let final_name = name.strip_prefix(ASIDE.as_bytes());

@@ -63,6 +63,14 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// More entries than there is memory for.
+    #[error("cannot take {object} into a snapshot: with it there are more than {most} files and directories")]
+    TooMany {
+        /// The directory in the environment that was looked at then.
+        object: String,
+        /// How many there may be.
+        most: usize,
+    },
     /// A directory that other users could exchange.
     #[error(transparent)]
     Untrusted(#[from] skiff_site::Error),
@@ -87,6 +95,9 @@ impl Error {
                     Some("the file system there has no extended attributes; use ext4, xfs or a recent tmpfs")
                 }
                 (_, Errno::FBIG) => Some("the file system there cannot hold so large a file"),
+                (_, Errno::NAMETOOLONG) => {
+                    Some("a path has at most 4,095 bytes: move what lies deeper, or remove it")
+                }
                 _ => None,
             }),
             Error::BadLayer { .. } | Error::BadManifest { .. } => Some(
@@ -99,6 +110,9 @@ impl Error {
             Error::Busy { .. } => {
                 Some("stop the program that writes it, or move the file to the home directory")
             }
+            Error::TooMany { .. } => Some(
+                "keep directories of very many files outside of the environment, where `skiff env create -v` shows them inside",
+            ),
             Error::Untrusted(_) => {
                 Some("name a directory of your own, in directories that only root and you can write to")
             }

@@ -157,11 +157,12 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
     {
         return Ok(pushed);
     }
+    let is_old = stored.as_ref().is_some_and(|stored| stored.is_old);
+    // Before the walk: the file's bytes are in memory only until this is done.
+    let found = stored.map(|stored| find_last(depot, &stored)).transpose()?.flatten();
     let clock = Clock::of(input.state);
     let mut nodes = walk(input.upper)?;
     let skipped = take_out_unshippable(&mut nodes, base)?;
-    let is_old = stored.as_ref().is_some_and(|stored| stored.is_old);
-    let found = stored.map(|stored| find_last(depot, &stored)).transpose()?.flatten();
     // What there was before is needed for the plan only: of millions of entries it takes as much memory as what there is now.
     let (plan, last) = match found {
         Some((last, nodes_before)) => {

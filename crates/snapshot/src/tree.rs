@@ -17,6 +17,8 @@ use skiff_sys::{SystemContext, SystemError};
 /// Longest path in a tree, in bytes: the kernel's PATH_MAX without the final NUL. What is deeper could not be named in
 /// a system call either.
 pub(crate) const MAX_PATH: usize = 4095;
+/// Most entries of a tree: as many as a layer can have that a node mounts. Each takes some hundred bytes of memory while a snapshot is taken.
+pub(crate) const MOST_ENTRIES: usize = 8_000_000;
 /// What an entry takes in a layer besides its path and its data, roughly.
 pub(crate) const ENTRY: u64 = 64;
 /// How many directories of the current path are kept open; the ones above are opened again on the way back.

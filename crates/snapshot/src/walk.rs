@@ -2,13 +2,14 @@
 //! So no more directories are open than there are threads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::tree::{MAX_PATH, NodeType, TreeNode, dir_flags, join, names, open_within, threads};
+use crate::tree::{MAX_PATH, MOST_ENTRIES, NodeType, TreeNode, dir_flags, join, names, open_within, threads};
 use crate::xattr;
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
@@ -20,8 +21,12 @@ const MANY: usize = 32;
 
 /// All of a tree in [`order`](crate::tree::order), root first. What vanishes meanwhile is left out.
 pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<TreeNode>> {
-    let device = rustix::fs::fstat(root).on("look at", "/")?.st_dev;
-    let walk = Walk { root, device, state: Mutex::default(), more: Condvar::new() };
+    walk_at_most(root, MOST_ENTRIES)
+}
+
+/// The same of a tree with at most so many entries: of a larger one no more is kept in memory.
+fn walk_at_most(root: BorrowedFd<'_>, most: usize) -> Result<Vec<TreeNode>> {
+    let walk = Walk::new(root, most)?;
     walk.lock().add(Vec::new());
     std::thread::scope(|scope| {
         let mut alone = true;
@@ -45,6 +50,9 @@ pub(crate) fn walk(root: BorrowedFd<'_>) -> Result<Vec<TreeNode>> {
 struct Walk<'a> {
     root: BorrowedFd<'a>,
     device: u64,
+    /// How many entries there may be, and how many names have been listed.
+    most: usize,
+    listed: AtomicUsize,
     state: Mutex<State>,
     more: Condvar,
 }
@@ -92,7 +100,14 @@ impl State {
     }
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(root: BorrowedFd<'a>, most: usize) -> Result<Self> {
+        let device = rustix::fs::fstat(root).on("look at", "/")?.st_dev;
+        // The root is in no directory's list.
+        let listed = AtomicUsize::new(1);
+        Ok(Self { root, device, most, listed, state: Mutex::default(), more: Condvar::new() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -170,7 +185,11 @@ impl Walk<'_> {
         }
         let opaque = xattr::is_opaque(dir).on("read the attributes of", &path)?;
         let mut inside = vec![];
-        for name in names(dir).on("read the directory", &path)? {
+        let names = names(dir).on("read the directory", &path)?;
+        if self.listed.fetch_add(names.len(), Ordering::Relaxed) + names.len() > self.most {
+            return Err(Error::TooMany { object: show(&path), most: self.most });
+        }
+        for name in names {
             if xattr::FUSE_MARKS.contains(&&name[..]) {
                 continue;
             }
@@ -277,10 +296,28 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_of_too_many_entries_is_told_with_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        (0..100).for_each(|at| std::fs::create_dir_all(dir.path().join(format!("few/{at}"))).unwrap());
+        std::fs::create_dir(dir.path().join("many")).unwrap();
+        (0..900).for_each(|at| std::fs::write(dir.path().join(format!("many/{at}")), "").unwrap());
+        let fd = std::fs::File::open(dir.path()).unwrap();
+        assert_eq!(walk_at_most(fd.as_fd(), 1003).unwrap().len(), 1003);
+        // The directory that was found last is looked at first.
+        for (most, object) in [(1002, "few"), (500, "many"), (1, "/")] {
+            let error = walk_at_most(fd.as_fd(), most).unwrap_err();
+            let told = error.to_string();
+            assert!(told.contains(&format!("cannot take {object} into")), "{told}");
+            assert!(told.contains(&format!("more than {most} files and directories")), "{told}");
+            assert!(error.hint().is_some());
+        }
+    }
+
+    #[test]
     fn nobody_waits_for_a_thread_that_has_panicked() {
         let dir = tempfile::tempdir().unwrap();
         let fd = std::fs::File::open(dir.path()).unwrap();
-        let walk = Walk { root: fd.as_fd(), device: 0, state: Mutex::default(), more: Condvar::new() };
+        let walk = Walk::new(fd.as_fd(), MOST_ENTRIES).unwrap();
         walk.lock().add(Vec::new());
         let panicked =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| walk.work(|_| panic!("a test"))));

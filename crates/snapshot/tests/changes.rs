@@ -34,8 +34,8 @@ fn job(
     run(&overlay.path());
     let seen = as_merged(&dump(&overlay.path()));
     drop(overlay);
-    let (upper, base) = (world.open(&format!("{node}/upper")), world.open("base"));
-    let input = ChangesInput { parent, upper: upper.as_fd(), base: base.as_fd() };
+    let (upper, base, scratch) = (world.open(&format!("{node}/upper")), world.open("base"), world.open(node));
+    let input = ChangesInput { parent, upper: upper.as_fd(), base: base.as_fd(), scratch: scratch.as_fd() };
     // In a job something may be mounted there.
     let counts = |mut changes: Vec<Change>| {
         changes.retain(|change| change.path != b"dir/place");
@@ -109,6 +109,39 @@ fn what_a_job_changed_is_a_snapshot_over_its_own() {
     // A second job in what the first has left.
     let (seen, again, _) = job(&world, &pushed.id, "n2", |root| write(&root.join("gone/anew"), "m"));
     assert_same(&seen, &world.seen_in(&again.unwrap().id));
+}
+
+#[test]
+fn jobs_in_what_jobs_have_changed_come_to_no_end() {
+    if !is_root("jobs_in_what_jobs_have_changed_come_to_no_end") {
+        return;
+    }
+    let (world, mut parent) = prepared();
+    let mut longest = 0;
+    for number in 0..70 {
+        let (seen, pushed, _) = job(&world, &parent, &format!("n{number}"), |root| {
+            write(&root.join("opt/count"), &number.to_string());
+            write(&root.join(format!("opt/of/{}", number % 7)), &number.to_string());
+            // Deleted and made again, once over the base and once over a layer.
+            for path in ["dir/of-base", "opt/tool"] {
+                match number % 3 {
+                    0 => std::fs::remove_file(root.join(path)).unwrap(),
+                    _ => write(&root.join(path), &number.to_string()),
+                }
+            }
+            std::fs::remove_dir_all(root.join("gone")).unwrap();
+            write(&root.join("gone/anew"), &number.to_string());
+        });
+        let id = pushed.unwrap().id;
+        let layers = world.depot.manifest(&id).unwrap().layers.len();
+        if layers == 1 || number == 69 {
+            assert_same(&seen, &world.seen_in(&id));
+            assert!(!world.path(&format!("n{number}/merged")).exists());
+        }
+        (parent, longest) = (id, longest.max(layers));
+    }
+    assert_eq!(longest, 64);
+    assert!(world.depot.manifest(&parent).unwrap().layers.len() < 10);
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::common::craft::ship;
 use crate::common::{World, assert_same, collect, input, make_old, noise};
-use skiff_snapshot::{How, MergePolicy, fetch, push};
+use skiff_snapshot::{Cache, Depot, How, MergePolicy, fetch, push};
 
 const LARGE: usize = 8 << 20;
 
@@ -50,44 +51,61 @@ fn a_small_change_of_a_large_file_sends_little() {
         let file = std::fs::File::options().write(true).open(path).unwrap();
         file.set_modified(SystemTime::now()).unwrap();
     };
-    let changes: [(&str, &dyn Fn()); 7] = [
-        ("touch", &|| touch(at("dir/large"))),
-        ("chmod", &|| {
+    let overwrite = |path: PathBuf| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &noise(9, 8), LARGE as u64 / 2).unwrap();
+    };
+    // The list of the layer's chunks alone has 12 kB.
+    let changes: [(&str, u64, &dyn Fn()); 8] = [
+        ("touch", 16_000, &|| touch(at("dir/large"))),
+        ("chmod", 16_000, &|| {
             std::fs::set_permissions(at("dir/large"), std::fs::Permissions::from_mode(0o700)).unwrap();
         }),
-        ("append", &|| append(at("dir/large"))),
-        ("insert", &|| insert(at("dir/large"))),
-        ("copy", &|| {
+        ("overwrite", 160_000, &|| overwrite(at("dir/large"))),
+        ("append", 160_000, &|| append(at("dir/large"))),
+        ("insert", 160_000, &|| insert(at("dir/large"))),
+        ("copy", 32_000, &|| {
             std::fs::copy(at("dir/large"), at("copy")).unwrap();
         }),
-        ("rename", &|| std::fs::rename(at("dir/large"), at("other")).unwrap()),
-        ("rename a directory", &|| std::fs::rename(at("dir"), at("elsewhere")).unwrap()),
+        ("rename", 32_000, &|| std::fs::rename(at("dir/large"), at("other")).unwrap()),
+        ("rename a directory", 1_000, &|| std::fs::rename(at("dir"), at("elsewhere")).unwrap()),
     ];
-    for (name, change) in changes {
+    for (name, most, change) in changes {
         change();
         pause();
         let pushed = world.push();
-        assert!(pushed.how != How::Unchanged && pushed.bytes < 800_000, "{name}: {pushed:?}");
+        println!("{name}: {} bytes", pushed.bytes);
+        assert!(pushed.how != How::Unchanged && pushed.bytes < most, "{name}: {pushed:?}");
         assert_same(&world.seen_in(&pushed.id), &world.seen());
     }
 }
 
 #[test]
 fn many_small_changes_take_little_room() {
-    let world = World::new();
-    let at = |number: u64| world.upper().join(format!("file{number}"));
-    for number in 0..40 {
-        std::fs::write(at(number), noise(number, 100_000)).unwrap();
+    let mut world = World::new();
+    world.merge = MergePolicy::default();
+    let at = |number: u64| world.upper().join(format!("file{}", number % 30));
+    for number in 0..30 {
+        std::fs::write(at(number), noise(number, 1_000_000)).unwrap();
     }
     pause();
     world.push();
     let first = stored(&world);
-    for number in 0..40 {
-        std::fs::write(at(number), noise(number + 1000, 300)).unwrap();
+    for number in 0..80 {
+        // In its middle, at its end, or all of it.
+        let place = [Some(number * 12_000), Some(1_000_000), None][number as usize % 3];
+        match place {
+            Some(place) => {
+                let file = std::fs::File::options().write(true).open(at(number)).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, &noise(number + 1000, 9), place).unwrap();
+            }
+            None => std::fs::write(at(number), noise(number + 1000, 300)).unwrap(),
+        }
         pause();
         world.push();
     }
     let end = stored(&world);
+    println!("{first} bytes, {end} after all changes");
     assert!(end < first * 12 / 10, "{first} bytes, {end} after all changes");
 }
 
@@ -188,6 +206,59 @@ fn a_damaged_layer_is_not_replaced() {
     std::fs::write(pack, good).unwrap();
     let pushed = world.push_as(How::Incremental);
     assert_eq!(std::fs::read_dir(&world.fetch(&pushed.id)[1].path).unwrap().count(), 31);
+}
+
+/// Before, each layer was a file of its own, and there were no packs.
+#[test]
+fn a_depot_of_the_version_before_is_read_and_gone_on_with() {
+    let world = World::new();
+    std::fs::write(world.upper().join("large"), noise(1, 300_000)).unwrap();
+    std::fs::write(world.upper().join("small"), "1").unwrap();
+    pause();
+    let old = world.push_as(How::Full);
+    let layer = world.depot.manifest(&old.id).unwrap().layers[0];
+    let mut bytes = vec![];
+    world.depot.open_layer(&layer).unwrap().send(&mut bytes).unwrap();
+    let whole = world.path("depot/layers").join(format!("{}.layer", layer.digest));
+    std::fs::write(&whole, &bytes).unwrap();
+    std::fs::remove_file(world.path("depot/layers").join(format!("{}.chunks", layer.digest))).unwrap();
+    std::fs::remove_dir_all(world.path("depot/packs")).unwrap();
+
+    // On a node, and by who only looks at it: nothing is made.
+    let read = Depot::open_existing(&world.path("depot")).unwrap();
+    let cache = Cache::open(&world.path("another"), u64::MAX).unwrap();
+    let layers = fetch(&read, &old.id, &cache).unwrap();
+    assert_eq!(std::fs::read(layers[0].path.join("large")).unwrap(), noise(1, 300_000));
+    assert!(read.verify(&read.contents().unwrap(), None).unwrap().iter().all(|check| check.is_sound()));
+    assert!(!world.path("depot/packs").exists());
+
+    // What has not changed is the same snapshot; what has is a layer over the old one.
+    let depot = Depot::open(&world.path("depot")).unwrap();
+    let world = World { depot, ..world };
+    assert_eq!(world.push_as(How::Unchanged).id, old.id);
+    std::fs::write(world.upper().join("small"), "2").unwrap();
+    pause();
+    let new = world.push_as(How::Incremental);
+    assert_eq!(world.depot.manifest(&new.id).unwrap().layers[0], layer);
+    assert_same(&world.seen_in(&new.id), &world.seen());
+
+    // It stays as long as a snapshot needs it, and goes with the last one.
+    for (keep, is_there) in [(&[new.id][..], true), (&[], false)] {
+        for file in ["packs", "layers", "snapshots"].iter().flat_map(|part| files(&world, part)) {
+            make_old(&file);
+        }
+        collect(&world.depot, keep, Duration::from_secs(600));
+        assert_eq!(whole.exists(), is_there);
+    }
+    // One that is damaged is refused.
+    std::fs::remove_file(world.path("state/snapshot.index")).unwrap();
+    world.push_as(How::Full);
+    let manifest = ship(&world.depot, &bytes, &layer.digest, bytes.len() as u64);
+    bytes[100_000..100_008].iter_mut().for_each(|byte| *byte ^= 1);
+    std::fs::write(&whole, &bytes).unwrap();
+    let cache = Cache::open(&world.path("third"), u64::MAX).unwrap();
+    let error = fetch(&world.depot, &manifest, &cache).unwrap_err().to_string();
+    assert!(error.contains("damaged or hostile"), "{error}");
 }
 
 #[test]

@@ -69,6 +69,35 @@ fn what_is_needed_or_young_stays() {
 }
 
 #[test]
+fn times_that_no_clock_can_have_set_keep_nothing_for_ever() {
+    let (world, ids) = three();
+    let depot = world.path("depot");
+    std::fs::write(depot.join("layers/.new-dead-1-2-3"), b"half").unwrap();
+    let set = |time: SystemTime| {
+        for file in files(&depot) {
+            File::open(file).unwrap().set_modified(time).unwrap();
+        }
+    };
+    // Ahead by no more than clocks may be apart: nothing is known of it.
+    set(SystemTime::now() + HOUR / 2);
+    let is_ahead = |file: &PathBuf| file.metadata().unwrap().modified().unwrap() > SystemTime::now();
+    assert_eq!(collect(&world.depot, &[], Duration::ZERO), Pruned::default());
+    assert!(files(&depot).iter().all(is_ahead));
+    // By years: they are as if they had been used now, and a look changes nothing.
+    set(SystemTime::now() + 24 * 365 * 50 * HOUR);
+    let contents = world.depot.contents().unwrap();
+    assert!(contents.snapshots.values().all(|snapshot| snapshot.file.used == contents.now));
+    assert!(files(&depot).iter().all(is_ahead));
+    assert_eq!(collect(&world.depot, &[], GRACE), Pruned::default());
+    std::thread::sleep(Duration::from_millis(40));
+    assert!(!files(&depot).iter().any(is_ahead));
+    ids.iter().for_each(|id| drop(world.fetch(id)));
+    files(&depot).iter().for_each(|file| make_old(file));
+    assert_eq!(collect(&world.depot, &[], GRACE).snapshots.len(), 3);
+    assert!(files(&depot).is_empty());
+}
+
+#[test]
 fn what_is_not_ours_stays_whatever_it_is_called() {
     let (world, ids) = three();
     let depot = world.path("depot");

@@ -25,6 +25,8 @@ use crate::snapshot_fault::ours;
 
 /// How far the clocks of Slurm's controller and of the depot's file system may be apart, in seconds.
 const CLOCKS: u64 = 3600;
+/// How long a submission may take, from the use of its snapshot to the time that the controller notes, in seconds.
+const SUBMISSION: u64 = 3600;
 
 /// For how many days one can ask how a job ran.
 const RECORD_DAYS: u64 = 14;
@@ -86,7 +88,8 @@ impl JobList {
     /// Whether a snapshot that was used then may be one that a queued job needs. The submission used it.
     fn may_need(&self, used: u64) -> bool {
         let Self::Known(jobs) = self else { return false };
-        jobs.iter().map(|job| job.submitted).min().is_some_and(|oldest| used.saturating_add(CLOCKS) >= oldest)
+        let latest = used.saturating_add(CLOCKS + SUBMISSION);
+        jobs.iter().map(|job| job.submitted).min().is_some_and(|oldest| latest >= oldest)
     }
 
     /// Whether the job is one that the snapshot must stay for, which it has begun to use `age` seconds ago.
@@ -298,10 +301,11 @@ mod tests {
         for (submitted, used, want) in [
             (&[][..], 5000, false),
             (&[10_000], 10_000, true),
-            // The controller's clock is ahead by as much as it may be.
-            (&[10_000], 6400, true),
-            (&[10_000], 6399, false),
-            (&[10_000, 5000], 1400, true),
+            // The controller's clock is ahead by as much as it may be, and the submission took a minute, or an hour.
+            (&[10_000], 6340, true),
+            (&[10_000], 2800, true),
+            (&[10_000], 2799, false),
+            (&[20_000, 8000], 800, true),
             // Nothing is known of that one.
             (&[10_000, 0], 0, true),
         ] {

@@ -98,6 +98,10 @@ impl LayerSink for ChunkWriter {
         self.cutter.mark(at);
     }
 
+    fn divide(&mut self, at: u64) {
+        self.cutter.divide(at);
+    }
+
     fn rewind(&mut self, _at: u64) -> Result<()> {
         let left = self.cutter.rewind();
         send(self.way.as_ref(), Message::Rewind(left)).map_err(|Closed| self.failure())

@@ -18,7 +18,12 @@ pub(crate) trait LayerSink {
     fn mark(&mut self, at: u64);
     /// Forgets what was appended since the mark, which is there.
     fn rewind(&mut self, at: u64) -> Result<()>;
+    /// What is before this place, the end of the stream so far, and what will be behind it are not likely to change together.
+    fn divide(&mut self, at: u64);
 }
+
+/// From so many bytes of data on a file is large: it is in several chunks.
+const LARGE: u64 = 64 << 10;
 
 /// A file, empty at first.
 pub(crate) struct FileSink {
@@ -37,6 +42,8 @@ impl LayerSink for FileSink {
     fn rewind(&mut self, at: u64) -> Result<()> {
         Ok(rustix::fs::ftruncate(&self.file, at).on("truncate", &self.name)?)
     }
+
+    fn divide(&mut self, _at: u64) {}
 }
 
 /// A layer being written.
@@ -102,9 +109,14 @@ impl<S: LayerSink> LayerWriter<S> {
         path: &[u8],
     ) -> Result<Option<[u8; 32]>> {
         let mut hasher = blake3::Hasher::new();
-        for &(offset, length) in extents {
+        // The time and the digest of a file change with each byte of it. Where it is large, its data is a part of its own.
+        let is_large = extents.iter().map(|(_, length)| length).sum::<u64>() >= LARGE;
+        for (number, &(offset, length)) in extents.iter().enumerate() {
             self.meta(&offset.to_le_bytes())?;
             self.meta(&length.to_le_bytes())?;
+            if is_large && number == 0 {
+                self.divide();
+            }
             let mut at = offset;
             while at < offset + length {
                 let got = self.take(file, at, offset + length - at, &mut hasher, path)?;
@@ -116,9 +128,19 @@ impl<S: LayerSink> LayerWriter<S> {
             self.state.data += length;
         }
         let digest = *hasher.finalize().as_bytes();
+        if is_large {
+            self.divide();
+        }
         self.meta(&NO_EXTENT.to_le_bytes())?;
         self.meta(&digest)?;
+        if is_large {
+            self.divide();
+        }
         Ok(Some(digest))
+    }
+
+    fn divide(&mut self) {
+        self.sink.divide(self.state.written + self.filled as u64);
     }
 
     /// Reads some of a file into the buffer.
