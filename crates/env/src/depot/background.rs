@@ -74,8 +74,10 @@ fn begin_to_trim(depot: &Path) -> Result<()> {
             if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
                 close_all_except(&[]);
                 detach_stdio();
-                until(Instant::now() + LIMIT, || JobRecords::find(depot)?.map_or(Ok(()), |all| all.trim()))
-                    .ignore_error("they are removed another day");
+                until("process that removes records", Instant::now() + LIMIT, || {
+                    JobRecords::find(depot)?.map_or(Ok(()), |all| all.trim())
+                })
+                .ignore_error("they are removed another day");
             }
             exit_now(0)
         }
@@ -85,7 +87,7 @@ fn begin_to_trim(depot: &Path) -> Result<()> {
 
 /// Collects by the configuration. Nobody hears what it says.
 pub(super) fn collect(context: &UserContext) {
-    until(Instant::now() + LIMIT, || collect_now(context))
+    until("process that collects", Instant::now() + LIMIT, || collect_now(context))
         .ignore_error("whoever needs the room calls `skiff depot gc`, which says what is wrong");
 }
 
