@@ -309,6 +309,14 @@ X
     wait $first || fail "$user: one of two builds at once failed"
     ok as $user skiff run twin:1 cat /both
     equal "$out" both
+    # Half a layer is none: what a prune could not remove, or was interrupted at, is not used.
+    layer=$(ls -d $state/layers/* | head -1)
+    mkdir -p "$layer"/upper/not-hers/deep
+    fails 125 as $user skiff build --prune
+    has "$err" 'not-hers'
+    ok as $user skiff build -t twin:1 ctx
+    lacks "$err" '(cached)' "$user: a layer that is half removed"
+    rm -rf $state/layers/gone.*/upper/not-hers
     ok as $user skiff build --prune
     has "$err" 'layers removed from the cache'
     equal "$(find $state/layers $state/images -mindepth 1)" '' "$user: an empty cache"

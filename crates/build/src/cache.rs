@@ -29,6 +29,8 @@ const KEPT: Duration = Duration::from_hours(14 * 24);
 const DIR: &str = "build";
 /// In front of the name of a layer that only the build uses that made it.
 const ONCE: &str = "once.";
+/// In front of the name of what is being removed: if that is interrupted, nobody takes what is left for a whole layer.
+const GONE: &str = "gone.";
 /// A layer's files, in its directory.
 const UPPER: &str = "upper";
 /// What commands keep in a directory of their own, in its directory.
@@ -206,16 +208,34 @@ fn prune(
     let Some(_lock) = dir.lock("lock", FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
     let old_in = |dir: &TrustedDir| -> Result<Vec<String>> {
         let names = dir.names()?.into_iter().filter_map(|name| name.into_string().ok());
-        Ok(names.filter(|name| name.starts_with(ONCE) || is_old(&dir.path_of(name), older)).collect())
+        let is_unused = |name: &String| {
+            [ONCE, GONE].iter().any(|begin| name.starts_with(begin)) || is_old(&dir.path_of(name), older)
+        };
+        Ok(names.filter(is_unused).collect())
     };
     for image in old_in(images)? {
         images.remove_file(image)?;
     }
     let old = old_in(layers)?;
-    let removed =
-        [(mounts, old_in(mounts)?), (layers, old.clone())].map(|(dir, old)| remove(context, dir, &old));
+    let removed = [(mounts, old_in(mounts)?), (layers, old.clone())].map(|(dir, old)| {
+        let gone = set_aside(dir, &old)?;
+        remove(context, dir, &gone)
+    });
     removed.into_iter().fold(Ok(()), Result::and)?;
     Ok(Some(old.len()))
+}
+
+/// Gives all that is to go names under which nobody looks for it; these names.
+fn set_aside(dir: &TrustedDir, names: &[String]) -> Result<Vec<String>> {
+    let set_aside = |name: &String| {
+        if name.starts_with(GONE) {
+            return Ok(name.clone());
+        }
+        let gone = format!("{GONE}{}", random()?);
+        dir.rename(name, dir, &gone)?;
+        Ok(gone)
+    };
+    names.iter().map(set_aside).collect()
 }
 
 fn is_old(path: &Path, older: Duration) -> bool {
@@ -224,13 +244,13 @@ fn is_old(path: &Path, older: Duration) -> bool {
 }
 
 /// Files of a layer may belong to any of the user's ids.
-fn remove(context: &UserContext, layers: &TrustedDir, keys: &[String]) -> Result<()> {
-    if keys.is_empty() {
+fn remove(context: &UserContext, dir: &TrustedDir, names: &[String]) -> Result<()> {
+    if names.is_empty() {
         return Ok(());
     }
     as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
         // What stays of one keeps no other.
-        keys.iter().map(|key| Ok(layers.remove_tree(key)?)).fold(Ok(()), Result::and)
+        names.iter().map(|name| Ok(dir.remove_tree(name)?)).fold(Ok(()), Result::and)
     })
 }
 
@@ -262,6 +282,23 @@ mod tests {
             touch(path);
             assert!(!is_old(path, KEPT));
         }
+    }
+
+    #[test]
+    fn what_is_to_go_has_lost_its_name_before_anything_of_it_is_removed() {
+        let made = tempfile::tempdir().expect("made");
+        for layer in ["aa", "bb", "gone.1"] {
+            std::fs::create_dir_all(made.path().join(layer).join(UPPER)).expect("a layer");
+        }
+        let dir = TrustedDir::open(made.path(), rustix::process::geteuid().as_raw()).expect("opened");
+        let gone = set_aside(&dir, &["aa".into(), "gone.1".into()]).expect("set aside");
+        assert!(gone[0].starts_with(GONE) && gone[1] == "gone.1", "{gone:?}");
+        let names = dir.names().expect("names").into_iter();
+        let mut left: Vec<String> = names.map(|name| name.into_string().expect("text")).collect();
+        left.sort();
+        let mut want = [vec!["bb".to_owned()], gone].concat();
+        want.sort();
+        assert_eq!(left, want);
     }
 
     #[test]

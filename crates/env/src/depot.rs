@@ -24,7 +24,7 @@ use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
 use young::YoungFiles;
 
-pub use background::{collect_daily, delete_leftovers, leftovers};
+pub use background::{collect_daily, delete_leftovers, leftovers, trim_records_daily};
 pub use keepers::{CheckpointUse, Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
 pub use look::fullness;
 pub use uses::note_use;
@@ -67,17 +67,19 @@ pub fn is_live_job(context: &UserContext, id: u32) -> Option<bool> {
 
 /// Jobs that run in an environment and are to keep what they change in it, as far as is known: of those that wait in the queue nothing is.
 pub fn jobs_to_keep_changes(context: &UserContext, name: &EnvName) -> Vec<u32> {
-    let noted = || -> Result<BTreeSet<u32>> {
-        let records = JobRecords::find(&context.depot()?)?;
-        records.map_or(Ok(BTreeSet::new()), |records| records.jobs_to_keep_changes(name))
-    };
-    match noted().map(|jobs| (!jobs.is_empty()).then(|| (jobs, JobList::ask(context)))) {
-        Ok(Some((noted, Ok(JobList::Known(live))))) => {
-            noted.into_iter().filter(|id| live.iter().any(|job| job.id == *id)).collect()
+    let running = || -> Result<BTreeSet<u32>> {
+        let Some(records) = JobRecords::find(&context.depot()?)? else { return Ok(BTreeSet::new()) };
+        let mut begun = records.starts_without_end()?;
+        // Where nobody knows which jobs run, none keeps an environment. The queue is not to be asked for nothing.
+        if begun.is_empty() {
+            return Ok(BTreeSet::new());
         }
-        // Where nobody knows which jobs run, none keeps an environment.
-        _ => vec![],
-    }
+        let JobList::Known(live) = JobList::ask(context)? else { return Ok(BTreeSet::new()) };
+        let live: BTreeSet<u32> = live.iter().map(|job| job.id).collect();
+        begun.retain(|start| live.contains(&start.place.job) && records.is_to_keep_changes(start, name));
+        Ok(begun.into_iter().map(|start| start.place.job).collect())
+    };
+    running().map_or_else(|_| vec![], |jobs| jobs.into_iter().collect())
 }
 
 /// The user's depot, if there is one.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Write as _};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use crate::snapshot_fault::ours;
 
 mod commands;
 mod from_jobs;
+mod past;
 #[cfg(test)]
 mod tests;
 
@@ -119,12 +121,16 @@ pub struct SnapshotHistory {
 impl SnapshotHistory {
     /// The history of the environment in `dir`; an empty one if no snapshot was taken yet.
     pub fn of(dir: &Path) -> Result<Self> {
-        let path = dir.join(FILE);
+        Self::read(rustix::fs::CWD, &dir.join(FILE), &dir.join(FILE))
+    }
+
+    /// The same of the file that is called so in `dir`; `path` is for messages.
+    fn read(dir: impl AsFd, name: &Path, path: &Path) -> Result<Self> {
         // What is there may be anything that a program of the user's has put there.
-        match small_file::read_below(rustix::fs::CWD, &path, LONGEST) {
+        match small_file::read_below(dir, name, LONGEST) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self { format: FORMAT, ..Self::default() }),
-            read => Self::parse(&read.context(|| path.display().to_string()).map_err(|e| damaged(e, &path))?)
-                .map_err(|why| damaged(Error::new(format!("{}: {why}", path.display())), &path)),
+            read => Self::parse(&read.context(|| path.display().to_string()).map_err(|e| damaged(e, path))?)
+                .map_err(|why| damaged(Error::new(format!("{}: {why}", path.display())), path)),
         }
     }
 
@@ -356,9 +362,10 @@ pub fn change<T>(
     })?;
     let before = SnapshotHistory::of(&env.dir)?;
     let mut after = before.clone();
-    let from_jobs = from_jobs::adopt(&mut after, context, &env.name, depot)?;
+    let from_jobs = from_jobs::adopt(&mut after, context, env, depot)?;
     let done = act(&mut after);
     if after != before {
+        past::note(&dir, &before, &after).ignore_error("what jobs have changed in these is not taken in");
         after.forget(context.config.history.snapshots, &skiff_snapshot::present(depot).map_err(ours)?);
         write(&dir, &after)?;
     }
@@ -385,16 +392,19 @@ pub fn copy(from: &Path, to: &Path, as_in: Option<(SnapshotId, String)>) -> Resu
         let (origin, message) = (SnapshotOrigin::Rollback, Some(message));
         history.add(HistoryEntry { snapshot, created: now(), origin, message, entries: 0, bytes: 0 });
     }
-    match history.entries.is_empty() && history.tags.is_empty() {
-        true => Ok(()),
-        false => write(&dirs::open(to)?, &history),
+    if history.entries.is_empty() && history.tags.is_empty() {
+        return Ok(());
     }
+    let to = dirs::open(to)?;
+    past::note(&to, &SnapshotHistory::default(), &history)?;
+    write(&to, &history)
 }
 
-/// The snapshots that are to stay in the depot because of an environment's history and its tags.
+/// The snapshots that are to stay in the depot because of the history and the tags of the environment in `dir`.
 ///
 /// # Errors
 /// When the history cannot be read: then nothing can be said of any.
-pub fn kept(context: &UserContext, env: &Environment) -> Result<KeptSnapshots> {
-    Ok(SnapshotHistory::of(&env.dir)?.kept(&context.config.history, now()))
+pub fn kept(settings: &config::HistoryConfig, dir: &TrustedDir) -> Result<KeptSnapshots> {
+    let history = SnapshotHistory::read(dir, Path::new(FILE), &dir.path_of(FILE))?;
+    Ok(history.kept(settings, now()))
 }

@@ -16,6 +16,7 @@ use skiff_snapshot::SnapshotId;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
 use skiff_spec::name::EnvName;
+use skiff_sys::clock::now;
 use skiff_sys::small_file;
 
 mod start;
@@ -30,6 +31,16 @@ const SNAPSHOTS: &str = "snapshots";
 const LONGEST: u64 = 64 << 10;
 /// Longest reason of a failure that is written, in characters.
 const LONGEST_REASON: usize = 2000;
+
+/// For how many days one can ask how a job ran.
+const KEPT_DAYS: u64 = 14;
+/// Of how many jobs on how many nodes one can ask that.
+const MOST_KEPT: usize = 20_000;
+/// For so many days a record keeps the snapshot that no history has taken in.
+const AWAITED_DAYS: u64 = 30;
+const DAY: u64 = 24 * 60 * 60;
+/// Among the records: a file that is written when old ones are removed.
+const TRIMMED: &str = "trimmed";
 
 /// Where a job ran.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,6 +131,15 @@ pub struct RecordFile {
     pub written: i64,
 }
 
+/// Records by their age.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct AgedRecords {
+    /// Snapshots that no history has taken in yet, and the jobs that have changed their environment to them.
+    pub awaited: Vec<(u32, SnapshotId)>,
+    /// What nobody will ask for any more.
+    pub old: Vec<OsString>,
+}
+
 /// The records of a depot.
 pub struct JobRecords {
     dir: TrustedDir,
@@ -143,10 +163,21 @@ impl JobRecords {
 
     /// All of them. What else lies there is left alone.
     pub fn all(&self) -> Result<Vec<RecordFile>> {
+        self.such(|_, _| true)
+    }
+
+    /// What became of changes that no history has yet. (Only these are looked at, of many others.)
+    pub fn ends(&self) -> Result<Vec<RecordFile>> {
+        self.such(|_, kind| kind == RecordKind::End)
+    }
+
+    fn such(&self, is_wanted: impl Fn(&JobPlace, RecordKind) -> bool) -> Result<Vec<RecordFile>> {
         let mut all = vec![];
         for name in self.dir.names()? {
             let Some((place, kind)) = name.to_str().and_then(parse) else { continue };
-            if let Some(stat) = self.dir.stat(&name)? {
+            if is_wanted(&place, kind)
+                && let Some(stat) = self.dir.stat(&name)?
+            {
                 all.push(RecordFile { name, place, kind, written: stat.st_mtime });
             }
         }
@@ -154,18 +185,60 @@ impl JobRecords {
         Ok(all)
     }
 
-    /// The jobs on nodes that have begun in an environment with their changes to be kept, and of which nothing is noted at the end.
-    pub fn jobs_to_keep_changes(&self, name: &EnvName) -> Result<BTreeSet<u32>> {
-        let all = self.all()?;
-        let is_over = |start: &RecordFile| {
-            all.iter().any(|file| file.place == start.place && file.kind != RecordKind::Start)
-        };
-        let is_wanted = |file: &&RecordFile| {
-            let start = self.read::<StartRecord>(file);
-            start.is_ok_and(|start| start.commit.is_some() && start.environment == name.as_str())
-        };
-        let begun = all.iter().filter(|file| file.kind == RecordKind::Start && !is_over(file));
-        Ok(begun.filter(is_wanted).map(|file| file.place.job).collect())
+    /// The starts of which nothing is noted at the end.
+    pub fn starts_without_end(&self) -> Result<Vec<RecordFile>> {
+        let mut all = self.all()?;
+        let ended = all.iter().filter(|file| file.kind != RecordKind::Start);
+        let ended: BTreeSet<JobPlace> = ended.map(|file| file.place.clone()).collect();
+        all.retain(|file| file.kind == RecordKind::Start && !ended.contains(&file.place));
+        Ok(all)
+    }
+
+    /// Whether that is the start of a job in this environment that is to keep what it changes.
+    pub fn is_to_keep_changes(&self, start: &RecordFile, name: &EnvName) -> bool {
+        let start = self.read::<StartRecord>(start);
+        start.is_ok_and(|start| start.commit.is_some() && start.environment == name.as_str())
+    }
+
+    /// Which snapshots are kept by records, and which of these nobody will ask for any more. `age`: of what was written then, in seconds.
+    pub fn by_age(&self, age: impl Fn(i64) -> u64) -> Result<AgedRecords> {
+        let mut all = self.all()?;
+        // The newest first: of too many the others go.
+        all.sort_by_key(|file| std::cmp::Reverse(file.written));
+        let mut found = AgedRecords::default();
+        for (number, file) in all.into_iter().enumerate() {
+            let age = age(file.written);
+            let snapshot = match file.kind {
+                RecordKind::End => self.read::<CommitRecord>(&file).ok().and_then(|record| record.snapshot),
+                RecordKind::Start | RecordKind::Noted => None,
+            };
+            match snapshot {
+                Some(snapshot) if age < AWAITED_DAYS * DAY => {
+                    found.awaited.push((file.place.job, snapshot));
+                }
+                _ if age >= KEPT_DAYS * DAY || number >= MOST_KEPT => found.old.push(file.name),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether old records are to be removed, as that was done more than a day ago; from now on it was done just now.
+    pub fn begin_to_trim(&self) -> Result<bool> {
+        let last = self.dir.stat(TRIMMED)?.map(|stat| stat.st_mtime.cast_unsigned());
+        // Of a clock that was wrong, the time may lie ahead.
+        if last.is_some_and(|last| now().abs_diff(last) < DAY) {
+            return Ok(false);
+        }
+        self.dir.write(TRIMMED, b"", 0o600)?;
+        Ok(true)
+    }
+
+    /// Removes old records; their age is by the clock of their file system, as [`JobRecords::begin_to_trim`] has found it.
+    pub fn trim(&self) -> Result<()> {
+        let Some(stat) = self.dir.stat(TRIMMED)? else { return Ok(()) };
+        let age = |written: i64| stat.st_mtime.saturating_sub(written).try_into().unwrap_or(0);
+        self.forget(&self.by_age(age)?.old)
     }
 
     /// What a record says.
@@ -213,6 +286,23 @@ fn parse(name: &str) -> Option<(JobPlace, RecordKind)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn record() -> CommitRecord {
+        CommitRecord {
+            environment: "dev".parse().expect("a name"),
+            parent: SnapshotId([1; 32]),
+            nodes: CommitNodes::All,
+            of: 2,
+            ended: 5,
+            snapshot: Some(SnapshotId([2; 32])),
+            changes: 1,
+            entries: 1,
+            bytes: 1,
+            skipped: 0,
+            error: None,
+            hint: None,
+        }
+    }
 
     fn place(job: u32, node: &str, root: &str) -> JobPlace {
         JobPlace { job, node: node.into(), root: root.into() }
@@ -293,29 +383,52 @@ mod tests {
         records.write(&place(7, "n1", "r"), RecordKind::End, &1).expect("written");
         records.write(&place(8, "n1", "r"), RecordKind::Noted, &1).expect("written");
         let dev = "dev".parse().expect("a name");
-        let jobs = records.jobs_to_keep_changes(&dev).expect("listed");
+        let mut starts = records.starts_without_end().expect("listed");
+        starts.retain(|start| records.is_to_keep_changes(start, &dev));
         // Of job 7 the other node has not ended.
-        assert_eq!(jobs.into_iter().collect::<Vec<_>>(), [7, 11]);
+        assert_eq!(starts.iter().map(|start| start.place.job).collect::<Vec<_>>(), [7, 11]);
         std::fs::remove_dir_all(path).expect("gone");
     }
 
     #[test]
-    fn a_reason_is_cut_where_it_is_too_long() {
-        let record = CommitRecord {
-            environment: "dev".parse().expect("a name"),
-            parent: SnapshotId([1; 32]),
-            nodes: CommitNodes::All,
-            of: 2,
-            ended: 5,
-            snapshot: Some(SnapshotId([2; 32])),
-            changes: 1,
-            entries: 1,
-            bytes: 1,
-            skipped: 0,
-            error: None,
-            hint: None,
+    fn old_records_are_removed_once_a_day_and_what_no_history_has_stays_longer() {
+        let path = tempfile::tempdir().expect("a directory");
+        let depot = TrustedDir::open(path.path(), geteuid().as_raw()).expect("opened");
+        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        let records = JobRecords::make(path.path()).expect("made").expect("a depot");
+        let end = |snapshot| CommitRecord { snapshot, ..record() };
+        let kept = Some(SnapshotId([2; 32]));
+        for job in [1, 2] {
+            records.write(&place(job, "n1", "start"), RecordKind::Start, &1).expect("written");
+            records.write(&place(job, "n1", "kept"), RecordKind::End, &end(kept)).expect("written");
+            records.write(&place(job, "n1", "none"), RecordKind::End, &end(None)).expect("written");
+            records.write(&place(job, "n1", "noted"), RecordKind::Noted, &end(kept)).expect("written");
+        }
+        let set_age = |job: u32, days: u64| {
+            for file in records.all().expect("listed").iter().filter(|file| file.place.job == job) {
+                let file = std::fs::File::open(path.path().join(RECORDS).join(&file.name)).expect("opened");
+                let then = std::time::SystemTime::now() - std::time::Duration::from_secs(days * DAY);
+                file.set_modified(then).expect("set");
+            }
         };
-        let failed = record.failed(&Error::new("x".repeat(1 << 20)));
+        let left = || {
+            let all = records.all().expect("listed");
+            all.into_iter().map(|file| (file.place.job, file.place.root)).collect::<Vec<_>>()
+        };
+        set_age(1, KEPT_DAYS + 1);
+        set_age(2, KEPT_DAYS - 1);
+        assert_eq!([(); 2].map(|()| records.begin_to_trim().expect("asked")), [true, false]);
+        records.trim().expect("trimmed");
+        let of_2 = ["kept", "none", "noted", "start"].map(|root| (2, root.to_owned()));
+        assert_eq!(left(), [&[(1, "kept".to_owned())][..], &of_2].concat());
+        set_age(1, AWAITED_DAYS + 1);
+        records.trim().expect("trimmed");
+        assert_eq!(left(), of_2);
+    }
+
+    #[test]
+    fn a_reason_is_cut_where_it_is_too_long() {
+        let failed = record().failed(&Error::new("x".repeat(1 << 20)));
         assert!(serde_json::to_vec(&failed).expect("text").len() < 4096);
         assert_eq!((failed.snapshot, failed.hint), (None, None));
     }

@@ -12,6 +12,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use skiff_launch::handshake::SharedSecret;
+use skiff_oci::hash::sha256_bytes;
 use skiff_oci::manifest::MAX_DOCUMENT;
 use skiff_snapshot::PieceCounts;
 use skiff_sys::IgnoreError;
@@ -210,8 +211,10 @@ impl MirrorState {
         loop {
             let piece = RelayPiece::of_image(file, all.len() as u64);
             self.spool.want(piece);
-            // Where the last piece is a whole one, there is none behind it.
-            let Some((bytes, origin)) = self.wait(&piece) else { return (!all.is_empty()).then_some(all) };
+            let Some((bytes, origin)) = self.wait(&piece) else {
+                // Where the last piece is a whole one, there is none behind it. Or it could not be had.
+                return (!all.is_empty() && sha256_bytes(&all) == *file.digest()).then_some(all);
+            };
             self.count(origin, bytes.len());
             all.extend_from_slice(&bytes);
             match bytes.len() < piece.length as usize {

@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_launch::handshake::SharedSecret;
 use skiff_launch::secure;
+use skiff_oci::hash::sha256_hex;
 use skiff_snapshot::{Depot, DepotPiece, PackId, PieceCounts, PieceFile, PieceReader};
 use tempfile::TempDir;
 
 use skiff_ipc::Codec as _;
 
 use crate::link::word;
+use crate::piece::IMAGE_PIECE;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 use crate::{
     ImageOpener, Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPatience, RelayPiece, RelayReader,
@@ -57,6 +59,26 @@ impl Job {
         let ports = free.iter().map(|socket| socket.local_addr().expect("bound").port()).collect();
         let secret = SharedSecret::generate().expect("random bytes");
         Self { dir, bytes, secret, ports, to_answer: Duration::from_secs(60) }
+    }
+
+    /// Listens at a port of the job's, as a node does: another test of this program may have taken some meanwhile.
+    fn listen(&self) -> TcpListener {
+        self.ports.iter().find_map(|port| TcpListener::bind(("::", *port)).ok()).expect("a free port")
+    }
+
+    /// The port at which a node answers who belongs to the job.
+    fn port_of(&self, node: usize) -> u16 {
+        let end = soon();
+        while Instant::now() < end {
+            for port in &self.ports {
+                let Ok(socket) = TcpStream::connect(("127.0.0.1", *port)) else { continue };
+                let patience = Instant::now() + Duration::from_secs(5);
+                if secure::initiate(socket, (&self.secret, &word(node)), patience).is_ok() {
+                    return *port;
+                }
+            }
+        }
+        panic!("node {node} does not answer");
     }
 
     fn pieces(&self) -> Vec<DepotPiece> {
@@ -183,7 +205,7 @@ fn nodes_that_are_not_there_are_gone_round() {
 fn a_node_that_falls_silent_or_answers_nonsense_is_given_up() {
     for answer in [&[][..], b"nonsense"] {
         let job = Job { to_answer: Duration::from_secs(1), ..Job::new(9_000_000, 2) };
-        let listener = TcpListener::bind(("::", job.ports[0])).expect("a port");
+        let listener = job.listen();
         let secret = job.secret.clone();
         let silent = thread::spawn(move || {
             let socket = listener.accept().expect("the other one").0;
@@ -202,14 +224,47 @@ fn a_node_that_falls_silent_or_answers_nonsense_is_given_up() {
 }
 
 #[test]
+fn a_node_that_has_not_begun_is_waited_for_though_strangers_have_some_of_its_ports() {
+    let job = Job::new(9_000_000, 2);
+    let stranger = job.listen();
+    let (visited, visits) = std::sync::mpsc::channel();
+    let port = stranger.local_addr().expect("bound").port();
+    let stranger = thread::spawn(move || {
+        while let Ok((socket, _)) = stranger.accept() {
+            drop(socket);
+            if visited.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    let later = job.begin(1, 2, |_| true);
+    let first = thread::scope(|scope| {
+        let read = || {
+            later.reader.begin(&job.pieces());
+            job.pieces().iter().for_each(|piece| assert!(later.reader.read(piece).is_some()));
+        };
+        let reading = scope.spawn(read);
+        for visit in 0..3 {
+            assert!(visits.recv_timeout(Duration::from_secs(20)).is_ok(), "{visit}");
+        }
+        let first = job.begin(0, 2, |_| true);
+        reading.join().expect("read");
+        first
+    });
+    let counts = later.reader.counts();
+    job.all_read(vec![first, later]);
+    drop(visits);
+    let _woken = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stranger.join().expect("no panic");
+    assert!(counts.relayed > 0, "{counts:?}");
+}
+
+#[test]
 fn strangers_are_not_served() {
     let job = Job::new(1_000_000, 2);
     let node = job.begin(0, 2, |_| false);
-    let connect = || loop {
-        if let Ok(socket) = TcpStream::connect(("127.0.0.1", job.ports[0])) {
-            return socket;
-        }
-    };
+    let port = job.port_of(0);
+    let connect = || TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     let other = SharedSecret::generate().expect("random bytes");
     assert!(secure::initiate(connect(), (&other, &word(0)), soon()).is_err());
     // The right secret, but for another node.
@@ -227,11 +282,8 @@ fn strangers_are_not_served() {
 fn what_a_node_has_said_is_of_no_use_to_whoever_has_recorded_it() {
     let job = Job::new(1_000_000, 2);
     let node = job.begin(0, 2, |_| false);
-    let connect = || loop {
-        if let Ok(socket) = TcpStream::connect(("127.0.0.1", job.ports[0])) {
-            return socket;
-        }
-    };
+    let port = job.port_of(0);
+    let connect = || TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     // Stands between a node and the one above it, and keeps what the first one says.
     let between = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = between.local_addr().expect("bound");
@@ -417,6 +469,47 @@ fn a_registry_is_asked_once_by_all_together() {
     assert_eq!(ask(&mirrors[1], &format!("blobs/sha256:{}", "08".repeat(32)), Some((0, 9))).0, "404");
     assert_eq!(ask(&mirrors[1], &format!("manifests/sha256:{hex}"), None).0, "404");
     for node in nodes {
+        drop(node.alive);
+        node.served.join().expect("it ends");
+    }
+}
+
+/// A registry with one manifest, of which it gives nothing from some place on.
+struct BrokenRegistry {
+    manifest: Vec<u8>,
+    from: u64,
+}
+
+impl RegistryReader for BrokenRegistry {
+    fn read(&mut self, piece: &RelayPiece) -> Option<Vec<u8>> {
+        let from = usize::try_from(piece.at).ok().filter(|_| piece.at < self.from)?;
+        let to = (from + piece.length as usize).min(self.manifest.len());
+        Some(self.manifest.get(from..to)?.to_vec())
+    }
+
+    fn pause(&mut self) {}
+}
+
+#[test]
+fn half_a_manifest_is_none() {
+    let piece = IMAGE_PIECE as usize;
+    for (length, fails_from, is_whole) in [
+        (2 * piece - 1, 2 * piece, true),
+        // There is nothing behind its end.
+        (piece, piece, true),
+        (2 * piece - 1, piece, false),
+    ] {
+        let manifest: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+        let hex = sha256_hex(&manifest);
+        let mirror = Mirror::open().expect("a port");
+        let address = mirror.address().clone();
+        let registry = BrokenRegistry { manifest: manifest.clone(), from: fails_from as u64 };
+        let node = Job::new(1_000, 1).begin_with(0, 1, |_| true, Some((mirror, vec![Box::new(registry)])));
+        let (status, body) = ask(&address, &format!("manifests/sha256:{hex}"), None);
+        match is_whole {
+            true => assert!(status == "200" && body == manifest, "{length}: {status}"),
+            false => assert_eq!(status, "404", "{length}"),
+        }
         drop(node.alive);
         node.served.join().expect("it ends");
     }

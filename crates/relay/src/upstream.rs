@@ -148,7 +148,7 @@ impl Upstream<'_> {
             let may_yet_begin = node.is_expected && self.peers.begun.elapsed() < self.peers.patience.to_begin;
             match dial(node, self.peers) {
                 Ok(link) => return Some(link),
-                Err(NoLink::Refused) if may_yet_begin => sleep(RETRY_PAUSE),
+                Err(NoLink::NotYet) if may_yet_begin => sleep(RETRY_PAUSE),
                 Err(NoLink::TimedOut) if silent + 1 >= MOST_SILENT => self.above.clear(),
                 Err(why) => {
                     silent += u32::from(matches!(why, NoLink::TimedOut));
@@ -203,11 +203,11 @@ impl FileSource {
 
 /// Why there is no connection to a node.
 enum NoLink {
-    /// At all of its ports nobody listens: it may not have begun.
-    Refused,
+    /// At some of its ports nobody listens, and at the others are strangers: it may not have begun.
+    NotYet,
     /// Nobody answers at all.
     TimedOut,
-    /// Whoever listens there does not know the secret, or something else is wrong.
+    /// Whoever listens at all of its ports does not know the secret, or something else is wrong.
     Other,
 }
 
@@ -238,7 +238,7 @@ fn dial(node: &mut RelayAncestor, peers: &PeerSettings) -> std::result::Result<L
     Err(match tried {
         0 => NoLink::Other,
         _ if timed_out => NoLink::TimedOut,
-        _ if refused == tried => NoLink::Refused,
+        _ if refused > 0 => NoLink::NotYet,
         _ => NoLink::Other,
     })
 }

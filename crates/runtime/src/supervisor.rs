@@ -156,7 +156,7 @@ impl<'a> Supervisor<'a> {
         rustix::process::setsid().context(|| "session")?;
         detach_stdio();
         let kind = if runtime.environment.as_ref() == Some(&runtime.name) { "env" } else { "instance" };
-        skiff_sys::title::set(&format!("{}{kind} {}", supervisor_process::NAME, runtime.name));
+        supervisor_process::name(kind, &runtime.name);
         let signals = Signals::block(&[]).context(|| "signals")?;
         let look = runtime.sees_host_changes(context, lifetime, plan).then(BackgroundLook::from_now);
         let host = listen_at(&runtime.dir, HOST, SocketType::STREAM)?;
@@ -383,6 +383,10 @@ impl<'a> Supervisor<'a> {
         reap_all_until(self.instance.init.pid);
         // Whoever waits for the end waits for the lock, which goes last.
         if let (Lifetime::UntilStopped(Some(act)), true) = (self.lifetime, is_told) {
+            // Nobody answers any more. Who asks again sees by the name that it has been asked.
+            supervisor_process::name_ending(&self.runtime.name);
+            remove(&self.runtime.dir, CONTROL);
+            drop(self.control);
             act();
         }
         for name in [CONTROL, HOST] {

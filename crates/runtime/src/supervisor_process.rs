@@ -16,7 +16,9 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::positive_pid;
 
 /// What every supervisor's name begins with.
-pub const NAME: &str = "skiff-";
+const NAME: &str = "skiff-";
+/// In its name when nothing runs inside any more and it does what is to be done then, as to keep a job's changes.
+const ENDING: &str = "end ";
 /// How long it may take to clean up when its processes are gone.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long it may take to be gone.
@@ -28,9 +30,27 @@ pub fn mark(dir: &Path) -> Result<OwnedFd> {
     openat(CWD, dir, flags, Mode::empty()).context(|| dir.display().to_string())
 }
 
+/// Names this process as the supervisor of what is called so, be it of this kind.
+pub fn name(kind: &str, name: &str) {
+    skiff_sys::title::set(&format!("{NAME}{kind} {name}"));
+}
+
+/// Names this process as a supervisor that has ended all inside, and is at work yet.
+pub fn name_ending(name: &str) {
+    skiff_sys::title::set(&format!("{NAME}{ENDING}{name}"));
+}
+
 /// Whether a supervisor holds `dir`.
 pub fn is_there(dir: &Path) -> bool {
     find(dir).is_some()
+}
+
+/// Whether the supervisor of what ran at `dir` has ended that, and is at work yet. It closes its socket before. (Nobody inside can name it so.)
+pub fn is_ending(dir: &Path) -> bool {
+    find(dir).is_some_and(|(pid, _)| {
+        let comm = PathBuf::from(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+        fs::read(comm).is_ok_and(|comm| comm.starts_with(format!("{NAME}{ENDING}").as_bytes()))
+    })
 }
 
 /// Ends the supervisor of what runs at `dir`, with everything inside; whether there was one.

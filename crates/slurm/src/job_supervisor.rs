@@ -198,20 +198,21 @@ pub fn stop_job(kept: Instant, leaves_keeping: bool) -> Result<(JobFigures, Opti
 }
 
 fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
-    let mut roots = vec![];
+    let (mut roots, mut steps) = (vec![], Ok(()));
+    let end_at = |path: &PathBuf| control::end_at(path).map(drop);
     for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
         let path = entry.context(|| dir.display().to_string())?.path();
         // Its watcher may be removing it at this moment; so there is no lock to take.
         if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
-            control::end_at(&path)?;
+            // The job's user makes what they like here: that keeps no root from ending.
+            steps = steps.and(end_at(&path));
         } else if path.is_dir() && !TEMPORARY.iter().any(|(part, _)| path.ends_with(part)) {
             roots.push(path);
         }
     }
     roots.iter().for_each(|root| fan_out::end(root));
     let (kept, others): (Vec<_>, Vec<_>) = roots.into_iter().partition(|path| commit::is_kept(path));
-    let end_at = |path: &PathBuf| control::end_at(path).map(drop);
-    let ended = others.iter().chain(&kept).map(end_at).fold(Ok(()), Result::and);
+    let ended = others.iter().chain(&kept).map(end_at).fold(steps, Result::and);
     let stop = |path: &PathBuf| control::stop_at(path).map(drop);
     let stop_kept = |path: &PathBuf| {
         commit::wait_for(path, kept_by)?;
@@ -226,6 +227,12 @@ fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::process::{Child, Command};
+    use std::time::Duration;
+
+    use skiff_sys::lock::within;
+
     use super::*;
 
     #[test]
@@ -238,8 +245,50 @@ mod tests {
             r#"{{"environment":"dev","snapshot":"{id}","depot":"/nowhere","commit":{{"nodes":"all"}}}}"#
         );
         fs::write(root.join("commit-here"), format!("7\nn1\na1a1.kept.67\n1\n{spec}\n")).expect("a note");
-        let why = stop_all(dir.path(), Instant::now(), true).map_err(|e| e.message).expect_err("a fault");
-        assert!(commit::is_awaited(&root) && why.ends_with("still being kept"), "{why}");
+        // It was asked before, and is at work.
+        let mut supervisor = holds(&root, "skiff-end dev");
+        let left = stop_all(dir.path(), Instant::now(), true).map_err(|e| e.message);
+        let runs_on = supervisor.try_wait().expect("asked").is_none();
+        let is_awaited = commit::is_awaited(&root);
+        let stopped = stop_all(dir.path(), Instant::now(), false);
+        let runs_still = is_running(supervisor);
+        assert!(left.as_ref().is_err_and(|why| why.ends_with("still being kept")), "{left:?}");
+        assert!(runs_on && is_awaited && !runs_still, "{runs_on} {is_awaited} {runs_still} {stopped:?}");
+    }
+
+    #[test]
+    fn what_a_user_calls_a_step_keeps_no_root_from_ending() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("step.x"), "").expect("a file");
+        let root = dir.path().join("a1a1");
+        fs::create_dir(&root).expect("a root");
+        let supervisor = holds(&root, "skiff-env dev");
+        let why = stop_all(dir.path(), Instant::now(), false).map_err(|e| e.message);
+        assert!(!is_running(supervisor), "{why:?}");
+        assert!(why.as_ref().is_err_and(|why| why.contains("step.x")), "{why:?}");
+    }
+
+    /// A process that is like a root's supervisor: by its name, and as it holds the directory.
+    fn holds(root: &Path, name: &str) -> Child {
+        let programs = tempfile::tempdir().expect("a directory");
+        let program = programs.path().join(name);
+        symlink("/bin/sleep", &program).expect("a program");
+        let held = fs::File::open(root).expect("opened");
+        let process = Command::new(&program).arg("60").stdin(held).spawn().expect("started");
+        // It gets its name a moment after it has begun.
+        let comm = format!("/proc/{}/comm", process.id());
+        let is_named = || fs::read(&comm).is_ok_and(|comm| comm.starts_with(b"skiff-"));
+        let named = within(Duration::from_secs(10), || Ok::<_, ()>(is_named().then_some(())));
+        assert_eq!(named, Ok(Some(())), "{name}");
+        process
+    }
+
+    /// Whether it was still running; it is not any more.
+    fn is_running(mut process: Child) -> bool {
+        let is_running = process.try_wait().expect("asked").is_none();
+        process.kill().expect("killed");
+        process.wait().expect("reaped");
+        is_running
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn write_apart(job: &SlurmJob, record: &StartRecord) {
             if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
                 close_all_except(&[]);
                 detach_stdio();
-                until(Instant::now() + LIMIT, write).ignore_error("the depot may be read-only here");
+                until("process that notes the start", Instant::now() + LIMIT, write)
+                    .ignore_error("the depot may be read-only here");
             }
             exit_now(0)
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
+use skiff_env::depot::trim_records_daily;
 use skiff_env::history::SnapshotOrigin;
 use skiff_env::{between, fan_out, latest, root};
 use skiff_output as output;
@@ -142,6 +143,7 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
     };
     if let Some(depot) = depot {
         fan_out::make_secret(Path::new(depot)).ignore_error("without it each node asks for itself");
+        trim_records_daily(Path::new(depot));
     }
     print(with_commit(spec, commit)?)
 }

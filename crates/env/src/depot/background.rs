@@ -6,15 +6,18 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::getuid;
+use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
+use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_user::context::UserContext;
 
 use super::keepers::JobList;
 use super::{Collection, DAY, Limits};
 use crate::bounded::until;
+use crate::job_records::JobRecords;
 
 /// In a depot: a file whose time is that of the last such collection.
 const STAMP: &str = "collected";
@@ -53,9 +56,38 @@ fn begin_daily(context: &UserContext, depot: &Path) -> Result<()> {
         .context(|| "skiff depot gc")
 }
 
+/// Removes old records of jobs in a process that goes on by itself, unless that was done within a day: also where no snapshot is ever taken, as of
+/// containers. Nobody waits for it.
+pub fn trim_records_daily(depot: &Path) {
+    begin_to_trim(depot).ignore_error("they are removed another day");
+}
+
+fn begin_to_trim(depot: &Path) -> Result<()> {
+    let Some(records) = JobRecords::find(depot)? else { return Ok(()) };
+    if !records.begin_to_trim()? {
+        return Ok(());
+    }
+    // That one is no child of ours: nobody here is there to reap it.
+    match fork(CloneFlags::NONE).context(|| "fork")? {
+        Fork::Parent(child) => reap(child.pid),
+        Fork::Child => {
+            if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
+                close_all_except(&[]);
+                detach_stdio();
+                until("process that removes records", Instant::now() + LIMIT, || {
+                    JobRecords::find(depot)?.map_or(Ok(()), |all| all.trim())
+                })
+                .ignore_error("they are removed another day");
+            }
+            exit_now(0)
+        }
+    }
+    Ok(())
+}
+
 /// Collects by the configuration. Nobody hears what it says.
 pub(super) fn collect(context: &UserContext) {
-    until(Instant::now() + LIMIT, || collect_now(context))
+    until("process that collects", Instant::now() + LIMIT, || collect_now(context))
         .ignore_error("whoever needs the room calls `skiff depot gc`, which says what is wrong");
 }
 

@@ -8,18 +8,19 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use rustix::process::getuid;
-use skiff_runtime::environments;
+use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::record::InstanceDir;
 use skiff_site::TrustedDir;
 use skiff_snapshot::{Depot, DepotContents, SnapshotId, last_snapshot};
-use skiff_spec::fault::Result;
+use skiff_spec::config::HistoryConfig;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::JobSpec;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
-use super::{DAY, seconds, uses};
+use super::{seconds, uses};
 use crate::history::{self, KeptSnapshots};
-use crate::job_records::{CommitRecord, JobRecords, RecordKind};
+use crate::job_records::{AgedRecords, JobRecords};
 use crate::latest;
 use crate::snapshot_fault::ours;
 
@@ -28,10 +29,8 @@ const CLOCKS: u64 = 3600;
 /// How long a submission may take, from the use of its snapshot to the time that the controller notes, in seconds.
 const SUBMISSION: u64 = 3600;
 
-/// For how many days one can ask how a job ran.
-const RECORD_DAYS: u64 = 14;
-/// Of how many jobs on how many nodes one can ask that.
-const MOST_RECORDS: usize = 20_000;
+/// How often environments are listed again that were renamed or removed as they were looked at.
+const LISTINGS: u32 = 10;
 
 /// A job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +159,12 @@ impl Keepers {
         contents: &DepotContents,
         jobs: &JobList,
     ) -> Result<Self> {
-        let mut found = Self { by: kept_by_environments(context)?, ..Self::default() };
+        let mut found = Self::default();
+        // Before the histories: what one of them takes in meanwhile is kept by the record, or by the history that is read later.
+        found.add_records(depot, contents)?;
+        for (id, by) in kept_by_environments(context)? {
+            found.by.entry(id).or_default().extend(by);
+        }
         for record in InstanceDir::all(context)? {
             // What cannot be read cannot be started again.
             let snapshot = record.started().ok().and_then(|started| started.snapshot?.parse().ok());
@@ -179,7 +183,6 @@ impl Keepers {
                 false => {}
             }
         }
-        found.add_records(depot, contents)?;
         for (id, snapshot) in &contents.snapshots {
             if jobs.may_need(seconds(snapshot.file.used)) {
                 found.add(Some(*id), Keeper::Jobs);
@@ -191,23 +194,12 @@ impl Keepers {
     /// What nodes have noted of jobs: as long as no history has what a job has changed, the note keeps it.
     fn add_records(&mut self, depot: &Depot, contents: &DepotContents) -> Result<()> {
         let Some(records) = JobRecords::find(depot.path())? else { return Ok(()) };
-        let mut all = records.all()?;
-        // The newest first: of too many the others go.
-        all.sort_by_key(|file| std::cmp::Reverse(file.written));
-        for (number, file) in all.into_iter().enumerate() {
-            let age = contents.age(file.written.saturating_mul(1_000_000_000)).as_secs();
-            let snapshot = match file.kind {
-                RecordKind::End => {
-                    records.read::<CommitRecord>(&file).ok().and_then(|record| record.snapshot)
-                }
-                RecordKind::Start | RecordKind::Noted => None,
-            };
-            if snapshot.is_some() && age < uses::LONGEST {
-                self.add(snapshot, Keeper::JobChanges(file.place.job));
-            } else if age >= RECORD_DAYS * DAY || number >= MOST_RECORDS {
-                self.old_records.push(file.name);
-            }
+        let age = |written: i64| contents.age(written.saturating_mul(1_000_000_000)).as_secs();
+        let AgedRecords { awaited, old } = records.by_age(age)?;
+        for (job, snapshot) in awaited {
+            self.add(Some(snapshot), Keeper::JobChanges(job));
         }
+        self.old_records = old;
         Ok(())
     }
 
@@ -255,27 +247,47 @@ fn is_needed(by: &BTreeSet<Keeper>) -> bool {
     by.iter().any(|keeper| !matches!(keeper, Keeper::History(_)))
 }
 
+/// What keeps each snapshot.
+type KeptBy = BTreeMap<SnapshotId, BTreeSet<Keeper>>;
+
 /// The snapshots that environments need: of those on this host the last one of each and what its history has, and of others what they have noted in the depot.
-pub fn kept_by_environments(context: &UserContext) -> Result<BTreeMap<SnapshotId, BTreeSet<Keeper>>> {
-    let mut found = BTreeMap::<SnapshotId, BTreeSet<Keeper>>::new();
-    for env in environments::list(context)? {
-        // Removed meanwhile.
-        let Some(dir) = TrustedDir::find(&env.dir, getuid().as_raw())? else { continue };
+pub fn kept_by_environments(context: &UserContext) -> Result<KeptBy> {
+    let mut found = kept_here(&context.config.history, || environments::list(context))?;
+    for (name, id) in all_latest(&context.depot()?)? {
+        found.entry(id).or_default().insert(Keeper::Latest(name));
+    }
+    Ok(found)
+}
+
+/// The same of this host's environments. One that is gone when it is looked at may have another name now, which `list` has not given: all are
+/// looked at again.
+fn kept_here(settings: &HistoryConfig, list: impl Fn() -> Result<Vec<Environment>>) -> Result<KeptBy> {
+    for _ in 0..LISTINGS {
+        if let Some(found) = kept_by_all(settings, list()?)? {
+            return Ok(found);
+        }
+    }
+    Err(Error::new("environments: they are renamed or removed again and again").hint("try again later"))
+}
+
+/// Nothing if one of these is gone.
+fn kept_by_all(settings: &HistoryConfig, all: Vec<Environment>) -> Result<Option<KeptBy>> {
+    let mut found = KeptBy::new();
+    for env in all {
+        let Some(dir) = TrustedDir::find(&env.dir, getuid().as_raw())? else { return Ok(None) };
+        // By the directory itself, whatever its name is by now.
         let readable = dir.readable()?;
         if let Some(id) = last_snapshot(readable.as_fd()).map_err(ours)? {
             found.entry(id).or_default().insert(Keeper::Environment(env.name.clone()));
         }
-        let KeptSnapshots { tagged, recent } = history::kept(context, &env)?;
+        let KeptSnapshots { tagged, recent } = history::kept(settings, &dir)?;
         for (ids, keeper) in [(tagged, Keeper::Tag(env.name.clone())), (recent, Keeper::History(env.name))] {
             for id in ids {
                 found.entry(id).or_default().insert(keeper.clone());
             }
         }
     }
-    for (name, id) in all_latest(&context.depot()?)? {
-        found.entry(id).or_default().insert(Keeper::Latest(name));
-    }
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// What cannot be read is written anew by the next submission.
@@ -290,6 +302,7 @@ fn all_latest(depot: &Path) -> Result<Vec<(EnvName, SnapshotId)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job_records::{JobPlace, RecordKind};
 
     fn jobs(submitted: &[u64]) -> JobList {
         let job = |(id, submitted): (usize, &u64)| LiveJob { id: id as u32, submitted: *submitted };
@@ -345,5 +358,108 @@ mod tests {
         let told: Vec<_> = keepers.of(&id).iter().map(ToString::to_string).collect();
         assert_eq!(told, ["environment dev", "latest other", "instance web", "checkpoint sim@2", "job 12"]);
         assert!(keepers.is_for_jobs(&id) && keepers.of(&SnapshotId([2; 32])).is_empty());
+    }
+
+    fn environment(all: &std::path::Path, name: &str) -> Environment {
+        let env = Environment::in_dir(all, name.parse().expect("a name"));
+        std::fs::create_dir_all(&env.dir).expect("a directory");
+        env
+    }
+
+    fn write_history(dir: &std::path::Path, byte: u8) {
+        let entry = format!(
+            r#"{{"snapshot":"{}","created":10,"origin":"job","entries":1,"bytes":1}}"#,
+            SnapshotId([byte; 32])
+        );
+        let text = format!(
+            r#"{{"format":1,"entries":[{entry}],"tags":{{"v{byte}":"{}"}}}}"#,
+            SnapshotId([byte; 32])
+        );
+        std::fs::write(dir.join("history.json"), text).expect("a history");
+    }
+
+    #[test]
+    fn an_environment_that_is_renamed_as_all_are_looked_at_keeps_its_snapshots() {
+        let all = tempfile::tempdir().expect("a directory");
+        let list =
+            || ["new", "old"].map(|name| Environment::in_dir(all.path(), name.parse().expect("a name")));
+        write_history(&environment(all.path(), "old").dir, 7);
+        let listed = std::cell::Cell::new(0);
+        let list_and_rename = || {
+            listed.set(listed.get() + 1);
+            let found = list().into_iter().filter(|env| env.dir.exists()).collect();
+            if listed.get() == 1 {
+                std::fs::rename(all.path().join("old"), all.path().join("new")).expect("renamed");
+            }
+            Ok(found)
+        };
+        let settings = HistoryConfig { snapshots: 1, days: 1 };
+        let found = kept_here(&settings, list_and_rename).map_err(|e| e.message).expect("found");
+        let kept = &found[&SnapshotId([7; 32])];
+        assert!(kept.contains(&Keeper::Tag("new".parse().expect("a name"))), "{kept:?}");
+        assert_eq!(listed.get(), 2);
+        let gone = || Ok(vec![Environment::in_dir(all.path(), "old".parse().expect("a name"))]);
+        assert!(kept_here(&settings, gone).is_err_and(|e| e.message.contains("again and again")));
+    }
+
+    /// In a process of its own, as variables say where the depot is.
+    #[test]
+    fn what_a_history_takes_in_as_keepers_are_looked_for_is_kept() {
+        const CHILD: &str = "SKIFF_KEEPERS_TEST";
+        if std::env::var_os(CHILD).is_none() {
+            let dir = tempfile::tempdir().expect("a directory");
+            let own = std::env::current_exe().expect("this program");
+            let name = "depot::keepers::tests::what_a_history_takes_in_as_keepers_are_looked_for_is_kept";
+            let mut child = std::process::Command::new(own);
+            child.args(["--quiet", "--exact", name]).env(CHILD, "1");
+            child.env("SKIFF_STATE", dir.path().join("state")).env("SKIFF_DEPOT", dir.path().join("depot"));
+            let child = child.output().expect("started");
+            assert!(child.status.success(), "{child:?}");
+            return;
+        }
+        let context = UserContext::load_silently().expect("a context");
+        let path = context.depot().expect("a depot");
+        let depot = Depot::open(&path).map_err(ours).expect("a depot");
+        let home = environments::home(&context).expect("a directory");
+        let env = environment(&home, "dev");
+        std::fs::write(env.dir.join("env.toml"), "name = \"dev\"\n").expect("settings");
+        // The job has run in snapshot 1, which the history has forgotten since.
+        write_history(&env.dir, 2);
+        std::fs::write(env.dir.join("history.snapshots"), format!("{}\n", SnapshotId([1; 32]))).expect("ids");
+        for byte in [2, 3, 4] {
+            let name = format!("snapshots/{}.json", SnapshotId([byte; 32]));
+            std::fs::write(path.join(name), "").expect("a snapshot");
+        }
+        let records = JobRecords::make(&path).expect("made").expect("a depot");
+        for (job, parent, snapshot) in [(7, 1, 3), (8, 9, 4)] {
+            let record = format!(
+                r#"{{"environment":"dev","parent":"{}","nodes":"all","of":1,"ended":15,"snapshot":"{}"}}"#,
+                SnapshotId([parent; 32]),
+                SnapshotId([snapshot; 32])
+            );
+            let record: serde_json::Value = serde_json::from_str(&record).expect("a record");
+            let place = JobPlace { job, node: "n1".into(), root: "r".into() };
+            records.write(&place, RecordKind::End, &record).expect("written");
+        }
+        ask_by(SnapshotUsers {
+            jobs: |_| Ok(None),
+            // Another process looks at the history at this moment.
+            checkpoints: |context| {
+                history::catch_up(context, &Environment::named(context, "dev".parse().expect("a name"))?);
+                Ok(vec![])
+            },
+        });
+        let contents = depot.contents().map_err(ours).expect("contents");
+        let found = Keepers::find(&context, &depot, &contents, &JobList::None).expect("found");
+        let kinds = |files: Vec<crate::job_records::RecordFile>| {
+            files.into_iter().map(|file| (file.place.job, file.kind)).collect::<Vec<_>>()
+        };
+        // Job 8 ran in a snapshot of another host's environment.
+        let all = kinds(records.all().expect("listed"));
+        assert_eq!(all, [(7, RecordKind::Noted), (8, RecordKind::End)]);
+        let needed: Vec<u8> = found.needed().into_iter().map(|id| id.0[0]).collect();
+        assert_eq!(needed, [2, 3, 4]);
+        let history = history::SnapshotHistory::of(&env.dir).expect("a history");
+        assert_eq!(history.tags.get(&"job-7-n1".parse().expect("a tag")), Some(&SnapshotId([3; 32])));
     }
 }

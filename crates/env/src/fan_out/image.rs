@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::fstatvfs;
 use skiff_oci::digest::Digest;
@@ -25,6 +26,9 @@ use crate::base_fingerprint;
 /// One part of so many of a disk stays free for what an image's file is fetched for.
 const ROOM: u64 = 10;
 
+/// After a registry could not be asked: until that is tried again.
+const PAUSE: Duration = Duration::from_secs(5);
+
 /// What says which image a job's root is over.
 #[derive(Clone)]
 pub enum RelayImage {
@@ -39,19 +43,19 @@ pub(super) struct RelayedImage {
     context: UserContext,
     depot: PathBuf,
     image: RelayImage,
-    /// Once somebody has wanted something. `None` in it: no registry can be asked.
-    parts: OnceLock<Option<ImageParts>>,
+    /// Once somebody has wanted something.
+    parts: Retried<ImageParts>,
 }
 
 impl RelayedImage {
     pub(super) fn new(context: &UserContext, depot: &Path, image: &RelayImage) -> Self {
         let (context, depot, image) = (context.clone(), depot.to_owned(), image.clone());
-        Self { context, depot, image, parts: OnceLock::new() }
+        Self { context, depot, image, parts: Retried::default() }
     }
 
-    /// What it is made of in its registry.
+    /// What it is made of in its registry; nothing while no registry can be asked.
     pub(super) fn parts(&self) -> Option<&ImageParts> {
-        self.parts.get_or_init(|| client::parts(&self.context, &self.name()?).ok()).as_ref()
+        self.parts.get(PAUSE, || client::parts(&self.context, &self.name()?).ok())
     }
 
     fn name(&self) -> Option<String> {
@@ -70,6 +74,36 @@ impl RelayedImage {
     fn open_file(&self, digest: ImageId) -> Option<File> {
         let copy = copies::open(&self.depot, digest).ok().flatten();
         copy.or_else(|| ImageFile::of(&self.name()?)?.open_regular().ok()?)
+    }
+}
+
+/// What is looked up until it is found, and then known.
+struct Retried<T> {
+    found: OnceLock<T>,
+    /// When it was not.
+    failed: Mutex<Option<Instant>>,
+}
+
+impl<T> Default for Retried<T> {
+    fn default() -> Self {
+        Self { found: OnceLock::new(), failed: Mutex::default() }
+    }
+}
+
+impl<T> Retried<T> {
+    /// Looks it up, one caller at a time, but not again within `pause` of a failure: a manifest may not be seen yet, or a file be exchanged.
+    fn get(&self, pause: Duration, look_up: impl FnOnce() -> Option<T>) -> Option<&T> {
+        if let Some(found) = self.found.get() {
+            return Some(found);
+        }
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.found.get().is_none() && failed.is_none_or(|at| at.elapsed() >= pause) {
+            match look_up() {
+                Some(found) => return Some(self.found.get_or_init(|| found)),
+                None => *failed = Some(Instant::now()),
+            }
+        }
+        self.found.get()
     }
 }
 
@@ -117,5 +151,20 @@ impl JobRelay {
             ImageOrigin::Nodes => self.came_of_file.get(),
             ImageOrigin::Store | ImageOrigin::File | ImageOrigin::Depot => PieceCounts::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_looked_up_is_looked_up_again_but_not_at_once() {
+        let hour = Duration::from_secs(3600);
+        let retried = Retried::default();
+        assert_eq!(retried.get(hour, || None), None);
+        assert_eq!(retried.get(hour, || Some(1)), None, "too soon");
+        assert_eq!(retried.get(Duration::ZERO, || Some(2)), Some(&2));
+        assert_eq!(retried.get(Duration::ZERO, || Some(3)), Some(&2), "it is known");
     }
 }

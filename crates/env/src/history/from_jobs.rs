@@ -6,12 +6,12 @@ use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_snapshot::{Depot, SnapshotId};
 use skiff_spec::fault::Result;
-use skiff_spec::name::EnvName;
 use skiff_spec::revision::TagName;
 use skiff_user::context::UserContext;
+use skiff_user::dirs;
 
-use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, change};
-use crate::job_records::{CommitRecord, JobPlace, JobRecords, RecordFile, RecordKind};
+use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, change, past};
+use crate::job_records::{CommitRecord, JobPlace, JobRecords, RecordFile};
 use crate::snapshot_fault::ours;
 
 /// A job may be requeued so often and keep its name in each tag.
@@ -33,23 +33,25 @@ impl AdoptedRecords {
 pub(super) fn adopt(
     history: &mut SnapshotHistory,
     context: &UserContext,
-    name: &EnvName,
+    env: &Environment,
     depot: &Depot,
 ) -> Result<AdoptedRecords> {
     let Some(records) = JobRecords::find(depot.path())? else { return Ok(AdoptedRecords::default()) };
-    let files: Vec<RecordFile> =
-        records.all()?.into_iter().filter(|file| file.kind == RecordKind::End).collect();
+    let files = records.ends()?;
     if files.is_empty() {
         return Ok(AdoptedRecords::default());
     }
     let present = skiff_snapshot::present(depot).map_err(ours)?;
+    // Some of them may have been forgotten since the jobs were submitted.
+    let had = past::all(&dirs::open(&env.dir)?)?;
+    let had: BTreeSet<SnapshotId> = had.into_iter().chain(history.ids()).collect();
     let mut adopted = vec![];
     for file in files {
         let Ok(record) = records.read::<CommitRecord>(&file) else { continue };
         // What was renamed since goes by its snapshots.
         let is_gone =
             || Environment::named(context, record.environment.clone()).is_ok_and(|env| !env.exists());
-        let is_its = record.environment == *name || is_gone();
+        let is_its = had.contains(&record.parent) && (record.environment == env.name || is_gone());
         if is_its && history.adopt(&file.place, &record, &present) {
             adopted.push(file);
         }
@@ -58,13 +60,9 @@ pub(super) fn adopt(
 }
 
 impl SnapshotHistory {
-    /// Takes in what a job has changed, if that was in a snapshot of this environment: another host may have one of the same name. Whether
-    /// there is nothing more to do about it.
+    /// Takes in what a job has changed in a snapshot of this environment. Whether there is nothing more to do about it.
     fn adopt(&mut self, place: &JobPlace, record: &CommitRecord, present: &BTreeSet<SnapshotId>) -> bool {
-        let CommitRecord { parent, of, ended, snapshot, entries, bytes, .. } = record;
-        if !self.ids().any(|id| id == *parent) {
-            return false;
-        }
+        let CommitRecord { of, ended, snapshot, entries, bytes, .. } = record;
         // Of what could not be kept there is nothing to remember.
         let Some(snapshot) = *snapshot else { return true };
         // On a network file system it may not be seen yet.
@@ -119,9 +117,9 @@ pub fn catch_up(context: &UserContext, env: &Environment) {
         // Where there is no depot yet, there is nothing in it.
         let Some(depot) = Depot::find_existing(&depot).map_err(ours)? else { return Ok(()) };
         let Some(records) = JobRecords::find(depot.path())? else { return Ok(()) };
-        match records.all()?.iter().any(|file| file.kind == RecordKind::End) {
-            true => change(context, env, &depot, |_| Ok(())),
-            false => Ok(()),
+        match records.ends()?.is_empty() {
+            false => change(context, env, &depot, |_| Ok(())),
+            true => Ok(()),
         }
     });
     if let Err(e) = caught_up {
@@ -174,9 +172,7 @@ mod tests {
         let mut history =
             SnapshotHistory { entries: vec![entry(2, 20), entry(1, 10)], ..SnapshotHistory::default() };
         let before = history.clone();
-        for (record, is_ours) in
-            [(record(8, Some(3)), false), (record(1, None), true), (record(1, Some(9)), false)]
-        {
+        for (record, is_ours) in [(record(1, None), true), (record(1, Some(9)), false)] {
             assert_eq!(history.adopt(&place("n1"), &record, &present), is_ours, "{record:?}");
         }
         assert_eq!(history, before);

@@ -1,6 +1,6 @@
 use super::*;
 
-fn id(byte: u8) -> SnapshotId {
+pub(super) fn id(byte: u8) -> SnapshotId {
     SnapshotId([byte; 32])
 }
 
@@ -13,7 +13,7 @@ fn tag(name: &str) -> TagName {
 }
 
 /// Newest first.
-fn history(entries: &[(u8, u64)], tags: &[(&str, u8)]) -> SnapshotHistory {
+pub(super) fn history(entries: &[(u8, u64)], tags: &[(&str, u8)]) -> SnapshotHistory {
     SnapshotHistory {
         format: FORMAT,
         entries: entries.iter().map(|(byte, created)| entry(id(*byte), *created)).collect(),

@@ -15,13 +15,17 @@ const PATIENCE_OF_STOP: Duration = Duration::from_secs(3);
 /// How long a supervisor may take that is just ending.
 const PATIENCE_AT_END: Duration = Duration::from_secs(2);
 
-/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left.
+/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left, not even a supervisor that is at work yet.
 pub fn stop_at(dir: &Path) -> Result<bool> {
-    if !end_at(dir)? {
-        return Ok(false);
+    let did = match end(dir)? {
+        Ended::Nothing => false,
+        Ended::Inside => true,
+        Ended::Before => supervisor_process::end(dir)?,
+    };
+    if did {
+        lock::wait(dir)?;
     }
-    lock::wait(dir)?;
-    Ok(true)
+    Ok(did)
 }
 
 /// Ends the environment at `dir` if it only waits for its next session; otherwise it goes on. Waits for the end.
@@ -58,13 +62,32 @@ fn has_gone(dir: &Path) -> bool {
     true
 }
 
-/// Ends every process of what runs at `dir`; whether anything did.
+/// Ends every process of what runs at `dir`, but not the supervisor that then does what is to be done at the end; whether anything did.
 pub fn end_at(dir: &Path) -> Result<bool> {
+    Ok(!matches!(end(dir)?, Ended::Nothing))
+}
+
+/// What has ended.
+enum Ended {
+    /// There was nothing.
+    Nothing,
+    /// All that ran inside.
+    Inside,
+    /// That had ended before, and the supervisor is at work yet.
+    Before,
+}
+
+fn end(dir: &Path) -> Result<Ended> {
     let live = match Live::ask(dir, ControlRequest::Stop, PATIENCE_OF_STOP)? {
         SupervisorStatus::Running(live) => live,
+        SupervisorStatus::NotRunning | SupervisorStatus::Silent if supervisor_process::is_ending(dir) => {
+            return Ok(Ended::Before);
+        }
         // Its socket is gone, as it is about to be; or it has been taken away from inside.
-        SupervisorStatus::NotRunning if has_gone(dir) => return Ok(false),
-        SupervisorStatus::NotRunning | SupervisorStatus::Silent => return supervisor_process::end(dir),
+        SupervisorStatus::NotRunning if has_gone(dir) => return Ok(Ended::Nothing),
+        SupervisorStatus::NotRunning | SupervisorStatus::Silent => {
+            return Ok(if supervisor_process::end(dir)? { Ended::Inside } else { Ended::Nothing });
+        }
     };
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&live.init, PollFlags::IN)], Some(&limit))
@@ -73,5 +96,42 @@ pub fn end_at(dir: &Path) -> Result<bool> {
         return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
             .hint("one that waits for a dead file server cannot be killed before that answers"));
     }
-    Ok(true)
+    Ok(Ended::Inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+    use std::process::Command;
+
+    use skiff_sys::lock::within;
+
+    use super::*;
+
+    #[test]
+    fn who_asks_again_leaves_the_supervisor_at_work_until_it_is_to_stop() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().join("root");
+        std::fs::create_dir(&root).expect("a root");
+        // By its name, and as it holds the directory.
+        let program = dir.path().join("skiff-end root");
+        symlink("/bin/sleep", &program).expect("a program");
+        let held = File::open(&root).expect("opened");
+        let mut supervisor = Command::new(program).arg("60").stdin(held).spawn().expect("started");
+        // It gets its name a moment after it has begun.
+        let comm = format!("/proc/{}/comm", supervisor.id());
+        let is_named = || std::fs::read(&comm).is_ok_and(|comm| comm.starts_with(b"skiff-end"));
+        let named = within(Duration::from_secs(10), || Ok::<_, ()>(is_named().then_some(())));
+        assert_eq!(named, Ok(Some(())));
+        let ended = end_at(&root);
+        let runs_on = supervisor.try_wait().expect("asked").is_none();
+        let stopped = stop_at(&root);
+        let runs_still = supervisor.try_wait().expect("asked").is_none();
+        supervisor.kill().expect("killed");
+        supervisor.wait().expect("reaped");
+        assert_eq!((ended.ok(), runs_on), (Some(true), true));
+        assert_eq!((stopped.ok(), runs_still), (Some(true), false));
+        assert_eq!(end_at(&root).ok(), Some(false));
+    }
 }

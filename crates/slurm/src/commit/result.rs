@@ -12,8 +12,10 @@ use super::LONGEST;
 
 /// In the directory of a root: there once its changes are kept, or that has failed and was told.
 const DONE: &str = "commit-done";
-/// Of no more roots that have ended by themselves the results are remembered.
-const MOST_EARLIER: u32 = 16;
+/// Of no more roots that have ended by themselves the results count for the node's figures.
+const MOST_COUNTED: u32 = 16;
+/// A job on a node has no more roots: each was started.
+const MOST_EARLIER: u32 = 100_000;
 
 /// What came of a commit, for the node's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ pub(super) fn mark_done(dir: &Path, result: CommitResult) {
 
 /// Adds the results of the commits in a root's directory to the job's figures.
 pub fn add_result(dir: &Path, figures: &mut JobFigures) {
-    let earlier = (1..=MOST_EARLIER).map(|number| format!("{DONE}.{number}"));
+    let earlier = (1..=MOST_COUNTED).map(|number| format!("{DONE}.{number}"));
     for name in earlier.chain([DONE.to_owned()]) {
         let text = small_file::read_below(CWD, dir.join(name), LONGEST).ok();
         match text.and_then(|text| CommitResult::parse(&String::from_utf8_lossy(&text))) {
@@ -66,7 +68,7 @@ pub(super) fn is_done(dir: &Path) -> bool {
     fs::symlink_metadata(dir.join(DONE)).is_ok_and(|found| found.is_file())
 }
 
-/// The number of a root that has ended by itself.
+/// The number of a root that has ended by itself, which no other of this directory has: its record in the depot is called by it.
 pub(super) fn next_earlier(dir: &Path) -> u32 {
     let is_free = |number: &u32| fs::symlink_metadata(dir.join(format!("{DONE}.{number}"))).is_err();
     (1..MOST_EARLIER).find(is_free).unwrap_or(MOST_EARLIER)
@@ -84,6 +86,19 @@ pub(super) fn set_aside(dir: &Path, number: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_root_that_has_ended_by_itself_has_a_number_of_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for number in 1..=MOST_COUNTED + 4 {
+            assert_eq!(next_earlier(dir.path()), number);
+            mark_done(dir.path(), CommitResult::Kept(number.into()));
+            set_aside(dir.path(), number).expect("set aside");
+        }
+        let mut figures = JobFigures::default();
+        add_result(dir.path(), &mut figures);
+        assert_eq!(figures.kept, (1..=u64::from(MOST_COUNTED)).collect::<Vec<_>>());
+    }
 
     #[test]
     fn results_come_back() {
