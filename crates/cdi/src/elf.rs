@@ -3,8 +3,8 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 
-use crate::file_bytes::{Bytes, FileBytes};
 use crate::symbol_versions::SymbolVersions;
 
 /// A version of glibc.
@@ -53,6 +53,35 @@ const NEEDED: u64 = 0x6fff_fffe;
 /// glibc marks by this name that it understands packed relocations, which it does from 2.36 on.
 const PACKED_RELOCATIONS: &str = "GLIBC_ABI_DT_RELR";
 
+/// What bytes are read from by their place.
+pub(crate) trait Bytes {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<usize>;
+}
+
+impl Bytes for File {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.read_at(&mut buffer[filled..], at.checked_add(filled as u64)?) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+        Some(filled)
+    }
+}
+
+impl Bytes for [u8] {
+    fn fill(&self, buffer: &mut [u8], at: u64) -> Option<usize> {
+        let rest = self.get(usize::try_from(at).ok()?..)?;
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Some(length)
+    }
+}
+
 impl GlibcVersion {
     /// Reads `GLIBC_2.34`; nothing of names that are no version.
     fn parse(name: &str) -> Option<Self> {
@@ -74,7 +103,7 @@ impl ElfFacts {
     /// Of a file; nothing if it is no library of 64 bits.
     #[must_use]
     pub fn of(file: &File) -> Option<Self> {
-        read(&FileBytes::new(file))
+        read(file)
     }
 }
 

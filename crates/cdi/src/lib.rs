@@ -6,7 +6,6 @@ mod catalog;
 mod description;
 mod elf;
 mod fields;
-mod file_bytes;
 #[doc(hidden)]
 pub mod fuzz;
 mod hook;
