@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use skiff_plan::get;
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::{ChangesInput, Depot, SnapshotId, push_changes};
+use skiff_snapshot::{ChangesInput, Depot, LayerId, SnapshotId, push_changes};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobCommit, Snapshot};
 use skiff_spec::plan::{Plan, Upper};
@@ -21,6 +21,7 @@ use crate::base_fingerprint;
 use crate::bounded::until;
 use crate::contents::{leave_out_places, open_dir, ours, own_view, places_of, view_of_base};
 use crate::job_records::{CommitRecord, JobPlace, JobRecords, RecordKind};
+use crate::near_layers;
 
 /// In the directory of a job's root: where its changes go, and what is there only for something to be mounted.
 const UPPER: &str = "changes.json";
@@ -174,11 +175,13 @@ fn take(context: &UserContext, root: &JobRoot<'_>) -> Result<Taken> {
     let image = image.map(|(id, name)| get::on_node(context, path, id, name)).transpose()?;
     let base = image.map_or(EnvironmentBase::Host, EnvironmentBase::Image).base();
     let own = own_view(context, base)?;
+    let files = near_layers::files(context, &manifest.layers);
+    let here = |id: &LayerId| near_layers::stream(&files, id);
     as_root_of_ids(context.helper.as_deref(), base, |view| {
         let scratch = open_dir(upper.parent().unwrap_or(&upper))?;
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let (upper, base, scratch) = (upper.as_fd(), base.as_fd(), scratch.as_fd());
-        let input = ChangesInput { parent: &id, upper, base, scratch };
+        let input = ChangesInput { parent: &id, upper, base, scratch, here: &here };
         let counts = |mut changes| {
             leave_out_places(&mut changes, &places);
             changes

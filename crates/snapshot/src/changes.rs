@@ -9,10 +9,11 @@ use skiff_sys::SystemContext;
 
 use crate::apply::merge_layers;
 use crate::base::BaseRoot;
+use crate::chunk::LayerStream;
 use crate::compare::changes_over;
 use crate::depot::{Depot, make_dir};
 use crate::diff::Change;
-use crate::digest::SnapshotId;
+use crate::digest::{LayerId, SnapshotId};
 use crate::error::{Error, Result};
 use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
@@ -36,6 +37,8 @@ pub struct ChangesInput<'a> {
     pub base: BorrowedFd<'a>,
     /// A directory on a disk with room for all that the layers have, in case that they are to be made one.
     pub scratch: BorrowedFd<'a>,
+    /// Opens the stream of a layer that this node has; nothing where it has not. It is checked as those of the depot are.
+    pub here: &'a dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>>,
 }
 
 /// Takes a snapshot of what of the upper's changes `counts` leaves, if that is anything; and gives these changes. In the depot nothing is named
@@ -48,7 +51,7 @@ pub fn push_changes(
     let manifest = depot.manifest(input.parent)?;
     // As somebody who relies on them: from here on no collection takes them.
     depot.rely_on(input.parent)?;
-    let all = changes_over(depot, &manifest.layers, input.upper, input.base)?;
+    let all = changes_over((depot, input.here), &manifest.layers, input.upper, input.base)?;
     let changes = counts(all.clone());
     if changes.is_empty() {
         return Ok((None, changes));

@@ -9,10 +9,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::base::{BaseEntry, BaseRoot};
+use crate::chunk::LayerStream;
 use crate::content_hash::content_on_disk;
 use crate::depot::Depot;
 use crate::diff::{Change, ChangeKind};
-use crate::digest::SnapshotId;
+use crate::digest::{LayerId, SnapshotId};
 use crate::error::Result;
 use crate::manifest::LayerRef;
 use crate::tree::{NodeType, Stamp, join, names, open_beneath, order};
@@ -59,14 +60,18 @@ pub fn compare(
     differences(&before, &after, base)
 }
 
-/// What an upper over these layers changes, over `base`.
+/// What an upper over these layers changes, over `base`. The depot is read for layers that `here` has not.
 pub(crate) fn changes_over(
-    depot: &Depot,
+    (depot, here): (&Depot, &dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>>),
     layers: &[LayerRef],
     upper: BorrowedFd<'_>,
     base: BorrowedFd<'_>,
 ) -> Result<Vec<Change>> {
-    let before = FlatLayers::empty().over(depot, layers)?;
+    let before = match FlatLayers::empty().over_here((depot, here), layers) {
+        Ok(before) => before,
+        // What a node has may be damaged or gone; then it is as if it had nothing.
+        Err(_) => FlatLayers::empty().over(depot, layers)?,
+    };
     let after = before.clone().with_upper(upper)?;
     differences(&before, &after, base)
 }

@@ -8,7 +8,9 @@ use std::path::Path;
 use crate::common::acts::{act, acts, cases};
 use crate::common::{Overlay, Tree, World, as_merged, assert_same, dump, is_root, whiteout};
 use proptest::prelude::*;
-use skiff_snapshot::{Change, ChangeKind, ChangesInput, Pushed, SnapshotId, conflicts, push_changes};
+use skiff_snapshot::{
+    Change, ChangeKind, ChangesInput, LayerId, LayerStream, Pushed, SnapshotId, conflicts, push_changes,
+};
 
 fn write(path: &Path, content: &str) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -35,7 +37,13 @@ fn job(
     let seen = as_merged(&dump(&overlay.path()));
     drop(overlay);
     let (upper, base, scratch) = (world.open(&format!("{node}/upper")), world.open("base"), world.open(node));
-    let input = ChangesInput { parent, upper: upper.as_fd(), base: base.as_fd(), scratch: scratch.as_fd() };
+    let input = ChangesInput {
+        parent,
+        upper: upper.as_fd(),
+        base: base.as_fd(),
+        scratch: scratch.as_fd(),
+        here: &|_| None,
+    };
     // In a job something may be mounted there.
     let counts = |mut changes: Vec<Change>| {
         changes.retain(|change| change.path != b"dir/place");
@@ -60,6 +68,67 @@ fn prepared() -> (World, SnapshotId) {
     whiteout(&up.join("of-base"));
     let id = world.push().id;
     (world, id)
+}
+
+/// A layer that a node has.
+struct Kept(Vec<u8>);
+
+impl LayerStream for Kept {
+    fn read_at(&mut self, into: &mut [u8], at: u64) -> bool {
+        let from = usize::try_from(at).ok().and_then(|at| self.0.get(at..at + into.len()));
+        from.is_some_and(|bytes| {
+            into.copy_from_slice(bytes);
+            true
+        })
+    }
+}
+
+#[test]
+fn layers_that_a_node_has_are_read_there() {
+    if !is_root("layers_that_a_node_has_are_read_there") {
+        return;
+    }
+    let (world, parent) = prepared();
+    let layer = world.depot.manifest(&parent).unwrap().layers[0];
+    let mut stream = vec![];
+    world.depot.open_layer(&layer).unwrap().send(&mut stream).unwrap();
+    let mut damaged = stream.clone();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 8].iter_mut().for_each(|byte| *byte ^= 0x55);
+    let upper = world.path("changed");
+    write(&upper.join("opt/tool"), "2");
+    let (upper, base, scratch) = (world.open("changed"), world.open("base"), world.open("base"));
+    let changes = |here: Vec<u8>| {
+        let opened = std::cell::Cell::new(0);
+        let here = |id: &LayerId| -> Option<Box<dyn LayerStream>> {
+            opened.set(opened.get() + u32::from(*id == layer.digest));
+            (!here.is_empty()).then(|| Box::new(Kept(here.clone())) as Box<dyn LayerStream>)
+        };
+        let (upper, base, scratch) = (upper.as_fd(), base.as_fd(), scratch.as_fd());
+        let input = ChangesInput { parent: &parent, upper, base, scratch, here: &here };
+        // Nothing of it is kept.
+        let told = std::cell::RefCell::new(vec![]);
+        let pushed = push_changes(&world.depot, &input, |all| {
+            told.replace(all);
+            vec![]
+        });
+        assert_eq!(opened.get(), 1);
+        pushed.map(|_| told.into_inner())
+    };
+    let expected = changes(vec![]).unwrap();
+    assert!(told(&expected).contains(&("opt/tool", ChangeKind::Changed)), "{:?}", told(&expected));
+    assert_eq!(told(&changes(damaged.clone()).unwrap()), told(&expected), "a damaged one");
+    assert_eq!(told(&changes(vec![1; 5]).unwrap()), told(&expected), "a short one");
+    // Now only the node has what the layer consists of.
+    for pack in std::fs::read_dir(world.path("depot/packs")).unwrap() {
+        let pack = pack.unwrap().path();
+        let length = std::fs::metadata(&pack).unwrap().len();
+        std::fs::remove_file(&pack).unwrap();
+        std::fs::write(&pack, vec![0; usize::try_from(length).unwrap()]).unwrap();
+    }
+    assert_eq!(told(&changes(stream).unwrap()), told(&expected));
+    changes(damaged).unwrap_err();
+    changes(vec![]).unwrap_err();
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
+use crate::chunk::LayerStream;
 use crate::content_hash::ContentHash;
 use crate::depot::Depot;
-use crate::digest::SnapshotId;
+use crate::digest::{LayerId, SnapshotId};
 use crate::error::Result;
 use crate::index::StoredIndex;
 use crate::layer::{Attr, LayerReader, LayerRecord};
@@ -87,6 +88,25 @@ impl<'a> FlatLayers<'a> {
     pub(super) fn over(mut self, depot: &Depot, layers: &[LayerRef]) -> Result<FlatLayers<'a>> {
         for layer in layers {
             let mut reader = depot.read_layer(layer)?;
+            self.add_layer(&mut reader)?;
+            reader.finish_as(&layer.digest)?;
+        }
+        Ok(self)
+    }
+
+    /// The same; layers that `here` has are read from there.
+    pub(super) fn over_here(
+        mut self,
+        (depot, here): (&Depot, &dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>>),
+        layers: &[LayerRef],
+    ) -> Result<FlatLayers<'a>> {
+        for layer in layers {
+            let Some(stream) = here(&layer.digest) else {
+                self = self.over(depot, &[*layer])?;
+                continue;
+            };
+            let bytes = StreamBytes { stream, at: 0, end: layer.size };
+            let mut reader = LayerReader::new(bytes, layer.digest.to_string())?;
             self.add_layer(&mut reader)?;
             reader.finish_as(&layer.digest)?;
         }
@@ -184,6 +204,24 @@ impl<'a> FlatLayers<'a> {
             key.get(skip..).filter(|name| !name.contains(&0)).map(<[u8]>::to_vec)
         };
         self.below(path).filter_map(own).collect()
+    }
+}
+
+/// A layer's stream, read from its beginning to its end.
+struct StreamBytes {
+    stream: Box<dyn LayerStream>,
+    at: u64,
+    end: u64,
+}
+
+impl Read for StreamBytes {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let length = into.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
+        if !self.stream.read_at(&mut into[..length], self.at) {
+            return Err(std::io::Error::other("the layer cannot be read here"));
+        }
+        self.at += length as u64;
+        Ok(length)
     }
 }
 
