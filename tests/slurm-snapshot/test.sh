@@ -81,5 +81,6 @@ begin=$EPOCHREALTIME
 ok as alice srun -N2 --environment=dev stat -c %s /opt/large
 echo "200 MB: second job $((${EPOCHREALTIME/./} - ${begin/./})) us" >&3
 [ $((${EPOCHREALTIME/./} - ${begin/./})) -lt 2000000 ] || fail 'the second is too slow'
-as alice skiff env stop dev
+# It ends by itself some time after its last session.
+as alice skiff env stop dev || true
 idle
