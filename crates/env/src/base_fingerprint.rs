@@ -74,9 +74,7 @@ impl BaseFingerprint {
         match lists.stat(&name)? {
             None => lists.write(name, list.as_bytes(), 0o644)?,
             // What was used is not old.
-            Some(_) => lists
-                .file(name, OFlags::RDONLY, 0)
-                .and_then(|file| Ok(futimens(&file, &NOW).context(|| LISTS)))?
+            Some(_) => futimens(&lists.file(name, OFlags::RDONLY, 0)?, &NOW)
                 .ignore_error("a depot that cannot be written to collects nothing"),
         }
         Ok(self.described())
