@@ -102,6 +102,14 @@ reach reached.n1 'slurm step-begin' n1
 ok as mallory srun -w n1 --environment=dev true
 enough reached.n1 'the begin of her step'
 idle
+# What she calls a step, and is none, keeps no root of hers from ending.
+ok as mallory sbatch --parsable -w n1 --environment=dev -o /dev/null --wrap 'touch ~/up; sleep 1000'
+hers=$out
+eventually 20 test -e /home/mallory/up
+on n1 pgrep -u mallory '^skiff-env' >/dev/null || fail 'no supervisor of hers runs'
+on n1 setpriv --reuid mallory --regid mallory --clear-groups touch "$jobs/$hers/step.x"
+scancel "$hers"
+idle
 
 # ---- What she mounts: its server never answers, and root could not even be killed while it waits for it. (The last part of this test is bob's.)
 if [ ! -e /dev/fuse ]; then

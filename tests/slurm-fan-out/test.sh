@@ -15,15 +15,19 @@ set_fan_out relay
 
 for form in unpacked mounted; do
     [ $form = unpacked ] || node_stores
-    forget
-    ok as alice srun -QN4 --environment=dev sh -c "$run"
-    equal "$(sort -u <<<"$out")" "$want"
-    equal "$(wc -l <<<"$out")" 4
-    origins snapshot "$(cat id)"
-    equal "$from" "['relay']"
-    # Once by all together; a node that begins 3 s after the others may find that they have read its part.
-    size=$(du -bc $depot/packs/*.pack $depot/layers/* | tail -1 | cut -f1)
-    [ "$read" -le $((size * 2)) ] && [ "$read" -gt $((size * 9 / 10)) ] || fail "of $size bytes $read were read"
+    # Once by all together; a node that begins 3 s after the others may find that they have read its part, but not each time.
+    for try in 1 2 3; do
+        forget
+        ok as alice srun -QN4 --environment=dev sh -c "$run"
+        equal "$(sort -u <<<"$out")" "$want"
+        equal "$(wc -l <<<"$out")" 4
+        origins snapshot "$(cat id)"
+        equal "$from" "['relay']"
+        size=$(du -bc $depot/packs/*.pack $depot/layers/* | tail -1 | cut -f1)
+        [ "$read" -le $((size * 2)) ] && [ "$read" -gt $((size * 9 / 10)) ] || fail "of $size bytes $read were read"
+        [ "$read" -gt $((size * 11 / 10)) ] || break
+    done
+    [ "$read" -le $((size * 11 / 10)) ] || fail "of $size bytes $read were read, in three tries"
 done
 # Who is there when nothing is missing sends nothing and reads nothing.
 ok as alice srun -QN4 --environment=dev sh -c "$run"

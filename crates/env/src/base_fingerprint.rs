@@ -1,10 +1,12 @@
 //! What the host's root is: enough to tell whether a node has the same one as the login node, and what differs if not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{OFlags, Timespec, Timestamps, UTIME_NOW, futimens};
 use rustix::process::getuid;
 use skiff_site::TrustedDir;
 use skiff_spec::config::Mismatch;
@@ -27,7 +29,16 @@ pub struct BaseFingerprint {
 const ARCHITECTURE: &str = "architecture";
 const PACKAGES: &str = "packages";
 /// The directory in a depot where lists of packages are.
-const LISTS: &str = "bases";
+pub const LISTS: &str = "bases";
+/// Behind the digest in a list's name.
+const LIST: &str = ".packages";
+/// So long a list stays that no snapshot names, in seconds: nodes are compared with it.
+const KEPT_SECONDS: u64 = 14 * 24 * 60 * 60;
+/// The time of the file system's own clock.
+const NOW: Timestamps = Timestamps {
+    last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+    last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+};
 const DPKG: &str = "/var/lib/dpkg/status";
 /// In all formats of RPM: SQLite, its own (ndb), Berkeley DB.
 const RPM: [&str; 5] = [
@@ -58,10 +69,13 @@ impl BaseFingerprint {
     /// Writes the list of packages into the depot (once for each different one) and gives what a manifest holds.
     pub fn record(&self, depot: &Path) -> Result<BTreeMap<String, String>> {
         let list = self.list();
-        let digest = digest(&list);
-        if !list_path(depot, &digest).exists() {
-            let lists = TrustedDir::make(&depot.join(LISTS), getuid().as_raw(), 0o755)?;
-            lists.write(list_name(&digest), list.as_bytes(), 0o644)?;
+        let name = list_name(&digest(&list));
+        let lists = TrustedDir::make(&depot.join(LISTS), getuid().as_raw(), 0o755)?;
+        match lists.stat(&name)? {
+            None => lists.write(name, list.as_bytes(), 0o644)?,
+            // What was used is not old.
+            Some(_) => futimens(&lists.file(name, OFlags::RDONLY, 0)?, &NOW)
+                .ignore_error("a depot that cannot be written to collects nothing"),
         }
         Ok(self.described())
     }
@@ -183,12 +197,40 @@ fn package_differences(here: &BTreeSet<String>, there: &BTreeSet<String>) -> Str
     if more > 0 { format!("packages: {shown}; and {more} more") } else { format!("packages: {shown}") }
 }
 
+/// Lists of packages that none of these manifests names, and that were not used for long. `age`: of what was used then, in seconds.
+pub fn unused_lists<'a>(
+    depot: &Path,
+    recorded: impl Iterator<Item = &'a BTreeMap<String, String>>,
+    age: impl Fn(i64) -> u64,
+) -> Result<Vec<OsString>> {
+    let Some(lists) = TrustedDir::find(&depot.join(LISTS), getuid().as_raw())? else { return Ok(vec![]) };
+    let used: BTreeSet<OsString> =
+        recorded.filter_map(|base| base.get(PACKAGES)).map(|digest| list_name(digest).into()).collect();
+    let mut unused = vec![];
+    for name in lists.names()? {
+        let is_list = name.to_str().is_some_and(|name| name.ends_with(LIST));
+        if is_list
+            && !used.contains(&name)
+            && lists.stat(&name)?.is_some_and(|stat| age(stat.st_mtime) >= KEPT_SECONDS)
+        {
+            unused.push(name);
+        }
+    }
+    Ok(unused)
+}
+
+/// Removes such lists.
+pub fn forget_lists(depot: &Path, names: &[OsString]) -> Result<()> {
+    let Some(lists) = TrustedDir::find(&depot.join(LISTS), getuid().as_raw())? else { return Ok(()) };
+    Ok(names.iter().try_for_each(|name| lists.remove_file(name))?)
+}
+
 fn list_path(depot: &Path, digest: &str) -> PathBuf {
     depot.join(LISTS).join(list_name(digest))
 }
 
 fn list_name(digest: &str) -> String {
-    format!("{digest}.packages")
+    format!("{digest}{LIST}")
 }
 
 fn release_of(text: &str) -> String {
@@ -310,6 +352,31 @@ mod tests {
         }
         let hint = here.refusal(&foreign, "architecture", Mismatch::Warn).unwrap();
         assert!(hint.contains("architecture"), "{hint}");
+    }
+
+    #[test]
+    fn a_list_goes_that_no_snapshot_names_and_that_was_not_used_for_long() {
+        let path = tempfile::tempdir().expect("a directory");
+        let of = |package: &str| BaseFingerprint {
+            release: "debian 12".into(),
+            architecture: "x86_64".into(),
+            packages: BTreeSet::from([package.to_owned()]),
+        };
+        let all = ["named 1", "new 1", "old 1"].map(of);
+        let recorded = all.clone().map(|base| base.record(path.path()).expect("recorded"));
+        let name = |base: &BaseFingerprint| OsString::from(list_name(&digest(&base.list())));
+        let set_old = |base: &BaseFingerprint| {
+            let file = fs::File::open(path.path().join(LISTS).join(name(base))).expect("a list");
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
+        };
+        all.iter().for_each(set_old);
+        fs::write(path.path().join(LISTS).join("other"), "").expect("a file");
+        all[1].record(path.path()).expect("used again");
+        let age = |used: i64| if used == 0 { KEPT_SECONDS } else { 0 };
+        let unused = unused_lists(path.path(), recorded[..1].iter(), age).expect("listed");
+        assert_eq!(unused, [name(&all[2])]);
+        forget_lists(path.path(), &unused).expect("removed");
+        assert_eq!(fs::read_dir(path.path().join(LISTS)).expect("a directory").count(), 3);
     }
 
     #[test]

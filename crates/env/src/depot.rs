@@ -19,6 +19,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::size;
 use skiff_user::context::UserContext;
 
+use crate::base_fingerprint;
 use crate::job_records::JobRecords;
 use crate::snapshot_fault::ours;
 use keepers::{JobList, Keepers};
@@ -164,6 +165,7 @@ impl Collection {
         if let Some(records) = JobRecords::find(self.depot.path())? {
             records.forget(&self.keepers.old_records)?;
         }
+        base_fingerprint::forget_lists(self.depot.path(), &self.keepers.old_lists)?;
         Ok(pruned)
     }
 }

@@ -24,7 +24,7 @@ mod start;
 pub use start::{JobFigures, StartOrigin, StartPart, StartPartKind, StartRecord};
 
 /// In a depot.
-const RECORDS: &str = "jobs";
+pub const DIR: &str = "jobs";
 /// By this directory a depot is told from a place where one will be mounted.
 const SNAPSHOTS: &str = "snapshots";
 /// Longest record that is read, in bytes.
@@ -148,7 +148,7 @@ pub struct JobRecords {
 impl JobRecords {
     /// Opens the records of a depot, if there are any. (In a node's epilog only the effective uid is the user's.)
     pub fn find(depot: &Path) -> Result<Option<Self>> {
-        let dir = TrustedDir::find(&depot.join(RECORDS), geteuid().as_raw())?;
+        let dir = TrustedDir::find(&depot.join(DIR), geteuid().as_raw())?;
         Ok(dir.map(|dir| Self { dir }))
     }
 
@@ -158,7 +158,7 @@ impl JobRecords {
         if depot.stat(SNAPSHOTS)?.is_none() {
             return Ok(None);
         }
-        Ok(Some(Self { dir: depot.make_dir(RECORDS, 0o700)? }))
+        Ok(Some(Self { dir: depot.make_dir(DIR, 0o700)? }))
     }
 
     /// All of them. What else lies there is left alone.
@@ -336,7 +336,7 @@ mod tests {
         records.write(&place(7, "n1", "r"), RecordKind::Start, &1).expect("written");
         records.write(&place(7, "n1", "r"), RecordKind::End, &2).expect("written");
         records.write(&place(7, "n1", "r"), RecordKind::End, &3).expect("written again");
-        let at = |name: &str| path.join(RECORDS).join(name);
+        let at = |name: &str| path.join(DIR).join(name);
         std::fs::write(at("other"), "").expect("a file");
         std::os::unix::fs::symlink("/etc/passwd", at("8@n1@r.end")).expect("a link");
         rustix::fs::mkfifoat(rustix::fs::CWD, at("9@n1@r.end"), rustix::fs::Mode::RUSR).expect("a pipe");
@@ -406,7 +406,7 @@ mod tests {
         }
         let set_age = |job: u32, days: u64| {
             for file in records.all().expect("listed").iter().filter(|file| file.place.job == job) {
-                let file = std::fs::File::open(path.path().join(RECORDS).join(&file.name)).expect("opened");
+                let file = std::fs::File::open(path.path().join(DIR).join(&file.name)).expect("opened");
                 let then = std::time::SystemTime::now() - std::time::Duration::from_secs(days * DAY);
                 file.set_modified(then).expect("set");
             }

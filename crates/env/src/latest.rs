@@ -9,10 +9,11 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::{JobSpec, Snapshot};
 use skiff_spec::name::EnvName;
 
-const LATEST: &str = "latest";
+/// In a depot.
+pub const DIR: &str = "latest";
 
 fn records(depot: &Path) -> Result<Option<TrustedDir>> {
-    Ok(TrustedDir::find(&depot.join(LATEST), getuid().as_raw())?)
+    Ok(TrustedDir::find(&depot.join(DIR), getuid().as_raw())?)
 }
 
 /// Writes down a snapshot just taken.
@@ -20,7 +21,7 @@ pub fn set(depot: &Path, snapshot: &Snapshot) -> Result<()> {
     let name = snapshot.environment.as_str();
     let line =
         JobSpec::Snapshot(snapshot.clone()).to_line().map_err(|e| Error::new(format!("job spec: {e}")))?;
-    let records = TrustedDir::make(&depot.join(LATEST), getuid().as_raw(), 0o755)?;
+    let records = TrustedDir::make(&depot.join(DIR), getuid().as_raw(), 0o755)?;
     if records.read(name).is_ok_and(|found| found.as_deref() == Some(line.as_bytes())) {
         return Ok(());
     }

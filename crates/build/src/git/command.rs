@@ -31,7 +31,9 @@ const SSH: &str = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ForwardA
                    -o GSSAPIDelegateCredentials=no -o PermitLocalCommand=no -o ControlMaster=no -o ControlPath=none \
                    -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
 /// How long a server may take to list its names, in seconds, before git and what it has started get SIGTERM; SIGKILL follows.
-const LISTING: [&str; 4] = ["-k", "5", "60", "git"];
+const TO_LIST: u32 = 60;
+/// How long it may take to send one commit. (`git://` has no limit of its own, nor has `ssh` of a server that lives and sends nothing.)
+const TO_FETCH: u32 = 1800;
 /// What `timeout` returns if the time is over, and if there is no git.
 const TOO_LATE: i32 = 124;
 const NO_GIT: i32 = 127;
@@ -56,8 +58,7 @@ const MOST_ERRORS: u64 = 64 << 10;
 impl Git {
     /// Looks up which of these names the server has, with their commits.
     pub(super) fn list(&self, repository: &GitSource, names: &[String]) -> Result<BTreeMap<String, String>> {
-        let mut timeout = Command::new("timeout");
-        timeout.args(LISTING);
+        let mut timeout = git_within(TO_LIST);
         // No repository that lies in the current directory or above it has a say: its settings could name programs and files.
         timeout.current_dir("/");
         let mut command = self.for_server(with_settings(timeout, "/dev/null"), repository)?;
@@ -70,16 +71,20 @@ impl Git {
 
     /// Fetches a commit, and writes its files.
     pub(super) fn fetch(&self, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
-        let in_place = || {
-            let mut command = Command::new("git");
+        self.fetch_within(TO_FETCH, repository, commit, place)
+    }
+
+    fn fetch_within(&self, limit: u32, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
+        let with_place = |mut command: Command| {
             command.current_dir(place);
             with_settings(command, ".git")
         };
+        let in_place = || with_place(Command::new("git"));
         let mut init = in_place();
         init.args(["init", "-q", "--template=", "--object-format"]);
         init.args([if commit.len() == 40 { "sha1" } else { "sha256" }, "."]);
         run(init, repository)?;
-        let mut fetch = self.for_server(in_place(), repository)?;
+        let mut fetch = self.for_server(with_place(git_within(limit)), repository)?;
         fetch.args(["fetch", "-q", "--depth=1", "--no-tags", "--no-write-fetch-head", "--"]);
         fetch.args([&*repository.address, commit]);
         run(fetch, repository)?;
@@ -104,6 +109,13 @@ impl Git {
         }
         Ok(command)
     }
+}
+
+/// A call of git that is ended when it takes longer.
+fn git_within(seconds: u32) -> Command {
+    let mut timeout = Command::new("timeout");
+    timeout.args(["-k", "5", &seconds.to_string(), "git"]);
+    timeout
 }
 
 /// Prepares a call of git that reaches no server, in this repository. Settings of the host and the user do not count: they may name programs.
@@ -171,4 +183,20 @@ fn read(from: Option<impl Read>, most: u64) -> String {
         from.take(most).read_to_end(&mut bytes).ignore_error("its exit status says whether it failed");
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_says_nothing_holds_nobody() {
+        let place = tempfile::tempdir().expect("a directory");
+        let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("git://{}/repository", server.local_addr().expect("bound"));
+        let repository = GitSource::parse(&address).expect("one").expect("an address");
+        let fetched = Git::default().fetch_within(1, &repository, &"a1".repeat(20), place.path());
+        let why = fetched.expect_err("nothing came").message;
+        assert!(why.ends_with("git: no answer in time"), "{why}");
+    }
 }

@@ -19,6 +19,7 @@ use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
 use super::{seconds, uses};
+use crate::base_fingerprint;
 use crate::history::{self, KeptSnapshots};
 use crate::job_records::{AgedRecords, JobRecords};
 use crate::latest;
@@ -149,6 +150,8 @@ pub(super) struct Keepers {
     pub(super) ended_uses: Vec<OsString>,
     /// Records of jobs that nobody will ask for any more.
     pub(super) old_records: Vec<OsString>,
+    /// Lists of packages that no snapshot names any more.
+    pub(super) old_lists: Vec<OsString>,
 }
 
 impl Keepers {
@@ -183,6 +186,9 @@ impl Keepers {
                 false => {}
             }
         }
+        let named = contents.snapshots.values().filter_map(|one| one.sound()).map(|manifest| &manifest.base);
+        let age = |used: i64| contents.age(used.saturating_mul(1_000_000_000)).as_secs();
+        found.old_lists = base_fingerprint::unused_lists(depot.path(), named, age)?;
         for (id, snapshot) in &contents.snapshots {
             if jobs.may_need(seconds(snapshot.file.used)) {
                 found.add(Some(*id), Keeper::Jobs);

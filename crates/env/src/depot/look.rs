@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::process::getuid;
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
+use skiff_site::TrustedDir;
 use skiff_snapshot::{DepotCheck, DepotContents, DepotManifest, DepotSnapshot, DepotVerdict, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_store::copies;
@@ -14,9 +16,10 @@ use skiff_user::context::UserContext;
 
 use super::keepers::{JobList, Keepers};
 use super::young::YoungFiles;
-use super::{Limits, existing, seconds, shown};
+use super::{Limits, existing, seconds, shown, uses};
 use crate::history::short;
 use crate::snapshot_fault::ours;
+use crate::{base_fingerprint, job_records, latest};
 
 /// A snapshot in a list.
 #[derive(Serialize)]
@@ -111,6 +114,10 @@ struct DepotUsage {
     unfinished: u64,
     /// Copies of images that no registry has, for nodes. They go when no name means their image any more.
     images: u64,
+    /// Lists of packages, with which nodes are compared.
+    bases: u64,
+    /// What is noted of jobs, and which snapshot of each environment is the latest.
+    records: u64,
     /// Of all that: what `skiff depot gc` removes now.
     reclaimable: u64,
     /// Of all that: what nothing needs, however young.
@@ -130,6 +137,8 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
         layers: contents.layers.values().chain(contents.packs.values()).map(|file| file.bytes).sum(),
         unfinished: contents.unfinished.iter().map(|left| left.file.bytes).sum(),
         images: copies::usage(depot.path())?,
+        bases: room_of(depot.path(), &[base_fingerprint::LISTS])?,
+        records: room_of(depot.path(), &[job_records::DIR, uses::DIR, latest::DIR])?,
         reclaimable: Limits::of(context, None, None)?.plan(&contents, &keepers).bytes,
         unneeded: unneeded.bytes,
     };
@@ -140,6 +149,18 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
     Ok(())
 }
 
+/// How much room the files of these directories take up, in bytes.
+fn room_of(depot: &Path, dirs: &[&str]) -> Result<u64> {
+    let mut bytes = 0;
+    for dir in dirs {
+        let Some(dir) = TrustedDir::find(&depot.join(dir), getuid().as_raw())? else { continue };
+        for name in dir.names()? {
+            bytes += dir.stat(&name)?.map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
+        }
+    }
+    Ok(bytes)
+}
+
 /// A budget that leaves no room for anything.
 fn nothing_allowed() -> Limits {
     Limits { older_than: Duration::ZERO, budget: Some(0) }
@@ -147,7 +168,8 @@ fn nothing_allowed() -> Limits {
 
 impl DepotUsage {
     fn nothing() -> Self {
-        Self { snapshots: 0, layers: 0, unfinished: 0, images: 0, reclaimable: 0, unneeded: 0 }
+        let (snapshots, layers, unfinished, images, bases, records) = (0, 0, 0, 0, 0, 0);
+        Self { snapshots, layers, unfinished, images, bases, records, reclaimable: 0, unneeded: 0 }
     }
 }
 
@@ -155,13 +177,15 @@ fn say_usage(usage: &DepotUsage, json: bool) -> Result<()> {
     if json {
         return output::json(usage);
     }
-    let DepotUsage { snapshots, layers, unfinished, images, reclaimable, unneeded } = *usage;
+    let DepotUsage { snapshots, layers, unfinished, images, bases, records, reclaimable, unneeded } = *usage;
     let rows = [
         ("snapshots", snapshots),
         ("layers", layers),
         ("unfinished", unfinished),
         ("images", images),
-        ("all", snapshots + layers + unfinished + images),
+        ("bases", bases),
+        ("records", records),
+        ("all", snapshots + layers + unfinished + images + bases + records),
         ("reclaimable", reclaimable),
         ("unneeded", unneeded),
     ];

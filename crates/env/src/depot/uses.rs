@@ -13,7 +13,8 @@ use skiff_site::TrustedDir;
 use skiff_snapshot::SnapshotId;
 use skiff_spec::fault::Result;
 
-const USES: &str = "uses";
+/// In a depot.
+pub(super) const DIR: &str = "uses";
 /// By this directory a depot is told from a place where one will be mounted.
 const SNAPSHOTS: &str = "snapshots";
 /// How long a note counts where nobody knows which jobs there are, in seconds.
@@ -37,7 +38,7 @@ pub fn note_use(depot: &Path, job: u32, snapshot: &SnapshotId) -> Result<()> {
     if depot.stat(SNAPSHOTS)?.is_none() {
         return Ok(());
     }
-    let uses = depot.make_dir(USES, 0o700)?;
+    let uses = depot.make_dir(DIR, 0o700)?;
     let name = format!("{job}-{snapshot}");
     // Of a thousand nodes most only look.
     if uses.stat(&name)?.is_some() {
@@ -51,7 +52,7 @@ pub fn note_use(depot: &Path, job: u32, snapshot: &SnapshotId) -> Result<()> {
 
 /// All notes.
 pub(super) fn all(depot: &Path) -> Result<Vec<NotedUse>> {
-    let Some(uses) = TrustedDir::find(&depot.join(USES), getuid().as_raw())? else { return Ok(vec![]) };
+    let Some(uses) = TrustedDir::find(&depot.join(DIR), getuid().as_raw())? else { return Ok(vec![]) };
     let mut all = vec![];
     for name in uses.names()? {
         let Some((job, snapshot)) = name.to_str().and_then(parse) else { continue };
@@ -64,7 +65,7 @@ pub(super) fn all(depot: &Path) -> Result<Vec<NotedUse>> {
 
 /// Removes notes.
 pub(super) fn forget(depot: &Path, names: &[OsString]) -> Result<()> {
-    let Some(uses) = TrustedDir::find(&depot.join(USES), getuid().as_raw())? else { return Ok(()) };
+    let Some(uses) = TrustedDir::find(&depot.join(DIR), getuid().as_raw())? else { return Ok(()) };
     Ok(names.iter().try_for_each(|name| uses.remove_file(name))?)
 }
 
@@ -102,16 +103,16 @@ mod tests {
         }
         let others = ["7", "7-", "-7", "x-y", &format!("7-{one}.old")];
         for name in others {
-            std::fs::write(path.join(USES).join(name), "").expect("a file");
+            std::fs::write(path.join(DIR).join(name), "").expect("a file");
         }
-        std::os::unix::fs::symlink("/etc/passwd", path.join(USES).join(format!("9-{one}"))).expect("a link");
+        std::os::unix::fs::symlink("/etc/passwd", path.join(DIR).join(format!("9-{one}"))).expect("a link");
         let mut found = all(depot.path()).expect("listed");
         found.sort_by_key(|noted| (noted.job, noted.snapshot));
         let told: Vec<_> = found.iter().map(|noted| (noted.job, noted.snapshot)).collect();
         assert_eq!(told, [(7, one), (7, two), (8, one), (9, one)]);
         forget(depot.path(), &found.into_iter().map(|noted| noted.name).collect::<Vec<_>>())
             .expect("removed");
-        let left = std::fs::read_dir(path.join(USES)).expect("a directory").count();
+        let left = std::fs::read_dir(path.join(DIR)).expect("a directory").count();
         assert_eq!(left, others.len());
         assert!(Path::new("/etc/passwd").exists());
         std::fs::remove_dir_all(path).expect("gone");

@@ -43,7 +43,7 @@ pub(super) fn adopt(
     }
     let present = skiff_snapshot::present(depot).map_err(ours)?;
     // Some of them may have been forgotten since the jobs were submitted.
-    let had = past::all(&dirs::open(&env.dir)?)?;
+    let had = past::all(&dirs::open(&env.dir)?);
     let had: BTreeSet<SnapshotId> = had.into_iter().chain(history.ids()).collect();
     let mut adopted = vec![];
     for file in files {
