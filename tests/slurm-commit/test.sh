@@ -116,6 +116,28 @@ has_changes "job-$job-n2"
 ok as alice srun -n1 --environment="dev@job-$job-n2" cat /etc/marker
 equal "$out" second
 
+# Who asks a second time for a job's end, as where slurmd was restarted in its epilog, leaves the commit be that is under way. (That is stopped
+# meanwhile, if it is still there when it is looked for.)
+ending() { on n1 pgrep -u alice '^skiff-end'; }
+caught=
+for try in 1 2 3; do
+    rm -f up
+    ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'head -c 100000000 /dev/urandom >/opt/large; touch up; sleep 1000'
+    job=$out
+    eventually 60 test -e up
+    scancel "$job"
+    until caught=$(ending | xargs) && [ -n "$caught" ] || [ -z "$(squeue -h)" ]; do sleep 0.01; done
+    [ -z "$caught" ] || on n1 kill -STOP $caught || caught=
+    [ -z "$caught" ] || break
+done
+[ -n "$caught" ] || fail 'no commit was seen at work'
+on n1 env SLURM_JOB_ID="$job" skiff slurm epilog >asked 2>&1 3>&- & asked=$!
+sleep 6
+on n1 kill -CONT $caught
+wait $asked || cat asked
+has_changes "job-$job-n1"
+eventually 20 sh -c '[ -z "$(squeue -h)" ]'
+
 # By a variable, which means environments only.
 ok as alice env SKIFF_ENVIRONMENT_COMMIT=n2 srun -N2 --environment=dev sh -c 'echo variable >/etc/marker'
 has "$err" ' in dev on n2 saved as a snapshot'

@@ -77,7 +77,7 @@ pub fn given<'a>(
 ///
 /// # Errors
 /// The system's; or the owner is none of the user's ids.
-pub fn lead(
+pub fn open_agent_socket(
     context: &UserContext,
     agent: &Path,
     place: &Path,

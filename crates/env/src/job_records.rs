@@ -1,4 +1,4 @@
-//! What nodes note in the depot of jobs in environments, for the hosts on which the environments are: `jobs/JOB@NODE@ROOT.KIND`, a small file
+//! Records that nodes write to the depot about their jobs; the environment's host reads them: `jobs/JOB@NODE@ROOT.KIND`, a small file
 //! for each job, node and root of the job there. (A step may bring a root of its own.)
 //!
 //! Whoever can write in the depot is its user: what is there may be anything, and is read as such.

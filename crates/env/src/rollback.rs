@@ -1,7 +1,7 @@
 //! `skiff env rollback`: an environment is again as one of its snapshots.
 //!
-//! The upper is made anew from the snapshot's layers beside the old one, and the two are exchanged by one rename. Whoever is killed on the way
-//! leaves the old one or the new one, and a directory that `skiff sweep` removes.
+//! The upper is made anew from the snapshot's layers beside the old one, and the two are exchanged by one rename. An interrupted
+//! rollback leaves either the old or the new upper, and a directory that `skiff sweep` removes.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub fn rollback(
 ) -> Result<()> {
     let name = calling::named_or_own(of.name.as_ref())?;
     let env = Environment::existing(context, name.clone())?;
-    let (whose, revision) = meant(&name, of, to)?;
+    let (whose, revision) = resolve_revision(&name, of, to)?;
     let snapshot = between::find(context, (whose, revision))?;
     let depot = Depot::open(&context.depot()?).map_err(contents::ours)?;
     // Before anything else: a snapshot that is gone is told at once.
@@ -83,7 +83,7 @@ fn rolled_back(name: &EnvName, revision: &Revision, snapshot: SnapshotId, before
 }
 
 /// The one snapshot that is named.
-fn meant<'a>(
+fn resolve_revision<'a>(
     name: &'a EnvName,
     of: &'a EnvRevision,
     to: Option<&'a SnapshotRef>,

@@ -19,7 +19,7 @@ const AHEAD: usize = 24 << 20;
 const MOST_ASKED: usize = 500;
 /// A relay that says nothing for so long hangs.
 const SILENCE: Duration = Duration::from_secs(10);
-/// While this is waited, so many bytes must come at least: else the depot is read instead, whatever keeps the others.
+/// If fewer than `LEAST` bytes arrive within `PATIENCE` of waiting, the depot is read instead.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LEAST: u64 = 30 << 20;
 

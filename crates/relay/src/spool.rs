@@ -52,7 +52,7 @@ struct State {
     /// The end of what is kept in the file.
     end: u64,
     used: Instant,
-    /// How often everything has been forgotten: places in the file are of one such time.
+    /// How often everything has been forgotten: offsets in the file are valid only within one epoch.
     epoch: u64,
     is_over: bool,
 }

@@ -80,7 +80,7 @@ impl Upstream<'_> {
         let mut link = None;
         while let Some(piece) = self.next_wanted() {
             link = match link.take().or_else(|| self.connect()) {
-                Some(open) => self.bring(open, piece),
+                Some(open) => self.fetch_pieces(open, piece),
                 None => {
                     self.read(piece);
                     None
@@ -99,13 +99,13 @@ impl Upstream<'_> {
     }
 
     /// Asks for this piece and all others that are wanted meanwhile; gives the connection back when nothing is.
-    fn bring(&mut self, mut link: Link, first: RelayPiece) -> Option<Link> {
+    fn fetch_pieces(&mut self, mut link: Link, first: RelayPiece) -> Option<Link> {
         let mut next = Some(first);
         loop {
             if let Some(piece) = next.take() {
                 link.asked.push_back(piece);
                 if link.writer.send(&PieceRequest(piece)).is_err() {
-                    return self.lose(&link);
+                    return self.drop_link(&link);
                 }
             }
             let open: usize = link.asked.iter().map(|piece| piece.length as usize).sum();
@@ -127,14 +127,14 @@ impl Upstream<'_> {
                             self.spool.put(piece, bytes, PieceOrigin::Node);
                         }
                     },
-                    _ => return self.lose(&link),
+                    _ => return self.drop_link(&link),
                 },
             }
         }
     }
 
     /// Gives up the node that was asked: the next one above is asked for what it has not answered.
-    fn lose(&mut self, link: &Link) -> Option<Link> {
+    fn drop_link(&mut self, link: &Link) -> Option<Link> {
         link.writer.close();
         self.above.pop_front();
         self.spool.still_wanted(self.tree, link.asked.iter().copied());
@@ -143,15 +143,15 @@ impl Upstream<'_> {
 
     /// A connection to the nearest node above that is there.
     fn connect(&mut self) -> Option<Link> {
-        let mut silent = 0;
+        let mut timed_out = 0;
         while let Some(node) = self.above.front_mut() {
             let may_yet_begin = node.is_expected && self.peers.begun.elapsed() < self.peers.patience.to_begin;
             match dial(node, self.peers) {
                 Ok(link) => return Some(link),
                 Err(NoLink::NotYet) if may_yet_begin => sleep(RETRY_PAUSE),
-                Err(NoLink::TimedOut) if silent + 1 >= MOST_SILENT => self.above.clear(),
+                Err(NoLink::TimedOut) if timed_out + 1 >= MOST_SILENT => self.above.clear(),
                 Err(why) => {
-                    silent += u32::from(matches!(why, NoLink::TimedOut));
+                    timed_out += u32::from(matches!(why, NoLink::TimedOut));
                     self.above.pop_front();
                 }
             }

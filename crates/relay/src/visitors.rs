@@ -30,7 +30,7 @@ pub(crate) struct Visitor {
 }
 
 impl Visitors {
-    /// Somebody connects. The oldest who has not proven anything is shown out, if they are too many.
+    /// Somebody connects. The oldest who has not proven anything is disconnected, if they are too many.
     pub(crate) fn come(self: &Arc<Self>, socket: &TcpStream) -> Result<Visitor> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut unproven = self.unproven();

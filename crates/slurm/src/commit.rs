@@ -44,7 +44,8 @@ const LONGEST: u64 = 64 << 10;
 /// A root on this node whose changes are to be kept.
 struct KeptRoot {
     place: JobPlace,
-    of: u32,
+    /// How many nodes the job has; 0 if that is not known.
+    node_count: u32,
     snapshot: Snapshot,
     commit: JobCommit,
 }
@@ -74,21 +75,21 @@ impl KeptRoot {
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        let (job, node, root, of) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
+        let (job, node, root, count) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
         let JobSpec::Snapshot(snapshot) = JobSpec::from_line(lines.next()?).ok()? else { return None };
         let place = JobPlace { job: job.parse().ok()?, node: node.into(), root: root.into() };
-        Some(Self { place, of: of.parse().ok()?, commit: snapshot.commit.clone()?, snapshot })
+        Some(Self { place, node_count: count.parse().ok()?, commit: snapshot.commit.clone()?, snapshot })
     }
 
     fn to_text(&self) -> Result<String> {
         let JobPlace { job, node, root } = &self.place;
         let line = JobSpec::Snapshot(self.snapshot.clone()).to_line();
         let line = line.map_err(|e| Error::new(format!("job spec: {e}")))?;
-        Ok(format!("{job}\n{node}\n{root}\n{}\n{line}\n", self.of))
+        Ok(format!("{job}\n{node}\n{root}\n{}\n{line}\n", self.node_count))
     }
 
     fn root<'a>(&'a self, dir: &'a Path) -> JobRoot<'a> {
-        JobRoot { place: self.place.clone(), dir, snapshot: &self.snapshot, of: self.of }
+        JobRoot { place: self.place.clone(), dir, snapshot: &self.snapshot, of: self.node_count }
     }
 
     /// Whether the depot knows an environment of this name. It is at home, perhaps on another file system: so a depot that cannot be read
@@ -176,8 +177,8 @@ pub fn begin(job: &SlurmJob) -> Result<()> {
     if !is_wanted(&commit.nodes, &place.node, &hosts) {
         return Ok(());
     }
-    let of = u32::try_from(hosts.len()).unwrap_or(0);
-    let root = KeptRoot { place, of, snapshot: snapshot.clone(), commit: commit.clone() };
+    let node_count = u32::try_from(hosts.len()).unwrap_or(0);
+    let root = KeptRoot { place, node_count, snapshot: snapshot.clone(), commit: commit.clone() };
     let new = dir.join(format!("{HERE}.{}", getpid().as_raw_nonzero()));
     small_file::write(&new, root.to_text()?.as_bytes()).context(|| new.display().to_string())?;
     fs::rename(&new, &file).context(|| file.display().to_string())
@@ -276,8 +277,7 @@ pub fn at_end(context: &UserContext, dir: &Path) {
     }
 }
 
-/// Whether the changes of a root are to be kept yet. Whoever makes a directory of such a name, or a note that nobody understands, is waited for by
-/// nobody.
+/// Whether the changes of a root are to be kept yet. Invalid notes are not waited for.
 pub fn is_awaited(dir: &Path) -> bool {
     is_kept(dir) && matches!(KeptRoot::awaited(dir), Ok(Some(_)))
 }
@@ -397,7 +397,7 @@ mod tests {
         let text = format!("7\nn1\na1a1.kept.67\n2\n{spec}\n");
         let root = KeptRoot::parse(&text).expect("a note");
         assert_eq!(root.to_text().expect("text"), text);
-        assert_eq!((root.place.job, root.of, root.commit.nodes), (7, 2, CommitNodes::All));
+        assert_eq!((root.place.job, root.node_count, root.commit.nodes), (7, 2, CommitNodes::All));
         let without = spec.replace(r#","commit":{"nodes":"all"}"#, "");
         for bad in ["", "7\nn1\nr\n2\n", "x\nn1\nr\n2\n{}\n", &format!("7\nn1\nr\n2\n{without}\n")] {
             assert!(KeptRoot::parse(bad).is_none(), "{bad:?}");

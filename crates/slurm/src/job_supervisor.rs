@@ -181,8 +181,8 @@ pub fn keeps_changes() -> Result<bool> {
 }
 
 /// Ends all steps that still run of the job in whose user's directory this process is, and all its roots (there may be several, for steps with
-/// an environment of their own). `kept`: until when what was changed in one may be kept; who is not done by then goes on if `leaves_keeping`,
-/// and is ended otherwise. Gives the job's figures, also when something does not end.
+/// an environment of their own). `kept`: until when what was changed in one may be kept. Commits that are unfinished then are left running by
+/// `leaves_keeping`, and else ended. Gives the job's figures, also when something does not end.
 pub fn stop_job(kept: Instant, leaves_keeping: bool) -> Result<(JobFigures, Option<String>)> {
     let dir = Path::new(".");
     let stopped = stop_all(dir, kept, leaves_keeping);

@@ -106,7 +106,7 @@ fn prepare(
         dir: open(dir)?,
         parent: open(dir.parent().unwrap_or(dir))?,
         // Without the number of tasks their ends say nothing.
-        to_come: number(names::STEP_TASKS).ok(),
+        missing_tasks: number(names::STEP_TASKS).ok(),
         tasks: vec![],
         is_script: is_script(dir),
     };
@@ -141,7 +141,7 @@ struct Watcher {
     dir: OwnedFd,
     parent: OwnedFd,
     /// How many tasks have not been here yet, if that is known.
-    to_come: Option<u32>,
+    missing_tasks: Option<u32>,
     /// Tasks that have begun and have not ended.
     tasks: Vec<Task>,
     /// Whether its task is the batch script.
@@ -167,13 +167,13 @@ impl Watcher {
     /// Until slurmstepd or process 1 is gone, or the last task (slurmstepd waits for those who hold its output open, and what the
     /// tasks have left behind may), or someone says so.
     fn watch(&mut self, step: &RunningStep, stepd: &OwnedFd) {
-        let (mut end, mut enough) = (None, None);
+        let (mut end, mut last_task_deadline) = (None, None);
         loop {
             let now = Instant::now();
             if end.is_some_and(|end| now >= end) {
                 return;
             }
-            if self.are_over() {
+            if self.all_tasks_ended() {
                 if !self.is_script {
                     return;
                 }
@@ -184,14 +184,14 @@ impl Watcher {
             }
             match &mut self.tasks[..] {
                 [last @ Task { waits: true, .. }] => {
-                    let until = *enough.get_or_insert(now + PATIENCE);
-                    if self.to_come.is_none_or(|tasks| tasks == 0) || now >= until {
+                    let until = *last_task_deadline.get_or_insert(now + PATIENCE);
+                    if self.missing_tasks.is_none_or(|tasks| tasks == 0) || now >= until {
                         tell_last(&last.connection);
                         last.waits = false;
-                        enough = None;
+                        last_task_deadline = None;
                     }
                 }
-                _ => enough = None,
+                _ => last_task_deadline = None,
             }
             let tasks = self.tasks.iter().map(|task| &task.connection);
             // slurmstepd goes with the script.
@@ -200,7 +200,7 @@ impl Watcher {
             let (own, others) = (fixed.len(), fixed.len() + self.tasks.len());
             let all = fixed.into_iter().chain(tasks).chain(self.listener.descriptors());
             let mut fds: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            let next = [end, enough].into_iter().flatten().min();
+            let next = [end, last_task_deadline].into_iter().flatten().min();
             let left = next.map(|next: Instant| next.saturating_duration_since(now));
             let left = left.into_iter().chain(self.listener.patience()).min();
             let left = left.and_then(|left| Timespec::try_from(left).ok());
@@ -208,7 +208,7 @@ impl Watcher {
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             let mut said = ready[own..others].iter();
             self.tasks.retain_mut(|task| !said.next().is_some_and(|said| *said) || task.goes_on());
-            if ready[1] || (ready[0] && !(self.is_script && self.are_over())) {
+            if ready[1] || (ready[0] && !(self.is_script && self.all_tasks_ended())) {
                 return;
             }
             if ready[2] {
@@ -231,7 +231,7 @@ impl Watcher {
                     // One that wants to know, and is no task.
                     _ => continue,
                 }
-                self.to_come = self.to_come.map(|tasks| tasks.saturating_sub(1));
+                self.missing_tasks = self.missing_tasks.map(|tasks| tasks.saturating_sub(1));
                 // One that has gone meanwhile needs no answer.
                 self.tasks.extend(told.is_ok().then_some(Task { connection, waits: false }));
             }
@@ -239,8 +239,8 @@ impl Watcher {
     }
 
     /// Whether all tasks have come and gone.
-    fn are_over(&self) -> bool {
-        self.to_come == Some(0) && self.tasks.is_empty()
+    fn all_tasks_ended(&self) -> bool {
+        self.missing_tasks == Some(0) && self.tasks.is_empty()
     }
 
     /// Ends every process of the step and removes its directory.

@@ -17,7 +17,7 @@ pub trait EntrySink {
     /// Begins a source; its entries follow.
     ///
     /// # Errors
-    /// Nobody takes it any more.
+    /// The receiver closed the stream.
     fn source(&mut self, _name: &[u8], _is_directory: bool) -> Result<()> {
         Ok(())
     }
@@ -25,7 +25,7 @@ pub trait EntrySink {
     /// A file; if it is a regular one, its bytes follow.
     ///
     /// # Errors
-    /// Nobody takes it any more.
+    /// The receiver closed the stream.
     fn entry(&mut self, entry: &TarEntry) -> Result<()>;
 
     /// Next bytes of the last file.
@@ -126,7 +126,7 @@ impl<W: Write> PackedStream<W> {
     /// Ends the stream; gives the sum of what is in it.
     ///
     /// # Errors
-    /// Nobody takes it any more.
+    /// The receiver closed the stream.
     pub fn finish(mut self) -> Result<String> {
         self.writer.end().context(|| STREAM)?;
         Ok(self.sum.finish())

@@ -55,7 +55,7 @@ impl Builder<'_> {
                     let Some(agent) = agents::given(&self.inputs.agents, id, *is_required)? else { continue };
                     let place = self.new_directory(&format!("agent.{number}"))?;
                     let (socket, relay) =
-                        agents::lead(self.containers.context, agent, &place, *mode, *owner)?;
+                        agents::open_agent_socket(self.containers.context, agent, &place, *mode, *owner)?;
                     ready.add_agent(relay, &mount.target);
                     ready.mounts.push(shown(Source::Bind(socket), false));
                 }

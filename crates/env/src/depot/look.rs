@@ -130,7 +130,7 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
     let jobs = jobs_or_note(context);
     let contents = depot.contents().map_err(ours)?;
     let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
-    let limits = nothing_allowed();
+    let limits = zero_budget();
     let unneeded = limits.plan(&contents, &keepers);
     let usage = DepotUsage {
         snapshots: contents.snapshots.values().map(|one| one.file.bytes).sum(),
@@ -162,7 +162,7 @@ fn room_of(depot: &Path, dirs: &[&str]) -> Result<u64> {
 }
 
 /// A budget that leaves no room for anything.
-fn nothing_allowed() -> Limits {
+fn zero_budget() -> Limits {
     Limits { older_than: Duration::ZERO, budget: Some(0) }
 }
 
@@ -289,7 +289,7 @@ pub fn fullness(context: &UserContext, path: &Path, fault: Error) -> Error {
         let jobs = JobList::ask(context)?;
         let contents = depot.contents().map_err(ours)?;
         let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
-        Ok((contents.bytes(), nothing_allowed().plan(&contents, &keepers).bytes))
+        Ok((contents.bytes(), zero_budget().plan(&contents, &keepers).bytes))
     };
     let about = format!("depot {}", shown(path));
     let (all, can_go) = match known() {

@@ -17,7 +17,7 @@ pub(super) struct YoungFiles {
 }
 
 impl YoungFiles {
-    /// What stays beside what goes by `plan`, which is of these limits.
+    /// Computes what `plan`, which is of these limits, leaves only because it is too recent.
     pub(super) fn left_by(
         limits: &Limits,
         contents: &DepotContents,
