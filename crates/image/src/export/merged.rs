@@ -211,7 +211,9 @@ impl<'a> Merged<'a> {
 
     /// The place of another file system: an empty directory.
     fn place(&self, path: Path) -> Found {
-        let attributes = Attributes { mode: 0o755, uid: 0, gid: 0, mtime: 0, mtime_nsec: 0, xattrs: XattrsId(0) };
+        let of_filter = self.input.filter.modes.iter().find(|(dir, _)| dir.as_bytes() == path);
+        let mode = of_filter.map_or(0o755, |(_, mode)| *mode);
+        let attributes = Attributes { mode, uid: 0, gid: 0, mtime: 0, mtime_nsec: 0, xattrs: XattrsId(0) };
         let number = self.places.get();
         self.places.set(number + 1);
         let file = MergedFile { path, in_upper: false, in_host: false };
@@ -268,7 +270,16 @@ impl Foreign for Merged<'_> {
     }
 
     fn pieces(&self, file: &MergedFile, each: &mut dyn FnMut(FilePiece<'_>) -> Result<()>) -> Result<()> {
-        if file.in_upper { self.upper.pieces(&file.path, each) } else { self.host.pieces(&file.path, each) }
+        if file.in_upper {
+            return self.upper.pieces(&file.path, each);
+        }
+        let stat = self.host.open(&file.path, OFlags::PATH).and_then(fstat);
+        let stat = stat.on("look at", self.host.shown(&file.path))?;
+        // One that is empty, and in the image all the same, need not be one that may be opened.
+        if is_for_others(&stat) || self.input.filter.replaced.contains_key(&file.path) {
+            return self.host.pieces(&file.path, each);
+        }
+        Ok(())
     }
 }
 
