@@ -65,9 +65,7 @@ pub fn survey(root: &MergedRoot<'_>) -> Result<RootSize> {
     while let Some(directory) = ahead.pop() {
         let children = merged.children(&directory)?.into_iter().map(|(_, child)| child);
         ahead.extend(
-            children
-                .filter(|child| matches!(child.kind, ForeignFileType::Directory))
-                .map(|child| child.file),
+            children.filter(|child| matches!(child.kind, ForeignFileType::Directory)).map(|child| child.file),
         );
     }
     let bytes = merged.upper.seen().bytes + merged.host_bytes.get();
@@ -196,10 +194,17 @@ impl<'a> Merged<'a> {
         let is_left_out = match found.kind {
             ForeignFileType::Directory => false,
             ForeignFileType::Socket => true,
-            ForeignFileType::File if !is_open && stat.st_size > 0 && !filter.replaced.contains_key(&found.file) => true,
-            _ => (self.input.leave_out_of_host)(&found.file, target).on("look at", self.host.shown(&found.file))?,
+            ForeignFileType::File
+                if !is_open && stat.st_size > 0 && !filter.replaced.contains_key(&found.file) =>
+            {
+                true
+            }
+            _ => (self.input.leave_out_of_host)(&found.file, target)
+                .on("look at", self.host.shown(&found.file))?,
         };
-        if is_left_out || (filter.leave_out)(&found.file, target).on("look at", self.host.shown(&found.file))? {
+        if is_left_out
+            || (filter.leave_out)(&found.file, target).on("look at", self.host.shown(&found.file))?
+        {
             return Ok(None);
         }
         if !is_open && target.is_none() {
@@ -226,7 +231,14 @@ impl<'a> Merged<'a> {
         let attributes = Attributes { uid: owner(attributes.uid), gid: owner(attributes.gid), ..attributes };
         // Numbers of the two are not those of one file system.
         let number = 2 * number + u64::from(!in_upper);
-        ForeignFile { file: MergedFile { path: file, in_upper, in_host }, number, links, attributes, xattrs, kind }
+        ForeignFile {
+            file: MergedFile { path: file, in_upper, in_host },
+            number,
+            links,
+            attributes,
+            xattrs,
+            kind,
+        }
     }
 }
 
@@ -258,8 +270,7 @@ impl Foreign for Merged<'_> {
         let mut hidden = HashSet::new();
         // What is below a directory that others may not list is none of theirs, whatever its own mode.
         let shows_host = *in_host && self.is_open_on_host(path)? && !(*in_upper && self.hides_host(path)?);
-        let mut children =
-            if *in_upper { self.of_upper((path, shows_host), &mut hidden)? } else { vec![] };
+        let mut children = if *in_upper { self.of_upper((path, shows_host), &mut hidden)? } else { vec![] };
         if shows_host {
             children.extend(self.of_host(path, &hidden)?);
         }

@@ -68,7 +68,10 @@ fn without_the_helper_lists_of_passwords_are_locked_unless_they_are_the_environm
     let (shown, none) = (tree(&files), tree(&files[..1]));
     fs::write(shown.path().join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").expect("written");
     let [root, none] = [&shown, &none].map(|dir| open_dir(dir.path()).expect("opened"));
-    for (upper, want) in [(&none, vec!["/etc/gshadow", "/etc/machine-id", "/etc/shadow"]), (&root, vec!["/etc/gshadow", "/etc/machine-id"])] {
+    for (upper, want) in [
+        (&none, vec!["/etc/gshadow", "/etc/machine-id", "/etc/shadow"]),
+        (&root, vec!["/etc/gshadow", "/etc/machine-id"]),
+    ] {
         let judge = Judge::new(root.as_fd(), (upper.as_fd(), root.as_fd()), &[]);
         let replaced = Judge { is_merged: true, ..judge }.replaced().expect("read");
         let names: Vec<_> = replaced.keys().map(|path| String::from_utf8_lossy(path)).collect();

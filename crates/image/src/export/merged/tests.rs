@@ -50,7 +50,9 @@ fn shown(upper: &path::Path, host: &path::Path, replaced: &BTreeMap<Vec<u8>, Oth
             let name = String::from_utf8_lossy(&child.file.path).into_owned();
             match &child.kind {
                 ForeignFileType::Directory => all.push(format!("{name}/")),
-                ForeignFileType::Symlink(to) => all.push(format!("{name} to {}", String::from_utf8_lossy(to))),
+                ForeignFileType::Symlink(to) => {
+                    all.push(format!("{name} to {}", String::from_utf8_lossy(to)))
+                }
                 _ => {
                     let mut text = vec![];
                     let mut each = |piece: FilePiece<'_>| {
@@ -150,11 +152,7 @@ fn of_the_host_there_is_what_others_may_read() {
         ("listed/", 0o754, ""),
         ("listed/file", 0o644, "secret"),
     ]);
-    let upper = tree(&[
-        ("closed/", 0o755, ""),
-        ("closed/in/", 0o755, ""),
-        ("closed/in/own", 0o600, "own"),
-    ]);
+    let upper = tree(&[("closed/", 0o755, ""), ("closed/in/", 0o755, ""), ("closed/in/own", 0o600, "own")]);
     let other = OtherContent { content: b"nobody".to_vec(), mtime: None };
     let replaced = BTreeMap::from([(b"/open/locked".to_vec(), other)]);
     let want = [

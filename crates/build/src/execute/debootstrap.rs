@@ -1,0 +1,212 @@
+//! The first files of a Debian, made by the host's own `mmdebstrap` or `debootstrap`.
+//!
+//! What is made is chosen by whoever has written the definition, and scripts of packages are run for it: so all runs as root of a container that
+//! has the host's programs, read-only, and nothing else of it; what comes of it is the layer alone, which is mounted there. Packages are
+//! taken only with a signature that the host's keyring has the key of: no word of the definition becomes an option.
+
+use std::path::Path;
+
+use skiff_spec::fault::{Fault, Result};
+use skiff_spec::ids::COUNT;
+use skiff_spec::plan::{Mount, Source, Upper};
+
+use super::{Builder, PLACES, StepFault};
+use crate::cache;
+use crate::container::{ReadyMounts, StageFiles};
+use crate::dockerfile::DebootstrapInstruction;
+use crate::plan::RunAction;
+
+/// Where the new root is for the program.
+const TARGET: &str = "/target";
+/// The name of what the program writes elsewhere, which goes with it.
+const TOOL: &str = "tool";
+/// Whose signatures count.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// As Apptainer has it: what Debian needs to install more.
+const VARIANT: &str = "--variant=minbase";
+
+/// The host's programs and libraries. On most hosts all but the first are links into it.
+const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+/// What these look for in `/etc`, and all on the host know.
+const SETTINGS: [&str; 14] = [
+    "/etc/alternatives",
+    "/etc/debian_version",
+    "/etc/dpkg",
+    "/etc/gai.conf",
+    "/etc/group",
+    "/etc/host.conf",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/perl",
+    "/etc/protocols",
+    "/etc/ssl/certs",
+];
+/// Where temporary files are.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+const TEMPORARY_MODE: u32 = 0o1777;
+
+/// What each of the two is called as, and how.
+enum Tool {
+    Mmdebstrap,
+    Debootstrap,
+}
+
+/// The new root is told nothing of the host.
+const MMDEBSTRAP: &str = r#"mmdebstrap "$@" && rm -f /target/etc/hostname /target/etc/resolv.conf"#;
+/// debootstrap would make devices, which nobody may in a user namespace: they are shown there before it looks, and it is told that this is a
+/// container, so that it does not try.
+const DEBOOTSTRAP: &str = r#"mkdir /target/dev && mount --rbind /dev /target/dev && container=lxc debootstrap "$@" &&
+    umount -l /target/dev && rm -f /target/etc/hostname /target/etc/resolv.conf"#;
+
+impl Tool {
+    /// The one that the host has.
+    fn found() -> Result<Self> {
+        let is_there = |places: &[&str]| places.iter().any(|place| Path::new(place).is_file());
+        if is_there(&["/usr/bin/mmdebstrap"]) {
+            Ok(Self::Mmdebstrap)
+        } else if is_there(&["/usr/sbin/debootstrap", "/usr/bin/debootstrap"]) {
+            Ok(Self::Debootstrap)
+        } else {
+            Err(Fault::new("this host has no program that makes a Debian").hint(
+                "administrator: apt-get install mmdebstrap, or debootstrap; or begin with an image of a registry: Bootstrap: docker",
+            ))
+        }
+    }
+
+    /// The command.
+    fn words(&self, packages: &DebootstrapInstruction) -> Vec<String> {
+        let DebootstrapInstruction { suite, mirror, packages } = packages;
+        let script = match self {
+            Self::Mmdebstrap => MMDEBSTRAP,
+            Self::Debootstrap => DEBOOTSTRAP,
+        };
+        let mut words = vec!["/bin/sh".to_owned(), "-c".into(), script.into(), "sh".into(), VARIANT.into()];
+        words.push(format!("--keyring={KEYRING}"));
+        words.extend(match self {
+            Self::Mmdebstrap => ["--mode=root", "--format=directory"].map(String::from).to_vec(),
+            // Without the keyring it would only warn.
+            Self::Debootstrap => vec!["--force-check-gpg".into()],
+        });
+        if !packages.is_empty() {
+            words.push(format!("--include={}", packages.join(",")));
+        }
+        words.extend([suite.clone(), TARGET.into(), mirror.clone()]);
+        words
+    }
+}
+
+impl Builder<'_> {
+    /// Makes them in `upper`.
+    pub(super) fn debootstrap(
+        &self,
+        packages: &DebootstrapInstruction,
+        proxies: &[(String, String)],
+        upper: &Upper,
+    ) -> std::result::Result<(), StepFault> {
+        let (Upper::Scratch(path) | Upper::Directory(path)) = upper else {
+            return Err(Fault::new("its files are in memory").into());
+        };
+        let tool = Tool::found()?;
+        if !Path::new(KEYRING).is_file() {
+            return Err(Fault::new(format!("{KEYRING} is missing: no signature could be checked"))
+                .hint("administrator: apt-get install debian-archive-keyring")
+                .into());
+        }
+        refuse_few_ids(&cache::ids(self.containers.context)?)?;
+        let command = RunAction {
+            words: tool.words(packages),
+            env: VARIABLES.map(|(name, value)| (name.into(), value.into())).to_vec(),
+            uncounted: proxies.to_vec(),
+            workdir: "/".into(),
+            user: "0".into(),
+            no_network: false,
+            mounts: vec![],
+            is_test: false,
+        };
+        let ready = ReadyMounts { mounts: mounts(&path.join("upper")), ..ReadyMounts::default() };
+        let nothing = StageFiles { image: None, layers: vec![] };
+        self.command(&nothing, [self.new_upper(PLACES)?, self.new_upper(TOOL)?], (&command, &ready))
+    }
+}
+
+const VARIABLES: [(&str, &str); 4] = [
+    ("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("HOME", "/"),
+    ("LC_ALL", "C.UTF-8"),
+    ("DEBIAN_FRONTEND", "noninteractive"),
+];
+
+fn mounts(target: &Path) -> Vec<Mount> {
+    let shown = |source: Source, target: &str, read_only, optional| Mount {
+        source,
+        target: target.into(),
+        read_only,
+        optional,
+        propagation: None,
+    };
+    let of_host = |path: &&str| shown(Source::Bind(path.into()), path, true, true);
+    let memory = |path: &&str| shown(Source::Memory { mode: TEMPORARY_MODE, size: None }, path, false, false);
+    let mut mounts: Vec<Mount> = PROGRAMS.iter().chain(&SETTINGS).map(of_host).collect();
+    mounts.extend(TEMPORARY.iter().map(memory));
+    mounts.push(shown(Source::Bind(target.into()), TARGET, false, false));
+    mounts
+}
+
+/// Debian's packages have files of many users, up to `nobody`. `map` is as in `/proc/PID/uid_map`.
+fn refuse_few_ids(map: &str) -> Result<()> {
+    let fields: Vec<&str> = map.split_whitespace().collect();
+    let count: u64 = fields.chunks(3).filter_map(|line| line.get(2)?.parse::<u64>().ok()).sum();
+    if count >= COUNT.into() {
+        return Ok(());
+    }
+    Err(Fault::new(format!("it needs {COUNT} ids, and you have {count}")).hint(
+        "administrator: install uidmap, usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_are_checked_with_the_hosts_keys_whatever_the_definition_says() {
+        let packages = DebootstrapInstruction {
+            suite: "sid".into(),
+            mirror: "http://h/debian".into(),
+            packages: vec!["hello".into(), "g++".into()],
+        };
+        for (tool, want) in
+            [(Tool::Mmdebstrap, "--mode=root --format=directory"), (Tool::Debootstrap, "--force-check-gpg")]
+        {
+            let words = tool.words(&packages);
+            assert_eq!(
+                words[4..].join(" "),
+                format!(
+                    "--variant=minbase --keyring={KEYRING} {want} --include=hello,g++ sid /target http://h/debian"
+                )
+            );
+        }
+        let bare = Tool::Mmdebstrap.words(&DebootstrapInstruction { packages: vec![], ..packages });
+        assert!(!bare.iter().any(|word| word.starts_with("--include")));
+    }
+
+    #[test]
+    fn nothing_of_the_hosts_takes_changes() {
+        for mount in mounts(Path::new("/layer")) {
+            let is_own = mount.target == Path::new(TARGET) || matches!(mount.source, Source::Memory { .. });
+            assert!(mount.read_only != is_own, "{mount:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_has_few_ids_is_told() {
+        refuse_few_ids("0 1000 1 1 100000 65535").expect("enough");
+        for (map, count) in [("0 1000 1", "have 1"), ("0 1000 1 1 100000 999", "have 1000"), ("", "have 0")] {
+            let fault = refuse_few_ids(map).expect_err(map);
+            assert!(fault.message.contains(count), "{fault}");
+        }
+    }
+}
