@@ -44,9 +44,16 @@ const SETTINGS: [&str; 14] = [
     "/etc/protocols",
     "/etc/ssl/certs",
 ];
-/// Where temporary files are.
-const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
-const TEMPORARY_MODE: u32 = 0o1777;
+/// Empty directories, which are those of temporary files, of settings of apt's and keys that the host has for itself, and of devices in the new root.
+const EMPTY: [(&str, u32); 5] = [
+    ("/tmp", 0o1777),
+    ("/var/tmp", 0o1777),
+    ("/etc/apt/apt.conf.d", 0o755),
+    ("/etc/apt/trusted.gpg.d", 0o755),
+    ("/target/dev", 0o755),
+];
+/// Devices in the new root: scripts of packages need them, and nobody may make any in a user namespace, or mount these later.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// What each of the two is called as, and how.
 enum Tool {
@@ -54,12 +61,8 @@ enum Tool {
     Debootstrap,
 }
 
-/// The new root is told nothing of the host.
-const MMDEBSTRAP: &str = r#"mmdebstrap "$@" && rm -f /target/etc/hostname /target/etc/resolv.conf"#;
-/// debootstrap would make devices, which nobody may in a user namespace: they are shown there before it looks, and it is told that this is a
-/// container, so that it does not try.
-const DEBOOTSTRAP: &str = r#"mkdir /target/dev && mount --rbind /dev /target/dev && container=lxc debootstrap "$@" &&
-    umount -l /target/dev && rm -f /target/etc/hostname /target/etc/resolv.conf"#;
+/// Runs the program. The new root is told nothing of the host.
+const SCRIPT: &str = r#""$@" && rm -f /target/etc/hostname /target/etc/resolv.conf"#;
 
 impl Tool {
     /// The one that the host has.
@@ -79,17 +82,19 @@ impl Tool {
     /// The command.
     fn words(&self, packages: &DebootstrapInstruction) -> Vec<String> {
         let DebootstrapInstruction { suite, mirror, packages } = packages;
-        let script = match self {
-            Self::Mmdebstrap => MMDEBSTRAP,
-            Self::Debootstrap => DEBOOTSTRAP,
-        };
-        let mut words = vec!["/bin/sh".to_owned(), "-c".into(), script.into(), "sh".into(), VARIANT.into()];
-        words.push(format!("--keyring={KEYRING}"));
+        let mut words: Vec<String> = ["/bin/sh", "-c", SCRIPT, "sh"].map(String::from).into();
         words.extend(match self {
-            Self::Mmdebstrap => ["--mode=root", "--format=directory"].map(String::from).to_vec(),
-            // Without the keyring it would only warn.
-            Self::Debootstrap => vec!["--force-check-gpg".into()],
+            // The devices are there already, and nothing can be mounted.
+            Self::Mmdebstrap => {
+                ["mmdebstrap", "--mode=root", "--format=directory", "--skip=check/empty,chroot/mount"]
+                    .map(String::from)
+            }
+            // Without a keyring it would only warn, and elsewhere than in a container it would make devices.
+            Self::Debootstrap => {
+                ["/usr/bin/env", "container=lxc", "debootstrap", "--force-check-gpg"].map(String::from)
+            }
         });
+        words.extend([VARIANT.into(), format!("--keyring={KEYRING}")]);
         if !packages.is_empty() {
             words.push(format!("--include={}", packages.join(",")));
         }
@@ -148,10 +153,14 @@ fn mounts(target: &Path) -> Vec<Mount> {
         propagation: None,
     };
     let of_host = |path: &&str| shown(Source::Bind(path.into()), path, true, true);
-    let memory = |path: &&str| shown(Source::Memory { mode: TEMPORARY_MODE, size: None }, path, false, false);
+    let empty = |(path, mode): (&str, u32)| shown(Source::Memory { mode, size: None }, path, false, false);
+    let device = |name: &str| {
+        shown(Source::Bind(Path::new("/dev").join(name)), &format!("{TARGET}/dev/{name}"), false, false)
+    };
     let mut mounts: Vec<Mount> = PROGRAMS.iter().chain(&SETTINGS).map(of_host).collect();
-    mounts.extend(TEMPORARY.iter().map(memory));
     mounts.push(shown(Source::Bind(target.into()), TARGET, false, false));
+    mounts.extend(EMPTY.map(empty));
+    mounts.extend(DEVICES.map(device));
     mounts
 }
 
@@ -196,7 +205,7 @@ mod tests {
     #[test]
     fn nothing_of_the_hosts_takes_changes() {
         for mount in mounts(Path::new("/layer")) {
-            let is_own = mount.target == Path::new(TARGET) || matches!(mount.source, Source::Memory { .. });
+            let is_own = mount.target.starts_with(TARGET) || matches!(mount.source, Source::Memory { .. });
             assert!(mount.read_only != is_own, "{mount:?}");
         }
     }
