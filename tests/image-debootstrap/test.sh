@@ -19,15 +19,16 @@ hide() { mv "$1" "$1.hidden"; }
 show() { mv "$1.hidden" "$1"; }
 
 for user in alice bob; do
-    if [ $user = bob ]; then hide /usr/bin/mmdebstrap; fi
+    more='apt-get update -q -o Acquire::Languages=none && apt-get install -q -y --no-install-recommends dc'
+    # Once is enough for what a step of its own does.
+    if [ $user = bob ]; then hide /usr/bin/mmdebstrap && more=true; fi
     as $user mkdir -p work
-    definition "$suite" "$mirror" 'Include: hello' '%post' '    apt-get update -q && apt-get install -q -y --no-install-recommends dc' '    echo 6 7 '"'*p'"' | dc >/answer' \
-        '%runscript' '    hello; cat /answer' | as $user tee work/small.def >/dev/null
+    definition "$suite" "$mirror" 'Include: hello' '%post' "    $more" '%runscript' '    hello' | as $user tee work/small.def >/dev/null
     limit=240 ok as $user skiff build work/small.def
-    has "$err" "step 2/7: Bootstrap: debootstrap $suite hello"
-    has "$err" 'hello'
+    has "$err" "step 2/8: Bootstrap: debootstrap $suite hello"
     ok as $user skiff run small
-    equal "$out" $'Hello, world!\n42' "$user: what it has"
+    equal "$out" 'Hello, world!' "$user: what it has"
+    [ $user = bob ] || { ok as $user skiff run --entrypoint= small dc -e '6 7 *p' && equal "$out" 42; }
     # It is whole and its own: packages are as they should be, owners are those of packages, and nothing says where it was made.
     ok as $user skiff run --root --writable --entrypoint= small sh -c 'dpkg --audit; apt-get -qq check; stat -c "%U:%G %a" /etc/shadow /var/mail /usr/bin/passwd /
         ls /etc/hostname 2>&1; ls -A /dev /target 2>&1 | grep -c null; ls -d /home/* 2>&1 | wc -l; grep -c trusted /etc/apt/sources.list || true'

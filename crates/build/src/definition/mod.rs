@@ -146,41 +146,25 @@ impl<'a> Translator<'a> {
         self.stage.header.get(key).map_or("", |(_, value)| value)
     }
 
+    /// A fault of a line of the header.
+    fn bad<T>(&self, key: &str, what: impl Into<String>, hint: &str) -> Result<T, DockerfileError> {
+        let line = self.stage.header.get(key).map_or(self.stage.line, |(line, _)| *line);
+        Err(DockerfileError::new(line, what).hint(hint))
+    }
+
     /// What the stage begins with; whether that may have scripts of Apptainer's itself; and what is installed first.
     fn from(&self) -> Result<(StageFrom, bool, Option<DebootstrapInstruction>), DockerfileError> {
-        let line = |key: &str| self.stage.header.get(key).map_or(self.stage.line, |(line, _)| *line);
-        let bad = |key: &str, what: String, hint: &str| Err(DockerfileError::new(line(key), what).hint(hint));
-        if let Some(key) = self.stage.header.keys().find(|key| key.starts_with("fingerprint")) {
-            return bad(
-                key,
-                "Fingerprints: signatures are not checked".into(),
-                "leave it out, or check it yourself",
-            );
-        }
         let bootstrap = self.header("bootstrap").to_ascii_lowercase();
-        let is_debootstrap = bootstrap == DEBOOTSTRAP;
-        let is_known =
-            |key: &str| HEADERS.contains(&key) || (is_debootstrap && debootstrap::HEADERS.contains(&key));
-        if let Some(key) = self.stage.header.keys().find(|key| !is_known(key)) {
-            let known = if is_debootstrap {
-                "OSVersion, MirrorURL, Include and Stage are"
-            } else {
-                "Bootstrap, From and Stage are"
-            };
-            return bad(key, format!("{key}: not known in a header"), known);
-        }
-        if is_debootstrap {
+        self.check_keys(bootstrap == DEBOOTSTRAP)?;
+        if bootstrap == DEBOOTSTRAP {
             let value = |key: &str| self.stage.header.get(key).map(|(line, value)| (*line, &**value));
-            let files = debootstrap::instruction(line("bootstrap"), value)?;
+            let files = debootstrap::instruction(self.stage.line, value)?;
             return Ok((StageFrom::Scratch, false, Some(files)));
         }
         let from = self.header("from");
         if from.is_empty() && bootstrap != "scratch" {
-            return bad(
-                "bootstrap",
-                format!("Bootstrap: {bootstrap}: no From"),
-                "From: IMAGE says what it begins with",
-            );
+            let what = format!("Bootstrap: {bootstrap}: no From");
+            return self.bad("bootstrap", what, "From: IMAGE says what it begins with");
         }
         let (from, keeps_scripts) = match &*bootstrap {
             "docker" => (StageFrom::Image(self.in_registry(from)), false),
@@ -188,9 +172,29 @@ impl<'a> Translator<'a> {
             "scratch" => (StageFrom::Scratch, false),
             "localimage" => (StageFrom::Local(from.into()), true),
             "docker-archive" | "oci-archive" | "oci" => (StageFrom::Local(from.into()), false),
-            other => return bad("bootstrap", format!("Bootstrap: {other}: not supported"), hint_for(other)),
+            other => {
+                let what = format!("Bootstrap: {other}: not supported");
+                return self.bad("bootstrap", what, hint_for(other));
+            }
         };
         Ok((from, keeps_scripts, None))
+    }
+
+    /// Refuses keys that would change nothing here.
+    fn check_keys(&self, is_debootstrap: bool) -> Result<(), DockerfileError> {
+        let mut keys = self.stage.header.keys();
+        if let Some(key) = keys.clone().find(|key| key.starts_with("fingerprint")) {
+            let hint = "leave it out, or check it yourself";
+            return self.bad(key, "Fingerprints: signatures are not checked", hint);
+        }
+        let (more, known) = match is_debootstrap {
+            true => (&debootstrap::HEADERS[..], "Bootstrap, OSVersion, MirrorURL, Include and Stage are"),
+            false => (&[][..], "Bootstrap, From and Stage are"),
+        };
+        match keys.find(|key| !HEADERS.contains(&&***key) && !more.contains(&&***key)) {
+            Some(key) => self.bad(key, format!("{key}: not known in a header"), known),
+            None => Ok(()),
+        }
     }
 
     /// The name with the server and the part of it that older definitions say apart.
