@@ -1,8 +1,8 @@
 # bed: --internet
 # `skiff build` of definitions that begin with `Bootstrap: debootstrap`: with the helper by mmdebstrap (alice), without it by debootstrap (bob). What makes
 # the root has nothing of the host's but its programs, and takes no package without a signature. (Needs the network, as env-apt does.)
-# time: 400
-# takes: 80
+# time: 500
+# takes: 120
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 make_store
@@ -17,6 +17,13 @@ definition() { # SUITE MIRROR [LINE]...
 }
 hide() { mv "$1" "$1.hidden"; }
 show() { mv "$1.hidden" "$1"; }
+cleanup() {
+    for hidden in /usr/bin/mmdebstrap /usr/sbin/debootstrap /usr/share/keyrings/debian-archive-keyring.gpg; do
+        [ ! -e $hidden.hidden ] || show $hidden
+    done
+    images_cleanup
+}
+trap cleanup EXIT
 
 for user in alice bob; do
     more='apt-get update -q -o Acquire::Languages=none && apt-get install -q -y --no-install-recommends dc'

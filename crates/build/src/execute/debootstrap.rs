@@ -187,16 +187,14 @@ mod tests {
             mirror: "http://h/debian".into(),
             packages: vec!["hello".into(), "g++".into()],
         };
-        for (tool, want) in
-            [(Tool::Mmdebstrap, "--mode=root --format=directory"), (Tool::Debootstrap, "--force-check-gpg")]
-        {
-            let words = tool.words(&packages);
-            assert_eq!(
-                words[4..].join(" "),
-                format!(
-                    "--variant=minbase --keyring={KEYRING} {want} --include=hello,g++ sid /target http://h/debian"
-                )
+        for (tool, want) in [
+            (Tool::Mmdebstrap, "mmdebstrap --mode=root --format=directory --skip=check/empty,chroot/mount"),
+            (Tool::Debootstrap, "/usr/bin/env container=lxc debootstrap --force-check-gpg"),
+        ] {
+            let rest = format!(
+                "--variant=minbase --keyring={KEYRING} --include=hello,g++ sid /target http://h/debian"
             );
+            assert_eq!(tool.words(&packages)[4..].join(" "), format!("{want} {rest}"));
         }
         let bare = Tool::Mmdebstrap.words(&DebootstrapInstruction { packages: vec![], ..packages });
         assert!(!bare.iter().any(|word| word.starts_with("--include")));
