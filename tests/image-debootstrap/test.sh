@@ -32,7 +32,7 @@ for user in alice bob; do
     as $user mkdir -p work
     definition "$suite" "$mirror" 'Include: hello' '%post' "    $more" '%runscript' '    hello' | as $user tee work/small.def >/dev/null
     limit=240 ok as $user skiff build work/small.def
-    has "$err" "step 2/8: Bootstrap: debootstrap $suite hello"
+    has "$err" "step 2/8: debootstrap $suite hello"
     ok as $user skiff run small
     equal "$out" 'Hello, world!' "$user: what it has"
     [ $user = bob ] || { ok as $user skiff run --entrypoint= small dc -e '6 7 *p' && equal "$out" 42; }
@@ -48,7 +48,7 @@ root:root 755'
     as $user sh -c 'echo "%help
         x" >>work/small.def'
     ok as $user skiff build work/small.def
-    has "$err" "Bootstrap: debootstrap $suite hello (cached)"
+    has "$err" "debootstrap $suite hello (cached)"
 
     # Nobody can have signed this.
     mkdir -p $images_tmp/www/dists/$suite
@@ -60,7 +60,7 @@ root:root 755'
     try as $user skiff build work/unsigned.def
     kill $server && wait $server 2>/dev/null || true
     [ "$code" != 0 ] && [ "$code" != 125 ] || fail "exit code $code: $err"
-    has "$err" "work/unsigned.def:1: Bootstrap:: exit code"
+    has "$err" "work/unsigned.def:1: debootstrap: exit code"
     grep -q Release $images_tmp/www.log || fail 'nobody has asked'
     # A mirror that is none of Debian's is asked by the proxy that is given, as RUN would.
     try as $user skiff build --build-arg http_proxy=http://127.0.0.1:5082 work/unsigned.def

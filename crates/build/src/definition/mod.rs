@@ -125,7 +125,7 @@ impl<'a> Translator<'a> {
         let first = self.stage.line;
         self.push(first, "Bootstrap".into(), Instruction::Unset(&["User", "WorkingDir"]));
         if let Some(files) = first_files {
-            let text = format!("Bootstrap: debootstrap {} {}", files.suite, files.packages.join(" "));
+            let text = format!("{DEBOOTSTRAP} {} {}", files.suite, files.packages.join(" "));
             self.push(first, text.trim_end().into(), Instruction::Debootstrap(files));
         }
         self.files()?;

@@ -84,11 +84,14 @@ impl Tool {
         let DebootstrapInstruction { suite, mirror, packages } = packages;
         let mut words: Vec<String> = ["/bin/sh", "-c", SCRIPT, "sh"].map(String::from).into();
         words.extend(match self {
-            // The devices are there already, and nothing can be mounted.
-            Self::Mmdebstrap => {
-                ["mmdebstrap", "--mode=root", "--format=directory", "--skip=check/empty,chroot/mount"]
-                    .map(String::from)
-            }
+            // The devices are there already, and nothing can be mounted; it is not to look for another keyring by the release's name.
+            Self::Mmdebstrap => [
+                "mmdebstrap",
+                "--mode=root",
+                "--format=directory",
+                "--skip=check/empty,check/signed-by,chroot/mount",
+            ]
+            .map(String::from),
             // Without a keyring it would only warn, and elsewhere than in a container it would make devices.
             Self::Debootstrap => {
                 ["/usr/bin/env", "container=lxc", "debootstrap", "--force-check-gpg"].map(String::from)
@@ -188,7 +191,10 @@ mod tests {
             packages: vec!["hello".into(), "g++".into()],
         };
         for (tool, want) in [
-            (Tool::Mmdebstrap, "mmdebstrap --mode=root --format=directory --skip=check/empty,chroot/mount"),
+            (
+                Tool::Mmdebstrap,
+                "mmdebstrap --mode=root --format=directory --skip=check/empty,check/signed-by,chroot/mount",
+            ),
             (Tool::Debootstrap, "/usr/bin/env container=lxc debootstrap --force-check-gpg"),
         ] {
             let rest = format!(
