@@ -1,7 +1,7 @@
 # `skiff commit` of environments over the host's root: the changes alone, which alice pushes and bob, who has no helper, makes his environment of;
 # and with --full all that is shown, with the helper and without, which needs no host. What the user may not read is in no image.
 # time: 500
-# takes: 80
+# takes: 100
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 start_registry
