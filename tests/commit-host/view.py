@@ -7,6 +7,10 @@ TOPS = ["/etc", "/opt", "/root", "/srv", "/usr", "/var"]
 # What is as on a new system, and where something is mounted.
 OTHERS = {"/etc/machine-id", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/slurm", "/var/lib/sss/pipes", "/var/tmp", "/opt/mounted", "/opt/bound"}
 
+if sys.argv[1] == "modes":
+    # Other file systems of this host, below which the helper sees.
+    OTHERS |= {"/etc/resolv.conf", "/var/spool"}
+
 
 def seen(seen_file, sums_file):
     sums = dict(reversed(line.split("  ", 1)) for line in open(sums_file, errors="surrogateescape").read().split("\0") if line)

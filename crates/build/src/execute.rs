@@ -1,5 +1,6 @@
 //! Carries a plan out: what the cache has is taken from there, the rest is done in containers.
 
+mod debootstrap;
 mod mounts;
 
 use std::fs::File;
@@ -34,7 +35,7 @@ use skiff_user::scratch::Scratch;
 
 use crate::BuildOutcome;
 use crate::cache::BuildCache;
-use crate::container::{Containers, StageFiles};
+use crate::container::{Containers, ReadyMounts, StageFiles};
 use crate::plan::{
     Action, BuildPlan, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, RunAction, StageBase,
 };
@@ -205,12 +206,16 @@ impl Builder<'_> {
             let word = step.text.split(' ').next().unwrap_or_default();
             fault.about(&format!("{}:{}: {word}", self.inputs.shown, step.line))
         };
+        let about_step = |fault: StepFault| match fault {
+            StepFault::Skiff(fault) => StepFault::Skiff(about(fault)),
+            StepFault::Command(fault, code) => StepFault::Command(about(fault), code),
+        };
         match action {
             Action::Run(run) => {
-                self.run(files, [self.new_upper(PLACES)?, upper.clone()], run).map_err(|e| match e {
-                    StepFault::Skiff(fault) => StepFault::Skiff(about(fault)),
-                    StepFault::Command(fault, code) => StepFault::Command(about(fault), code),
-                })?
+                self.run(files, [self.new_upper(PLACES)?, upper.clone()], run).map_err(about_step)?;
+            }
+            Action::Debootstrap { packages, uncounted } => {
+                self.debootstrap(packages, uncounted, &upper).map_err(about_step)?;
             }
             Action::MakeDirectory { path, owner } => {
                 let target = self.containers.bare(files, upper.clone())?;
@@ -255,9 +260,18 @@ impl Builder<'_> {
         uppers: [Upper; 2],
         run: &RunAction,
     ) -> std::result::Result<(), StepFault> {
+        self.command(files, uppers, (run, &self.ready(&run.mounts)?))
+    }
+
+    /// Runs a command whose mounts are ready.
+    fn command(
+        &self,
+        files: &StageFiles,
+        uppers: [Upper; 2],
+        command: (&RunAction, &ReadyMounts),
+    ) -> std::result::Result<(), StepFault> {
         let hint = "no image was made; what was done before is kept, and the next build goes on from there";
-        let ready = self.ready(&run.mounts)?;
-        match self.containers.run(files, uppers, (run, &ready)) {
+        match self.containers.run(files, uppers, command) {
             Ok(CommandExit::Code(0)) => Ok(()),
             Ok(CommandExit::Code(code)) => {
                 Err(StepFault::Command(Fault::new(format!("exit code {code}")).hint(hint), code))

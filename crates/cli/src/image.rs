@@ -45,7 +45,7 @@ pub struct CommitArgs {
     /// Author that the image names
     #[arg(short, long, value_name = "TEXT")]
     pub author: Option<String>,
-    /// Of an environment over the host's root: the whole root with the changes in it, instead of the changes alone; needs the helper
+    /// Of an environment over the host's root: the whole root with the changes in it, instead of the changes alone
     #[arg(long)]
     pub full: bool,
     /// Print what the image would hold, and make none

@@ -114,15 +114,6 @@ impl Committing<'_> {
 
     /// Of all that an environment over the host's root shows.
     fn whole(&self, env: &Environment) -> Result<()> {
-        if self.context.helper.is_none() {
-            // Files of several file systems are one's there, and an image of it has been seen to lack directories.
-            return Err(Fault::new(format!("environment {}: --full needs the helper", env.name)).hint(
-                format!(
-                    "without --full, `skiff commit {} {}` makes an image of the changes alone",
-                    env.name, self.args.image
-                ),
-            ));
-        }
         let config = config::of_host(self.args)?;
         let live = named::enter(self.context, &env.name, "commit")?;
         let root = HostRoot::of(self.context, env, &live)?;

@@ -3,6 +3,7 @@
 //! What sections mean is what Apptainer's documentation says, and where that leaves it open, what it does:
 //! <https://apptainer.org/docs/user/latest/definition_files.html>.
 
+mod debootstrap;
 mod files;
 mod scripts;
 mod sections;
@@ -13,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::dockerfile::{
-    Dockerfile, DockerfileError, Instruction, InstructionStep, LONGEST, MOST_INSTRUCTIONS, Stage, StageFrom,
+    DebootstrapInstruction, Dockerfile, DockerfileError, Instruction, InstructionStep, LONGEST,
+    MOST_INSTRUCTIONS, Stage, StageFrom,
 };
 use sections::{Section, StageText};
 
@@ -115,13 +117,17 @@ struct Translator<'a> {
 impl<'a> Translator<'a> {
     fn stage(mut self) -> Result<Stage, DockerfileError> {
         self.stage.sections.iter().try_for_each(check_section)?;
-        let (from, keeps_scripts) = self.from()?;
+        let (from, keeps_scripts, first_files) = self.from()?;
         // A number is that of a stage, whatever another one is called.
         let name = self.stage.header.get("stage").map(|(_, name)| name.to_lowercase());
         let name = name.filter(|name| name.parse::<usize>().is_err());
         // Programs are run by whoever runs the image, and begin where that one is.
         let first = self.stage.line;
         self.push(first, "Bootstrap".into(), Instruction::Unset(&["User", "WorkingDir"]));
+        if let Some(files) = first_files {
+            let text = format!("{DEBOOTSTRAP} {} {}", files.suite, files.packages.join(" "));
+            self.push(first, text.trim_end().into(), Instruction::Debootstrap(files));
+        }
         self.files()?;
         self.scripts(keeps_scripts)?;
         let Self { stage, steps, .. } = self;
@@ -140,37 +146,54 @@ impl<'a> Translator<'a> {
         self.stage.header.get(key).map_or("", |(_, value)| value)
     }
 
-    /// What the stage begins with; and whether that may have scripts of Apptainer's itself.
-    fn from(&self) -> Result<(StageFrom, bool), DockerfileError> {
-        let line = |key: &str| self.stage.header.get(key).map_or(self.stage.line, |(line, _)| *line);
-        let bad = |key: &str, what: String, hint: &str| Err(DockerfileError::new(line(key), what).hint(hint));
-        if let Some(key) = self.stage.header.keys().find(|key| key.starts_with("fingerprint")) {
-            return bad(
-                key,
-                "Fingerprints: signatures are not checked".into(),
-                "leave it out, or check it yourself",
-            );
-        }
-        if let Some(key) = self.stage.header.keys().find(|key| !HEADERS.contains(&&***key)) {
-            return bad(key, format!("{key}: not known in a header"), "Bootstrap, From and Stage are");
-        }
+    /// A fault of a line of the header.
+    fn bad<T>(&self, key: &str, what: impl Into<String>, hint: &str) -> Result<T, DockerfileError> {
+        let line = self.stage.header.get(key).map_or(self.stage.line, |(line, _)| *line);
+        Err(DockerfileError::new(line, what).hint(hint))
+    }
+
+    /// What the stage begins with; whether that may have scripts of Apptainer's itself; and what is installed first.
+    fn from(&self) -> Result<(StageFrom, bool, Option<DebootstrapInstruction>), DockerfileError> {
         let bootstrap = self.header("bootstrap").to_ascii_lowercase();
+        self.check_keys(bootstrap == DEBOOTSTRAP)?;
+        if bootstrap == DEBOOTSTRAP {
+            let value = |key: &str| self.stage.header.get(key).map(|(line, value)| (*line, &**value));
+            let files = debootstrap::instruction(self.stage.line, value)?;
+            return Ok((StageFrom::Scratch, false, Some(files)));
+        }
         let from = self.header("from");
         if from.is_empty() && bootstrap != "scratch" {
-            return bad(
-                "bootstrap",
-                format!("Bootstrap: {bootstrap}: no From"),
-                "From: IMAGE says what it begins with",
-            );
+            let what = format!("Bootstrap: {bootstrap}: no From");
+            return self.bad("bootstrap", what, "From: IMAGE says what it begins with");
         }
-        let image = |text: String| Ok((StageFrom::Image(text), false));
-        match &*bootstrap {
-            "docker" => image(self.in_registry(from)),
-            "oras" => Ok((StageFrom::Image(format!("oras://{from}")), true)),
-            "scratch" => Ok((StageFrom::Scratch, false)),
-            "localimage" => Ok((StageFrom::Local(from.into()), true)),
-            "docker-archive" | "oci-archive" | "oci" => Ok((StageFrom::Local(from.into()), false)),
-            other => bad("bootstrap", format!("Bootstrap: {other}: not supported"), hint_for(other)),
+        let (from, keeps_scripts) = match &*bootstrap {
+            "docker" => (StageFrom::Image(self.in_registry(from)), false),
+            "oras" => (StageFrom::Image(format!("oras://{from}")), true),
+            "scratch" => (StageFrom::Scratch, false),
+            "localimage" => (StageFrom::Local(from.into()), true),
+            "docker-archive" | "oci-archive" | "oci" => (StageFrom::Local(from.into()), false),
+            other => {
+                let what = format!("Bootstrap: {other}: not supported");
+                return self.bad("bootstrap", what, hint_for(other));
+            }
+        };
+        Ok((from, keeps_scripts, None))
+    }
+
+    /// Refuses keys that would change nothing here.
+    fn check_keys(&self, is_debootstrap: bool) -> Result<(), DockerfileError> {
+        let mut keys = self.stage.header.keys();
+        if let Some(key) = keys.clone().find(|key| key.starts_with("fingerprint")) {
+            let hint = "leave it out, or check it yourself";
+            return self.bad(key, "Fingerprints: signatures are not checked", hint);
+        }
+        let (more, known) = match is_debootstrap {
+            true => (&debootstrap::HEADERS[..], "Bootstrap, OSVersion, MirrorURL, Include and Stage are"),
+            false => (&[][..], "Bootstrap, From and Stage are"),
+        };
+        match keys.find(|key| !HEADERS.contains(&&***key) && !more.contains(&&***key)) {
+            Some(key) => self.bad(key, format!("{key}: not known in a header"), known),
+            None => Ok(()),
         }
     }
 
@@ -182,6 +205,9 @@ impl<'a> Translator<'a> {
     }
 }
 
+/// A distribution's own tool makes the first files.
+const DEBOOTSTRAP: &str = "debootstrap";
+
 /// Keys of a header that change nothing here are taken, too.
 const HEADERS: [&str; 6] = ["bootstrap", "from", "stage", "registry", "namespace", "includecmd"];
 
@@ -189,12 +215,9 @@ fn hint_for(bootstrap: &str) -> &'static str {
     match bootstrap {
         "docker-daemon" => "docker save -o FILE IMAGE, and then: Bootstrap: docker-archive, From: FILE",
         "library" | "shub" => "begin with an image of a registry: Bootstrap: docker",
-        "debootstrap" => {
-            "mmdebstrap SUITE FILE.tar, and then: Bootstrap: localimage, From: FILE.tar; or begin with an image of a registry: Bootstrap: docker"
-        }
         "yum" | "dnf" | "zypper" | "arch" | "busybox" => {
             "begin with an image of that distribution: Bootstrap: docker"
         }
-        _ => "docker, oras, localimage, docker-archive, oci-archive, oci and scratch are",
+        _ => "docker, oras, localimage, docker-archive, oci-archive, oci, debootstrap and scratch are",
     }
 }

@@ -17,6 +17,8 @@ pub enum Instruction {
     Cmd(Command),
     /// Files from the context, a stage or an image.
     Copy(CopyInstruction),
+    /// The first packages of a distribution.
+    Debootstrap(DebootstrapInstruction),
     /// The program of the image.
     Entrypoint(Command),
     /// Variables.
@@ -80,6 +82,17 @@ impl RunInstruction {
         self.mounts.push(MountInstruction { kind: MountKind::Script(text), target: Self::SCRIPT.into() });
         self
     }
+}
+
+/// The first packages of a Debian, which the host's `mmdebstrap` or `debootstrap` installs. Each word is what it says, and no option.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DebootstrapInstruction {
+    /// The release.
+    pub suite: String,
+    /// Where its packages are.
+    pub mirror: String,
+    /// Packages beside those that each root has.
+    pub packages: Vec<String>,
 }
 
 /// COPY and ADD.

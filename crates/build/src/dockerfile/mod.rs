@@ -16,7 +16,10 @@ pub mod words;
 use std::collections::BTreeSet;
 
 pub use command::Command;
-pub use instruction::{CopyInstruction, CopySource, DirectoryCopy, Healthcheck, Instruction, RunInstruction};
+pub use instruction::{
+    CopyInstruction, CopySource, DebootstrapInstruction, DirectoryCopy, Healthcheck, Instruction,
+    RunInstruction,
+};
 pub use lines::Heredoc;
 use lines::InstructionLine;
 pub use mount::{MountInstruction, MountKind};

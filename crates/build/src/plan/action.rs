@@ -7,7 +7,7 @@ use super::Key;
 use crate::context::CopyOptions;
 use crate::context::ignore::IgnoreRules;
 use crate::context::mode::ModeChange;
-use crate::dockerfile::DirectoryCopy;
+use crate::dockerfile::{DebootstrapInstruction, DirectoryCopy};
 use crate::git::GitSource;
 
 /// What a step does to files.
@@ -18,6 +18,14 @@ pub enum Action {
     Run(RunAction),
     /// Copies files.
     Copy(CopyAction),
+    /// Makes the first files of a Debian.
+    Debootstrap {
+        /// Which packages of which release.
+        packages: DebootstrapInstruction,
+        /// Variables that the result does not depend on: proxies.
+        #[serde(skip)]
+        uncounted: Vec<(String, String)>,
+    },
     /// Makes a directory and those above it, as far as they are missing.
     MakeDirectory {
         /// Which one.

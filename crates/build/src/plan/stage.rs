@@ -118,6 +118,10 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             Instruction::MakeDirectory(path) => {
                 Ok(Some(Action::MakeDirectory { path: path.clone(), owner: None }))
             }
+            Instruction::Debootstrap(packages) => Ok(Some(Action::Debootstrap {
+                packages: packages.clone(),
+                uncounted: self.planner.arguments.proxies(),
+            })),
             Instruction::Arg(args) => {
                 args.iter().try_for_each(|(name, default)| self.arg(name, default.as_deref())).map(|()| None)
             }
@@ -171,6 +175,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             }),
             Instruction::Run(_)
             | Instruction::Copy(_)
+            | Instruction::Debootstrap(_)
             | Instruction::MakeDirectory(_)
             | Instruction::Workdir(_)
             | Instruction::Arg(_) => {}

@@ -1,22 +1,29 @@
 //! All that an environment over the host's root shows, as an image that needs no host.
 //!
-//! It is read by a process that has no more rights than root inside, to whom what the host denies to others is not shown.
+//! It is read by a process that has no more rights than root inside, to whom what the host denies to others is not shown. Where the environment was
+//! started without the helper, that is not so of what the user may read as themselves, and fuse-overlayfs does not tell what it shows: there the upper
+//! and the host's root are read and put together here, and the modes of the host's files decide ([`merged`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat2};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat2, syncfs};
 use rustix::io::Errno;
+use skiff_image::export::changes::UpperMarks;
+use skiff_image::export::merged::{self, MergedRoot};
 use skiff_image::export::root::{self, OtherContent, RootFilter, RootSize};
 use skiff_runtime::control::Live;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::enter::{open_root, run_unseen};
 use skiff_sandbox::{mountinfo, ssh_user};
+use skiff_snapshot::marks;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::locked;
 use skiff_spec::plan::inside;
 use skiff_store::ours;
 use skiff_sys::IgnoreError;
@@ -35,8 +42,15 @@ const LEFT_OUT: [&str; 1] = ["/lost+found"];
 const LOGS: &str = "/var/log";
 /// What tells one system from another, empty until the system begins (machine-id(5)).
 const MACHINE_ID: &str = "/etc/machine-id";
-/// Without the helper the root is fuse-overlayfs's, which gives one number to files of several file systems (statfs(2)).
+/// Without the helper the root is fuse-overlayfs's (statfs(2)).
 const FUSE: u32 = 0x6573_5546;
+/// Makes a list of passwords of one of accounts.
+type LockAccounts = fn(&str) -> String;
+/// Lists of passwords, each with the list of its accounts.
+const PASSWORDS: [(&str, &str, LockAccounts); 2] =
+    [("/etc/shadow", "/etc/passwd", locked::shadow), ("/etc/gshadow", "/etc/group", locked::gshadow)];
+/// A longer list of accounts is not read, in bytes.
+const LONGEST_LIST: u64 = 8 << 20;
 
 /// An environment of which an image is made.
 pub struct HostRoot<'a> {
@@ -45,6 +59,8 @@ pub struct HostRoot<'a> {
     upper: PathBuf,
     /// Of the user's own, beside what others may not read anyway.
     own: Vec<PathBuf>,
+    /// Commands of the host's in whose place the environment has others.
+    shims: Vec<PathBuf>,
 }
 
 impl<'a> HostRoot<'a> {
@@ -59,7 +75,7 @@ impl<'a> HostRoot<'a> {
         // Of a user whose home is the root, all would be theirs.
         own.retain(|dir| dir.parent().is_some());
         let (name, upper) = (env.name.as_str(), env.dir.join("upper"));
-        Ok(Self { live, name, upper, own })
+        Ok(Self { live, name, upper, own, shims: context.config.slurm.shims() })
     }
 
     /// What an image of it would have.
@@ -70,7 +86,11 @@ impl<'a> HostRoot<'a> {
         let mounts = std::fs::read(format!("/proc/{}/mountinfo", self.live.pid.as_raw_nonzero()))
             .default_on_error("without the list of mounts they are left out without being named");
         self.with_judge(&[], |judge, filter| {
-            let RootSize { files, bytes } = root::survey((judge.root, self.name), filter).map_err(ours)?;
+            let size = match judge.is_merged {
+                true => judge.merged(filter, self.name, merged::survey),
+                false => root::survey((judge.root, self.name), filter),
+            };
+            let RootSize { files, bytes } = size.map_err(ours)?;
             let unreadable = judge.count_closed();
             let file_systems = judge.other_file_systems(&mounts);
             Ok(ImageContents { files, bytes, unreadable, file_systems, ..ImageContents::default() })
@@ -83,9 +103,15 @@ impl<'a> HostRoot<'a> {
     /// The root cannot be read, the image not be written, or the environment is gone.
     pub fn write(&self, target: ImageTarget<'_>, progress: &mut dyn ReadProgress) -> Result<()> {
         self.with_judge(&[target.image, target.room.0], |judge, filter| {
-            let root = (judge.root, self.name);
+            let (root, ImageTarget { image, room }) = ((judge.root, self.name), target);
             watched(progress, |watch| {
-                root::of_filtered_root(root, filter, target.image, target.room, watch).map_err(ours)
+                let written = match judge.is_merged {
+                    true => judge.merged(filter, self.name, |merged| {
+                        merged::of_merged_root(merged, image, room, watch)
+                    }),
+                    false => root::of_filtered_root(root, filter, image, room, watch),
+                };
+                written.map_err(ours)
             })
         })
     }
@@ -98,14 +124,16 @@ impl<'a> HostRoot<'a> {
     ) -> Result<T> {
         let init = self.live.init.as_fd();
         let root = open_root(init)?;
-        if fstatfs(&root).context(|| self.name)?.f_type as u32 == FUSE {
-            return Err(Fault::new(format!("environment {}: it was started without the helper", self.name))
-                .hint(format!("--full needs it: `skiff env stop {}`, and try again", self.name)));
-        }
+        let is_merged = fstatfs(&root).context(|| self.name)?.f_type as u32 == FUSE;
         let kept = [keep, &[root.as_fd()]].concat();
         let done = run_unseen(init, &kept, || {
             let (upper, host) = (open_dir(&self.upper)?, open_dir(Path::new("/"))?);
-            let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), self);
+            let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), &self.own);
+            let judge = Judge { is_merged, shims: &self.shims, ..judge };
+            if is_merged {
+                // What programs have written, and the kernel not yet handed on to the upper.
+                open(judge.root, b"").and_then(syncfs).context(|| self.name)?;
+            }
             let replaced = judge.replaced()?;
             let leave_out = |path: &[u8], target: Option<&[u8]>| judge.leaves_out(path, target);
             let unreadable = |path: &[u8]| judge.unreadable.borrow_mut().push(path.to_vec());
@@ -127,6 +155,9 @@ struct Judge<'a> {
     upper: BorrowedFd<'a>,
     host: BorrowedFd<'a>,
     own: &'a [PathBuf],
+    /// Whether upper and host are put together here.
+    is_merged: bool,
+    shims: &'a [PathBuf],
     /// What root inside may not read.
     unreadable: RefCell<Vec<Vec<u8>>>,
 }
@@ -135,14 +166,30 @@ impl<'a> Judge<'a> {
     fn new(
         root: BorrowedFd<'a>,
         (upper, host): (BorrowedFd<'a>, BorrowedFd<'a>),
-        of: &'a HostRoot<'_>,
+        own: &'a [PathBuf],
     ) -> Self {
-        Judge { root, upper, host, own: &of.own, unreadable: RefCell::default() }
+        Judge { root, upper, host, own, is_merged: false, shims: &[], unreadable: RefCell::default() }
+    }
+
+    /// Does something with upper and host put together.
+    fn merged<T>(&self, filter: RootFilter<'_>, name: &str, act: impl FnOnce(&MergedRoot<'_>) -> T) -> T {
+        let marks = UpperMarks { is_opaque: &marks::is_opaque, names: &marks::FUSE_MARKS };
+        let (upper, host) = (self.upper, self.host);
+        let leave_out = |path: &[u8], target: Option<&[u8]>| Ok(self.is_no_part(path, target));
+        let filter = RootFilter { leave_out: &leave_out, ..filter };
+        let is_shim = |path: &[u8]| self.shims.iter().any(|shim| shim.as_os_str().as_bytes() == path);
+        let leave_out_of_host = &|path: &[u8], _: Option<&[u8]>| Ok(is_below(path, LOGS) || is_shim(path));
+        act(&MergedRoot { upper, host, name, marks, filter, leave_out_of_host })
+    }
+
+    /// Whether a file is left out whatever it is.
+    fn is_no_part(&self, path: &[u8], target: Option<&[u8]>) -> bool {
+        is_no_part(path, self.own) || inside::is_own(path, target) || ssh_user::is_own(path, target)
     }
 
     /// Whether a file is left out, by its path and, of a link, where it leads. A directory is asked for before what is in it.
     fn leaves_out(&self, path: &[u8], target: Option<&[u8]>) -> rustix::io::Result<bool> {
-        if is_no_part(path, self.own) || inside::is_own(path, target) || ssh_user::is_own(path, target) {
+        if self.is_no_part(path, target) {
             return Ok(true);
         }
         let kind = match look(self.root, path) {
@@ -164,12 +211,20 @@ impl<'a> Judge<'a> {
 
     /// Files that are in the image as on a system that nobody has used yet, unless they are the environment's own.
     fn replaced(&self) -> Result<BTreeMap<Vec<u8>, OtherContent>> {
-        let path = MACHINE_ID.as_bytes().to_vec();
-        let empty = OtherContent { content: vec![], mtime: None };
-        match self.is_changed(&path).context(|| MACHINE_ID)? {
-            true => Ok(BTreeMap::new()),
-            false => Ok(BTreeMap::from([(path, empty)])),
+        let mut replaced = BTreeMap::new();
+        let mut put = |path: &str, content: &dyn Fn() -> Result<String>| {
+            if !self.is_changed(path.as_bytes()).context(|| path)? {
+                let content = content()?.into_bytes();
+                replaced.insert(path.as_bytes().to_vec(), OtherContent { content, mtime: None });
+            }
+            Ok::<_, Fault>(())
+        };
+        put(MACHINE_ID, &|| Ok(String::new()))?;
+        // The helper has put such lists there.
+        for (list, accounts, lock) in PASSWORDS.into_iter().filter(|_| self.is_merged) {
+            put(list, &|| Ok(lock(&text(self.root, accounts)?)))?;
         }
+        Ok(replaced)
     }
 
     /// Makes sure that no file of the environment's own was left out, as root inside may not read it.
@@ -247,6 +302,18 @@ fn is_no_part(path: &[u8], own: &[PathBuf]) -> bool {
 
 fn is_below(path: &[u8], dir: &str) -> bool {
     path.strip_prefix(dir.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+/// The text of a list of accounts; nothing if there is none that can be read.
+fn text(root: BorrowedFd<'_>, path: &str) -> Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat2(root, path.trim_start_matches('/'), flags, Mode::empty(), WITHIN) {
+        Ok(file) => std::fs::File::from(file),
+        Err(_) => return Ok(String::new()),
+    };
+    let mut bytes = vec![];
+    file.take(LONGEST_LIST).read_to_end(&mut bytes).context(|| path)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether others may read a file, or list a directory and look into it.

@@ -8,6 +8,7 @@ pub mod changes;
 mod config;
 mod directory;
 mod layer;
+pub mod merged;
 mod replace;
 pub mod root;
 mod xattrs;

@@ -150,6 +150,8 @@ pub(super) struct ReadRoot<'a> {
     numbers: RefCell<HashMap<FileKey, u64>>,
     /// The user and group who are root in the image.
     own: Option<(u32, u32)>,
+    /// Whether it is the host's own: no other file system is entered, and of files that others may not read nothing is read.
+    is_host: bool,
     seen: Cell<RootSize>,
 }
 
@@ -162,7 +164,13 @@ pub(super) type Path = Vec<u8>;
 
 impl<'a> ReadRoot<'a> {
     pub(super) fn new((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
-        ReadRoot { root, name, filter, numbers: RefCell::default(), own: None, seen: Cell::default() }
+        let (numbers, seen) = (RefCell::default(), Cell::default());
+        ReadRoot { root, name, filter, numbers, own: None, is_host: false, seen }
+    }
+
+    /// The same for the host's own root.
+    pub(super) fn of_host((root, name): (BorrowedFd<'a>, &'a str), filter: RootFilter<'a>) -> Self {
+        ReadRoot { is_host: true, ..ReadRoot::new((root, name), filter) }
     }
 
     /// What has been found so far.
@@ -178,10 +186,11 @@ impl ReadRoot<'_> {
             None => OsStr::new("."),
         };
         let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let mut how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        how.set(ResolveFlags::NO_XDEV, self.is_host);
         match openat2(self.root, path, flags, Mode::empty(), how) {
             // What was found under this name is not there any more: now it, or a directory above it, is something else.
-            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => Err(Errno::NOENT),
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::XDEV) => Err(Errno::NOENT),
             opened => opened,
         }
     }
@@ -250,25 +259,7 @@ impl Foreign for ReadRoot<'_> {
     }
 
     fn children(&self, directory: &Path) -> Result<Children<Path>> {
-        let about = || self.shown(directory);
-        let dir = match self.open(directory, OFlags::DIRECTORY) {
-            Err(Errno::NOENT) => return Ok(vec![]),
-            Err(why) if self.skips(directory, why) => return Ok(vec![]),
-            dir => dir.on("open", about())?,
-        };
-        let mut names = vec![];
-        for entry in Dir::read_from(&dir).on("read", about())? {
-            let name = match entry {
-                // It was removed after it was opened.
-                Err(Errno::NOENT) => break,
-                entry => entry.on("read", about())?.file_name().to_bytes().to_vec(),
-            };
-            if !matches!(&name[..], b"." | b"..") {
-                names.push(name);
-            }
-        }
-        // The same files give the same image.
-        names.sort();
+        let Some((dir, names)) = self.list(directory)? else { return Ok(vec![]) };
         let mut children = vec![];
         for name in names {
             let path = [directory, &b"/"[..], &name].concat();
@@ -312,6 +303,9 @@ impl Foreign for ReadRoot<'_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(SystemError::new("open", about(), Errno::NOENT).into());
         }
+        if self.is_host && !is_for_others(&stat) {
+            return Ok(());
+        }
         let size = stat.st_size as u64;
         let mut buffer = vec![0; PIECE.min(size as usize)];
         let mut at = 0;
@@ -342,9 +336,38 @@ impl Foreign for ReadRoot<'_> {
     }
 }
 
+/// Whether others may read a file's content, or list a directory and look into it.
+pub(super) fn is_for_others(stat: &Stat) -> bool {
+    let wanted = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory { 0o005 } else { 0o004 };
+    stat.st_mode & wanted == wanted
+}
+
 impl ReadRoot<'_> {
+    /// A directory and the names in it, sorted, so that the same files give the same image; nothing if it is gone or left out.
+    pub(super) fn list(&self, directory: &Path) -> Result<Option<(OwnedFd, Vec<Vec<u8>>)>> {
+        let about = || self.shown(directory);
+        let dir = match self.open(directory, OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(why) if self.skips(directory, why) => return Ok(None),
+            dir => dir.on("open", about())?,
+        };
+        let mut names = vec![];
+        for entry in Dir::read_from(&dir).on("read", about())? {
+            let name = match entry {
+                // It was removed after it was opened.
+                Err(Errno::NOENT) => break,
+                entry => entry.on("read", about())?.file_name().to_bytes().to_vec(),
+            };
+            if !matches!(&name[..], b"." | b"..") {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(Some((dir, names)))
+    }
+
     /// A file of a directory, and how many bytes it adds to those that are known.
-    fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<(ForeignFile<Path>, u64)> {
+    pub(super) fn child(&self, dir: &OwnedFd, name: &[u8], path: Path) -> Result<(ForeignFile<Path>, u64)> {
         let about = || self.shown(&path);
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).on("look at", about())?;
         let xattrs = xattrs(dir, name).on("read the attributes of", about())?;

@@ -36,13 +36,7 @@ fn what_is_shown_is_in_the_image_and_what_cannot_be_had_is_said() {
     let (host, upper) = (tree(&HOST), tree(&own));
     let shown = tree(&[&HOST[..], &[("etc/own", 0o600), ("hidden/own", 0o600)]].concat());
     let [host, upper, root] = [&host, &upper, &shown].map(|dir| open_dir(dir.path()).expect("opened"));
-    let judge = Judge {
-        root: root.as_fd(),
-        upper: upper.as_fd(),
-        host: host.as_fd(),
-        own: &[],
-        unreadable: RefCell::default(),
-    };
+    let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), &[]);
     let all = HOST.iter().map(|(name, _)| *name).chain(["etc/own", "hidden/own"]);
     let is_left_out = |name: &&str| {
         let path = format!("/{}", name.trim_end_matches('/'));
@@ -66,6 +60,24 @@ fn what_is_shown_is_in_the_image_and_what_cannot_be_had_is_said() {
     judge.refuse_incomplete("dev").expect("the host's");
     judge.unreadable.borrow_mut().push(b"/etc/own".to_vec());
     judge.refuse_incomplete("dev").expect_err("the environment's own");
+}
+
+#[test]
+fn without_the_helper_lists_of_passwords_are_locked_unless_they_are_the_environments_own() {
+    let files = [("etc/", 0o755), ("etc/passwd", 0o644), ("etc/shadow", 0o640)];
+    let (shown, none) = (tree(&files), tree(&files[..1]));
+    fs::write(shown.path().join("etc/passwd"), "root:x:0:0::/:/bin/sh\n").expect("written");
+    let [root, none] = [&shown, &none].map(|dir| open_dir(dir.path()).expect("opened"));
+    for (upper, want) in [
+        (&none, vec!["/etc/gshadow", "/etc/machine-id", "/etc/shadow"]),
+        (&root, vec!["/etc/gshadow", "/etc/machine-id"]),
+    ] {
+        let judge = Judge::new(root.as_fd(), (upper.as_fd(), root.as_fd()), &[]);
+        let replaced = Judge { is_merged: true, ..judge }.replaced().expect("read");
+        let names: Vec<_> = replaced.keys().map(|path| String::from_utf8_lossy(path)).collect();
+        assert_eq!(names, want);
+        assert!(replaced.get(&b"/etc/shadow"[..]).is_none_or(|list| list.content.starts_with(b"root:*:")));
+    }
 }
 
 #[test]
@@ -94,7 +106,7 @@ fn other_file_systems_are_told_once() {
     let root = tree(&[("scratch/", 0o755), ("file", 0o644)]);
     let root = open_dir(root.path()).expect("opened");
     let (fd, own) = (root.as_fd(), [PathBuf::from("/home2/alice")]);
-    let judge = Judge { root: fd, upper: fd, host: fd, own: &own, unreadable: RefCell::default() };
+    let judge = Judge::new(fd, (fd, fd), &own);
     let mounts = b"1 0 0:1 / / rw - overlay o rw\n2 1 0:2 / /proc rw - proc p rw\n\
         3 1 0:3 / /scratch rw - autofs a rw\n4 3 0:4 / /scratch rw - nfs4 s rw\n5 1 0:5 / /file rw - ext4 e rw\n\
         6 1 0:6 / /home2/alice rw - ext4 e rw\n7 4 0:7 / /scratch/in rw - nfs4 s rw\n";
