@@ -51,7 +51,7 @@ pub struct Checkpoint {
     pub created: u64,
     /// What the instance was started as.
     pub instance: Started,
-    /// Processes of the instance; the first is its command.
+    /// Processes of the instance; the first is the command's reaper, or in a checkpoint of an older Skiff the command.
     pub processes: Vec<SavedProcess>,
     /// Whether it went on afterwards.
     pub left_running: bool,
@@ -120,7 +120,7 @@ pub struct FileDigest {
 }
 
 impl Checkpoint {
-    /// The command's process.
+    /// The process that all others descend from: the command's reaper, or in a checkpoint of an older Skiff the command.
     ///
     /// # Errors
     /// When there is none: nothing that we wrote.
