@@ -39,6 +39,12 @@ mod machine {
 
 use machine::{AGAIN, CALL, COUNT, INSTRUCTION, NEXT, PRCTL, RESULT};
 
+/// Type of what is asked for, which C libraries do not agree about.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
 /// `NT_PRSTATUS`. Source: `linux/elf.h`.
 const GENERAL: usize = 1;
 /// The kernel's numbers of what happens to a traced process (`PTRACE_EVENT_FORK`, `VFORK`, `CLONE`).
@@ -160,11 +166,11 @@ fn wait_for(pid: Pid) -> io::Result<i32> {
     }
 }
 
-fn ask(what: libc::c_uint, pid: Pid, at: usize, data: usize) -> io::Result<()> {
+fn ask(what: Request, pid: Pid, at: usize, data: usize) -> io::Result<()> {
     let at = null_mut::<libc::c_void>().with_addr(at);
     // SAFETY: what the kernel writes, if anything, goes where `data` points to: registers or a number of the callers' above, which live through
     // the call.
-    match unsafe { libc::ptrace(what as _, pid.as_raw_nonzero().get(), at, data) } {
+    match unsafe { libc::ptrace(what, pid.as_raw_nonzero().get(), at, data) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
