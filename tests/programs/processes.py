@@ -184,12 +184,12 @@ def orphan_ended():
 
 @program
 def tmux():
-    """tmux: its server, and a shell in it"""
+    """tmux: its server, and bash in it"""
     import subprocess
     server = ['tmux', '-S', local('tmux'), '-f', '/dev/null']
     run = lambda *words: subprocess.run([*server, *words], capture_output=True, text=True, check=True).stdout
     count = lambda: open(local('count')).read().count('x') if os.path.exists(local('count')) else 0
-    run('new-session', '-d', '-x', '80', '-y', '24', 'sh')
+    run('new-session', '-d', '-x', '80', '-y', '24', 'bash --norc')
     run('send-keys', f'while sleep 0.05; do echo x >>{local("count")}; done', 'Enter')
     equal('begun', within(20, lambda: count() > 3), True)
     before = run('display-message', '-p', '#{pid} #{pane_pid} #{pane_tty}')
