@@ -24,8 +24,7 @@ const OWN_TERMINAL: &str =
 
 /// What is in the way of a descriptor, by what its link says.
 pub(super) fn descriptor(target: &str) -> Option<String> {
-    let plain =
-        ["null", "zero", "full", "random", "urandom", "ptmx"].map(|name| format!("/dev/{name}"));
+    let plain = ["null", "zero", "full", "random", "urandom", "ptmx"].map(|name| format!("/dev/{name}"));
     if plain.iter().any(|name| name == target)
         || ["/dev/shm/", "/dev/pts/", "/dev/mqueue/"].iter().any(|d| target.starts_with(d))
     {
