@@ -158,25 +158,26 @@ equal "$(state ended)" 'exited 7'
 # How the command ends, its reaper says as well; a signal reaches the command's group and no daemon of it; what it leaves ends with it.
 daemons='python3 -c "import os, time; os.fork() or (os.setsid(), os.fork() or time.sleep(5555))"'
 for end in 'exit 3:exited 3' 'kill -KILL $$:killed 137' 'kill -SEGV $$:killed 139'; do
-    ok as alice skiff instance start --checkpoint host ended sh -c "$daemons; echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; ${end%:*}"
-    eventually 10 lines ended 1
-    ok as alice skiff checkpoint save ended
-    ok as alice skiff checkpoint restore ended
-    ok as alice skiff checkpoint save --leave-running ended
-    ok as alice skiff instance exec ended -- sh -c 'cat /proc/298/comm; pgrep -P 298 | wc -l; touch /tmp/go'
+    ok as alice skiff instance start --checkpoint host ends sh -c "$daemons; echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; ${end%:*}"
+    eventually 10 lines ends 1
+    ok as alice skiff checkpoint save ends
+    ok as alice skiff checkpoint restore ends
+    ok as alice skiff checkpoint save --leave-running ends
+    ok as alice skiff instance exec ends -- sh -c 'cat /proc/298/comm; pgrep -P 298 | wc -l; touch /tmp/go'
     equal "$out" $'skiff-reaper\n2' 'the command and its daemon'
-    eventually 10 is ended "${end#*:}"
+    eventually 10 is ends "${end#*:}"
     eventually 5 gone
 done
-ok as alice skiff instance start --checkpoint host ended sh -c "trap 'echo heard' USR1; $daemons; echo ready; while :; do sleep 0.1; done"
-eventually 10 lines ended 1
+ok as alice skiff instance start --checkpoint host ends sh -c "trap 'echo heard' USR1; $daemons; echo ready; while :; do sleep 0.1; done"
+eventually 10 lines ends 1
 for turn in before after; do
-    ok as alice skiff kill -s USR1 ended
-    eventually 10 eval '[ "$(grep -c heard /home/alice/.local/share/skiff/instance/ended/output)" = '$([ $turn = before ] && echo 1 || echo 2)' ]'
-    ok as alice skiff instance exec ended -- pgrep -fx 'python3 -c import os.*'
-    [ $turn = after ] || { ok as alice skiff checkpoint save ended; ok as alice skiff checkpoint restore ended; }
+    ok as alice skiff kill -s USR1 ends
+    eventually 10 eval '[ "$(grep -c heard /home/alice/.local/share/skiff/instance/ends/output)" = '$([ $turn = before ] && echo 1 || echo 2)' ]'
+    ok as alice skiff instance exec ends -- pgrep -fx 'python3 -c import os.*'
+    [ $turn = after ] || { ok as alice skiff checkpoint save ends; ok as alice skiff checkpoint restore ends; }
 done
-ok as alice skiff instance rm --force ended
+ok as alice skiff instance rm --force ends
+ok as alice skiff checkpoint delete ends
 eventually 5 gone
 
 # In the foreground: its output and its end are seen as they come, it is ended by a signal, and told when it was saved.
