@@ -57,7 +57,7 @@ fits as alice skiff checkpoint save calc --dry-run --json
 ok as alice skiff checkpoint save calc --dry-run
 has "$out" 'python3 (2 threads' 'what would be saved'
 fits as alice skiff checkpoint save calc --name first --leave-running --json
-equal "$(json "$out" '(d["processes"], d["left_running"], d["bytes"] > 8 << 20)')" '(2, True, True)'
+equal "$(json "$out" '(d["processes"], d["left_running"], d["bytes"] > 8 << 20)')" '(3, True, True)'
 steps=$(grep -c . /home/alice/.local/share/skiff/instance/calc/output)
 eventually 10 lines calc $((steps + 20))
 equal "$(state calc)" 'running '
@@ -67,7 +67,7 @@ equal "$(state calc)" 'saved '
 eventually 5 gone
 fits as alice skiff checkpoint list --json
 equal "$(json "$out" '[(c["name"], c["instance"], c["processes"], c["readable"]) for c in d]')" \
-    "[('calc', 'calc', 2, True), ('first', 'calc', 2, True)]"
+    "[('calc', 'calc', 3, True), ('first', 'calc', 3, True)]"
 fits as alice skiff checkpoint show calc --json
 ok as alice skiff checkpoint show calc
 for part in 'CRIU 4.' 'python3 (2 threads' '0 sockets)' 'network      host' 'in memory, /dev/shm' 'its own tmp' 'what it has changed'; do has "$out" "$part"; done
@@ -154,6 +154,31 @@ ok as alice skiff checkpoint save ended
 ok as alice skiff checkpoint restore ended
 ok as alice skiff instance stop ended
 equal "$(state ended)" 'exited 7'
+
+# How the command ends, its reaper says as well; a signal reaches the command's group and no daemon of it; what it leaves ends with it.
+daemons='python3 -c "import os, time; os.fork() or (os.setsid(), os.fork() or time.sleep(5555))"'
+for end in 'exit 3:exited 3' 'kill -KILL $$:killed 137' 'kill -SEGV $$:killed 139'; do
+    ok as alice skiff instance start --checkpoint host ends sh -c "$daemons; echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; ${end%:*}"
+    eventually 10 lines ends 1
+    ok as alice skiff checkpoint save ends
+    ok as alice skiff checkpoint restore ends
+    ok as alice skiff checkpoint save --leave-running ends
+    ok as alice skiff instance exec ends -- sh -c 'cat /proc/298/comm; pgrep -P 298 | wc -l; touch /tmp/go'
+    equal "$out" $'skiff-reaper\n2' 'the command and its daemon'
+    eventually 10 is ends "${end#*:}"
+    eventually 5 gone
+done
+ok as alice skiff instance start --checkpoint host ends sh -c "trap 'echo heard' USR1; $daemons; echo ready; while :; do sleep 0.1; done"
+eventually 10 lines ends 1
+for turn in before after; do
+    ok as alice skiff kill -s USR1 ends
+    eventually 10 eval '[ "$(grep -c heard /home/alice/.local/share/skiff/instance/ends/output)" = '$([ $turn = before ] && echo 1 || echo 2)' ]'
+    ok as alice skiff instance exec ends -- pgrep -fx 'python3 -c import os.*'
+    [ $turn = after ] || { ok as alice skiff checkpoint save ends; ok as alice skiff checkpoint restore ends; }
+done
+ok as alice skiff instance rm --force ends
+ok as alice skiff checkpoint delete ends
+eventually 5 gone
 
 # In the foreground: its output and its end are seen as they come, it is ended by a signal, and told when it was saved.
 fails 3 as alice skiff run --checkpoint front -- sh -c 'echo seen; exit 3'
@@ -311,17 +336,15 @@ ok as alice skiff instance start host plain sleep 1000
 fails 125 as alice skiff checkpoint save plain
 has "$err" 'start --checkpoint'
 cat >/shared/watch.py <<'X'
-import ctypes, os, time
+import ctypes, time
 ctypes.CDLL(None).inotify_init()
-if os.fork() == 0:
-    if os.fork() == 0: time.sleep(1000)
-    os._exit(0)
-os.wait()
 print('ready', flush=True)
 time.sleep(1000)
 X
 ok as alice skiff instance start --checkpoint host odd python3 /shared/watch.py
 eventually 10 lines odd 1
+# What a session leaves behind is no descendant of the command's.
+ok as alice skiff instance exec odd -- sh -c 'setsid sleep 1000 >/dev/null 2>&1 </dev/null &'
 fails 125 as alice skiff checkpoint save odd
 has "$err" 'inotify'
 has "$err" 'its parent has ended'

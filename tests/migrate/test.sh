@@ -98,12 +98,12 @@ has "$out" 'python3'
 equal "$(state n1 calc)" 'running ' 'after --dry-run'
 fits at n1 alice skiff migrate --json calc n2
 equal "$(json "$out" '(d["processes"], d["memory_bytes"] > 32 << 20, d["file_bytes"] < 1 << 20, [p["phase"] for p in d["phases"]])')" \
-    "(2, True, True, ['connect', 'prepare', 'dump', 'files', 'make', 'memory', 'start'])"
+    "(3, True, True, ['connect', 'prepare', 'dump', 'files', 'make', 'memory', 'start'])"
 equal "$(state n1 calc)$(state n2 calc)" 'moved running '
 fails 125 at n1 alice skiff migrate calc n2
 has "$err" 'now runs on another host'
 ok at n2 alice skiff migrate --mode disk calc n1
-has "$err" '2 processes of instance calc go on on n1'
+has "$err" '3 processes of instance calc go on on n1'
 equal "$(state n1 calc)$(state n2 calc)" 'running moved '
 ok at n1 alice skiff migrate calc n2
 touch /shared/quick.calc

@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 
-from moved import call, child, equal, libc, local, main, moved, place, program, within
+from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
 libc.shmat.restype = ctypes.c_void_p
 
@@ -365,6 +365,29 @@ def terminal_jobs():
     ended = []
     within(5, lambda: ended or ended.extend(x for x in [os.waitpid(pid, os.WNOHANG)] if x[0]))
     equal('interrupted', ended and os.waitstatus_to_exitcode(ended[0][1]), 42)
+
+
+@program
+def terminal_by_name():
+    """an open /dev/tty, as an interactive dash has it"""
+    import fcntl
+    import termios
+    master, slave = os.openpty()
+    r, w = os.pipe()
+
+    def leader():
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        own = os.open('/dev/tty', os.O_RDWR)
+        os.write(w, b'x')
+        within(600, told)
+        os.write(own, b'said\n')
+        within(600, lambda: False)
+    pid = child(leader)
+    os.read(r, 1)
+    moved()
+    equal('said', os.read(master, 100), b'said\r\n')
+    os.kill(pid, 9)
 
 
 main()

@@ -84,15 +84,152 @@ def zombie():
     equal('status', os.waitpid(pid, os.WNOHANG), (pid, 23 << 8))
 
 
+def stat(pid):
+    """State, parent, process group and session of a process."""
+    words = open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()
+    return words[0], *map(int, words[1:4])
+
+
+def gone(pid):
+    return within(5, lambda: not os.path.exists(f'/proc/{pid}'))
+
+
+def left(of, first=lambda: None):
+    """A process that does `of`, whose parent has done `first` and has ended."""
+    r, w = os.pipe()
+
+    def middle():
+        first()
+        os.write(w, struct.pack('i', child(of)))
+    os.waitpid(child(middle), 0)
+    return struct.unpack('i', os.read(r, 4))[0]
+
+
 @program
 def orphan():
-    """a process whose parent has ended (a daemon)"""
+    """a daemon: its parent, and the leader of its session, has ended"""
     def daemon():
-        os.setsid()
-        child(lambda: within(600, told) and open(local('lives'), 'w').close())
-    os.waitpid(child(daemon), 0)
+        within(600, told)
+        open(local('lives'), 'w').close()
+        idle()
+    pid = left(daemon, os.setsid)
+    before = stat(pid)[1:]
     moved()
     equal('daemon', within(5, lambda: os.path.exists(local('lives'))), True)
+    equal('parent, group, session', stat(pid)[1:], before)
+    os.kill(pid, 9)
+    equal('taken over', gone(pid), True)
+
+
+@program
+def orphan_session():
+    """a daemon that leads a session"""
+    r, w = os.pipe()
+
+    def daemon():
+        os.setsid()
+        os.write(w, b'x')
+        idle()
+    pid = left(daemon)
+    os.read(r, 1)
+    before = stat(pid)[1:]
+    moved()
+    equal('parent, group, session', stat(pid)[1:], before)
+    os.kill(pid, 9)
+    equal('taken over', gone(pid), True)
+
+
+@program
+def orphan_of_orphan():
+    """a daemon of a daemon"""
+    r, w = os.pipe()
+
+    def daemon():
+        os.write(w, struct.pack('i', left(idle, os.setsid)))
+        idle()
+    first = left(daemon, os.setsid)
+    second = struct.unpack('i', os.read(r, 4))[0]
+    before = stat(first)[1:], stat(second)[1:]
+    moved()
+    equal('parents, groups, sessions', (stat(first)[1:], stat(second)[1:]), before)
+    [os.kill(pid, 9) for pid in (first, second)]
+    equal('taken over', (gone(first), gone(second)), (True, True))
+
+
+@program
+def orphan_group():
+    """a process group without a leader, whose processes are orphans"""
+    pid = left(idle, lambda: os.setpgid(0, 0))
+    before = stat(pid)[1:]
+    moved()
+    equal('parent, group, session', stat(pid)[1:], before)
+    os.killpg(before[1], 9)
+    equal('taken over', gone(pid), True)
+
+
+@program
+def orphan_ended():
+    """a daemon that has ended, of which its new parent has not heard yet"""
+    pid = left(idle, os.setsid)
+    parent = stat(pid)[1]
+    os.kill(parent, signal.SIGSTOP)
+    within(5, lambda: stat(parent)[0] == 'T')
+    os.kill(pid, 9)
+    within(5, lambda: stat(pid)[0] == 'Z')
+    moved()
+    equal('states', (stat(pid)[:2], stat(parent)[0]), (('Z', parent), 'T'))
+    os.kill(parent, signal.SIGCONT)
+    equal('taken over', gone(pid), True)
+
+
+@program
+def tmux():
+    """tmux: its server, and bash in it"""
+    import subprocess
+    server = ['tmux', '-S', local('tmux'), '-f', '/dev/null']
+    run = lambda *words: subprocess.run([*server, *words], capture_output=True, text=True, check=True).stdout
+    count = lambda: open(local('count')).read().count('x') if os.path.exists(local('count')) else 0
+    run('new-session', '-d', '-x', '80', '-y', '24', 'bash --norc')
+    run('send-keys', f'while sleep 0.05; do echo x >>{local("count")}; done', 'Enter')
+    equal('begun', within(20, lambda: count() > 3), True)
+    before = run('display-message', '-p', '#{pid} #{pane_pid} #{pane_tty}')
+    moved()
+    then = count()
+    equal('goes on', within(20, lambda: count() > then + 3), True)
+    equal('server, shell and terminal', run('display-message', '-p', '#{pid} #{pane_pid} #{pane_tty}'), before)
+    run('send-keys', 'C-c')
+    run('send-keys', f'echo $((6 * 7)) >{local("answer")}', 'Enter')
+    equal('answers', within(20, lambda: os.path.exists(local('answer')) and open(local('answer')).read() == '42\n'), True)
+    run('kill-server')
+    equal('ended', gone(int(before.split()[0])), True)
+
+
+@program
+def tcp_daemon():
+    """a daemon of the distribution's that listens (sshd)"""
+    import socket
+    import subprocess
+    call = lambda *words: subprocess.run(words, capture_output=True, text=True, check=True)
+    os.makedirs('/run/sshd', exist_ok=True)
+    call('ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-f', local('key'))
+    with socket.create_server(('127.0.0.1', 0)) as free:
+        port = free.getsockname()[1]
+    open(local('conf'), 'w').write(f'Port {port}\nListenAddress 127.0.0.1\nHostKey {local("key")}\nPidFile {local("pid")}\nUsePAM no\n')
+    call('/usr/sbin/sshd', '-f', local('conf'))
+
+    def greets():
+        with socket.create_connection(('127.0.0.1', port), 5) as client:
+            return client.makefile('rb').readline().startswith(b'SSH-2.0-')
+    equal('begun', within(5, lambda: os.path.exists(local('pid'))) and greets(), True)
+    pid = int(open(local('pid')).read())
+    # What has served that connection has ended.
+    equal('alone', within(20, lambda: not open(f'/proc/{pid}/task/{pid}/children').read()), True)
+    before = stat(pid)[1:]
+    moved()
+    equal('parent, group, session', stat(pid)[1:], before)
+    equal('greets', greets(), True)
+    os.kill(pid, signal.SIGTERM)
+    equal('ended', gone(pid), True)
 
 
 @program

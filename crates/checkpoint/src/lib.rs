@@ -8,6 +8,7 @@
 
 pub mod attributes;
 pub mod criu;
+pub mod daemons;
 pub mod every;
 pub mod files;
 pub mod job;

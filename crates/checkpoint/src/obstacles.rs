@@ -19,6 +19,7 @@ use skiff_criu::core_image::death_signal;
 use skiff_output as output;
 use skiff_sandbox::SERVER_NUMBER;
 use skiff_sandbox::enter::EnterTarget;
+use skiff_sandbox::reaper::is_reaper;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Plan, Source};
 use skiff_sys::IgnoreError;
@@ -46,7 +47,7 @@ pub struct Obstacle {
 /// What was found.
 #[derive(Debug, Default)]
 pub struct PreflightReport {
-    /// The processes of the environment's command, that one first.
+    /// The processes of the environment's command: its reaper first, or in one that an older Skiff has started the command itself.
     pub processes: Vec<SavedProcess>,
     /// What cannot be saved.
     pub obstacles: Vec<Obstacle>,
@@ -81,7 +82,8 @@ impl PreflightReport {
     }
 
     /// With what only CRIU sees, and has written into its images in `dir`: of the first process, a signal at its parent's end. That parent is
-    /// CRIU when it is restored, which ends; those of others are restored with them. The images then say nothing of locks that are taken again by us.
+    /// CRIU when it is restored, which ends; those of others are restored with them. (The first process is the command only in an instance that
+    /// an older Skiff has started.) The images then say nothing of locks that are taken again by us.
     ///
     /// # Errors
     /// When there is no image.
@@ -123,8 +125,9 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
             tops.push((inside, outer));
         }
     }
-    tops.sort_unstable();
-    let Some((_, main)) = tops.first().copied() else {
+    // An instance of an older Skiff has no reaper.
+    tops.sort_unstable_by_key(|(inside, outer)| (!is_reaper(*outer), *inside));
+    let Some((first, main)) = tops.first().copied() else {
         return Err(Fault::new("no process of its own is left in it"));
     };
     let (mut open, mut seen) = (vec![main], vec![]);
@@ -133,6 +136,8 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         seen.extend(read(outer).map(|process| (outer, process)));
     }
     let scene = Scene::of(init, inside, moment, &seen)?;
+    // A reaper has a higher number than its command.
+    let command = seen.iter().min_by_key(|(_, process)| process.pid).map(|(outer, _)| *outer);
     let (spaces, notes) = space::look(inside)?;
     found.notes = notes;
     for (outer, mut process) in seen {
@@ -141,18 +146,18 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         if moment == Moment::Frozen {
             process.timers = unread_timers(outer);
         }
-        if outer == main {
-            let of_main = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
-            found.obstacles.extend(spaces.iter().cloned().map(of_main));
+        if Some(outer) == command {
+            let of_command = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
+            found.obstacles.extend(spaces.iter().cloned().map(of_command));
         }
         found.processes.push(SavedProcess { attributes: scene.attributes(outer, &process)?, ..process });
     }
     for (_, outer) in &tops[1..] {
         let Some(SavedProcess { pid, name, .. }) = read(*outer) else { continue };
-        let why = "its parent has ended; only what descends from the instance's command can be saved".into();
+        let why = "its parent has ended, and it does not descend from the instance's command: only what does can be saved".into();
         found.obstacles.push(Obstacle { pid, name, why });
     }
-    found.processes.sort_by_key(|process| process.pid);
+    found.processes.sort_by_key(|process| (process.pid != first, process.pid));
     found.notes.extend(lost_processor_time(&found.processes));
     found.obstacles.sort();
     found.obstacles.dedup();

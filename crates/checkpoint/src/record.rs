@@ -38,6 +38,8 @@ pub const FORMAT: u32 = 1;
 const FIRST_FREE: i32 = 300;
 /// The kernel has numbers up to this one at least.
 const LAST_FREE: i32 = 32_767;
+/// For sessions and groups without a leader CRIU makes processes, which get the first free numbers.
+const FOR_SESSIONS: i32 = 1000;
 /// No record of a sane checkpoint is longer.
 pub const LONGEST: u64 = 64 << 20;
 /// Why a record that was changed or cut is refused.
@@ -51,7 +53,7 @@ pub struct Checkpoint {
     pub created: u64,
     /// What the instance was started as.
     pub instance: Started,
-    /// Processes of the instance; the first is its command.
+    /// Processes of the instance; the first is the command's reaper, or in a checkpoint of an older Skiff the command.
     pub processes: Vec<SavedProcess>,
     /// Whether it went on afterwards.
     pub left_running: bool,
@@ -120,7 +122,7 @@ pub struct FileDigest {
 }
 
 impl Checkpoint {
-    /// The command's process.
+    /// The process that all others descend from: the command's reaper, or in a checkpoint of an older Skiff the command.
     ///
     /// # Errors
     /// When there is none: nothing that we wrote.
@@ -136,7 +138,8 @@ impl Checkpoint {
         taken.retain(|number| (FIRST_FREE..=LAST_FREE).contains(number));
         taken.sort_unstable();
         let gaps = taken.windows(2).map(|pair| (pair[1] - pair[0], pair[0] + 1));
-        gaps.max_by_key(|(length, first)| (*length, -first)).map_or(FIRST_FREE, |(_, first)| first)
+        let widest = gaps.max_by_key(|(length, first)| (*length, -first));
+        widest.map_or(FIRST_FREE, |(length, first)| first + (length / 2).min(FOR_SESSIONS))
     }
 
     /// Bytes of all files.
@@ -438,10 +441,10 @@ mod tests {
             made.processes[0].threads = threads.to_vec();
             made.free_number()
         };
-        assert_eq!(with(&[2, 5]), 301);
-        assert_eq!(with(&[2, 500]), 501);
-        assert_eq!(with(&[2, 32_000]), 301);
-        assert_eq!(with(&[2, 70_000]), 301);
+        assert_eq!(with(&[2, 5]), 1301);
+        assert_eq!(with(&[2, 500]), 1501);
+        assert_eq!(with(&[2, 32_000]), 1301);
+        assert_eq!(with(&[2, 70_000]), 1301);
     }
 
     #[test]

@@ -33,6 +33,7 @@ use skiff_user::context::UserContext;
 
 use crate::attributes;
 use crate::criu::{self, CriuProcess, Installation};
+use crate::daemons::Daemons;
 use crate::files;
 use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
@@ -271,7 +272,7 @@ impl Restorer for CriuRestorer<'_> {
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
             positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
-        let mut process = None;
+        let (mut process, mut daemons) = (None, Daemons::of(checkpoint, inside)?);
         // Last: what has been cut stays so if the restore fails after that.
         self.files.map_or(Ok(()), |way| {
             let inside = EnterTarget { number: None, ..inside };
@@ -279,6 +280,7 @@ impl Restorer for CriuRestorer<'_> {
         })?;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {
+            daemons.at(stage)?;
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);

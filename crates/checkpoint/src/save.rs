@@ -80,6 +80,8 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
     let about = |e: Error| e.about(&format!("instance {}", record.name));
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
+    // Before the look: what somebody else saves is traced.
+    let _lock = if save.dry_run { None } else { Some(alone(&record)?) };
     let found = look(live.pid, inside, Moment::Running).map_err(about)?;
     found.tell();
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
@@ -88,7 +90,6 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
         return show(&slot, &found, save.output.json).map(|()| SaveOutcome::Shown(found.exit_code()));
     }
     refuse(&record, &found.obstacles)?;
-    let _lock = alone(&record)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }

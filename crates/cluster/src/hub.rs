@@ -188,7 +188,7 @@ impl Hub<'_> {
         let node = GroupNode { name: &name, network };
         let attr =
             SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
-        let stdio = Stdio::Apart(Apart { output: self.pattern.output, filter: true });
+        let stdio = Stdio::Apart(Apart { output: self.pattern.output, filter: true, reaper: false });
         let first = First { command: &command, attr, mask: SignalMask::from_bits(0), stdio };
         let (instance, _) = self.ground.start_node(&plan, &node, &first).map_err(|why| why.into_error())?;
         Ok(instance)

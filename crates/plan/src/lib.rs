@@ -44,7 +44,7 @@ use mount_words::with_data;
 pub use mount_words::{TMPFS, absolute, parse_mount, parse_mounts};
 pub use mounts::output;
 use mounts::{
-    bind, bind_path, home, hosts_terminals, is_sound, memory, own, system_mounts, terminals, volume,
+    bind, bind_path, home, hosts_terminals, is_sound, memory, own, reaper, system_mounts, terminals, volume,
     working_dir,
 };
 pub use options::{BIND, RootOptions, RootSource};
@@ -129,6 +129,9 @@ pub fn build(options: PlanOptions, facts: Facts<'_>) -> Result<Plan> {
     }
     if dumpable && !mounts.contains(&terminals()) {
         mounts.push(terminals());
+    }
+    if dumpable {
+        mounts.push(reaper());
     }
     let shims = if contain || !options.shims { vec![] } else { facts.config.slurm.shims() };
     let is_host = matches!(facts.base, BaseFacts::Host { .. });

@@ -47,6 +47,18 @@ pub fn own(name: &str, target: &str) -> Mount {
     }
 }
 
+/// The program of the process whose child the command of an environment is that is to be saved.
+pub fn reaper() -> Mount {
+    let bytes = skiff_sys::reaper::program().iter();
+    Mount {
+        source: Source::Program(bytes.map(|byte| format!("{byte:02x}")).collect()),
+        target: inside::REAPER.into(),
+        read_only: true,
+        optional: false,
+        propagation: None,
+    }
+}
+
 /// Pseudo terminals of the environment's own: with the ids that there are inside, so that root inside can give one to the group `tty`. And CRIU
 /// gives each its old number again, so no other environment, nor the host, may have that.
 pub fn terminals() -> Mount {

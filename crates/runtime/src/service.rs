@@ -113,7 +113,8 @@ impl Service<'_> {
         let death_signal = if self.checkpoint { 0 } else { Signal::KILL.as_raw() };
         let attr = SpawnAttr { own_session: true, death_signal, ..SpawnAttr::default() };
         let (instance, main) = if self.identity == Identity::Root {
-            let apart = Apart { output: Path::new(inside::OUTPUT), filter: !self.checkpoint };
+            let (output, filter, reaper) = (Path::new(inside::OUTPUT), !self.checkpoint, plan.has_reaper());
+            let apart = Apart { output, filter, reaper };
             let first = First { command, attr, mask, stdio: Stdio::Apart(apart) };
             let (instance, process) = start_for(plan, options, &first)?;
             (instance, Main::Inside(process))

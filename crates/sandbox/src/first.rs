@@ -11,7 +11,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
-use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork, pid_of};
+use skiff_sys::process::{Child, CloneFlags, Fork, exit_now, fork, fork_as, pid_of, positive_pid};
 use skiff_sys::signal::SignalMask;
 
 use crate::command::CommandSpec;
@@ -20,6 +20,7 @@ use crate::failed::Failed;
 use crate::helper::Helper;
 use crate::init::{ADOPT, IDLE};
 use crate::join;
+use crate::reaper;
 use crate::rootfs_inputs::ROOT;
 use crate::spawn_attr::SpawnAttr;
 use crate::terminal::name_standard_descriptors;
@@ -57,6 +58,10 @@ impl Stdio<'_> {
         !matches!(self, Self::Apart(Apart { filter: false, .. }))
     }
 
+    fn has_reaper(&self) -> bool {
+        matches!(self, Self::Apart(Apart { reaper: true, .. }))
+    }
+
     fn stand(&self) -> Result<()> {
         match self {
             Self::Inherited => Ok(()),
@@ -75,6 +80,8 @@ pub struct Apart<'a> {
     /// Whether it gets the system call filter. The kernel shows a process's filters only to the host's root, so one that a user is to
     /// dump must have none.
     pub filter: bool,
+    /// Whether it is the child of a process that takes over what becomes of it; see [`crate::reaper`].
+    pub reaper: bool,
 }
 
 impl Apart<'_> {
@@ -101,7 +108,10 @@ impl First<'_> {
     /// process 1's word.
     pub(crate) fn prepare(&self, confinement: Confinement, reporter: &OwnedFd) -> Result<Prepared> {
         let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-        match fork(CloneFlags::NONE).context(|| "process inside")? {
+        let number = positive_pid(reaper::NUMBER).filter(|_| self.stdio.has_reaper());
+        let forked =
+            number.map_or_else(|| fork(CloneFlags::NONE), |number| fork_as(number, CloneFlags::NONE));
+        match forked.context(|| "process inside")? {
             Fork::Parent(child) => Ok(Prepared { child, gate }),
             Fork::Child => {
                 drop(gate);
@@ -123,7 +133,8 @@ impl First<'_> {
             }
         }
         let apply = || self.attr.apply().context(|| "terminal and group of the process inside");
-        match ready.and_then(|()| self.stdio.stand()).and_then(|()| apply()) {
+        let come_between = || if self.stdio.has_reaper() { reaper::come_between() } else { Ok(()) };
+        match ready.and_then(|()| come_between()).and_then(|()| self.stdio.stand()).and_then(|()| apply()) {
             Ok(()) => {
                 name_standard_descriptors();
                 join::become_command(self.command, self.mask)
@@ -156,20 +167,20 @@ impl Prepared {
 
 /// The command's process, as the maker of the environment knows it: process 1 is its parent and tells how it fares.
 pub struct Process {
-    /// A handle of it.
+    /// A handle of it, or of its reaper, which ends as it does.
     pub pidfd: OwnedFd,
     /// The helper that was needed, which ends meanwhile.
     pub(crate) helper: Option<Helper>,
 }
 
 impl Process {
-    /// PID of the command, which is also its process group; nothing if it has ended. Not kept: process 1 buries it at
-    /// once, so the number may soon mean another.
+    /// PID of the command, which is also its process group; nothing if it has ended. Not kept: process 1, or its reaper, buries it at once, so
+    /// the number may soon mean another.
     #[must_use]
     pub fn group(&self) -> Option<Pid> {
         // Process 1 knows it by another number than we do; the kernel tells ours.
         let pid = pid_of(self.pidfd.as_fd()).filter(|pid| pid.as_raw_nonzero().get() > 1);
-        pid.filter(|_| join::alive(self.pidfd.as_fd()))
+        pid.and_then(reaper::command_of).filter(|_| join::alive(self.pidfd.as_fd()))
     }
 }
 

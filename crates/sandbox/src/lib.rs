@@ -35,6 +35,7 @@ mod options;
 pub mod output_pipe;
 mod owners;
 pub mod program;
+pub mod reaper;
 pub mod refresh;
 mod root;
 mod rootfs_inputs;
@@ -53,4 +54,5 @@ mod way_out;
 pub mod word;
 
 pub use init::{IDLE, STILL};
+pub use reaper::NUMBER as REAPER_NUMBER;
 pub use rootless::{NUMBER as SERVER_NUMBER, PROGRAM as FUSE_OVERLAYFS};

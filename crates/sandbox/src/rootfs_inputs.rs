@@ -110,6 +110,7 @@ impl<'a> RootfsInputs<'a> {
                 | Source::Text(_)
                 | Source::Hosts(_)
                 | Source::Files(_)
+                | Source::Program(_)
                 | Source::Devices
                 | Source::Terminals
                 | Source::Volume => None,
@@ -187,6 +188,7 @@ impl<'a> RootfsInputs<'a> {
                     }
                 },
                 Source::Files(files) => self.files(&format!("files.{at}"), files)?,
+                Source::Program(digits) => self.program_of(&format!("program.{at}"), digits)?,
                 Source::Devices => self.devices(&format!("devices.{at}"))?,
                 Source::Terminals => {
                     self.sources[at].shown = Some(terminals().context(|| describe(mount))?);
@@ -273,6 +275,15 @@ impl<'a> RootfsInputs<'a> {
         Ok(file.into())
     }
 
+    /// A new file in memory that all may execute, with the bytes that these hexadecimal digits say.
+    fn program_of(&self, name: &str, digits: &str) -> Result<OwnedFd> {
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+        let bytes =
+            bytes.ok_or_else(|| Fault::new(format!("file {name} in memory: not hexadecimal digits")))?;
+        self.bytes_with(name, &bytes, 0o755)
+    }
+
     /// A new directory in memory with these files.
     fn files(&self, name: &str, files: &[File]) -> Result<OwnedFd> {
         let dir = self.dir(name, 0o755)?;
@@ -350,7 +361,11 @@ fn describe(mount: &Mount) -> String {
         Source::Image(id) => format!("mount of image {id}"),
         Source::Own(name) => format!("mount of the environment's {name}"),
         Source::Volume => format!("volume {}", mount.target.display()),
-        Source::Memory { .. } | Source::Text(_) | Source::Hosts(_) | Source::Files(_) => {
+        Source::Memory { .. }
+        | Source::Text(_)
+        | Source::Hosts(_)
+        | Source::Files(_)
+        | Source::Program(_) => {
             format!("memory for {}", mount.target.display())
         }
         Source::Proc => "/proc".into(),

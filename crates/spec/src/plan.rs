@@ -1,7 +1,7 @@
 //! The resolved plan of an environment: everything that will be mounted, in order, and as whom. `--dry-run` prints it, the
 //! sandbox carries it out, tests compare it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +90,8 @@ pub enum Source {
     Hosts(Vec<String>),
     /// A directory with these files.
     Files(Vec<File>),
+    /// A program with these bytes, in hexadecimal. (One that is part of saved processes goes along with them.)
+    Program(String),
     /// The processes of the environment.
     Proc,
     /// POSIX message queues of the environment.
@@ -236,6 +238,12 @@ impl Plan {
         })
     }
 
+    /// Whether its command is the child of a process that takes over what becomes of it: an older Skiff did without.
+    #[must_use]
+    pub fn has_reaper(&self) -> bool {
+        self.mounts.iter().any(|mount| mount.target == Path::new(inside::REAPER))
+    }
+
     /// Whether programs get no descriptor of whoever starts them but the standard ones. One of a directory leads by `..` to all of the host's
     /// files, whatever is mounted. (MPI's launchers pass descriptors on to programs that share the host.)
     #[must_use]
@@ -260,6 +268,8 @@ pub mod inside {
     pub const HOST: &str = skiff_slurm_names::HOST_VIEW;
     /// The file that an instance's command writes its output to.
     pub const OUTPUT: &str = "/run/skiff/output";
+    /// The program of the process that an instance's command is a child of, if it is to be saved.
+    pub const REAPER: &str = "/run/skiff/skiff-reaper";
     /// The host's pseudo terminals. (Those in `/dev/pts` are the environment's own.)
     pub const TERMINALS: &str = "/run/skiff/terminals";
     /// A link to the user's `.ssh`, to which root's leads.

@@ -18,14 +18,20 @@ const O_DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40
 /// What of a program asks for another way.
 pub(super) const IO_URING: &str = "io_uring; many programs have a setting that does without";
 
+/// CRIU knows by it only that the process has a terminal. Source: `tty_verify_ctty` of CRIU.
+const OWN_TERMINAL: &str =
+    "/dev/tty (open), by which CRIU does not find the terminal; an interactive dash has that, bash does not";
+
 /// What is in the way of a descriptor, by what its link says.
 pub(super) fn descriptor(target: &str) -> Option<String> {
-    let plain =
-        ["null", "zero", "full", "random", "urandom", "tty", "ptmx"].map(|name| format!("/dev/{name}"));
+    let plain = ["null", "zero", "full", "random", "urandom", "ptmx"].map(|name| format!("/dev/{name}"));
     if plain.iter().any(|name| name == target)
         || ["/dev/shm/", "/dev/pts/", "/dev/mqueue/"].iter().any(|d| target.starts_with(d))
     {
         return None;
+    }
+    if target == "/dev/tty" {
+        return Some(OWN_TERMINAL.into());
     }
     if target.starts_with("/dev/") && Path::new(target) != Path::new("/dev/") {
         return Some(device_in_the_way(target, "open"));
