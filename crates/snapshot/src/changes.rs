@@ -9,11 +9,11 @@ use skiff_sys::SystemContext;
 
 use crate::apply::merge_layers;
 use crate::base::BaseRoot;
-use crate::chunk::LayerStream;
+use crate::chunk::OpenHere;
 use crate::compare::changes_over;
 use crate::depot::{Depot, make_dir};
 use crate::diff::Change;
-use crate::digest::{LayerId, SnapshotId};
+use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
 use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
@@ -38,7 +38,7 @@ pub struct ChangesInput<'a> {
     /// A directory on a disk with room for all that the layers have, in case that they are to be made one.
     pub scratch: BorrowedFd<'a>,
     /// Opens the stream of a layer that this node has; nothing where it has not. It is checked as those of the depot are.
-    pub here: &'a dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>>,
+    pub here: &'a OpenHere<'a>,
 }
 
 /// Takes a snapshot of what of the upper's changes `counts` leaves, if that is anything; and gives these changes. In the depot nothing is named

@@ -9,11 +9,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::base::{BaseEntry, BaseRoot};
-use crate::chunk::LayerStream;
+use crate::chunk::OpenHere;
 use crate::content_hash::content_on_disk;
 use crate::depot::Depot;
 use crate::diff::{Change, ChangeKind};
-use crate::digest::{LayerId, SnapshotId};
+use crate::digest::SnapshotId;
 use crate::error::Result;
 use crate::manifest::LayerRef;
 use crate::tree::{NodeType, Stamp, join, names, open_beneath, order};
@@ -62,7 +62,7 @@ pub fn compare(
 
 /// What an upper over these layers changes, over `base`. The depot is read for layers that `here` has not.
 pub(crate) fn changes_over(
-    (depot, here): (&Depot, &dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>>),
+    (depot, here): (&Depot, &OpenHere<'_>),
     layers: &[LayerRef],
     upper: BorrowedFd<'_>,
     base: BorrowedFd<'_>,

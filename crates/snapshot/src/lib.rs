@@ -40,7 +40,7 @@ pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use cache_lists::LEAST_SHARED;
 pub use changes::{ChangesInput, push_changes};
-pub use chunk::{LayerStream, NearLayer, SharedChunks};
+pub use chunk::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub use collect::{
     CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
     UnnamedFile,

@@ -16,7 +16,7 @@ mod read;
 mod write;
 
 pub(crate) use list::{ChunkList, ListFault, MAX_SIZE as MAX_LIST};
-pub use near::{LayerStream, NearLayer, SharedChunks};
+pub use near::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub(crate) use read::{ChunkReader, PackSource, read_all};
 pub(crate) use write::{ChunkWriter, Written};
 

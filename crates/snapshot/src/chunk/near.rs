@@ -14,6 +14,9 @@ pub trait LayerStream: Send {
     fn read_at(&mut self, into: &mut [u8], at: u64) -> bool;
 }
 
+/// Opens a layer that this node has; nothing where it has not.
+pub type OpenHere<'a> = dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>> + 'a;
+
 /// Which of the chunks that are wanted a layer has, and where in its stream.
 pub struct SharedChunks {
     layer: LayerId,

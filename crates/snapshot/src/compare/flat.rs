@@ -5,10 +5,10 @@ use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use crate::chunk::LayerStream;
+use crate::chunk::{LayerStream, OpenHere};
 use crate::content_hash::ContentHash;
 use crate::depot::Depot;
-use crate::digest::{LayerId, SnapshotId};
+use crate::digest::SnapshotId;
 use crate::error::Result;
 use crate::index::StoredIndex;
 use crate::layer::{Attr, LayerReader, LayerRecord};
@@ -97,7 +97,7 @@ impl<'a> FlatLayers<'a> {
     /// The same; layers that `here` has are read from there.
     pub(super) fn over_here(
         mut self,
-        (depot, here): (&Depot, &dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>>),
+        (depot, here): (&Depot, &OpenHere<'_>),
         layers: &[LayerRef],
     ) -> Result<FlatLayers<'a>> {
         for layer in layers {
