@@ -43,7 +43,7 @@ clean # scancel
 # The script's sruns have ended with their steps: had they been killed first, the steps would have tried for two seconds to reach them.
 ok cat "$SKIFF_TESTBED_DIR/logs/slurmd.n1.log"
 has "$out" "StepId=$job"
-lacks "$out" 'Failed to send MESSAGE_TASK_EXIT'
+equal "$(grep -F "[$job." <<<"$out" | grep -F 'Failed to send MESSAGE_TASK_EXIT' || true)" ''
 
 begin
 on n1 kill -9 "$(stepd 0)"
