@@ -195,7 +195,7 @@ ended() { # JOB...: waits for their ends (sbatch --wait looks every few seconds 
 }
 
 idle() { # no job is left in the queue, no process, job directory or mount of one on a node
-    local node left end=$((SECONDS + 15))
+    local node left end=$((SECONDS + 30 * slowness))
     while [ $SECONDS -lt $end ]; do
         left=$(squeue -h)
         for node in $SKIFF_TESTBED_NODES; do

@@ -156,9 +156,10 @@ ok as alice skiff instance stop ended
 equal "$(state ended)" 'exited 7'
 
 # How the command ends, its reaper says as well; a signal reaches the command's group and no daemon of it; what it leaves ends with it.
-daemons='python3 -c "import os, time; os.fork() or (os.setsid(), os.fork() or time.sleep(5555))"'
+# (It says itself when it is one.)
+daemons='python3 -c "import os, time; os.fork() or (os.setsid(), os.fork() or (print(1, flush=True), time.sleep(5555)))"'
 for end in 'exit 3:exited 3' 'kill -KILL $$:killed 137' 'kill -SEGV $$:killed 139'; do
-    ok as alice skiff instance start --checkpoint host ends sh -c "$daemons; echo ready; while [ ! -e /tmp/go ]; do sleep 0.05; done; ${end%:*}"
+    ok as alice skiff instance start --checkpoint host ends sh -c "$daemons; while [ ! -e /tmp/go ]; do sleep 0.05; done; ${end%:*}"
     eventually 10 lines ends 1
     ok as alice skiff checkpoint save ends
     ok as alice skiff checkpoint restore ends
@@ -168,7 +169,7 @@ for end in 'exit 3:exited 3' 'kill -KILL $$:killed 137' 'kill -SEGV $$:killed 13
     eventually 10 is ends "${end#*:}"
     eventually 5 gone
 done
-ok as alice skiff instance start --checkpoint host ends sh -c "trap 'echo heard' USR1; $daemons; echo ready; while :; do sleep 0.1; done"
+ok as alice skiff instance start --checkpoint host ends sh -c "trap 'echo heard' USR1; $daemons; while :; do sleep 0.1; done"
 eventually 10 lines ends 1
 for turn in before after; do
     ok as alice skiff kill -s USR1 ends

@@ -226,4 +226,8 @@ verdicts() {
     [ -s $corpus/table ] || fail 'nothing was judged'
     equal "$(awk -F '\t' '$4 != "right" && $4 !~ /^refused/ && $4 != "not kept, and said" { print $2 " (" $3 "): " $4 ": " $5 }' $corpus/table)" '' \
         'neither right nor refused beforehand'
+    # docs/checkpoint-support.md says it.
+    equal "$(awk -F '\t' 'NR == FNR { saved[$1] = $2; moved[$1] = $3; next }
+        ($3 ~ /^migrated/ ? moved[$2] : saved[$2]) == "right" && $4 != "right" { print $2 " (" $3 "): " $4 ": " $5 }' /shared/programs/verdicts $corpus/table)" '' \
+        'worse than it was'
 }

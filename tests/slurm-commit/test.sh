@@ -122,19 +122,22 @@ ending() { on n1 pgrep -u alice '^skiff-end'; }
 caught=
 for try in 1 2 3; do
     rm -f up
-    ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap 'head -c 100000000 /dev/urandom >/opt/large; touch up; sleep 1000'
+    ok as alice sbatch --parsable -w n1 --environment=dev --environment-commit -o out --wrap "head -c ${try}00000000 /dev/urandom >/opt/large; touch up; sleep 1000"
     job=$out
     eventually 60 test -e up
     scancel "$job"
     until caught=$(ending | xargs) && [ -n "$caught" ] || [ -z "$(squeue -h)" ]; do sleep 0.01; done
-    [ -z "$caught" ] || on n1 kill -STOP $caught || caught=
+    # One of them may just have ended; what has been stopped goes on below.
+    stopped=
+    for one in $caught; do ! on n1 kill -STOP $one 2>&- || stopped+=" $one"; done
+    caught=$stopped
     [ -z "$caught" ] || break
 done
 [ -n "$caught" ] || fail 'no commit was seen at work'
 on n1 env SLURM_JOB_ID="$job" skiff slurm epilog >asked 2>&1 3>&- & asked=$!
 sleep 6
 on n1 kill -CONT $caught
-wait $asked || cat asked
+wait $asked || fail "the second epilog: $(cat asked)"
 has_changes "job-$job-n1"
 eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 

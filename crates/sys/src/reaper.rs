@@ -189,21 +189,29 @@ pub fn program() -> &'static [u8] {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::io::Write;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::Command;
-    use std::{fs, io::Write};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// By another process: one that other tests fork meanwhile would keep the file open for writing, and nobody can execute it then.
+    fn write_program(path: &Path) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "cat >\"$0\" && chmod 700 \"$0\""]).arg(path).stdin(Stdio::piped());
+        let mut writer = shell.spawn().expect("started");
+        let mut input = writer.stdin.take().expect("piped");
+        input.write_all(program()).expect("written");
+        drop(input);
+        assert!(writer.wait().expect("ended").success());
+    }
 
     /// The end of the program, which reaps a shell that does this.
     fn reaped(script: &str) -> (Option<i32>, Option<i32>) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("reaper");
-        let mut file =
-            fs::File::options().write(true).create_new(true).mode(0o700).open(&path).expect("a file");
-        file.write_all(program()).expect("written");
-        drop(file);
+        write_program(&path);
         // The shell has a child, and becomes its reaper.
         let whole = format!("({script}) & exec {} $!", path.display());
         let status = Command::new("sh").args(["-c", &whole]).status().expect("started");
@@ -228,8 +236,7 @@ mod tests {
     fn a_reaper_without_such_a_child_ends() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("reaper");
-        let file = fs::File::options().write(true).create_new(true).mode(0o700).open(&path);
-        file.and_then(|mut file| file.write_all(program())).expect("a file");
+        write_program(&path);
         let status = Command::new(&path).arg("1").status().expect("started");
         assert_eq!(status.code(), Some(125));
     }

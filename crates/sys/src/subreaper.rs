@@ -231,11 +231,14 @@ mod tests {
 
     #[test]
     fn one_that_ends_without_is_told() {
+        let (go, gate) = pipe().expect("a pipe");
         let Fork::Parent(maker) = fork(CloneFlags::NONE).expect("forked") else {
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            drop(gate);
+            let _told = rustix::io::read(&go, &mut [0]);
             exit_now(0)
         };
         let traced = Maker::trace(maker.pid).expect("traced");
+        rustix::io::write(&gate, b"g").expect("told");
         traced.make_subreaper(|_| true).expect_err("nothing was made");
     }
 }
