@@ -48,6 +48,8 @@ pub struct Inputs {
     pub dockerfile: Dockerfile,
     /// The Dockerfile, in messages.
     pub shown: String,
+    /// Whether nobody has named the context, and the file lies outside of it: then it may be a stranger's, made for what the user has there.
+    pub is_context_implied: bool,
     /// What commands may have that ask for it, by its name.
     pub secrets: BTreeMap<String, String>,
     /// Ssh agents that commands may have that ask for them, by their names.
@@ -86,7 +88,28 @@ impl Inputs {
         let agents = agents::read(&args.agents)?;
         let git = Git::new(agents.get(agents::DEFAULT).cloned());
         let remotes = Remotes { git, ..Remotes::default() };
-        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, agents, remotes })
+        let lies_there = |file: &Path| file.canonicalize().is_ok_and(|file| file.starts_with(&real));
+        let is_context_implied = directory.is_none() && file.as_deref().is_some_and(|file| !lies_there(file));
+        Ok(Self {
+            context,
+            place: real,
+            rules,
+            name,
+            dockerfile,
+            shown,
+            is_context_implied,
+            secrets,
+            agents,
+            remotes,
+        })
+    }
+
+    /// What the user is told of a context that they have not named.
+    pub fn note_of_context(&self) -> Option<String> {
+        self.is_context_implied.then(|| {
+            let (shown, place) = (&self.shown, self.place.display());
+            format!("{shown} is from elsewhere and reads files of the current directory, {place}: `skiff build -f FILE DIR` names another one")
+        })
     }
 
     /// The files of the context.
@@ -333,6 +356,7 @@ mod tests {
             name: None,
             dockerfile: dockerfile::parse("FROM scratch").expect("a Dockerfile"),
             shown: String::new(),
+            is_context_implied: false,
             secrets: BTreeMap::new(),
             agents: BTreeMap::new(),
             remotes: Remotes::default(),

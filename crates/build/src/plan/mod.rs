@@ -98,6 +98,27 @@ pub struct BuildPlan {
     pub has_variables: bool,
 }
 
+impl BuildPlan {
+    /// Whether files of the context are read.
+    #[must_use]
+    pub fn reads_context(&self) -> bool {
+        let of_context = |copy: &CopyAction| {
+            copy.from == CopyFrom::Context
+                && copy.sources.iter().any(|source| matches!(source, PlannedSource::Path(_)))
+        };
+        let mut actions =
+            self.stages.iter().flat_map(|stage| &stage.steps).filter_map(|step| step.action.as_ref());
+        actions.any(|(_, action)| match action {
+            Action::Copy(copy) => of_context(copy),
+            Action::Run(run) => run
+                .mounts
+                .iter()
+                .any(|mount| matches!(&mount.kind, PlannedMountKind::Files { copy, .. } if of_context(copy))),
+            Action::MakeDirectory { .. } => false,
+        })
+    }
+}
+
 /// A stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedStage {
