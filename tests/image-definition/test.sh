@@ -120,7 +120,7 @@ X
     printf 'Bootstrap: docker\nFrom: %s\n%%files\n    data/one /one\n' "$base" | as $user tee elsewhere/x.def >/dev/null
     printf 'Bootstrap: docker\nFrom: %s\n%%post\n    true\n' "$base" | as $user tee elsewhere/none.def >/dev/null
     note="elsewhere and reads files of the current directory, $home/work:"
-    for call in '--dry-run ../elsewhere/x.def' '-t elsewhere ../elsewhere/x.def' '--dry-run -f ../elsewhere/x.def'; do
+    for call in '--dry-run ../elsewhere/x.def' '-t elsewhere ../elsewhere/x.def'; do
         ok as $user sh -c "cd work && skiff build $call"
         has "$err" "$note"
     done
