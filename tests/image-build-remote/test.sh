@@ -92,7 +92,8 @@ ADD $url#$(commit v2):foo /x|foo
 ADD $url#$(commit v2):out /x|out
 ADD $url#$(printf %040d 1) /x|git: 
 ADD http://127.0.0.1/repo.git /x|name it by https
-ADD https://$user:word@127.0.0.1/repo.git /x|a password in an address
+ADD https://$user:word@127.0.0.1/repo.git /x|a password or token in an address
+ADD https://token@127.0.0.1/repo.git /x|a password or token in an address
 ADD ssh://a;b@127.0.0.1/x /x|not an address of a repository
 ADD file://$git/repo.git /x|no such file
 ADD ext::sh%20-c%20touch%20/tmp/x.git /x|no such file

@@ -115,6 +115,19 @@ X
     ok as $user skiff run --entrypoint= more sh -c 'cat /seen; echo "$SOLVER"'
     equal "$out" $'x  y\nx  y and more' "$user: an environment over another"
     # A test that fails, and one that is not asked for. A line that asks for the host is refused.
+    # A definition from elsewhere reads the user's current directory, which nobody has named: they are told, unless it reads nothing.
+    as $user mkdir -p elsewhere
+    printf 'Bootstrap: docker\nFrom: %s\n%%files\n    data/one /one\n' "$base" | as $user tee elsewhere/x.def >/dev/null
+    printf 'Bootstrap: docker\nFrom: %s\n%%post\n    true\n' "$base" | as $user tee elsewhere/none.def >/dev/null
+    note="elsewhere and reads files of the current directory, $home/work:"
+    for call in '--dry-run ../elsewhere/x.def' '-t elsewhere ../elsewhere/x.def'; do
+        ok as $user sh -c "cd work && skiff build $call"
+        has "$err" "$note"
+    done
+    for call in '--dry-run ../elsewhere/none.def' '--dry-run -f ../elsewhere/x.def .' '--dry-run solver.def'; do
+        ok as $user sh -c "cd work && skiff build --build-arg IMAGE=$base $call"
+        lacks "$err" "$note"
+    done
     as $user sh -c "printf 'Bootstrap: docker\nFrom: $base\n%%test\n    exit 3\n' >work/bad.def"
     fails 3 as $user skiff build work/bad.def
     has "$err" 'work/bad.def:3: %test: exit code 3'

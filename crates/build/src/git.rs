@@ -62,9 +62,11 @@ impl GitSource {
             return None;
         }
         let refused = |what: &str, hint: &str| Some(Err(Fault::new(format!("{text}: {what}")).hint(hint)));
-        if Address::of(path).is_some_and(|address| address.user.is_some_and(|user| user.contains(':'))) {
-            let fault =
-                Fault::new(format!("{}: a password in an address is not supported", without_user(path)));
+        // To a server of http a user's name alone may be a token; to one of ssh it is the login.
+        let is_secret = |user: &str| user.contains(':') || path.starts_with("http");
+        if Address::of(path).is_some_and(|address| address.user.is_some_and(is_secret)) {
+            let what = "a password or token in an address is not supported";
+            let fault = Fault::new(format!("{}: {what}", without_user(path)));
             let hint = "others would see it among the processes: use ssh with --ssh, or clone the repository and COPY it";
             return Some(Err(fault.hint(hint)));
         }
@@ -363,7 +365,7 @@ mod tests {
     #[test]
     fn no_password_is_shown_and_no_transport_guessed() {
         for (text, shown, transport) in [
-            ("https://token@x.example/b@c.git", "https://x.example/b@c.git", Transport::Https),
+            ("https://x.example/b@c.git", "https://x.example/b@c.git", Transport::Https),
             ("git@x.example:a", "git@x.example:a", Transport::Ssh),
             ("ssh://git@x.example/a", "ssh://x.example/a", Transport::Ssh),
             ("git://x.example/a", "git://x.example/a", Transport::Git),
@@ -371,9 +373,12 @@ mod tests {
             let read = GitSource::parse(text).expect("a repository").expect("a good one");
             assert_eq!((&*read.shown(), read.transport()), (shown, transport), "{text}");
         }
-        for text in
-            ["https://u:secret@x.example/a.git", "ssh://u:secret@x/a", "https://a@b:secret@x/a.git#v1"]
-        {
+        for text in [
+            "https://secret@x.example/b@c.git",
+            "https://u:secret@x.example/a.git",
+            "ssh://u:secret@x/a",
+            "https://a@b:secret@x/a.git#v1",
+        ] {
             let fault = GitSource::parse(text).expect("a repository").expect_err("a password");
             assert!(!fault.to_string().contains("secret"), "{fault}");
         }

@@ -73,6 +73,9 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     };
     let mut surroundings = read::Outside { context: &context, inputs: &inputs, is_for_show: args.dry_run };
     let plan = plan::plan(&inputs.dockerfile, &options, &mut surroundings)?;
+    if let Some(note) = inputs.note_of_context().filter(|_| plan.reads_context() && !args.quiet) {
+        output::note(&note);
+    }
     plan.notes.iter().filter(|_| !args.quiet).for_each(|note| output::note(note));
     if args.dry_run {
         return show(&plan, &cache, args).map(|()| BuildOutcome::Done);

@@ -5,10 +5,12 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlink};
 use rustix::io::Errno;
+use rustix::process::getuid;
 use skiff_cli::BuildArgs;
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::import;
@@ -26,7 +28,7 @@ use crate::dockerfile::{self, Dockerfile};
 use crate::git::{Git, GitSource};
 use crate::plan::{BaseImage, CopyAction, PlanLookup, fault_of};
 use crate::remote::Remotes;
-use crate::text_file::{read_all, read_file};
+use crate::text_file::{read_all, read_file, read_file_of};
 use crate::{secrets, transfer};
 
 /// Names that a Dockerfile or a definition has in its context.
@@ -48,6 +50,8 @@ pub struct Inputs {
     pub dockerfile: Dockerfile,
     /// The Dockerfile, in messages.
     pub shown: String,
+    /// Whether nobody has named the context, and the file lies outside of it: then it may be a stranger's, made for what the user has there.
+    pub is_context_implied: bool,
     /// What commands may have that ask for it, by its name.
     pub secrets: BTreeMap<String, String>,
     /// Ssh agents that commands may have that ask for them, by their names.
@@ -86,7 +90,28 @@ impl Inputs {
         let agents = agents::read(&args.agents)?;
         let git = Git::new(agents.get(agents::DEFAULT).cloned());
         let remotes = Remotes { git, ..Remotes::default() };
-        Ok(Self { context, place: real, rules, name, dockerfile, shown, secrets, agents, remotes })
+        let lies_there = |file: &Path| file.canonicalize().is_ok_and(|file| file.starts_with(&real));
+        let is_context_implied = directory.is_none() && file.as_deref().is_some_and(|file| !lies_there(file));
+        Ok(Self {
+            context,
+            place: real,
+            rules,
+            name,
+            dockerfile,
+            shown,
+            is_context_implied,
+            secrets,
+            agents,
+            remotes,
+        })
+    }
+
+    /// What the user is told of a context that they have not named.
+    pub fn note_of_context(&self) -> Option<String> {
+        self.is_context_implied.then(|| {
+            let (shown, place) = (&self.shown, self.place.display());
+            format!("{shown} is from elsewhere and reads files of the current directory, {place}: `skiff build -f FILE DIR` names another one")
+        })
     }
 
     /// The files of the context.
@@ -191,13 +216,29 @@ fn rules(context: &OwnedFd, file: Option<&Path>) -> Result<IgnoreRules> {
     if let Some(file) = file.filter(|file| file.as_os_str() != INPUT) {
         let mut own = file.as_os_str().to_owned();
         own.push(IGNORED);
-        if let Some(text) = read_file(CWD, Path::new(&own))? {
+        let own = Path::new(&own);
+        // In a directory that others write to, anybody could choose what is left out, and so what gets into the image.
+        let trusted = [0, getuid().as_raw(), std::fs::metadata(file).map_or(0, |file| file.uid())];
+        if let Some(text) = read_file_of(CWD, own, &|uid| check_owner(own, uid, trusted))? {
             return Ok(IgnoreRules::parse(&text));
         }
     }
     Ok(read_file(context.as_fd(), Path::new(IGNORED))?
         .map(|text| IgnoreRules::parse(&text))
         .unwrap_or_default())
+}
+
+fn check_owner(path: &Path, uid: u32, trusted: [u32; 3]) -> Result<()> {
+    match trusted.contains(&uid) {
+        true => Ok(()),
+        false => Err(Fault::new(format!(
+            "{}: belongs to user {uid}, and not to you or whose file it is for",
+            path.display()
+        ))
+        .hint(
+            "it says what is left out: remove it, copy it, or move the Dockerfile into a directory of yours",
+        )),
+    }
 }
 
 /// `NAME=VALUE`, or `NAME` for the value that a variable has here.
@@ -316,6 +357,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_left_out_is_said_by_nobody_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [file, list] = ["Df", "Df.dockerignore"].map(|name| dir.path().join(name));
+        let context = open_context(dir.path()).expect("open");
+        std::fs::write(&file, "FROM scratch").expect("a file");
+        std::fs::write(&list, "*.key").expect("a file");
+        assert!(rules(&context, Some(&file)).is_ok());
+        if !getuid().is_root() {
+            return;
+        }
+        let give = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).expect("given away");
+        for (of_file, of_list, is_taken) in [(0, 77, false), (78, 77, false), (77, 77, true), (77, 0, true)] {
+            give(&file, of_file);
+            give(&list, of_list);
+            assert_eq!(rules(&context, Some(&file)).is_ok(), is_taken, "{of_file}, {of_list}");
+        }
+    }
+
+    #[test]
     fn a_base_is_of_the_context_whatever_is_put_into_its_path() {
         let home = tempfile::tempdir().expect("a directory");
         let at = |name: &str| home.path().join(name);
@@ -333,6 +393,7 @@ mod tests {
             name: None,
             dockerfile: dockerfile::parse("FROM scratch").expect("a Dockerfile"),
             shown: String::new(),
+            is_context_implied: false,
             secrets: BTreeMap::new(),
             agents: BTreeMap::new(),
             remotes: Remotes::default(),

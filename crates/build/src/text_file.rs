@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, openat};
@@ -16,13 +17,27 @@ use crate::dockerfile::LONGEST;
 /// # Errors
 /// As [`read_all`]; or it is not a file.
 pub fn read_file(dir: impl AsFd, path: &Path) -> Result<Option<String>> {
+    read_file_of(dir, path, &|_| Ok(()))
+}
+
+/// The same, if whose it is passes a check.
+///
+/// # Errors
+/// As [`read_file`]; or those of the check.
+pub fn read_file_of(
+    dir: impl AsFd,
+    path: &Path,
+    check_owner: &dyn Fn(u32) -> Result<()>,
+) -> Result<Option<String>> {
     let shown = path.display().to_string();
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match openat(dir, path, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         file => File::from(file.context(|| shown.clone())?),
     };
-    match file.metadata().context(|| shown.clone())?.is_file() {
+    let found = file.metadata().context(|| shown.clone())?;
+    check_owner(found.uid())?;
+    match found.is_file() {
         true => read_all(file, &shown).map(Some),
         false => Err(Fault::new(format!("{shown}: not a file"))),
     }

@@ -46,7 +46,7 @@ pub use format::{MAGIC, SUPER_OFFSET};
 pub use read::{Extent, InodeKind, Reader, StoredInode};
 pub use source::ReadAt;
 pub use verify::{Verified, check_seal, verify, verify_layer, verify_stored, verify_stored_unsealed};
-pub use write::{Summary, Tails, finish};
+pub use write::{SpaceCheck, Summary, Tails, finish};
 pub use xattr::is_storable;
 
 /// For fuzzing and tests of what others may forge: nothing else may call it.

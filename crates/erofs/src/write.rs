@@ -21,6 +21,9 @@ use super::{Error, Result};
 /// the buffer to fill. What it fails with is what [`finish`] fails with.
 pub type Tails<'a, E = Error> = dyn FnMut(u32, u64, &mut [u8]) -> Result<(), E> + 'a;
 
+/// Asked once whether the image may grow by so many bytes, before the first of them is written. What it fails with is what [`finish`] fails with.
+pub type SpaceCheck<'a, E = Error> = dyn FnMut(u64) -> Result<(), E> + 'a;
+
 /// What was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
@@ -37,15 +40,17 @@ pub struct Summary {
 /// Writes the metadata of `tree` behind the data in `image`, and the superblock before it.
 ///
 /// - `tails` gives the last bytes of each file, those that fill no block.
+/// - `room` is asked for the bytes that are written behind the data: a file with one byte may take megabytes there, if it is long and all hole.
 /// - `image` is open for reading and writing. The blocks from 1 to before `data_blocks`, of [`BLOCK`] bytes each, hold what the tree's files say they
 ///   do. Whatever lies behind them is cut off. Nothing is synced.
 /// - `name` is the image's name in messages.
 ///
 /// # Errors
-/// Those of `tails`; [`Error::Io`]; [`Error::Unstorable`] for what the format cannot hold, with the file's path. The image is of no use then.
+/// Those of `tails` and `room`; [`Error::Io`]; [`Error::Unstorable`] for what the format cannot hold, with the file's path. The image is of no use then.
 pub fn finish<E: From<Error>>(
     tree: &Tree,
     tails: &mut Tails<'_, E>,
+    room: &mut SpaceCheck<'_, E>,
     image: BorrowedFd<'_>,
     name: &str,
     data_blocks: u32,
@@ -56,6 +61,7 @@ pub fn finish<E: From<Error>>(
     let layout = Layout::new(tree, order, &xattrs, data_blocks)?;
     rustix::fs::ftruncate(image, u64::from(data_blocks) * BLOCK).on("cut off the end of", name)?;
     let (begin, end) = (u64::from(data_blocks) * BLOCK, u64::from(layout.end) * BLOCK);
+    room(end - begin)?;
     allocate(image, begin, end);
     let job = Job { tree, xattrs: &xattrs, layout: &layout, image, name, data_blocks };
     let writer = |part| Writer::new(job, part);

@@ -49,6 +49,8 @@ pub struct AssemblyJob<'a> {
     pub limits: ImageLimits,
     /// How many layers are unpacked at the same time.
     pub threads: usize,
+    /// Asked before the metadata is written, which takes so many bytes more: gives whether to go on.
+    pub room: &'a (dyn Fn(u64) -> bool + Sync),
     /// Whether whiteouts stay as files of their names: in an image of changes ([`crate::changes`]), which has one layer.
     pub keeps_whiteouts: bool,
 }
@@ -228,7 +230,8 @@ fn finish(job: &AssemblyJob<'_>, tree: &Tree, Data { spills, used, sum }: &Data)
     let end = used.iter().filter(|used| !used.is_empty()).map(|used| used.end).max().unwrap_or(1);
     let mut tails =
         |layer: u32, offset: u64, buffer: &mut [u8]| spills[layer as usize].read_at(buffer, offset);
-    let summary = skiff_erofs::finish(tree, &mut tails, job.image, job.name, end)?;
+    let mut room = |bytes| if (job.room)(bytes) { Ok(()) } else { Err(Error::Cancelled) };
+    let summary = skiff_erofs::finish(tree, &mut tails, &mut room, job.image, job.name, end)?;
     let sum = sum.wrapping_add(of_copies(job.image, job.name, end, &summary)?);
     Ok(WrittenImage { summary, data_sum: sum })
 }

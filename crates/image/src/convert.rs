@@ -92,6 +92,8 @@ pub struct ConversionJob<'a> {
     pub limits: ImageLimits,
     /// Told of each piece how many bytes of the source have been read; gives whether to go on.
     pub watch: &'a mut dyn FnMut(u64) -> bool,
+    /// Asked before the metadata is written, which takes so many bytes more: gives whether to go on.
+    pub room: &'a dyn Fn(u64) -> bool,
 }
 
 /// Makes the image. Nothing is synced.
@@ -99,7 +101,7 @@ pub struct ConversionJob<'a> {
 /// # Errors
 /// The file system cannot be read, holds what ours cannot, or too much. The file is of no use then.
 pub(crate) fn convert<F: Foreign>(foreign: &F, job: ConversionJob<'_>) -> Result<WrittenImage> {
-    let (image, name) = (job.image, job.name);
+    let ConversionJob { image, name, room, .. } = job;
     let gathered = Vec::with_capacity(GATHER);
     let spill = Spill::new(job.scratch, job.scratch_name)?;
     let mut converter = Converter { job, spill, next_block: 1, gathered, sum: DataSum::default(), placed: 0 };
@@ -109,7 +111,8 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: ConversionJob<'_>) -> Result
     converter.spill.flush()?;
     let Converter { spill, next_block, sum, .. } = converter;
     let mut tails = |_: u32, at: u64, buffer: &mut [u8]| spill.read_at(buffer, at);
-    let summary = finish(&tree, &mut tails, image, name, next_block)?;
+    let mut room = |bytes| if room(bytes) { Ok(()) } else { Err(Error::Cancelled) };
+    let summary = finish(&tree, &mut tails, &mut room, image, name, next_block)?;
     let copies = of_copies(image, name, next_block, &summary)?;
     Ok(WrittenImage { summary, data_sum: sum.total().wrapping_add(copies) })
 }

@@ -134,6 +134,7 @@ mod tests {
             scratch_name: "scratch",
             limits,
             threads,
+            room: &|_| true,
             keeps_whiteouts: false,
         };
         assemble(&job, &AssemblyProgress::new(1)).unwrap();

@@ -129,6 +129,7 @@ fn converted(part: FilePart) -> bool {
         scratch_name: "room",
         limits,
         watch: &mut watch,
+        room: &|_| true,
     };
     if convert(&squashfs, job).is_err() {
         return false;

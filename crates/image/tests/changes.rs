@@ -76,6 +76,7 @@ fn pulled(image: &OpenImage) -> File {
         scratch_name: "room",
         limits: ImageLimits::default(),
         threads: 1,
+        room: &|_| true,
         keeps_whiteouts: true,
     };
     assemble(&job, &AssemblyProgress::new(1)).unwrap();

@@ -4,7 +4,7 @@
 //! digest was taken of. Layers are checked as they are unpacked; a file system's file is copied first.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, fstat, ftruncate, open};
@@ -29,7 +29,7 @@ use skiff_sys::positional::write_all_at;
 use crate::error::{Error, Result};
 use crate::pull::{
     LayerProgress, PullWatch, Pulled, TICK, WatchedLayers, WithinQuota, assemble_into, check_and_sync,
-    keeps_whiteouts, watched,
+    has_room, keeps_whiteouts, watched,
 };
 use crate::store::{Begun, ImageLayer, ImageMetadata, Patience, Store, UnfinishedImage};
 use skiff_sys::SystemContext;
@@ -147,8 +147,9 @@ fn unpack(
     let config: Value = serde_json::from_slice(&opened.config_bytes)
         .map_err(|e| Error::unsound(name.clone(), e.to_string()))?;
     let keeps_whiteouts = keeps_whiteouts(&name, &config, blobs.len())?;
-    let image =
-        watched(watch, &layers, &progress, || assemble_into(&making, &blobs, keeps_whiteouts, &progress));
+    let image = watched(watch, &layers, &progress, || {
+        assemble_into((&making, import.uid), &blobs, keeps_whiteouts, &progress)
+    });
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let layers = digests.iter().zip(&blobs);
     let record = ImageMetadata {
@@ -245,6 +246,7 @@ fn rewrite(
     let mut ticker = Ticker { watch, digest: *digest, size: copy.size, told: None };
     let mut tick = |read| ticker.tick(read);
     let on_disk = fstat(&*copy.file).on("look at", &*copy.name)?.st_blocks as u64 * 512;
+    let refusal = Mutex::new(None);
     let job = convert::ConversionJob {
         image: making.file(),
         name: &name,
@@ -253,10 +255,12 @@ fn rewrite(
         scratch_name: &room_name,
         limits: ImageLimits::of(on_disk),
         watch: &mut tick,
+        room: &|bytes| has_room((&making, import.uid), bytes, &refusal),
     };
     let (file_system, config) = trailer::split(copy)?;
-    let image = form.convert(&file_system, job);
-    let WrittenImage { summary, data_sum } = watch.verdict(image.map_err(Error::from))?;
+    let image = form.convert(&file_system, job).map_err(Error::from);
+    let refusal = refusal.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let WrittenImage { summary, data_sum } = watch.verdict(refusal.map_or(image, Err))?;
     Ticker { watch, digest: *digest, size: copy.size, told: None }.tick(copy.size);
     check_and_sync(&making, &copy.name)?;
     let record = ImageMetadata {

@@ -157,7 +157,7 @@ fn make(
         .map_err(|e| Error::unsound(pull.image.to_string(), e.to_string()))?;
     let keeps_whiteouts = keeps_whiteouts(pull.image, &config, layers.len())?;
     let image = watched(watch, &watched_layers, &progress, || {
-        assemble_into(&making, &layers, keeps_whiteouts, &progress)
+        assemble_into((&making, pull.uid), &layers, keeps_whiteouts, &progress)
     });
     let WrittenImage { summary, data_sum } = watch.verdict(image)?;
     let bytes = u64::from(summary.blocks) * skiff_erofs::tree::BLOCK;
@@ -236,9 +236,9 @@ pub(crate) fn keeps_whiteouts(image: &dyn std::fmt::Display, config: &Value, lay
     Ok(is_of_changes)
 }
 
-/// Puts layers together into the file of an image that is being made.
+/// Puts layers together into the file of an image that is being made for this user.
 pub(crate) fn assemble_into(
-    making: &UnfinishedImage<'_>,
+    (making, uid): (&UnfinishedImage<'_>, u32),
     layers: &[&dyn Blob],
     keeps_whiteouts: bool,
     progress: &AssemblyProgress,
@@ -247,6 +247,7 @@ pub(crate) fn assemble_into(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let scratch: OwnedFd = open(&room, flags, Mode::empty()).on("open", room.display().to_string())?;
     let threads = default_threads();
+    let refusal = Mutex::new(None);
     let job = AssemblyJob {
         blobs: layers,
         image: making.file(),
@@ -255,9 +256,24 @@ pub(crate) fn assemble_into(
         scratch_name: &room.display().to_string(),
         limits: ImageLimits::of(layers.iter().map(|layer| layer.size()).fold(0, u64::saturating_add)),
         threads,
+        room: &|bytes| has_room((making, uid), bytes, &refusal),
         keeps_whiteouts,
     };
-    Ok(assemble(&job, progress)?)
+    let written = assemble(&job, progress);
+    let refusal = refusal.into_inner().unwrap_or_else(PoisonError::into_inner);
+    refusal.map_or_else(|| Ok(written?), Err)
+}
+
+/// Whether the user may have so many bytes more of an image than there are so far; otherwise says why not.
+pub(crate) fn has_room(
+    (making, uid): (&UnfinishedImage<'_>, u32),
+    bytes: u64,
+    refusal: &Mutex<Option<Error>>,
+) -> bool {
+    let error = making.announce(uid, bytes, &|| making.store().check_quota(uid)).err();
+    let mut refusal = refusal.lock().unwrap_or_else(PoisonError::into_inner);
+    *refusal = error;
+    refusal.is_none()
 }
 
 /// Reads the finished file as whoever trusts the store will, while it goes to the disk: what our writer did wrong must not reach a kernel.

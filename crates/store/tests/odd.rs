@@ -8,9 +8,14 @@ use std::path::Path;
 
 use crate::common::bytes;
 use crate::common::layers::build::{RawEntry as Tar, archive};
-use crate::common::stores::TestStore;
+use crate::common::stores::{TestStore, Watching};
 use crate::common::tools::write_oci;
 use skiff_erofs::Reader;
+use skiff_image::source::ImageSource;
+use skiff_oci::platform::Platform;
+use skiff_registry::policy::Policies;
+use skiff_store::import::{ImportJob, import};
+use skiff_store::{Error, Quota, Store};
 
 type Layers = Vec<Vec<Tar>>;
 
@@ -247,4 +252,33 @@ fn fifty_odd_images_are_sound_until_a_byte_changes() {
             });
         }
     });
+}
+
+/// What files with a byte each in a long hole take at the end is known before: nothing of it is written beyond the quota.
+#[test]
+fn the_metadata_of_files_with_holes_counts_before_it_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("root.tar");
+    let files =
+        (0..100).map(|number| sparse(&format!("f{number:03}"), 4 << 30, &[((2 << 30) + 82 * 4096, 1)]));
+    let root = [Tar::directory("./"), Tar::directory("./usr/"), Tar::file("./usr/bin/tool", b"x")];
+    let entries: Vec<Tar> = root.into_iter().chain(files).collect();
+    std::fs::write(&path, archive(&entries)).unwrap();
+    let store_of = |dir: &Path, bytes| Store::open(dir).unwrap().with_quota(Quota::Bytes(bytes));
+    let import = |store: &Store| {
+        let source = ImageSource::open_path(&path).unwrap();
+        let (policies, platform) = (Policies::default(), Platform::linux("amd64", None));
+        let job = ImportJob { store, source: &source, policies: &policies, platform: &platform, uid: 1000 };
+        import(&job, &mut Watching::default())
+    };
+    let (at, limit) = (dir.path().join("store"), 4 << 20);
+    let error = import(&store_of(&at, limit)).expect_err("refused");
+    let Error::Quota { used, more, quota } = error else { panic!("{error}") };
+    assert!(quota == limit && used <= limit && more > limit, "{used} + {more}");
+    // The file system may need some blocks of its own.
+    let store = store_of(&at, used + more + (1 << 20));
+    assert_eq!(store.usage_of(1000).unwrap().total(), 0, "nothing of it is left");
+    import(&store).unwrap();
+    let has = store.usage_of(1000).unwrap().total();
+    assert!(has > more, "{has} of {used} + {more}");
 }

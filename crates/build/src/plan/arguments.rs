@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use skiff_oci::platform::Platform;
-use skiff_spec::fault::{Fault, Result};
+use skiff_spec::fault::Result;
 
 use super::BuildOptions;
+use super::budget::ValueBudget;
 use crate::dockerfile::Dockerfile;
-use crate::dockerfile::words::expand;
 
 /// Arguments that need no ARG, and on which no result depends.
 const PROXIES: [&str; 10] = [
@@ -43,7 +43,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// Reads the head of a file.
-    pub fn new(file: &Dockerfile, options: &BuildOptions) -> Result<Self> {
+    pub fn new(file: &Dockerfile, options: &BuildOptions, budget: &ValueBudget) -> Result<Self> {
         let last = file.stages.last().and_then(|stage| stage.name.clone());
         let mut arguments = Self {
             given: options.args.clone(),
@@ -55,8 +55,8 @@ impl Arguments {
             let value = match (arguments.given(name), default) {
                 (Some(given), _) => Some(given),
                 (None, Some(word)) => {
-                    let expanded = expand(word, file.escape, &|name| arguments.head(name));
-                    Some(expanded.map_err(|e| Fault::new(format!("{}:{line}: ARG: {e}", options.file)))?)
+                    let expanded = budget.expand(word, file.escape, &|name| arguments.head(name));
+                    Some(expanded.map_err(|fault| fault.about(&format!("{}:{line}: ARG", options.file)))?)
                 }
                 (None, None) => arguments.known(name),
             };

@@ -3,7 +3,9 @@
 
 mod action;
 mod arguments;
+mod budget;
 mod copy;
+mod environment;
 mod run;
 mod source;
 mod stage;
@@ -23,6 +25,7 @@ use crate::dockerfile::{Dockerfile, DockerfileError, StageFrom};
 use crate::git::GitSource;
 pub use action::{Action, CopyAction, CopyFrom, PlannedMount, PlannedMountKind, PlannedSource, RunAction};
 use arguments::Arguments;
+use budget::ValueBudget;
 pub use run::MOUNTED;
 use stage::StagePlanner;
 pub use stage::check_platform;
@@ -95,6 +98,27 @@ pub struct BuildPlan {
     pub has_variables: bool,
 }
 
+impl BuildPlan {
+    /// Whether files of the context are read.
+    #[must_use]
+    pub fn reads_context(&self) -> bool {
+        let of_context = |copy: &CopyAction| {
+            copy.from == CopyFrom::Context
+                && copy.sources.iter().any(|source| matches!(source, PlannedSource::Path(_)))
+        };
+        let mut actions =
+            self.stages.iter().flat_map(|stage| &stage.steps).filter_map(|step| step.action.as_ref());
+        actions.any(|(_, action)| match action {
+            Action::Copy(copy) => of_context(copy),
+            Action::Run(run) => run
+                .mounts
+                .iter()
+                .any(|mount| matches!(&mount.kind, PlannedMountKind::Files { copy, .. } if of_context(copy))),
+            Action::MakeDirectory { .. } => false,
+        })
+    }
+}
+
 /// A stage.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedStage {
@@ -138,6 +162,9 @@ impl Key {
     }
 }
 
+/// A build has not more stages: each is planned within the planning of the one that needs it, which takes some of the stack.
+const MOST_STAGES: usize = 250;
+
 /// A step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedStep {
@@ -158,13 +185,18 @@ pub fn plan(
     options: &BuildOptions,
     surroundings: &mut dyn PlanLookup,
 ) -> Result<BuildPlan> {
-    let arguments = Arguments::new(file, options)?;
+    if let Some(stage) = file.stages.get(MOST_STAGES) {
+        let fault = Fault::new(format!("FROM: more than {MOST_STAGES} stages"));
+        return Err(fault.about(&format!("{}:{}", options.file, stage.line)));
+    }
+    let budget = ValueBudget::default();
+    let arguments = Arguments::new(file, options, &budget)?;
     let target = match &options.target {
         None => file.stages.len() - 1,
         Some(name) => find_stage(file, name, file.stages.len()).ok_or_else(|| no_target(file, name))?,
     };
     let mut planner =
-        Planner { file, options, surroundings, arguments, planned: BTreeMap::new(), stages: vec![] };
+        Planner { file, options, surroundings, arguments, budget, planned: BTreeMap::new(), stages: vec![] };
     planner.stage(target)?;
     let Planner { mut stages, arguments, .. } = planner;
     if let Some(last) = stages.last_mut() {
@@ -179,8 +211,8 @@ pub fn plan(
 
 /// The stage of this name, or of this number, before another.
 fn find_stage(file: &Dockerfile, name: &str, before: usize) -> Option<usize> {
-    let known =
-        file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(&*name.to_lowercase()));
+    let lower = name.to_lowercase();
+    let known = file.stages[..before].iter().rposition(|stage| stage.name.as_deref() == Some(&*lower));
     known.or_else(|| name.parse().ok().filter(|number| *number < before))
 }
 
@@ -215,6 +247,8 @@ pub(crate) struct Planner<'a> {
     pub options: &'a BuildOptions,
     pub surroundings: &'a mut dyn PlanLookup,
     pub arguments: Arguments,
+    /// What values may take still.
+    pub(crate) budget: ValueBudget,
     /// Where each stage of the file is among the planned ones.
     planned: BTreeMap<usize, usize>,
     stages: Vec<PlannedStage>,
@@ -273,10 +307,6 @@ impl Planner<'_> {
     /// A fault of a line.
     fn at(&self, line: usize, fault: Fault) -> Fault {
         fault.about(&format!("{}:{line}", self.options.file))
-    }
-
-    fn bad(&self, line: usize, what: impl AsRef<str>) -> Fault {
-        self.at(line, Fault::new(what.as_ref()))
     }
 }
 

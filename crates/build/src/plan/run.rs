@@ -16,18 +16,18 @@ impl StagePlanner<'_, '_> {
         let mut mounts = run.mounts.iter().map(|mount| self.mount(mount)).collect::<Result<Vec<_>>>()?;
         name_agents(&mut mounts);
         let mut env: Vec<(String, String)> = vec![];
-        for setting in self.config.list("Env") {
-            let (name, value) = setting.split_once('=').unwrap_or((&setting, ""));
+        for setting in self.env.settings() {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             env.push((name.into(), value.into()));
         }
-        let known = |env: &[(String, String)], name: &String| env.iter().any(|(known, _)| known == name);
         for (name, value) in &self.args {
-            if !known(&env, name) {
+            if !self.env.has(name) {
                 env.push((name.clone(), value.clone()));
             }
         }
-        let uncounted =
-            self.planner.arguments.proxies().into_iter().filter(|(name, _)| !known(&env, name)).collect();
+        let is_known = |name: &String| self.env.has(name) || self.args.contains_key(name);
+        let proxies = self.planner.arguments.proxies();
+        let uncounted = proxies.into_iter().filter(|(name, _)| !is_known(name)).collect();
         env.extend(run.env.iter().cloned());
         let user = self.config.text("User");
         Ok(RunAction {

@@ -2,9 +2,8 @@
 
 use skiff_spec::fault::{Fault, Result};
 
-use super::PlannedSource;
 use super::stage::StagePlanner;
-use crate::dockerfile::words::expand_text;
+use super::{PlannedSource, Planner};
 use crate::dockerfile::{CopyInstruction, CopySource};
 use crate::git::GitSource;
 use crate::remote::{checksum, name_of};
@@ -19,8 +18,10 @@ impl StagePlanner<'_, '_> {
             CopySource::Path(word) => self.path(self.word(word)?, transfer),
             CopySource::Text(doc) => {
                 let content = match doc.is_expanded {
-                    true => expand_text(&doc.content, self.planner.file.escape, &|name| self.value(name))
-                        .map_err(|e| Fault::new(e.to_string()))?,
+                    true => {
+                        let Planner { budget, file, .. } = &*self.planner;
+                        budget.expand_text(&doc.content, file.escape, &|name| self.value(name))?
+                    }
                     false => doc.content.clone(),
                 };
                 Ok(PlannedSource::Text { name: doc.name.clone(), content })

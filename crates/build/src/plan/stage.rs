@@ -8,8 +8,8 @@ use skiff_oci::manifest::Instructions;
 use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Fault, Result};
 
+use super::environment::StageVariables;
 use super::{Action, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, Planner, StageBase};
-use crate::dockerfile::words::expand;
 use crate::dockerfile::{Command, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger};
 
 /// What runs lines of a command where SHELL names nothing else.
@@ -25,6 +25,8 @@ pub(super) struct StagePlanner<'p, 'a> {
     /// The whole configuration of the image below, and its part that is changed.
     whole: Value,
     pub(super) config: Instructions,
+    /// The variables, which belong to that part.
+    pub(super) env: StageVariables,
     /// Arguments that have been named so far.
     pub(super) args: BTreeMap<String, String>,
     steps: Vec<PlannedStep>,
@@ -38,8 +40,8 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let stage = &planner.file.stages[number];
         let line = stage.line;
         let read = |planner: &Planner<'_>, word: &str| {
-            expand(word, planner.file.escape, &|name| planner.arguments.head(name))
-                .map_err(|e| planner.bad(line, format!("FROM: {e}")))
+            let read = planner.budget.expand(word, planner.file.escape, &|name| planner.arguments.head(name));
+            read.map_err(|fault| planner.at(line, fault.about("FROM")))
         };
         if let Some(platform) = &stage.platform {
             let platform = read(planner, platform)?;
@@ -53,12 +55,13 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let mut config = Instructions::new(&whole);
         let triggers = config.list("OnBuild");
         config.take("OnBuild");
-        if !config.list("Env").iter().any(|setting| setting.split('=').next() == Some("PATH")) {
+        let mut env = StageVariables::new(config.list("Env"));
+        if !env.has("PATH") {
             // So `ENV PATH=/opt/bin:$PATH` keeps the programs of the image.
-            config.set_variable("PATH", PATH);
+            env.set("PATH", PATH);
         }
         let steps = vec![];
-        Ok(Self { planner, number, base, key, whole, config, args, steps, triggers })
+        Ok(Self { planner, number, base, key, whole, config, env, args, steps, triggers })
     }
 
     pub(super) fn plan(mut self) -> Result<PlannedStage> {
@@ -72,17 +75,27 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             self.step(step)?;
         }
         let label = stage.name.clone().unwrap_or_else(|| self.number.to_string());
-        let Self { base, key, mut whole, config, args, steps, .. } = self;
+        let Self { planner, base, key, mut whole, mut config, env, args, steps, .. } = self;
         note_steps(&mut whole, &steps);
+        config.set("Env", env.settings().cloned().collect::<Vec<_>>());
         whole["config"] = config.into_config();
+        // Stages that begin with this one have all of it once more.
+        let bytes = whole.to_string().len() + args.values().map(String::len).sum::<usize>();
+        planner.budget.count(bytes).map_err(|fault| planner.at(stage.line, fault.about("FROM")))?;
         Ok(PlannedStage { label, base, steps, config: whole, args, key })
     }
 
     fn step(&mut self, step: &InstructionStep) -> Result<()> {
-        let action = self.instruction(&step.instruction).map_err(|fault| {
+        let at = |planner: &Planner<'_>, fault: Fault| {
             let word = step.text.split(' ').next().unwrap_or_default();
-            self.planner.at(step.line, fault.about(word))
-        })?;
+            planner.at(step.line, fault.about(word))
+        };
+        let action = self.instruction(&step.instruction).map_err(|fault| at(self.planner, fault))?;
+        if let Some(action) = &action {
+            // Each command has all variables.
+            let bytes = json!(action).to_string().len();
+            self.planner.budget.count(bytes).map_err(|fault| at(self.planner, fault))?;
+        }
         let action = action.map(|action| {
             let mut parts = vec![json!(self.key), json!(action)];
             if let Action::Copy(copy) = &action {
@@ -134,7 +147,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         match instruction {
             Instruction::Env(pairs) => {
                 for (name, value) in self.pairs(pairs)? {
-                    self.config.set_variable(&name, &value);
+                    self.env.set(&name, &value);
                 }
             }
             Instruction::Label(pairs) => {
@@ -145,6 +158,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             Instruction::Entrypoint(command) => self.config.set_entrypoint(command.words(&self.shell())),
             Instruction::Expose(ports) => {
                 let ports = self.words(ports)?.join(" ");
+                self.planner.budget.count(bytes_of_ports(&ports))?;
                 let added = self.config.add_ports(&ports);
                 added.ok_or_else(|| {
                     Fault::new(format!("{ports}: not a port")).hint("80, 53/udp or 8000-8010")
@@ -164,11 +178,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             }
             Instruction::Shell(words) => self.config.set("Shell", words.clone()),
             Instruction::Healthcheck(check) => self.config.set("Healthcheck", healthcheck(check)),
-            Instruction::Onbuild(trigger) => {
-                let mut triggers = self.config.list("OnBuild");
-                triggers.push(trigger.clone());
-                self.config.set("OnBuild", triggers);
-            }
+            Instruction::Onbuild(trigger) => self.config.add_trigger(trigger),
             Instruction::Maintainer(author) => self.whole["author"] = self.word(author)?.into(),
             Instruction::Unset(keys) => keys.iter().for_each(|key| {
                 self.config.take(key);
@@ -189,15 +199,11 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
 
     /// The value of a variable: ENV counts for more than ARG, wherever both stand.
     pub(super) fn value(&self, name: &str) -> Option<String> {
-        let of = |setting: &String| {
-            setting.split_once('=').filter(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
-        };
-        self.config.list("Env").iter().rev().find_map(of).or_else(|| self.args.get(name).cloned())
+        self.env.value(name).map(String::from).or_else(|| self.args.get(name).cloned())
     }
 
     pub(super) fn word(&self, word: &str) -> Result<String> {
-        expand(word, self.planner.file.escape, &|name| self.value(name))
-            .map_err(|e| Fault::new(e.to_string()))
+        self.planner.budget.expand(word, self.planner.file.escape, &|name| self.value(name))
     }
 
     /// All values are those from before the instruction.
@@ -235,6 +241,19 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
     pub(super) fn absolute(&self, path: &str) -> String {
         absolute(&self.workdir(), path)
     }
+}
+
+/// About how many bytes of memory a port takes.
+const PORT: usize = 64;
+
+/// About how many bytes ports take, each of a range by itself.
+fn bytes_of_ports(ports: &str) -> usize {
+    let length = |range: &str| {
+        let (first, last) = range.split_once('-')?;
+        let last = last.split('/').next()?.parse::<u16>().ok()?;
+        Some(usize::from(last.saturating_sub(first.parse().ok()?)) * PORT)
+    };
+    ports.split_whitespace().filter_map(length).sum()
 }
 
 /// As the configuration has it.

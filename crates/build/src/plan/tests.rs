@@ -396,3 +396,77 @@ fn history_tells_the_steps() {
     assert_eq!(history[0]["created_by"], "ENV A=1");
     assert_eq!((&history[0]["empty_layer"], &history[1]["empty_layer"]), (&json!(true), &Value::Null));
 }
+
+/// Of a file of some lines a plan of gigabytes could be made: what is put in for variables is counted, and what each step has of it.
+#[test]
+fn what_values_come_to_has_a_limit() {
+    let long = format!("FROM scratch AS s0\nARG X={}\n{}", "0".repeat(100), "ENV X=$X$X\n".repeat(13));
+    let many = |line: &dyn Fn(usize) -> String| (0..40).map(line).collect::<String>();
+    let path = "0".repeat(600_000);
+    for (text, line) in [
+        (format!("{long}ENV{}", many(&|n| format!(" A{n}=$X"))), 16),
+        (format!("{long}LABEL{}", many(&|n| format!(" A{n}=$X"))), 16),
+        (format!("{long}LABEL a=\"{}\"", "$X".repeat(40)), 16),
+        (format!("{long}LABEL a={}", "${X:+}".repeat(40)), 16),
+        (format!("{long}{}", many(&|_| "COPY <<A /\n$X$X$X\nA\n".into())), 0),
+        (format!("ARG X={}\n{}FROM scratch\n", "0".repeat(100), "ARG X=$X$X\n".repeat(18)), 18),
+        (format!("{long}{}", many(&|_| "RUN true\n".into())), 0),
+        (format!("{long}{}", many(&|n| format!("FROM s{n} AS s{}\n", n + 1))), 0),
+        (format!("FROM scratch\nWORKDIR /{path}\n{}", many(&|_| "WORKDIR a\n".into())), 0),
+        (format!("FROM scratch\n{}", many(&|_| "EXPOSE 1-65535\n".into())), 0),
+    ] {
+        let shown = &text[text.len().saturating_sub(80)..];
+        let fault = planned(&text, &options(&[]), &mut MadeUp::default()).expect_err(shown);
+        assert!(fault.message.contains("take more than 16 MiB in all steps"), "{shown}: {}", fault.message);
+        let at = format!("Dockerfile:{line}: ");
+        assert!(line == 0 || fault.message.starts_with(&at), "{shown}: {}", fault.message);
+        assert!(fault.hint.contains("COPY"), "{shown}");
+    }
+}
+
+/// With a walk through all variables for each, this took longer than a minute.
+#[test]
+fn thousands_of_variables_are_planned() {
+    let lines = |word: &str| (0..4_900).map(|n| format!("{word} A{n}=$X\n")).collect::<String>();
+    let text = format!("FROM scratch\nARG X={}\n{}{}", "0".repeat(100), lines("ENV"), lines("LABEL"));
+    let plan = built(&text);
+    let config = Instructions::new(&plan.stages[0].config);
+    assert_eq!(config.list("Env").len(), 4_901);
+    assert_eq!(plan.stages[0].config["config"]["Labels"].as_object().map(serde_json::Map::len), Some(4_900));
+}
+
+#[test]
+fn a_variable_that_an_image_has_twice_is_set_once() {
+    let config = json!({"config": {"Env": ["A=1", "B=2", "A=3", "odd"]}});
+    for (text, want) in [
+        ("FROM a\nENV C=$A$odd", vec!["A=1", "B=2", "A=3", "odd", DEFAULT_PATH, "C=3"]),
+        ("FROM a\nENV A=$A", vec!["B=2", "odd", DEFAULT_PATH, "A=3"]),
+    ] {
+        let mut around = MadeUp { config: config.clone(), ..MadeUp::default() };
+        let plan = planned(text, &options(&[]), &mut around).expect(text);
+        assert_eq!(Instructions::new(&plan.stages[0].config).list("Env"), want, "{text}");
+    }
+}
+
+/// Each stage is planned within the planning of the one that needs it.
+#[test]
+fn stages_that_need_each_other_do_not_overflow_the_stack() {
+    let chain = |count, step: &str| -> String {
+        let stage = |n: usize| match n {
+            0 => "FROM scratch AS s0\n".into(),
+            n => step.replace("BEFORE", &format!("s{}", n - 1)).replace("THIS", &format!("s{n}")),
+        };
+        (0..count).map(stage).collect()
+    };
+    let try_it = move || {
+        for step in ["FROM BEFORE AS THIS\n", "FROM scratch AS THIS\nCOPY --from=BEFORE /a /\n"] {
+            assert_eq!(built(&chain(MOST_STAGES, step)).stages.len(), MOST_STAGES, "{step}");
+            let long = planned(&chain(4_900, step), &options(&[]), &mut MadeUp::default());
+            let why = long.expect_err(step).message;
+            assert!(why.ends_with("FROM: more than 250 stages"), "{why}");
+        }
+    };
+    // As much as the first thread of a program has.
+    let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(try_it).expect("a thread");
+    thread.join().expect("both ways");
+}

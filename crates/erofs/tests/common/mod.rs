@@ -158,7 +158,15 @@ impl Builder {
             buffer.copy_from_slice(&self.spill[at as usize..at as usize + buffer.len()]);
             Ok(())
         };
-        erofs::finish(&self.tree, &mut tails, self.image.as_fd(), "image.erofs", self.next_block)
+        let mut told = None;
+        let mut room = |bytes| {
+            told = Some(bytes);
+            Ok(())
+        };
+        let (image, end) = (self.image.as_fd(), self.next_block);
+        let summary = erofs::finish(&self.tree, &mut tails, &mut room, image, "image.erofs", end)?;
+        assert_eq!(told, Some(u64::from(summary.blocks - end.max(1)) * BLOCK), "what it grows by");
+        Ok(summary)
     }
 
     /// The finished image. `dir` is the one given to [`Builder::new`].

@@ -139,7 +139,9 @@ pub(super) fn job<'a>(
     watch: &'a mut dyn FnMut(u64) -> bool,
 ) -> ConversionJob<'a> {
     let limits = ImageLimits::default();
-    ConversionJob { image, name: scratch_name, source, scratch, scratch_name, limits, watch }
+    // It is the caller's own file: no quota holds but the file system's.
+    let room = &|_| true;
+    ConversionJob { image, name: scratch_name, source, scratch, scratch_name, limits, watch, room }
 }
 
 pub(super) struct ReadRoot<'a> {

@@ -67,6 +67,7 @@ pub fn with_progress(
         scratch_name: "scratch",
         limits,
         threads,
+        room: &|_| true,
         keeps_whiteouts: false,
     };
     let outcome = assemble(&job, progress);

@@ -125,8 +125,11 @@ impl Instructions {
     /// Adds ports, written `80`, `53/udp` or `8000-8010`; nothing if one of them cannot be read.
     #[must_use]
     pub fn add_ports(&mut self, text: &str) -> Option<()> {
-        let ports: Option<Vec<Vec<String>>> = text.split_whitespace().map(ports_of).collect();
-        self.extend("ExposedPorts", ports?.concat().into_iter().map(|port| (port, json!({}))));
+        let mut ports = Map::new();
+        for range in text.split_whitespace() {
+            ports.extend(ports_of(range)?.into_iter().map(|port| (port, json!({}))));
+        }
+        self.extend("ExposedPorts", ports);
         Some(())
     }
 
@@ -137,19 +140,36 @@ impl Instructions {
 
     /// In the place of a variable's value before, as the last of a name need not be the one that programs see.
     pub fn set_variable(&mut self, name: &str, value: &str) {
-        let before = self.config.get("Env").and_then(Value::as_array).cloned().unwrap_or_default();
         let is_this =
             |entry: &Value| entry.as_str().is_some_and(|entry| entry.split('=').next() == Some(name));
-        let mut all: Vec<Value> = before.into_iter().filter(|entry| !is_this(entry)).collect();
+        let mut all = self.take_array("Env");
+        all.retain(|entry| !is_this(entry));
         all.push(format!("{name}={value}").into());
-        self.config.insert("Env".into(), all.into());
+        self.set("Env", all);
+    }
+
+    /// Adds an instruction for those who build on the image.
+    pub fn add_trigger(&mut self, instruction: &str) {
+        let mut all = self.take_array("OnBuild");
+        all.push(instruction.into());
+        self.set("OnBuild", all);
+    }
+
+    /// Takes a list away: what is long is not copied.
+    fn take_array(&mut self, key: &str) -> Vec<Value> {
+        match self.config.remove(key) {
+            Some(Value::Array(list)) => list,
+            _ => vec![],
+        }
     }
 
     /// Adds to a map of the configuration.
     fn extend(&mut self, key: &str, entries: impl IntoIterator<Item = (String, Value)>) {
-        let mut map = self.config.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
-        map.extend(entries);
-        self.config.insert(key.into(), map.into());
+        let value = self.config.entry(key).or_insert_with(|| json!({}));
+        match value.as_object_mut() {
+            Some(map) => map.extend(entries),
+            None => *value = entries.into_iter().collect::<Map<String, Value>>().into(),
+        }
     }
 }
 

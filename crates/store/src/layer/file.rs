@@ -31,6 +31,8 @@ pub(super) struct LayerFile<'a> {
     pub scratch: (BorrowedFd<'a>, &'a str),
     /// Fails when the user has too much. Called often.
     pub check_quota: &'a mut dyn FnMut() -> Result<()>,
+    /// Fails when the user has too much with so many bytes more. Called once, before they are written.
+    pub room: &'a mut dyn FnMut(u64) -> Result<()>,
 }
 
 /// Writes the file. It is of no use if this fails.
@@ -39,7 +41,7 @@ pub(super) fn write<R: Read>(
     id: LayerId,
     file: LayerFile<'_>,
 ) -> Result<WrittenImage> {
-    let LayerFile { image, name, scratch: (dir, dir_name), check_quota } = file;
+    let LayerFile { image, name, scratch: (dir, dir_name), check_quota, room } = file;
     let data = DataWriter::new(image, name, Spill::new(dir, dir_name)?);
     let mut builder = Builder { tree: None, open: vec![], links: vec![], whiteout: None, data, name };
     let mut reader = reader;
@@ -57,7 +59,7 @@ pub(super) fn write<R: Read>(
     let (data_end, sum, tails) = data.finish()?;
     let mut tails = ReadAhead { tails, at: 0, bytes: vec![] };
     let mut read = |_, at, buffer: &mut [u8]| tails.read(at, buffer);
-    let summary = erofs::finish::<Error>(&tree, &mut read, image, name, data_end)?;
+    let summary = erofs::finish::<Error>(&tree, &mut read, room, image, name, data_end)?;
     let data_sum = sum.wrapping_add(of_copies(image, name, data_end, &summary)?);
     Ok(WrittenImage { summary, data_sum })
 }

@@ -130,11 +130,13 @@ fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
         checked = Instant::now();
         store.make_room_for_layer(uid, 0, &wanted.snapshot).map(drop)
     };
+    let within_quota = || store.make_room_for_layer(uid, 0, &wanted.snapshot).map(drop);
     let target = LayerFile {
         image: making.file(),
         name: &name,
         scratch: (scratch.as_fd(), &room_name),
         check_quota: &mut check_quota,
+        room: &mut |bytes| making.announce(uid, bytes, &within_quota),
     };
     let WrittenImage { summary, data_sum } = file::write(reader(job)?, digest(id), target)?;
     store.make_room_for_layer(uid, 0, &wanted.snapshot)?;

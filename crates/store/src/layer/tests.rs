@@ -356,6 +356,28 @@ fn a_layer_beyond_the_quota_is_refused_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(dir.path().join("tmp")).expect("a directory").count(), 0);
 }
 
+/// A byte in a long hole takes a chunk of many blocks at the end: that is known before, and nothing of it is written.
+#[test]
+fn what_files_with_holes_take_at_the_end_counts_before_it_is_written() {
+    let mut stream = Stream::new();
+    for number in 0..100 {
+        stream.file(&format!("f{number:03}"), false, 4 << 30, &[((2 << 30) + 82 * 4096, b"x")]);
+    }
+    let (bytes, id) = stream.end();
+    let (dir, store) = store();
+    let limit = 4 << 20;
+    let error = send(&store.with_quota(Quota::Bytes(limit)), 7, id, &bytes).map(|_| ()).expect_err("refused");
+    let Error::Quota { used, more, quota } = error else { panic!("{error}") };
+    assert!(quota == limit && used <= limit && more > limit, "{used} + {more}");
+    assert_eq!(std::fs::read_dir(dir.path().join("tmp")).expect("a directory").count(), 0);
+    // The file system may need some blocks of its own.
+    let quota = Quota::Bytes(used + more + (1 << 20));
+    let store = Store::open(dir.path()).expect("a store").with_quota(quota);
+    send(&store, 7, id, &bytes).expect("there is room for it");
+    let has = store.usage_of(7).expect("usage").total();
+    assert!(has > more, "{has} of {used} + {more}");
+}
+
 #[test]
 fn layers_announced_at_once_take_no_more_than_the_quota_and_go_when_nothing_comes() {
     let (dir, store) = store();

@@ -3,7 +3,7 @@
 //! An image counts in full for everybody who may use it: nobody's share grows because somebody else has let go. What a user is about to
 //! have counts as it grows, for all that work for this user at the same time.
 
-use rustix::fs::{AtFlags, Mode, OFlags, fstatvfs, ftruncate, openat, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, fstatvfs, ftruncate, openat, statat};
 use serde::{Deserialize, Serialize};
 use skiff_registry::BlobDir;
 use skiff_spec::image::{ImageId, store as names};
@@ -242,6 +242,26 @@ impl UnfinishedImage<'_> {
         self.mark = Some(mark.clone());
         // A hole, which takes no room.
         Ok(ftruncate(&file, announced).on("set the length of", shown())?)
+    }
+
+    /// Counts so many bytes more from now on, by which the file is to grow, for a user for whom it [counts](Self::count_for). `check` says whether the user is
+    /// within the quota with them.
+    ///
+    /// # Errors
+    /// Those of `check`; where the quota is exceeded, with these bytes as those needed besides. The store cannot be written to.
+    pub(crate) fn announce(&self, uid: u32, bytes: u64, check: &dyn Fn() -> Result<()>) -> Result<()> {
+        let there = fstat(self.file()).on("look at", self.name())?.st_blocks.unsigned_abs() * 512;
+        let mark = mark(uid, &self.name);
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let shown = || self.store.shown(&mark);
+        let file = openat(&self.store.dir, &mark, flags, Mode::empty()).on("open", shown())?;
+        ftruncate(&file, there.saturating_add(bytes)).on("set the length of", shown())?;
+        check().map_err(|error| match error {
+            Error::Quota { used, more, quota } => {
+                Error::Quota { used: used.saturating_sub(bytes), more: more.saturating_add(bytes), quota }
+            }
+            other => other,
+        })
     }
 }
 

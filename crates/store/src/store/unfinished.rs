@@ -53,6 +53,11 @@ impl<'a> UnfinishedImage<'a> {
         self.id
     }
 
+    /// The store that it is made in.
+    pub(crate) fn store(&self) -> &'a Store {
+        self.store
+    }
+
     /// The image's file, still empty.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
