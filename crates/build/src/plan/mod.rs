@@ -114,7 +114,7 @@ impl BuildPlan {
                 .mounts
                 .iter()
                 .any(|mount| matches!(&mount.kind, PlannedMountKind::Files { copy, .. } if of_context(copy))),
-            Action::MakeDirectory { .. } => false,
+            Action::Debootstrap { .. } | Action::MakeDirectory { .. } => false,
         })
     }
 }
