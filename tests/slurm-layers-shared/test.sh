@@ -1,8 +1,8 @@
 # bed: --nodes 4
 # takes: 30
 # time: 300
-# Nodes that share one image store: each layer is written once, whoever is killed, and all mount that file in place. What one node removes, jobs on
-# others have to their end.
+# Nodes that share one image store: each layer is written once, whoever is killed, and all mount that file in place. What one node wants room
+# for takes nothing from jobs on others.
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 . "$(dirname "$0")/../fan-out/lib.sh"
@@ -72,7 +72,7 @@ equal "$out" "$want"
 wait $first
 equal "$(find $shared/users -type f -printf '%f\n' | sort | uniq -c | sed 's/^ *//' | cut -d' ' -f1 | sort -u)" 2 'who may use the layers'
 
-# What is removed on n2 for want of room, a job on n1 reads to its end.
+# On n2 something comes for which there is too little room: a job on n1 has its layer to its end.
 printf '[slurm]\ncache_bytes = 70000000\n' >/etc/skiff/conf.d/layers.toml
 rm -f begun go
 ok as alice sbatch --parsable -w n1 --environment=dev -o long --wrap "touch begun; until [ -e go ]; do sleep 0.1; done; $run"
@@ -87,7 +87,7 @@ rm -f /shared/dev.skiff
 touch go
 equal "$(ended "$long")" 'COMPLETED 0:0'
 equal "$(cat long)" "$want"
-[ -n "$(comm -23 <(echo "$before") <(find $shared/images -name '*.erofs' | sort))" ] || fail 'nothing was removed'
+[ -n "$(comm -13 <(echo "$before") <(find $shared/images -name '*.erofs' | sort))" ] || fail 'nothing was brought'
 ok as alice srun -QN4 --environment=dev sh -c "$run"
 equal "$(sort <<<"$out" | uniq -c | xargs)" "4 $(xargs <<<"$want")"
 idle
