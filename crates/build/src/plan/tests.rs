@@ -396,3 +396,12 @@ fn history_tells_the_steps() {
     assert_eq!(history[0]["created_by"], "ENV A=1");
     assert_eq!((&history[0]["empty_layer"], &history[1]["empty_layer"]), (&json!(true), &Value::Null));
 }
+
+#[test]
+fn files_that_a_step_puts_into_nothing_are_for_this_machine_alone() {
+    let plan = planned("FROM scratch\nWORKDIR /a", &options(&[]), &mut MadeUp::default()).expect("planned");
+    let (key, action) = plan.stages[0].steps[0].action.as_ref().expect("files");
+    let machine = Platform::host().to_string();
+    let below = Key::of(&json!(["scratch", options(&[]).ids, machine]));
+    assert_eq!(*key, Key::of(&json!([below, action])));
+}
