@@ -94,7 +94,7 @@ rm /etc/skiff/conf.d/commit.toml
 ok as alice skiff env history -q dev
 lacks "$(as alice skiff env history dev)" "job $job on"
 ok as alice skiff env status "$job"
-has "$out" 'not done within 0 s (hint: `slurm.commit_seconds` in the configuration allows more time, up to 240)'
+has "$out" 'not done within 0 s (hint: `slurm.commit_seconds` in the configuration allows more time, up to 240;'
 
 # What its user forges deceives only that user, and steers no terminal.
 as alice sh -c "cd $depot/jobs && ln -s /etc/shadow '99@n1@r.end' && mkfifo '99@n2@r.start' && echo '{' >'99@n3@r.end' && touch \$(printf '99@n\033[2J@r.end') other"

@@ -2,9 +2,10 @@
 //! what takes over orphans: they would become children of process 1, and nobody could save them again.
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use skiff_ipc::ReportingChild;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -15,6 +16,9 @@ use crate::record::Checkpoint;
 
 /// In messages.
 const NAME: &str = "the parent of daemons";
+
+/// How long what CRIU made first may take to be known when CRIU has made all: that was done long before.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What has CRIU's first process take over orphans from its beginning, where that is needed.
 pub struct Daemons<'a> {
@@ -47,13 +51,24 @@ impl<'a> Daemons<'a> {
                 self.adopting = Some(begin(self.inside, criu, first)?);
                 Ok(())
             }
-            ("post-restore", Some(_)) => {
+            ("post-restore", Some((_, first))) => {
                 let untold = || Fault::new(format!("{NAME}: CRIU has not said when it makes that"));
-                self.adopting.take().ok_or_else(untold)?.end()
+                finish(self.adopting.take().ok_or_else(untold)?, first, PATIENCE)
             }
             _ => Ok(()),
         }
     }
+}
+
+/// Waits until it is done. CRIU waits for that, and whoever does it for CRIU: if the first process has another number than the record says, one of
+/// the two has to give up.
+fn finish(adopting: ReportingChild<()>, first: Pid, patience: Duration) -> Result<()> {
+    let none = || {
+        let first = first.as_raw_nonzero();
+        Fault::new(format!("{NAME}: CRIU has made all processes, and none with the number {first}"))
+            .hint("the checkpoint's record is not of its images: take another checkpoint")
+    };
+    adopting.end_by(Instant::now() + patience)?.ok_or_else(none)
 }
 
 /// Has a process inside do it, as soon as CRIU makes that process.
@@ -61,6 +76,8 @@ fn begin(inside: EnterTarget<'_>, criu: Pid, first: Pid) -> Result<ReportingChil
     let about = || NAME;
     let (ready, told) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
     let child = enter::begin(inside, &[told.as_fd()], || {
+        // Whoever waits for this process ends it so, and the kernel lets go of what it traces.
+        set_parent_process_death_signal(Some(Signal::KILL)).context(about)?;
         let maker = Maker::trace(criu).context(about)?;
         rustix::io::write(&told, b"t").context(about)?;
         maker.make_subreaper(|made| made == first).context(about)
@@ -69,5 +86,31 @@ fn begin(inside: EnterTarget<'_>, criu: Pid, first: Pid) -> Result<ReportingChil
     match rustix::io::read(&ready, &mut [0]) {
         Ok(1) => Ok(child),
         _ => Err(child.end().err().unwrap_or_else(|| Fault::new(format!("{NAME}: CRIU is not traced")))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skiff_ipc::Descriptors;
+    use skiff_sys::process::CloneFlags;
+
+    use super::*;
+
+    #[test]
+    fn a_record_of_other_images_ends_the_restore() {
+        let first = Pid::from_raw(7).expect("a number");
+        let waits = |limit: Duration| {
+            let wait = move || {
+                std::thread::sleep(limit);
+                Ok(())
+            };
+            let child = ReportingChild::begin(NAME, CloneFlags::NONE, Descriptors::All, wait).expect("begun");
+            finish(child, first, Duration::from_millis(300))
+        };
+        let begun = Instant::now();
+        let why = waits(Duration::from_secs(60)).expect_err("CRIU makes no such process");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        assert!(why.message.ends_with("none with the number 7"), "{}", why.message);
+        waits(Duration::ZERO).expect("made");
     }
 }

@@ -100,7 +100,7 @@ pub fn commit(context: &UserContext, root: &JobRoot<'_>, commit: &JobCommit) -> 
     let taken = until("process that keeps changes", Instant::now() + limit, || take(context, root));
     let too_long = || {
         Error::new(format!("not done within {} s", limit.as_secs())).hint(format!(
-            "`slurm.commit_seconds` in the configuration allows more time, up to {LONGEST_COMMIT}"
+            "`slurm.commit_seconds` in the configuration allows more time, up to {LONGEST_COMMIT}; of a snapshot of 64 layers, `skiff env rollback` and `skiff env snapshot` make one that takes less"
         ))
     };
     let taken = taken.and_then(|taken| taken.ok_or_else(too_long)).map_err(|e| about(root, e));

@@ -211,14 +211,15 @@ impl MirrorState {
         loop {
             let piece = RelayPiece::of_image(file, all.len() as u64);
             self.spool.want(piece);
+            let is_it = |all: &[u8]| sha256_bytes(all) == *file.digest();
             let Some((bytes, origin)) = self.wait(&piece) else {
                 // Where the last piece is a whole one, there is none behind it. Or it could not be had.
-                return (!all.is_empty() && sha256_bytes(&all) == *file.digest()).then_some(all);
+                return (!all.is_empty() && is_it(&all)).then_some(all);
             };
             self.count(origin, bytes.len());
             all.extend_from_slice(&bytes);
             match bytes.len() < piece.length as usize {
-                true => return Some(all),
+                true => return is_it(&all).then_some(all),
                 false if all.len() as u64 > MAX_DOCUMENT => return None,
                 false => {}
             }

@@ -23,6 +23,7 @@ use skiff_user::dirs::with_umask;
 
 mod ending;
 
+pub use crate::supervisor_process::HeldDirectories;
 pub use ending::{end_at, end_if_idle, stop_at};
 
 /// The socket for the user's own commands, in the environment's directory.

@@ -376,17 +376,23 @@ impl<'a> Supervisor<'a> {
         if let Lifetime::Instance(service) = self.lifetime {
             service.note_end(self.running.as_ref().map(Running::ended));
         }
+        let act = match self.lifetime {
+            Lifetime::UntilStopped(act) => act.filter(|_| is_told),
+            _ => None,
+        };
+        if act.is_some() {
+            // Nobody answers any more. Who asks again sees by the name that it has been asked, also while what runs inside takes its time to die.
+            supervisor_process::name_ending(&self.runtime.name);
+            remove(&self.runtime.dir, CONTROL);
+            drop(self.control);
+        }
         kill_process(self.instance.init.pid, Signal::KILL).ignore_error(
             "it may be dead already; and if not, its end takes everything inside along before wait returns",
         );
         // A command that runs as the user is a child of this process, in process 1's PID namespace.
         reap_all_until(self.instance.init.pid);
         // Whoever waits for the end waits for the lock, which goes last.
-        if let (Lifetime::UntilStopped(Some(act)), true) = (self.lifetime, is_told) {
-            // Nobody answers any more. Who asks again sees by the name that it has been asked.
-            supervisor_process::name_ending(&self.runtime.name);
-            remove(&self.runtime.dir, CONTROL);
-            drop(self.control);
+        if let Some(act) = act {
             act();
         }
         for name in [CONTROL, HOST] {

@@ -2,7 +2,9 @@
 //! What the program cannot reach is the supervisor itself, a process of the host's, by which it is known: its name, and that it
 //! holds the directory open.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ use skiff_sys::process::positive_pid;
 
 /// What every supervisor's name begins with.
 const NAME: &str = "skiff-";
-/// In its name when nothing runs inside any more and it does what is to be done then, as to keep a job's changes.
+/// In its name when it ends all inside, and then does what is to be done, as to keep a job's changes.
 const ENDING: &str = "end ";
 /// How long it may take to clean up when its processes are gone.
 const GRACE: Duration = Duration::from_secs(2);
@@ -35,64 +37,114 @@ pub fn name(kind: &str, name: &str) {
     skiff_sys::title::set(&format!("{NAME}{kind} {name}"));
 }
 
-/// Names this process as a supervisor that has ended all inside, and is at work yet.
+/// Names this process as a supervisor that ends all inside, and is then at work yet.
 pub fn name_ending(name: &str) {
     skiff_sys::title::set(&format!("{NAME}{ENDING}{name}"));
 }
 
 /// Whether a supervisor holds `dir`.
 pub fn is_there(dir: &Path) -> bool {
-    find(dir).is_some()
+    !find(dir).is_empty()
 }
 
-/// Whether the supervisor of what ran at `dir` has ended that, and is at work yet. It closes its socket before. (Nobody inside can name it so.)
+/// Whether the supervisor of what ran at `dir` was told to end that, and is at work yet. It closes its socket before. (Nobody inside can name it so,
+/// and another process outside does not stand for it.)
 pub fn is_ending(dir: &Path) -> bool {
-    find(dir).is_some_and(|(pid, _)| {
-        let comm = PathBuf::from(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    let is_named = |process: &Supervisor| {
+        let comm = PathBuf::from(format!("/proc/{}/comm", process.pid.as_raw_nonzero()));
         fs::read(comm).is_ok_and(|comm| comm.starts_with(format!("{NAME}{ENDING}").as_bytes()))
-    })
+    };
+    let found = find(dir);
+    !found.is_empty() && found.iter().all(is_named)
 }
 
-/// Ends the supervisor of what runs at `dir`, with everything inside; whether there was one.
+/// Ends the supervisor of what runs at `dir`, with everything inside; whether there was one. Of several processes that are like it, all end.
 pub fn end(dir: &Path) -> Result<bool> {
-    let Some((pid, handle)) = find(dir) else { return Ok(false) };
+    let found = find(dir);
+    found.iter().map(|process| end_one(dir, process)).fold(Ok(()), Result::and)?;
+    Ok(!found.is_empty())
+}
+
+fn end_one(dir: &Path, Supervisor { pid, handle, .. }: &Supervisor) -> Result<()> {
     // Without them it notes how it ended and cleans up, as always.
-    for child in children(pid) {
+    for child in children(*pid) {
         kill(child.as_fd());
     }
     if !has_ended(handle.as_fd(), GRACE) {
         kill(handle.as_fd());
     }
     match has_ended(handle.as_fd(), DYING) {
-        true => Ok(true),
+        true => Ok(()),
         false => Err(Fault::new(format!("{}: its supervisor, process {pid}, does not end", dir.display()))
             .hint("one that waits for a dead file server cannot be killed before that answers")),
     }
 }
 
-fn find(dir: &Path) -> Option<(Pid, OwnedFd)> {
-    let wanted = fs::metadata(dir).ok()?;
-    let own_space = fs::read_link("/proc/self/ns/pid").ok()?;
+/// A file by its device and its number there.
+type FileId = (u64, u64);
+
+/// What this user's supervisors hold at one moment. To know that of many directories is faster than to look for each.
+pub struct HeldDirectories(BTreeSet<FileId>);
+
+impl HeldDirectories {
+    /// What they hold now.
+    ///
+    /// # Errors
+    /// The machine's processes cannot be listed.
+    pub fn now() -> Result<Self> {
+        let supervisors = supervisors().context(|| "/proc")?;
+        Ok(Self(supervisors.flat_map(|Supervisor { held, .. }| held).collect()))
+    }
+
+    /// Whether this directory was among them.
+    #[must_use]
+    pub fn has(&self, dir: &Path) -> bool {
+        fs::metadata(dir).is_ok_and(|found| self.0.contains(&id(&found)))
+    }
+}
+
+/// A process that is one.
+struct Supervisor {
+    pid: Pid,
+    handle: OwnedFd,
+    /// The files that it has open.
+    held: Vec<FileId>,
+}
+
+fn id(found: &fs::Metadata) -> FileId {
+    (found.dev(), found.ino())
+}
+
+/// Supervisors that hold a directory. A user's other processes can be like one.
+fn find(dir: &Path) -> Vec<Supervisor> {
+    let Ok(wanted) = fs::metadata(dir).map(|found| id(&found)) else { return vec![] };
+    let Ok(all) = supervisors() else { return vec![] };
+    all.filter(|process| process.held.contains(&wanted)).collect()
+}
+
+/// This user's supervisors.
+fn supervisors() -> io::Result<impl Iterator<Item = Supervisor>> {
+    let own_space = fs::read_link("/proc/self/ns/pid")?;
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok().and_then(positive_pid);
-    fs::read_dir("/proc").ok()?.flatten().filter_map(number).find_map(|pid| {
-        let about = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        // (In a node's epilog only the effective uid is the user's.)
-        if !fs::metadata(&about).is_ok_and(|found| found.uid() == geteuid().as_raw()) {
-            return None;
-        }
-        // Before anything is looked at: what is found is of this process then, not of a later one of its number.
-        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let is_named = fs::read(about.join("comm")).is_ok_and(|name| name.starts_with(NAME.as_bytes()));
-        // A process inside could call itself so, and hold the directory.
-        let is_outside =
-            is_named && fs::read_link(about.join("ns/pid")).is_ok_and(|space| space == own_space);
-        let held = is_outside.then(|| fs::read_dir(about.join("fd")).ok()).flatten()?;
-        let holds = held.flatten().any(|fd| {
-            fs::metadata(fd.path())
-                .is_ok_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
-        });
-        holds.then_some((pid, handle))
-    })
+    let numbers = fs::read_dir("/proc")?.flatten().filter_map(number);
+    Ok(numbers.filter_map(move |pid| supervisor(pid, &own_space)))
+}
+
+fn supervisor(pid: Pid, own_space: &Path) -> Option<Supervisor> {
+    let about = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    // (In a node's epilog only the effective uid is the user's.)
+    if !fs::metadata(&about).is_ok_and(|found| found.uid() == geteuid().as_raw()) {
+        return None;
+    }
+    // Before anything is looked at: what is found is of this process then, not of a later one of its number.
+    let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let is_named = fs::read(about.join("comm")).is_ok_and(|name| name.starts_with(NAME.as_bytes()));
+    // A process inside could call itself so, and hold the directory.
+    let is_outside = is_named && fs::read_link(about.join("ns/pid")).is_ok_and(|space| space == own_space);
+    let files = is_outside.then(|| fs::read_dir(about.join("fd")).ok()).flatten()?;
+    let held =
+        files.flatten().filter_map(|fd| fs::metadata(fd.path()).ok()).map(|found| id(&found)).collect();
+    Some(Supervisor { pid, handle, held })
 }
 
 fn children(pid: Pid) -> Vec<OwnedFd> {

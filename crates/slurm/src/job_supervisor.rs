@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::{note_upper, time_limit};
@@ -14,7 +14,7 @@ use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::device_words::GRANTED;
 use skiff_plan::{self as plan, Facts, GPUS, PlanOptions, RootOptions, base};
-use skiff_runtime::control::{self, Live};
+use skiff_runtime::control::{self, HeldDirectories, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_spec::config::NodeLayers;
@@ -41,6 +41,9 @@ pub const NOT_MOUNTED: &str = "not-mounted";
 /// Of no more roots of a job, and of no more parts of each, there are figures.
 const MOST_ROOTS: usize = 1000;
 const MOST_PARTS: usize = 4;
+
+/// How long a job's steps, and what only looks like its roots, may hold up the end of these.
+const OF_OTHERS: Duration = Duration::from_secs(5);
 
 /// The job's running root; made if this is the first who needs it.
 pub fn running(context: &UserContext, job: &SlurmJob) -> Result<Live> {
@@ -197,24 +200,63 @@ pub fn stop_job(kept: Instant, leaves_keeping: bool) -> Result<(JobFigures, Opti
     Ok((figures, stopped.err().map(|e| e.message)))
 }
 
-fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
-    let (mut roots, mut steps) = (vec![], Ok(()));
-    let end_at = |path: &PathBuf| control::end_at(path).map(drop);
-    for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
-        let path = entry.context(|| dir.display().to_string())?.path();
-        // Its watcher may be removing it at this moment; so there is no lock to take.
-        if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
-            // The job's user makes what they like here: that keeps no root from ending.
-            steps = steps.and(end_at(&path));
-        } else if path.is_dir() && !TEMPORARY.iter().any(|(part, _)| path.ends_with(part)) {
-            roots.push(path);
+/// The directories in that of a job's user, who makes there what they like: no number of them, and nothing that does not answer, keeps a root from
+/// ending. So first is asked what a supervisor is seen to hold, and what only looks like it for a bounded time.
+struct JobDirs {
+    roots: Vec<PathBuf>,
+    steps: Vec<PathBuf>,
+    held: HeldDirectories,
+}
+
+impl JobDirs {
+    fn list(dir: &Path) -> Result<Self> {
+        let mut dirs = Self { roots: vec![], steps: vec![], held: HeldDirectories::now()? };
+        for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
+            let path = entry.context(|| dir.display().to_string())?.path();
+            if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
+                dirs.steps.push(path);
+            } else if path.is_dir() && !TEMPORARY.iter().any(|(part, _)| path.ends_with(part)) {
+                dirs.roots.push(path);
+            }
         }
+        let Self { roots, steps, held } = &mut dirs;
+        [roots, steps].into_iter().for_each(|paths| paths.sort_by_cached_key(|path| !held.has(path)));
+        Ok(dirs)
     }
-    roots.iter().for_each(|root| fan_out::end(root));
-    let (kept, others): (Vec<_>, Vec<_>) = roots.into_iter().partition(|path| commit::is_kept(path));
-    let ended = others.iter().chain(&kept).map(end_at).fold(steps, Result::and);
-    let stop = |path: &PathBuf| control::stop_at(path).map(drop);
-    let stop_kept = |path: &PathBuf| {
+
+    /// Does something to all in which something may run; while there is time, to what no supervisor is seen to hold as well.
+    fn each<'a>(
+        &self,
+        paths: impl IntoIterator<Item = &'a PathBuf>,
+        has_time: impl Fn() -> bool,
+        act: impl Fn(&Path) -> Result<()>,
+    ) -> Result<()> {
+        let act = |path: &PathBuf| match (has_time(), self.held.has(path)) {
+            (_, true) => act(path),
+            // Nothing runs without a socket that no supervisor holds.
+            (_, false) if fs::symlink_metadata(path.join(control::CONTROL)).is_err() => Ok(()),
+            (true, false) => act(path),
+            (false, false) => Err(too_many(path)),
+        };
+        paths.into_iter().map(act).fold(Ok(()), Result::and)
+    }
+}
+
+fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
+    let dirs = JobDirs::list(dir)?;
+    dirs.roots.iter().for_each(|root| fan_out::end(root));
+    let (kept, others): (Vec<_>, Vec<_>) = dirs.roots.iter().partition(|path| commit::is_kept(path));
+    let by = Instant::now() + OF_OTHERS;
+    let has_time = || Instant::now() < by;
+    let end = |path: &Path| control::end_at(path).map(drop);
+    // Its watcher may be removing a step's directory at this moment; so there is no lock to take.
+    let end_step = |path: &Path| if has_time() { end(path) } else { Err(too_many(path)) };
+    // Steps write into a root whose changes are kept: they end before it.
+    let ended = dirs.each(others.iter().copied(), has_time, end);
+    let ended = ended.and(dirs.each(&dirs.steps, has_time, end_step));
+    let ended = ended.and(dirs.each(kept.iter().copied(), has_time, end));
+    let stop = |path: &Path| control::stop_at(path).map(drop);
+    let stop_kept = |path: &&PathBuf| {
         commit::wait_for(path, kept_by)?;
         if leaves_keeping && commit::is_awaited(path) {
             return Err(Error::new(format!("{}: its changes are still being kept", path.display())));
@@ -222,14 +264,20 @@ fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
         stop(path).and(commit::note_if_lost(path))
     };
     // What one has left keeps no other from being removed.
-    kept.iter().map(stop_kept).chain(others.iter().map(stop)).fold(ended, Result::and)
+    let ended = kept.iter().map(stop_kept).fold(ended, Result::and);
+    let others = others.into_iter().filter(|path| dirs.held.has(path));
+    ended.and(dirs.each(others, has_time, stop))
+}
+
+fn too_many(path: &Path) -> Error {
+    Error::new(format!("{}: too many steps and roots do not answer", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
     use std::process::{Child, Command};
-    use std::time::Duration;
+    use std::thread;
 
     use skiff_sys::lock::within;
 
@@ -260,12 +308,24 @@ mod tests {
     fn what_a_user_calls_a_step_keeps_no_root_from_ending() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("step.x"), "").expect("a file");
+        for number in 0..2000 {
+            for name in ["step", "root"] {
+                let path = dir.path().join(format!("{name}.{number}"));
+                fs::create_dir(&path)
+                    .and_then(|()| fs::write(path.join(control::CONTROL), ""))
+                    .expect("made");
+            }
+        }
         let root = dir.path().join("a1a1");
         fs::create_dir(&root).expect("a root");
-        let supervisor = holds(&root, "skiff-env dev");
-        let why = stop_all(dir.path(), Instant::now(), false).map_err(|e| e.message);
-        assert!(!is_running(supervisor), "{why:?}");
-        assert!(why.as_ref().is_err_and(|why| why.contains("step.x")), "{why:?}");
+        let mut supervisor = holds(&root, "skiff-env dev");
+        let begun = Instant::now();
+        let ended = thread::spawn(move || supervisor.wait().map(|status| (status.code(), begun.elapsed())));
+        let stopped = stop_all(dir.path(), Instant::now(), false).map_err(|e| e.message);
+        let (code, after) = ended.join().expect("joined").expect("reaped");
+        assert_eq!(code, None, "killed: {stopped:?}");
+        // It does not wait for what others are asked.
+        assert!(after < OF_OTHERS, "{after:?} {stopped:?}");
     }
 
     /// A process that is like a root's supervisor: by its name, and as it holds the directory.

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, fstatvfs};
+use rustix::io::Errno;
 use skiff_sys::SystemContext;
 
 use crate::apply::merge_layers;
@@ -51,7 +52,7 @@ pub fn push_changes(
     let manifest = depot.manifest(input.parent)?;
     // As somebody who relies on them: from here on no collection takes them.
     depot.rely_on(input.parent)?;
-    let all = changes_over((depot, input.here), &manifest.layers, input.upper, input.base)?;
+    let (all, bytes) = changes_over((depot, input.here), &manifest.layers, input.upper, input.base)?;
     let changes = counts(all.clone());
     if changes.is_empty() {
         return Ok((None, changes));
@@ -61,7 +62,7 @@ pub fn push_changes(
     left_out.retain(|path| !counted.contains(path));
     let mut last = None;
     for _ in 0..TRIES {
-        match attempt(depot, input, &manifest, &left_out) {
+        match attempt(depot, input, (&manifest, bytes), &left_out) {
             // A process of the job that has not ended yet writes.
             Err(Error::Moved { object }) => last = Some(object),
             pushed => return Ok((Some(pushed?), changes)),
@@ -73,7 +74,7 @@ pub fn push_changes(
 fn attempt(
     depot: &Depot,
     input: &ChangesInput<'_>,
-    parent: &SnapshotManifest,
+    (parent, all): (&SnapshotManifest, u64),
     left_out: &BTreeSet<&[u8]>,
 ) -> Result<Pushed> {
     let mut nodes = walk(input.upper)?;
@@ -91,7 +92,7 @@ fn attempt(
     }
     layers.push(layer);
     if layers.len() > MAX_LAYERS {
-        let merged = one_of(depot, &layers, input)?;
+        let merged = one_of(depot, (&layers, all), input)?;
         layers = vec![merged.layer];
         (bytes, packs) = (bytes + merged.bytes, merged.packs);
     }
@@ -99,18 +100,49 @@ fn attempt(
     Ok(Pushed { id, how: How::Incremental, entries, bytes, skipped })
 }
 
-/// Makes one layer of all these, as a rollback to them would have it. Nearly all of its chunks are in the depot.
-fn one_of(depot: &Depot, layers: &[LayerRef], input: &ChangesInput<'_>) -> Result<PushedLayer> {
+/// Makes one layer of all these, as a rollback to them would have it: of files with so many bytes. Nearly all of its chunks are in the depot.
+fn one_of(
+    depot: &Depot,
+    (layers, bytes): (&[LayerRef], u64),
+    input: &ChangesInput<'_>,
+) -> Result<PushedLayer> {
     remove_all(input.scratch, MERGED.as_bytes())?;
+    let needed = room_for(layers, bytes);
+    let no_room = |free| Error::NoRoom { layers: layers.len(), needed, free };
+    if free(input.scratch)? < needed {
+        return Err(no_room(free(input.scratch)?));
+    }
     make_dir(input.scratch, MERGED.as_bytes())?;
     let work: OwnedFd =
         rustix::fs::openat(input.scratch, MERGED, dir_flags(), Mode::empty()).on("open", MERGED)?;
-    let upper = merge_layers(depot, layers, work.as_fd(), input.base)?;
+    let upper = match merge_layers(depot, layers, work.as_fd(), input.base) {
+        // This disk is the node's, and other jobs use it.
+        Err(error) if matches!(error.errno(), Some(Errno::NOSPC | Errno::DQUOT)) => {
+            let told = no_room(free(input.scratch)?);
+            remove_all(input.scratch, MERGED.as_bytes())?;
+            return Err(told);
+        }
+        upper => upper?,
+    };
     let mut nodes = walk(upper.as_fd())?;
     let items = full(&nodes);
     let written = write_layer(depot, upper.as_fd(), &mut nodes, &items, layers, None)?;
     remove_all(input.scratch, MERGED.as_bytes())?;
     written.ok_or_else(|| Error::Moved { object: MERGED.into() })
+}
+
+/// How many bytes it takes to put these layers together, whose files have so many in the end. One layer at a time lies beside what has been put
+/// together; and holes take no room in layers.
+fn room_for(layers: &[LayerRef], bytes: u64) -> u64 {
+    let sizes = layers.iter().map(|layer| layer.size);
+    let largest = sizes.clone().max().unwrap_or_default();
+    bytes.saturating_add(largest).min(sizes.fold(0, u64::saturating_add))
+}
+
+/// The bytes that are free on a disk; all where it does not know.
+fn free(dir: BorrowedFd<'_>) -> Result<u64> {
+    let disk = fstatvfs(dir).on("look at the room beside", MERGED)?;
+    Ok(if disk.f_blocks == 0 { u64::MAX } else { disk.f_bavail.saturating_mul(disk.f_frsize) })
 }
 
 /// Takes out sockets and devices. Where one hides something of the base or of a layer, a whiteout takes its place.
@@ -135,4 +167,23 @@ fn take_out(
     }
     skipped.extend(take_out_unshippable(nodes, base)?);
     Ok(skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::LayerId;
+
+    #[test]
+    fn layers_need_room_for_what_they_are_together_and_the_largest() {
+        let layers = |sizes: &[u64]| -> Vec<LayerRef> {
+            sizes.iter().map(|size| LayerRef { digest: LayerId([0; 32]), size: *size }).collect()
+        };
+        // The same file in each; files with holes; a large one that a later layer removes.
+        for (sizes, bytes, needed) in
+            [(&[100, 100, 100][..], 100, 200), (&[10, 20], 1 << 40, 30), (&[900, 10], 10, 910), (&[], 0, 0)]
+        {
+            assert_eq!(room_for(&layers(sizes), bytes), needed, "{sizes:?}");
+        }
+    }
 }

@@ -38,6 +38,8 @@ const SECOND: i64 = 1_000_000_000;
 /// How far clocks may be apart: this host's and the one that sets the times of files, where that one cannot be asked, and those of hosts that have
 /// set times themselves.
 const CLOCKS: i64 = 3600 * SECOND;
+/// A time so far ahead of the depot's clock is corrected: no two clocks that are nearly right are as far apart.
+const AHEAD: i64 = 2 * CLOCKS;
 
 /// A file of a depot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -201,7 +203,9 @@ impl DepotContents {
 impl Depot {
     /// Lists what is in it, and reads all manifests.
     pub fn contents(&self) -> Result<DepotContents> {
-        let mut contents = DepotContents { now: self.now(), ..DepotContents::default() };
+        let clock = self.clock().ok();
+        let mut contents =
+            DepotContents { now: clock.unwrap_or_else(behind_ours), ..DepotContents::default() };
         // Packs first, then layers: of those listed, none is unused that a layer or a manifest names by the time those are listed.
         if let Some(packs) = &self.packs {
             for (name, stat) in self.list(packs)? {
@@ -227,7 +231,10 @@ impl Depot {
                 contents.snapshots.insert(id, DepotSnapshot { file: stored(&stat), manifest });
             }
         }
-        contents.correct_times();
+        // By no clock but the depot's own: this host's may be behind, and what others use now would count as old.
+        if clock.is_some() {
+            contents.correct_times();
+        }
         Ok(contents)
     }
 
@@ -244,17 +251,12 @@ impl Depot {
         Ok(())
     }
 
-    /// The clock that sets the times of files here. Where nothing can be written (the file system may be full), it is taken to be behind ours.
-    fn now(&self) -> i64 {
-        let asked = Temp::create(self.layers.as_fd())
-            .and_then(|(temp, file)| Ok(rustix::fs::fstat(&file).on("look at", temp.name())?));
-        match asked {
-            Ok(stat) => time(stat.st_mtime, stat.st_mtime_nsec),
-            Err(_) => {
-                let here = clock_gettime(ClockId::Realtime);
-                time(here.tv_sec, 0).saturating_sub(CLOCKS)
-            }
-        }
+    /// What the clock says that sets the times of files here: by a file that is made now. It fails where nothing can be written, as the file
+    /// system may be full.
+    fn clock(&self) -> Result<i64> {
+        let (temp, file) = Temp::create(self.layers.as_fd())?;
+        let stat = rustix::fs::fstat(&file).on("look at", temp.name())?;
+        Ok(time(stat.st_mtime, stat.st_mtime_nsec))
     }
 
     /// Nothing if it has gone meanwhile.
@@ -468,7 +470,7 @@ impl DepotContents {
     /// A clock that was wrong by years has set times that nothing would ever be older than: such files count as used now. The next collection
     /// gives them that time.
     fn correct_times(&mut self) {
-        let (now, latest) = (self.now, self.now.saturating_add(CLOCKS));
+        let (now, latest) = (self.now, self.now.saturating_add(AHEAD));
         let mut correct = |part, name: String, file: &mut DepotFile| {
             if file.used > latest {
                 file.used = now;
@@ -501,6 +503,12 @@ impl DepotContents {
             self.aside.push(UnnamedFile { part, name, file });
         }
     }
+}
+
+/// The time by a clock that is taken to be behind ours.
+fn behind_ours() -> i64 {
+    let here = clock_gettime(ClockId::Realtime);
+    time(here.tv_sec, 0).saturating_sub(CLOCKS)
 }
 
 fn is_final(name: &[u8]) -> bool {

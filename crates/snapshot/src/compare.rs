@@ -60,20 +60,20 @@ pub fn compare(
     differences(&before, &after, base)
 }
 
-/// What an upper over these layers changes, over `base`. The depot is read for layers that `here` has not.
+/// What an upper over these layers changes, over `base`; and how many bytes the files of both have. The depot is read for layers that `here` has not.
 pub(crate) fn changes_over(
     (depot, here): (&Depot, &OpenHere<'_>),
     layers: &[LayerRef],
     upper: BorrowedFd<'_>,
     base: BorrowedFd<'_>,
-) -> Result<Vec<Change>> {
+) -> Result<(Vec<Change>, u64)> {
     let before = match FlatLayers::empty().over_here((depot, here), layers) {
         Ok(before) => before,
         // What a node has may be damaged or gone; then it is as if it had nothing.
         Err(_) => FlatLayers::empty().over(depot, layers)?,
     };
     let after = before.clone().with_upper(upper)?;
-    differences(&before, &after, base)
+    Ok((differences(&before, &after, base)?, after.bytes()))
 }
 
 fn differences(before: &FlatLayers<'_>, after: &FlatLayers<'_>, base: BorrowedFd<'_>) -> Result<Vec<Change>> {

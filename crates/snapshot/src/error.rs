@@ -5,6 +5,8 @@
 use rustix::io::Errno;
 use skiff_sys::SystemError;
 
+const MIB: u64 = 1 << 20;
+
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -71,6 +73,19 @@ pub enum Error {
         /// How many there may be.
         most: usize,
     },
+    /// A node has no room to make one layer of many.
+    #[error(
+        "there would be {layers} layers, and to make one of them takes {} MiB for a moment on this node's disk, which has {} MiB free",
+        needed.div_ceil(MIB), free / MIB
+    )]
+    NoRoom {
+        /// How many.
+        layers: usize,
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// A directory that other users could exchange.
     #[error(transparent)]
     Untrusted(#[from] skiff_site::Error),
@@ -112,6 +127,9 @@ impl Error {
             }
             Error::TooMany { .. } => Some(
                 "keep directories of very many files outside of the environment, where `skiff env create -v` shows them inside",
+            ),
+            Error::NoRoom { .. } => Some(
+                "on the login node: `skiff env rollback` to the job's snapshot and `skiff env snapshot` make it one layer; run the job in that",
             ),
             Error::Untrusted(_) => {
                 Some("name a directory of your own, in directories that only root and you can write to")

@@ -79,7 +79,11 @@ struct Writer {
 impl Writer {
     /// Starts it, or waits a while until one of the user's others has ended.
     fn start(program: &Path) -> Result<Self> {
-        lock::within(BUSY, || Self::try_start(program))?.ok_or_else(|| Error::Busy)
+        Self::start_within(BUSY, program)
+    }
+
+    fn start_within(patience: Duration, program: &Path) -> Result<Self> {
+        lock::within(patience, || Self::try_start(program))?.ok_or_else(|| Error::Busy)
     }
 
     /// Nothing if the user has as many as one may have.
@@ -200,8 +204,18 @@ pub fn open_image(context: &UserContext, entry: &ImageName) -> Result<OpenImage>
 
 /// The file of an image or of a layer that the user may use, and what is known of it; `name` is for messages.
 pub fn open_file(context: &UserContext, id: ImageId, name: &str) -> Result<(ImageMetadata, File)> {
+    open_file_within(BUSY, context, id, name)
+}
+
+/// The same for whoever can do without: so long it may take until one of the user's writers has ended, where all are at work.
+pub fn open_file_within(
+    patience: Duration,
+    context: &UserContext,
+    id: ImageId,
+    name: &str,
+) -> Result<(ImageMetadata, File)> {
     let Some(helper) = &context.helper else { return writer::open(&own(context), context.uid, id) };
-    let mut writer = Writer::start(helper)?;
+    let mut writer = Writer::start_within(patience, helper)?;
     writer.send(&StoreRequest::Open(id))?;
     match writer.last_reply(&mut |_| ())? {
         (StoreReply::Opened(record), Some(file)) => Ok((*record, file.into())),

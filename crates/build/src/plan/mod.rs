@@ -277,7 +277,8 @@ impl Planner<'_> {
             StageFrom::Scratch => {
                 return Ok((
                     StageBase::Scratch,
-                    Key::of(&json!(["scratch", ids])),
+                    // What a step puts there itself (debootstrap) is for this machine.
+                    Key::of(&json!(["scratch", ids, Platform::host().to_string()])),
                     json!({}),
                     BTreeMap::new(),
                 ));

@@ -470,3 +470,12 @@ fn stages_that_need_each_other_do_not_overflow_the_stack() {
     let thread = std::thread::Builder::new().stack_size(8 << 20).spawn(try_it).expect("a thread");
     thread.join().expect("both ways");
 }
+
+#[test]
+fn files_that_a_step_puts_into_nothing_are_for_this_machine_alone() {
+    let plan = planned("FROM scratch\nWORKDIR /a", &options(&[]), &mut MadeUp::default()).expect("planned");
+    let (key, action) = plan.stages[0].steps[0].action.as_ref().expect("files");
+    let machine = Platform::host().to_string();
+    let below = Key::of(&json!(["scratch", options(&[]).ids, machine]));
+    assert_eq!(*key, Key::of(&json!([below, action])));
+}

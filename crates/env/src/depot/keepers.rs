@@ -11,7 +11,7 @@ use rustix::process::getuid;
 use skiff_runtime::environments::{self, Environment};
 use skiff_runtime::record::InstanceDir;
 use skiff_site::TrustedDir;
-use skiff_snapshot::{Depot, DepotContents, SnapshotId, last_snapshot};
+use skiff_snapshot::{Depot, DepotContents, DepotManifest, SnapshotId, last_snapshot};
 use skiff_spec::config::HistoryConfig;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::JobSpec;
@@ -188,7 +188,10 @@ impl Keepers {
         }
         let named = contents.snapshots.values().filter_map(|one| one.sound()).map(|manifest| &manifest.base);
         let age = |used: i64| contents.age(used.saturating_mul(1_000_000_000)).as_secs();
-        found.old_lists = base_fingerprint::unused_lists(depot.path(), named, age)?;
+        // What a newer version's manifest names is not known here.
+        if contents.snapshots.values().all(|one| !matches!(one.manifest, DepotManifest::Unknown(_))) {
+            found.old_lists = base_fingerprint::unused_lists(depot.path(), named, age)?;
+        }
         for (id, snapshot) in &contents.snapshots {
             if jobs.may_need(seconds(snapshot.file.used)) {
                 found.add(Some(*id), Keeper::Jobs);

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::fstatvfs;
@@ -28,6 +29,8 @@ const ROOM: u64 = 10;
 
 /// After a registry could not be asked: until that is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The same at most, after many failures.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// What says which image a job's root is over.
 #[derive(Clone)]
@@ -80,31 +83,52 @@ impl RelayedImage {
 /// What is looked up until it is found, and then known.
 struct Retried<T> {
     found: OnceLock<T>,
-    /// When it was not.
-    failed: Mutex<Option<Instant>>,
+    has_failed: AtomicBool,
+    /// When it was not found last, and how often it was not.
+    failed: Mutex<Option<(Instant, u32)>>,
 }
 
 impl<T> Default for Retried<T> {
     fn default() -> Self {
-        Self { found: OnceLock::new(), failed: Mutex::default() }
+        Self { found: OnceLock::new(), has_failed: AtomicBool::new(false), failed: Mutex::default() }
     }
 }
 
 impl<T> Retried<T> {
-    /// Looks it up, one caller at a time, but not again within `pause` of a failure: a manifest may not be seen yet, or a file be exchanged.
+    /// Looks it up, one caller at a time, but not again within `pause` of a failure, and within twice as long of each that follows: a manifest may not
+    /// be seen yet, or a file be exchanged, and a registry in trouble is asked by all nodes. Others wait for the first answer only.
     fn get(&self, pause: Duration, look_up: impl FnOnce() -> Option<T>) -> Option<&T> {
         if let Some(found) = self.found.get() {
             return Some(found);
         }
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.found.get().is_none() && failed.is_none_or(|at| at.elapsed() >= pause) {
+        let mut failed = match self.has_failed.load(Ordering::Relaxed) {
+            true => match self.failed.try_lock() {
+                Err(TryLockError::WouldBlock) => return None,
+                Err(TryLockError::Poisoned(locked)) => locked.into_inner(),
+                Ok(locked) => locked,
+            },
+            false => self.failed.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        if self.found.get().is_none()
+            && failed.is_none_or(|(at, times)| at.elapsed() >= pause_after(times, pause))
+        {
             match look_up() {
                 Some(found) => return Some(self.found.get_or_init(|| found)),
-                None => *failed = Some(Instant::now()),
+                None => {
+                    let times = failed.map_or(1, |(_, times)| times.saturating_add(1));
+                    *failed = Some((Instant::now(), times));
+                    self.has_failed.store(true, Ordering::Relaxed);
+                }
             }
         }
         self.found.get()
     }
+}
+
+/// How long it is not looked up after so many failures.
+fn pause_after(times: u32, first: Duration) -> Duration {
+    let doubled = first.saturating_mul(2_u32.saturating_pow(times.saturating_sub(1)));
+    doubled.min(LONGEST_PAUSE.max(first))
 }
 
 /// Opens the image's file for a relay.
@@ -166,5 +190,19 @@ mod tests {
         assert_eq!(retried.get(hour, || Some(1)), None, "too soon");
         assert_eq!(retried.get(Duration::ZERO, || Some(2)), Some(&2));
         assert_eq!(retried.get(Duration::ZERO, || Some(3)), Some(&2), "it is known");
+    }
+
+    #[test]
+    fn a_registry_in_trouble_is_asked_ever_less_often_and_holds_nobody_up() {
+        let pauses = [1, 2, 3, 7, u32::MAX].map(|times| pause_after(times, PAUSE).as_secs());
+        assert_eq!(pauses, [5, 10, 20, 300, 300]);
+        let retried = Retried::default();
+        assert_eq!(retried.get(Duration::ZERO, || None), None);
+        // While one asks again, another goes on without.
+        let found = retried.get(Duration::ZERO, || {
+            assert_eq!(retried.get(Duration::ZERO, || Some(1)), None);
+            Some(2)
+        });
+        assert_eq!(found, Some(&2));
     }
 }

@@ -131,7 +131,8 @@ impl<'a> HostRoot<'a> {
             let judge = Judge::new(root.as_fd(), (upper.as_fd(), host.as_fd()), &self.own);
             let judge = Judge { is_merged, shims: &self.shims, ..judge };
             if is_merged {
-                // What programs have written, and the kernel not yet handed on to the upper.
+                // What programs have written, and the kernel not yet handed on to the upper. (Of a file that is open for writing yet, kernels before
+                // about 6.15 do not wait for all.)
                 open(judge.root, b"").and_then(syncfs).context(|| self.name)?;
             }
             let replaced = judge.replaced()?;

@@ -8,7 +8,9 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, statat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, openat2, statat, statx,
+};
 use rustix::io::Errno;
 use skiff_erofs::tree::{Attributes, XattrsId};
 
@@ -21,6 +23,9 @@ use skiff_sys::{SystemContext, SystemError};
 
 /// Who owns what belongs to nobody of a user namespace (user_namespaces(7)).
 const NOBODY: u32 = 65534;
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
 
 /// Numbers of places of mounts begin here: no file that is numbered in turn has so great a one.
 const PLACES: u64 = 1 << 62;
@@ -42,7 +47,8 @@ pub struct MergedRoot<'a> {
 }
 
 /// Writes an image of it into `image`, an empty file. `watch` is told of each piece how many bytes have been read, and gives whether to go on. To be
-/// run where the upper's files have the owners that they have inside. What belongs to nobody there belongs to root in the image.
+/// run where the upper's files have the owners that they have inside. What belongs to nobody there belongs to root in the image, without
+/// setuid and setgid bits.
 ///
 /// # Errors
 /// Something cannot be read, or the image not be written.
@@ -227,8 +233,7 @@ impl<'a> Merged<'a> {
 
     fn taken(&self, found: ForeignFile<Path>, in_upper: bool, in_host: bool) -> Found {
         let ForeignFile { file, number, links, attributes, xattrs, kind } = found;
-        let owner = |id| if id == NOBODY { 0 } else { id };
-        let attributes = Attributes { uid: owner(attributes.uid), gid: owner(attributes.gid), ..attributes };
+        let attributes = with_known_owner(attributes);
         // Numbers of the two are not those of one file system.
         let number = 2 * number + u64::from(!in_upper);
         ForeignFile {
@@ -242,16 +247,40 @@ impl<'a> Merged<'a> {
     }
 }
 
+/// What belongs to nobody here belongs to root there. Its setuid and setgid bits meant another user or group, which nobody knows here: with root's
+/// in that place, a program that was to read one group's files would read all.
+fn with_known_owner(attributes: Attributes) -> Attributes {
+    let Attributes { mut uid, mut gid, mut mode, .. } = attributes;
+    for (id, bit) in [(&mut uid, SETUID), (&mut gid, SETGID)] {
+        if *id == NOBODY {
+            *id = 0;
+            mode &= !bit;
+        }
+    }
+    Attributes { uid, gid, mode, ..attributes }
+}
+
 /// What is at a name; `XDEV` if another file system is mounted there, which is asked nothing: it may never answer.
 fn look(dir: &OwnedFd, name: &[u8]) -> rustix::io::Result<Stat> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
     fstat(openat2(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), how)?)
 }
 
-/// Whether a directory is at a name, whatever is mounted there.
+/// Whether a directory is at a name where something is mounted, by what the directory above says: to open it would have an automounter mount what
+/// belongs there, and wait for its server.
 fn is_directory(dir: &OwnedFd, name: &[u8]) -> bool {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat2(dir, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS).is_ok()
+    let entries = Dir::read_from(dir).into_iter().flatten().filter_map(std::result::Result::ok);
+    let kind =
+        entries.into_iter().find(|entry| entry.file_name().to_bytes() == name).map(|entry| entry.file_type());
+    match kind {
+        // A file system that does not say it there. By this, nothing is mounted either, and no server asked.
+        Some(FileType::Unknown) => {
+            let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+            let found = statx(dir, name, flags, StatxFlags::TYPE);
+            found.is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Directory)
+        }
+        kind => kind == Some(FileType::Directory),
+    }
 }
 
 impl Foreign for Merged<'_> {

@@ -15,7 +15,8 @@ const PATIENCE_OF_STOP: Duration = Duration::from_secs(3);
 /// How long a supervisor may take that is just ending.
 const PATIENCE_AT_END: Duration = Duration::from_secs(2);
 
-/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left, not even a supervisor that is at work yet.
+/// Ends what runs at `dir`; whether anything did. When this returns, none of its processes is left; the
+/// supervisor is waited for for 2 s.
 pub fn stop_at(dir: &Path) -> Result<bool> {
     let did = match end(dir)? {
         Ended::Nothing => false,

@@ -71,6 +71,12 @@ impl<'a> FlatLayers<'a> {
         Ok(FlatLayers { entries, upper: Some(upper) })
     }
 
+    /// The bytes of all its files; those of one with several names for each.
+    pub(super) fn bytes(&self) -> u64 {
+        let files = self.entries.values().filter(|entry| entry.kind == NodeType::File);
+        files.fold(0, |sum, file| sum.saturating_add(file.stamp.size))
+    }
+
     /// With an upper on top of it.
     pub(super) fn with_upper(mut self, upper: BorrowedFd<'a>) -> Result<FlatLayers<'a>> {
         for TreeNode { path, kind, stamp, .. } in walk(upper)? {

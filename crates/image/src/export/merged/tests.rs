@@ -189,3 +189,27 @@ fn two_names_of_one_file_are_one_and_files_of_both_are_two() {
     let [a, b, c, d] = numbers[..] else { panic!("{numbers:?}") };
     assert!(a == b && c == d && a != c, "{numbers:?}");
 }
+
+#[test]
+fn what_belongs_to_nobody_becomes_no_program_of_root() {
+    for (uid, gid, mode, want) in [
+        (1000, NOBODY, 0o2755, (1000, 0, 0o755)),
+        (NOBODY, NOBODY, 0o6755, (0, 0, 0o755)),
+        (NOBODY, 5, 0o6755, (0, 5, 0o2755)),
+        (0, 5, 0o6755, (0, 5, 0o6755)),
+        (NOBODY, NOBODY, 0o1777, (0, 0, 0o1777)),
+    ] {
+        let attributes = Attributes { mode, uid, gid, mtime: 0, mtime_nsec: 0, xattrs: XattrsId(0) };
+        let known = with_known_owner(attributes);
+        assert_eq!((known.uid, known.gid, known.mode), want, "{uid}:{gid} {mode:o}");
+    }
+}
+
+#[test]
+fn a_place_of_a_mount_is_a_directory_by_the_directory_above() {
+    let dir = tree(&[("in/", 0o755, ""), ("file", 0o644, "")]);
+    symlink("in", dir.path().join("link")).expect("linked");
+    let dir = open(dir.path());
+    let found = ["in", "file", "link", "none"].map(|name| is_directory(&dir, name.as_bytes()));
+    assert_eq!(found, [true, false, false, false]);
+}
