@@ -242,7 +242,9 @@ X
 FROM $base
 RUN echo "read: <\$(head -n1 <&0)\$(head -n1 <&2)\$(head -n1 </dev/tty)>"; for n in 1 2 3; do echo "out \$n"; echo "err \$n" >&2; done; cat /proc/self/stat | cut -d' ' -f7
 X
-    as $user sh -c 'printf "FROM %s\nRUN echo waiting; sleep 100\n" "$1" >waiting' sh "$base"
+    as $user sh -c 'printf "FROM %s\nRUN echo waiting; sleep 100\n" "$1" >waiting
+        printf "FROM %s\nRUN trap : INT; echo waiting; sleep 100; exit 0\nRUN echo further\n" "$1" >handling
+        printf "FROM %s\nRUN trap \"\" INT; echo waiting; sleep 30; exit 0\nRUN echo further\n" "$1" >ignoring' sh "$base"
     login $user
     PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 python3 - "${login[@]}" skiff build -t quiet ctx <<'X' || fail "$user: a RUN at a terminal"
 import sys
@@ -252,13 +254,17 @@ terminal.line("typed")
 terminal.expect("^read: <>\r\nout 1\r\nerr 1\r\nout 2\r\nerr 2\r\nout 3\r\nerr 3\r\n0\r$")
 if terminal.finish() != 0:
     sys.exit("it failed")
-# The key that interrupts is still passed on.
-terminal = Terminal(sys.argv[1:] + ["-f", "waiting"])
-terminal.expect("^waiting\r$")
-terminal.send("\x03")
-if terminal.finish() != 130:
-    sys.exit("it was not interrupted")
+# The key that interrupts is passed on, and ends the build whatever the command does about it; the second time at once.
+for file, keys in ("waiting", 1), ("handling", 1), ("ignoring", 1), ("ignoring", 2):
+    terminal = Terminal(sys.argv[1:] + ["-t", "interrupted", "-f", file])
+    terminal.expect("^waiting\r$")
+    for key in range(keys):
+        terminal.send("\x03")
+    terminal.expect("RUN: the build was interrupted by signal 2\r$")
+    if terminal.finish() != 130:
+        sys.exit(file + ": it was not interrupted")
 X
+    fails 125 as $user skiff inspect interrupted
     # What is not supported is refused with its line before anything is done.
     while IFS='|' read -r line part; do
         fails 125 as $user skiff build -t failed -f - ctx <<<"FROM $base

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use skiff_output as output;
 use skiff_plan::ssh_agent::VARIABLE;
@@ -25,6 +26,18 @@ use crate::plan::RunAction;
 
 /// Places of a plan where an image's own files are seen: what is written there belongs to the image.
 const OF_IMAGE: &[&str] = &["/tmp", "/var/tmp"];
+
+/// How long a command may go on once its build has been interrupted.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How a build's command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// By itself.
+    Exit(CommandExit),
+    /// With the build, which got this signal. How the command ended does not matter.
+    Interrupted(i32),
+}
 
 /// The files that a stage has so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +131,7 @@ impl Containers<'_> {
         files: &StageFiles,
         [places, upper]: [Upper; 2],
         (action, ready): (&RunAction, &ReadyMounts),
-    ) -> std::result::Result<CommandExit, Failed> {
+    ) -> std::result::Result<RunEnd, Failed> {
         let plan = self.plan(files, places.clone(), action.no_network, &ready.mounts)?;
         base::make_ready(self.context, &plan)?;
         start(&plan, self.options())?.end();
@@ -129,7 +142,7 @@ impl Containers<'_> {
         let plan = self.plan(&files, upper, action.no_network, &ready.mounts)?;
         let command = command(action, &ready.env);
         let (output, pipe) = OutputPipe::new()?;
-        let session = Session::begin()?.without_terminal(output);
+        let session = Session::begin()?.without_terminal(output).ends_within(GRACE);
         let mask = session.mask();
         let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
         let stdio = Stdio::Pipe(pipe.as_fd());
@@ -140,9 +153,13 @@ impl Containers<'_> {
             instance.notes.iter().for_each(|note| output::note(note));
             Ok(session.wait_first(instance, process)?)
         });
-        // The next command is to get the signals that this one got.
+        let interrupted = session.ended_by();
+        // A signal that has come since ends the build at once, as between commands.
         restore(mask);
-        ended
+        match interrupted {
+            Some(signal) => Ok(RunEnd::Interrupted(signal)),
+            None => ended.map(RunEnd::Exit),
+        }
     }
 }
 
