@@ -223,6 +223,18 @@ X
     fails 125 as $user skiff inspect failed
     fails 7 as $user skiff build -t failed ctx
     has "$err" 'RUN echo one >/one (cached)'
+    # Quiet, it prints the id alone; what a command said that fails is shown.
+    ok as $user skiff build -q -t said -f - ctx <<X
+FROM $base
+RUN echo "said $user"; echo "and that" >&2
+X
+    equal "$err" '' "$user: quiet commands"
+    fails 7 as $user skiff build -q -t failed -f - ctx <<X
+FROM $base
+RUN echo "said $user"; exit 7
+X
+    has "$err" "said $user"
+    has "$err" 'RUN: exit code 7'
     fails 127 as $user skiff build -t failed -f - ctx <<X
 FROM $base
 RUN ["/bin/nosuch"]

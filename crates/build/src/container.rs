@@ -1,6 +1,7 @@
 //! Containers of a build: over the files of a stage so far, with a layer of their own for changes.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,13 +13,14 @@ use skiff_runtime::agent_relay::AgentRelay;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::output_pipe::OutputPipe;
+use skiff_sandbox::output_pipe::{OutputPipe, OutputTail};
 use skiff_sandbox::session::{CommandExit, Session};
 use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Mount, Plan, Upper};
+use skiff_sys::IgnoreError;
 use skiff_sys::signal::restore;
 use skiff_user::context::UserContext;
 
@@ -84,6 +86,8 @@ pub struct Containers<'a> {
     pub context: &'a UserContext,
     /// A base without files.
     pub empty: PathBuf,
+    /// Whether what commands print is shown only if one fails.
+    pub quiet: bool,
 }
 
 impl Containers<'_> {
@@ -141,7 +145,11 @@ impl Containers<'_> {
         }
         let plan = self.plan(&files, upper, action.no_network, &ready.mounts)?;
         let command = command(action, &ready.env);
-        let (output, pipe) = OutputPipe::new()?;
+        let (mut output, pipe) = OutputPipe::new()?;
+        let tail = OutputTail::default();
+        if self.quiet {
+            output = output.kept_in(tail.clone());
+        }
         let session = Session::begin()?.without_terminal(output).ends_within(GRACE);
         let mask = session.mask();
         let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
@@ -154,6 +162,11 @@ impl Containers<'_> {
             Ok(session.wait_first(instance, process)?)
         });
         let interrupted = session.ended_by();
+        if !matches!(ended, Ok(CommandExit::Code(0))) {
+            std::io::stderr()
+                .write_all(&tail.borrow())
+                .ignore_error("that the command failed is told by the exit code, too");
+        }
         // A signal that has come since ends the build at once, as between commands.
         restore(mask);
         match interrupted {

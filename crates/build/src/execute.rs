@@ -69,7 +69,7 @@ pub fn carry_out(
         });
         return named(context, image, names).map(BuildOutcome::Image);
     }
-    let containers = Containers { context, empty: cache.empty.clone() };
+    let containers = Containers { context, empty: cache.empty.clone(), quiet: args.quiet };
     let work = cache.work_directory()?;
     let total = plan.stages.iter().map(|stage| stage.steps.len()).sum();
     let mut builder = Builder { cache, inputs, containers, work, files: vec![], done: 0, total, args };
