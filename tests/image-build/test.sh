@@ -403,8 +403,24 @@ X
 ok as alice srun -Q -n1 -w n1 skiff build -q -t in-job job
 ok as alice srun -Q -n1 -w n1 skiff run in-job
 equal "$out" step
+# The stores are the hosts' own, and other hosts have a copy from the depot.
+ok as alice skiff run in-job
+equal "$out" step 'here, what a job has built'
+ok as alice srun -Q -n1 -w n2 --container-image=in-job sh -c 'read -r line </step; echo $line'
+equal "$out" step 'on another node, what a job has built'
+# FROM takes such a copy.
+as alice tee job/Dockerfile.over >/dev/null <<'X'
+FROM in-job
+RUN read -r line </step; echo "over $line" >/over
+X
+ok as alice srun -Q -n1 -w n2 skiff build -q -t over-job -f job/Dockerfile.over job
 fits as alice skiff build --dry-run --json job
 equal "$(json "$out" '[s["cached"] for s in d if s["layer"]]')" '[True, True]' 'what a job has built'
+
+# In a job's environment it is refused, and where it can be done is said.
+fails 125 as alice srun -Q -n1 -w n1 --environment=dev skiff build -q -t in-environment job
+has "$err" 'this is the inside of an environment'
+has "$err" 'srun --overlap --environment=none skiff build'
 
 # mallory's context: links out of it, pipes, terminal escapes, paths of all lengths, a Dockerfile that is none.
 as mallory sh -euc 'mkdir -p evil/d; cd evil; ln -s /home/alice stolen; ln -s /proc/self/root rooted; mkfifo d/pipe; echo x >ok
