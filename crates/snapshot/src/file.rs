@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::error::Result;
@@ -91,7 +91,7 @@ impl<'a> Temp<'a> {
     pub(crate) fn publish(mut self, name: &str) -> rustix::io::Result<()> {
         if let Some(file) = self.nameless.take() {
             // No link replaces a file: a rename does.
-            rustix::fs::linkat(CWD, proc_path(&file), self.dir, &self.name, AtFlags::SYMLINK_FOLLOW)?;
+            rustix::fs::linkat(self.dir, proc_path(&file), self.dir, &self.name, AtFlags::SYMLINK_FOLLOW)?;
             self.has_name = true;
         }
         match rustix::fs::renameat(self.dir, &self.name, self.dir, name) {
@@ -121,10 +121,11 @@ fn create_nameless(dir: BorrowedFd<'_>) -> Option<(OwnedFd, OwnedFd)> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR).ok()?;
     let other = fcntl_dupfd_cloexec(&file, 0).ok()?;
-    rustix::fs::statat(CWD, proc_path(&other), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    rustix::fs::statat(dir, proc_path(&other), AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some((file, other))
 }
 
+/// An absolute path that leads to the descriptor, whatever directory it counts from.
 fn proc_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
