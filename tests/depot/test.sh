@@ -123,6 +123,21 @@ try as alice srun -n1 -w n2 --environment=dev true
 has "$err" 'skiff depot verify --remove'
 fails 1 as alice skiff depot verify --remove
 [ ! -e $list ] || fail 'still there'
+has "$out" '; removed'
+has "$err" ' damaged file'
+# The history says so, and what can be done about a tag; that another submission would mend it is not said.
+ok as alice skiff env history dev
+has "$out" ', damaged'
+fits as alice skiff env history --json dev
+number=$(json "$out" '[e["number"] for e in d if e["damaged"] and "number" in e][0]')
+for command in "env rollback dev @~$number" "env rollback --dry-run dev @~$number"; do
+    fails 125 as alice skiff $command
+    has "$err" 'a part of snapshot'
+    has "$err" 'hint: `skiff env history dev` marks those that are damaged'
+done
+try as alice srun -n1 -w n2 "--environment=dev@~$number" true
+[ "$code" != 0 ] || fail 'a job has run on half a snapshot'
+has "$err" '`skiff env history dev` marks'
 ok as alice srun -n1 -w n2 --environment=dev stat -c %s /opt/noise
 equal "$out" 400000
 

@@ -223,6 +223,18 @@ X
     fails 125 as $user skiff inspect failed
     fails 7 as $user skiff build -t failed ctx
     has "$err" 'RUN echo one >/one (cached)'
+    # Quiet, it prints the id alone; what a command said that fails is shown.
+    ok as $user skiff build -q -t said -f - ctx <<X
+FROM $base
+RUN echo "said $user"; echo "and that" >&2
+X
+    equal "$err" '' "$user: quiet commands"
+    fails 7 as $user skiff build -q -t failed -f - ctx <<X
+FROM $base
+RUN echo "said $user"; exit 7
+X
+    has "$err" "said $user"
+    has "$err" 'RUN: exit code 7'
     fails 127 as $user skiff build -t failed -f - ctx <<X
 FROM $base
 RUN ["/bin/nosuch"]
@@ -242,7 +254,9 @@ X
 FROM $base
 RUN echo "read: <\$(head -n1 <&0)\$(head -n1 <&2)\$(head -n1 </dev/tty)>"; for n in 1 2 3; do echo "out \$n"; echo "err \$n" >&2; done; cat /proc/self/stat | cut -d' ' -f7
 X
-    as $user sh -c 'printf "FROM %s\nRUN echo waiting; sleep 100\n" "$1" >waiting' sh "$base"
+    as $user sh -c 'printf "FROM %s\nRUN echo waiting; sleep 100\n" "$1" >waiting
+        printf "FROM %s\nRUN trap : INT; echo waiting; sleep 100; exit 0\nRUN echo further\n" "$1" >handling
+        printf "FROM %s\nRUN trap \"\" INT; echo waiting; sleep 30; exit 0\nRUN echo further\n" "$1" >ignoring' sh "$base"
     login $user
     PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 python3 - "${login[@]}" skiff build -t quiet ctx <<'X' || fail "$user: a RUN at a terminal"
 import sys
@@ -252,13 +266,17 @@ terminal.line("typed")
 terminal.expect("^read: <>\r\nout 1\r\nerr 1\r\nout 2\r\nerr 2\r\nout 3\r\nerr 3\r\n0\r$")
 if terminal.finish() != 0:
     sys.exit("it failed")
-# The key that interrupts is still passed on.
-terminal = Terminal(sys.argv[1:] + ["-f", "waiting"])
-terminal.expect("^waiting\r$")
-terminal.send("\x03")
-if terminal.finish() != 130:
-    sys.exit("it was not interrupted")
+# The key that interrupts is passed on, and ends the build whatever the command does about it; the second time at once.
+for file, keys in ("waiting", 1), ("handling", 1), ("ignoring", 1), ("ignoring", 2):
+    terminal = Terminal(sys.argv[1:] + ["-t", "interrupted", "-f", file])
+    terminal.expect("^waiting\r$")
+    for key in range(keys):
+        terminal.send("\x03")
+    terminal.expect("RUN: the build was interrupted by signal 2\r$")
+    if terminal.finish() != 130:
+        sys.exit(file + ": it was not interrupted")
 X
+    fails 125 as $user skiff inspect interrupted
     # What is not supported is refused with its line before anything is done.
     while IFS='|' read -r line part; do
         fails 125 as $user skiff build -t failed -f - ctx <<<"FROM $base
@@ -385,8 +403,24 @@ X
 ok as alice srun -Q -n1 -w n1 skiff build -q -t in-job job
 ok as alice srun -Q -n1 -w n1 skiff run in-job
 equal "$out" step
+# The stores are the hosts' own, and other hosts have a copy from the depot.
+ok as alice skiff run in-job
+equal "$out" step 'here, what a job has built'
+ok as alice srun -Q -n1 -w n2 --container-image=in-job sh -c 'read -r line </step; echo $line'
+equal "$out" step 'on another node, what a job has built'
+# FROM takes such a copy.
+as alice tee job/Dockerfile.over >/dev/null <<'X'
+FROM in-job
+RUN read -r line </step; echo "over $line" >/over
+X
+ok as alice srun -Q -n1 -w n2 skiff build -q -t over-job -f job/Dockerfile.over job
 fits as alice skiff build --dry-run --json job
 equal "$(json "$out" '[s["cached"] for s in d if s["layer"]]')" '[True, True]' 'what a job has built'
+
+# In a job's environment it is refused, and where it can be done is said.
+fails 125 as alice srun -Q -n1 -w n1 --environment=dev skiff build -q -t in-environment job
+has "$err" 'this is the inside of an environment'
+has "$err" 'srun --overlap --environment=none skiff build'
 
 # mallory's context: links out of it, pipes, terminal escapes, paths of all lengths, a Dockerfile that is none.
 as mallory sh -euc 'mkdir -p evil/d; cd evil; ln -s /home/alice stolen; ln -s /proc/self/root rooted; mkfifo d/pipe; echo x >ok

@@ -1,8 +1,10 @@
 //! Containers of a build: over the files of a stage so far, with a layer of their own for changes.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use skiff_output as output;
 use skiff_plan::ssh_agent::VARIABLE;
@@ -11,13 +13,14 @@ use skiff_runtime::agent_relay::AgentRelay;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::output_pipe::OutputPipe;
+use skiff_sandbox::output_pipe::{OutputPipe, OutputTail};
 use skiff_sandbox::session::{CommandExit, Session};
 use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::Result;
 use skiff_spec::image::ImageId;
 use skiff_spec::network::Net;
 use skiff_spec::plan::{Accounts, Mount, Plan, Upper};
+use skiff_sys::IgnoreError;
 use skiff_sys::signal::restore;
 use skiff_user::context::UserContext;
 
@@ -25,6 +28,18 @@ use crate::plan::RunAction;
 
 /// Places of a plan where an image's own files are seen: what is written there belongs to the image.
 const OF_IMAGE: &[&str] = &["/tmp", "/var/tmp"];
+
+/// How long a command may go on once its build has been interrupted.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How a build's command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunEnd {
+    /// By itself.
+    Exit(CommandExit),
+    /// With the build, which got this signal. How the command ended does not matter.
+    Interrupted(i32),
+}
 
 /// The files that a stage has so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +86,8 @@ pub struct Containers<'a> {
     pub context: &'a UserContext,
     /// A base without files.
     pub empty: PathBuf,
+    /// Whether what commands print is shown only if one fails.
+    pub quiet: bool,
 }
 
 impl Containers<'_> {
@@ -118,7 +135,7 @@ impl Containers<'_> {
         files: &StageFiles,
         [places, upper]: [Upper; 2],
         (action, ready): (&RunAction, &ReadyMounts),
-    ) -> std::result::Result<CommandExit, Failed> {
+    ) -> std::result::Result<RunEnd, Failed> {
         let plan = self.plan(files, places.clone(), action.no_network, &ready.mounts)?;
         base::make_ready(self.context, &plan)?;
         start(&plan, self.options())?.end();
@@ -128,8 +145,12 @@ impl Containers<'_> {
         }
         let plan = self.plan(&files, upper, action.no_network, &ready.mounts)?;
         let command = command(action, &ready.env);
-        let (output, pipe) = OutputPipe::new()?;
-        let session = Session::begin()?.without_terminal(output);
+        let (mut output, pipe) = OutputPipe::new()?;
+        let tail = OutputTail::default();
+        if self.quiet {
+            output = output.kept_in(tail.clone());
+        }
+        let session = Session::begin()?.without_terminal(output).ends_within(GRACE);
         let mask = session.mask();
         let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
         let stdio = Stdio::Pipe(pipe.as_fd());
@@ -140,9 +161,18 @@ impl Containers<'_> {
             instance.notes.iter().for_each(|note| output::note(note));
             Ok(session.wait_first(instance, process)?)
         });
-        // The next command is to get the signals that this one got.
+        let interrupted = session.ended_by();
+        if !matches!(ended, Ok(CommandExit::Code(0))) {
+            std::io::stderr()
+                .write_all(&tail.borrow())
+                .ignore_error("that the command failed is told by the exit code, too");
+        }
+        // A signal that has come since ends the build at once, as between commands.
         restore(mask);
-        ended
+        match interrupted {
+            Some(signal) => Ok(RunEnd::Interrupted(signal)),
+            None => ended.map(RunEnd::Exit),
+        }
     }
 }
 

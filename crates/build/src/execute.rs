@@ -35,7 +35,7 @@ use skiff_user::scratch::Scratch;
 
 use crate::BuildOutcome;
 use crate::cache::BuildCache;
-use crate::container::{Containers, ReadyMounts, StageFiles};
+use crate::container::{Containers, ReadyMounts, RunEnd, StageFiles};
 use crate::plan::{
     Action, BuildPlan, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, RunAction, StageBase,
 };
@@ -69,7 +69,7 @@ pub fn carry_out(
         });
         return named(context, image, names).map(BuildOutcome::Image);
     }
-    let containers = Containers { context, empty: cache.empty.clone() };
+    let containers = Containers { context, empty: cache.empty.clone(), quiet: args.quiet };
     let work = cache.work_directory()?;
     let total = plan.stages.iter().map(|stage| stage.steps.len()).sum();
     let mut builder = Builder { cache, inputs, containers, work, files: vec![], done: 0, total, args };
@@ -272,11 +272,15 @@ impl Builder<'_> {
     ) -> std::result::Result<(), StepFault> {
         let hint = "no image was made; what was done before is kept, and the next build goes on from there";
         match self.containers.run(files, uppers, command) {
-            Ok(CommandExit::Code(0)) => Ok(()),
-            Ok(CommandExit::Code(code)) => {
+            Ok(RunEnd::Exit(CommandExit::Code(0))) => Ok(()),
+            Ok(RunEnd::Exit(CommandExit::Code(code))) => {
                 Err(StepFault::Command(Fault::new(format!("exit code {code}")).hint(hint), code))
             }
-            Ok(CommandExit::Signal(number)) => Err(StepFault::Command(
+            Ok(RunEnd::Interrupted(number)) => Err(StepFault::Command(
+                Fault::new(format!("the build was interrupted by signal {number}")).hint(hint),
+                128 + number,
+            )),
+            Ok(RunEnd::Exit(CommandExit::Signal(number))) => Err(StepFault::Command(
                 Fault::new(format!("ended by signal {number}")).hint(hint),
                 128 + number,
             )),

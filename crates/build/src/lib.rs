@@ -25,13 +25,19 @@ mod variables;
 use serde::Serialize;
 use skiff_cli::BuildArgs;
 use skiff_output as output;
+use skiff_plan::refuse_inside;
 use skiff_spec::fault::{Fault, Result};
+use skiff_store::copies;
 use skiff_store::file::name_for;
 use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
 use cache::BuildCache;
 use plan::{BuildOptions, BuildPlan};
+
+/// Where to build instead of in a job's environment, where the helper has no power.
+const ELSEWHERE: &str =
+    "build on the login node, or beside the environment: srun --overlap --environment=none skiff build ...";
 
 /// How a build ended.
 pub enum BuildOutcome {
@@ -59,6 +65,9 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     if let Some(platform) = &args.platform {
         plan::check_platform(platform)?;
     }
+    if !args.dry_run {
+        refuse_inside(&context).map_err(|fault| fault.hint(ELSEWHERE))?;
+    }
     let inputs = read::Inputs::open(args)?;
     let names = names(args, &inputs)?;
     let cache = BuildCache::open(&context, args.no_cache)?;
@@ -81,10 +90,25 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
         return show(&plan, &cache, args).map(|()| BuildOutcome::Done);
     }
     let built = execute::carry_out(&context, &cache, &inputs, &plan, (&names, args))?;
-    if matches!(built, BuildOutcome::Image(_)) {
+    if let BuildOutcome::Image(image) = &built {
         cache.tidy();
+        if std::env::var_os("SLURM_JOB_ID").is_some() {
+            leave_copy(&context, image);
+        }
     }
     Ok(built)
+}
+
+/// Leaves a copy of what a job has built in the depot: its node's store may be that node's alone, and other hosts find the image there.
+fn leave_copy(context: &UserContext, image: &ImageName) {
+    let left = context.depot().and_then(|depot| Ok(copies::put(context, &depot, image)?));
+    if let Err(fault) = left {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let name = &image.reference;
+        output::note(&format!(
+            "image {name}: only the store of {host} has it; no copy in the depot: {fault}"
+        ));
+    }
 }
 
 /// What the image is called: what was asked for, else as the context is.

@@ -47,7 +47,7 @@ pub struct BuildArgs {
     /// Show the steps, and whether they are cached; run and pull nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Hide progress
+    /// Hide progress, and what commands print unless one fails
     #[arg(short, long)]
     pub quiet: bool,
     /// Print the result as JSON

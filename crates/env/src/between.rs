@@ -16,6 +16,7 @@ use crate::calling;
 use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
 use crate::history::{self, SnapshotHistory};
 use crate::latest;
+use crate::snapshot_fault::of_history;
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
@@ -49,7 +50,9 @@ pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> R
 pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision) -> Result<Snapshot> {
     let id = find(context, (&environment, revision))?;
     let path = context.depot()?;
-    Depot::open(&path).and_then(|depot| depot.rely_on(&id)).map_err(ours)?;
+    Depot::open(&path)
+        .and_then(|depot| depot.rely_on(&id))
+        .map_err(|e| of_history(e, &environment, revision))?;
     let depot = path.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", path.display())))?;
     let devices = devices::words(&Environment::existing(context, environment.clone())?.settings()?.mounts)?;
     let of = |id: SnapshotId| Snapshot {

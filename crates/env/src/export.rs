@@ -70,7 +70,7 @@ fn write(context: &UserContext, env: &Environment, file: &NewFile) -> Result<Exp
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = BundleInfo { environment: env.name.to_string(), base, created, texts };
     let own = own_view(context, ground.base())?;
-    let (upper, name) = (env.dir.join("upper"), file.temp().display().to_string());
+    let (upper, name) = (env.dir.join("upper"), file.path().display().to_string());
     as_root_of_ids(context.helper.as_deref(), ground.base(), |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let done = bundle(upper.as_fd(), base.as_fd(), (file.as_fd(), &name), &info).map_err(ours)?;

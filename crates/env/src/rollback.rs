@@ -23,6 +23,7 @@ use skiff_user::dirs;
 
 use crate::history::{self, SnapshotOrigin, short};
 use crate::settings::lock_ended;
+use crate::snapshot_fault::of_history;
 use crate::{between, calling, contents};
 
 /// What a rollback would do.
@@ -48,7 +49,7 @@ pub fn rollback(
     let snapshot = between::find(context, (whose, revision))?;
     let depot = Depot::open(&context.depot()?).map_err(contents::ours)?;
     // Before anything else: a snapshot that is gone is told at once.
-    depot.manifest(&snapshot).map_err(contents::ours)?;
+    depot.rely_on(&snapshot).map_err(|e| of_history(e, whose, revision))?;
     if dry_run {
         return show_changes(context, &env, snapshot, json);
     }

@@ -384,7 +384,9 @@ fn fetch(
 
 fn not_here(id: ImageId, reference: &str) -> Error {
     Error::new(format!("image {reference} (sha256:{id}): not in the store of this host"))
-        .hint("it came from no registry: `skiff import` it here, or have a store that the hosts share")
+        .hint(format!(
+            "it came from no registry: where it was imported, `srun --container-image={reference} true` leaves a copy for other hosts; or `skiff import` it here"
+        ))
 }
 
 fn strange(image: &str) -> Error {

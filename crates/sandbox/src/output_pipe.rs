@@ -1,7 +1,9 @@
 //! What a command prints whom nobody lets at the terminal: read from a pipe, and passed on as it came. A descriptor of the terminal can be
 //! read as well as written, whichever of the three it is.
 
+use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionread, read, retry_on_intr, write};
@@ -12,12 +14,20 @@ use skiff_spec::fault::{Context, Result};
 /// So much a pipe takes at once if it takes anything (`PIPE_BUF`): one for whom nobody reads must not keep its writer from hearing signals.
 const MOST_AT_ONCE: usize = 4096;
 
-/// A pipe whose bytes go to standard error.
+/// So much of what is not passed on is kept: what a command said before its end.
+const LONGEST_TAIL: usize = 64 << 10;
+
+/// The end of what a command printed.
+pub type OutputTail = Rc<RefCell<Vec<u8>>>;
+
+/// A pipe whose bytes go to standard error, or are kept.
 pub struct OutputPipe {
     /// Nothing once all writers have closed it, or nobody takes what comes.
     from: Option<OwnedFd>,
     /// Read, and not passed on yet.
     pending: Vec<u8>,
+    /// Where the end of all is kept, if nothing is passed on.
+    tail: Option<OutputTail>,
 }
 
 impl OutputPipe {
@@ -27,7 +37,13 @@ impl OutputPipe {
     /// When descriptors are used up.
     pub fn new() -> Result<(Self, OwnedFd)> {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-        Ok((Self { from: Some(from), pending: vec![] }, to))
+        Ok((Self { from: Some(from), pending: vec![], tail: None }, to))
+    }
+
+    /// Passes nothing on, but keeps the end of it here.
+    #[must_use]
+    pub fn kept_in(self, tail: OutputTail) -> Self {
+        Self { tail: Some(tail), ..self }
     }
 
     /// What is to be waited for before [`OutputPipe::go_on`]; nothing if there is nothing more to do.
@@ -44,15 +60,10 @@ impl OutputPipe {
         self.go_on_with(stderr(), MOST_AT_ONCE);
     }
 
-    fn go_on_with(&mut self, to: impl AsFd, most: usize) {
+    /// Gives how much was read.
+    fn go_on_with(&mut self, to: impl AsFd, most: usize) -> usize {
         if self.pending.is_empty() {
-            let Some(from) = &self.from else { return };
-            let mut bytes = [0; MOST_AT_ONCE];
-            match retry_on_intr(|| read(from, &mut bytes[..most.min(MOST_AT_ONCE)])) {
-                Ok(0) | Err(_) => self.from = None,
-                Ok(count) => self.pending.extend(&bytes[..count]),
-            }
-            return;
+            return self.take_in(most);
         }
         match retry_on_intr(|| write(&to, &self.pending)) {
             Ok(count) => drop(self.pending.drain(..count)),
@@ -63,6 +74,29 @@ impl OutputPipe {
                 self.from = None;
             }
         }
+        0
+    }
+
+    fn take_in(&mut self, most: usize) -> usize {
+        let Some(from) = &self.from else { return 0 };
+        let mut bytes = [0; MOST_AT_ONCE];
+        let count = match retry_on_intr(|| read(from, &mut bytes[..most.min(MOST_AT_ONCE)])) {
+            Ok(0) | Err(_) => {
+                self.from = None;
+                return 0;
+            }
+            Ok(count) => count,
+        };
+        match &self.tail {
+            None => self.pending.extend(&bytes[..count]),
+            Some(tail) => {
+                let mut tail = tail.borrow_mut();
+                tail.extend(&bytes[..count]);
+                let excess = tail.len().saturating_sub(LONGEST_TAIL);
+                tail.drain(..excess);
+            }
+        }
+        count
     }
 
     /// Passes on what is there now that the command has ended, and no more: its end for who writes may have been given to a process elsewhere,
@@ -76,13 +110,14 @@ impl OutputPipe {
         let mut left = usize::try_from(left).unwrap_or(usize::MAX);
         while !self.pending.is_empty() || (left > 0 && self.from.is_some()) {
             if self.pending.is_empty() {
-                self.go_on_with(&to, left);
-                left = left.saturating_sub(self.pending.len());
+                left = left.saturating_sub(self.go_on_with(&to, left));
                 continue;
             }
             let mut out = [PollFd::new(&to, PollFlags::OUT)];
             match poll(&mut out, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {
-                Ok(1) => self.go_on_with(&to, left),
+                Ok(1) => {
+                    self.go_on_with(&to, left);
+                }
                 _ if gives_up() => return,
                 _ => {}
             }
@@ -112,6 +147,23 @@ mod tests {
         read_back.read_to_end(&mut got).unwrap();
         assert!(got == text, "{} of {} bytes", got.len(), text.len());
         drop(theirs);
+    }
+
+    #[test]
+    fn what_is_kept_is_the_end_and_nothing_is_passed_on() {
+        let (output, theirs) = OutputPipe::new().unwrap();
+        let tail = OutputTail::default();
+        let mut output = output.kept_in(tail.clone());
+        let (nothing, to) = std::io::pipe().unwrap();
+        for byte in [b'a', b'b'] {
+            assert_eq!(write(&theirs, &[byte; 60_000]), Ok(60_000));
+            output.finish_to(&to, || false);
+        }
+        assert_eq!(
+            (tail.borrow().len(), tail.borrow().iter().filter(|byte| **byte == b'b').count()),
+            (LONGEST_TAIL, 60_000)
+        );
+        assert_eq!(ioctl_fionread(&nothing), Ok(0));
     }
 
     #[test]

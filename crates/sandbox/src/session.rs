@@ -2,11 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 use skiff_spec::fault::{Context, Result};
 use skiff_sys::IgnoreError;
@@ -29,6 +30,24 @@ pub enum CommandExit {
     Signal(i32),
 }
 
+/// A signal that came to end the one who waits.
+#[derive(Clone, Copy)]
+struct EndRequest {
+    signal: i32,
+    /// When the command is killed; nothing once it has been.
+    deadline: Option<Instant>,
+}
+
+impl EndRequest {
+    /// After the first signal the command has its grace, after the next it has none.
+    fn after(before: Option<Self>, signal: i32, now: Instant, grace: Duration) -> Self {
+        match before {
+            None => Self { signal, deadline: Some(now + grace) },
+            Some(first) => Self { deadline: first.deadline.map(|_| now), ..first },
+        }
+    }
+}
+
 /// A waiting process's signals and terminal, taken before the command starts.
 pub struct Session {
     signals: Signals,
@@ -39,6 +58,9 @@ pub struct Session {
     stop: i32,
     /// What the command prints, if it does not stand on our descriptors.
     output: RefCell<Option<OutputPipe>>,
+    /// How long the command may go on after a signal that is to end the one who waits. Without it the command alone decides.
+    grace: Option<Duration>,
+    end_request: Cell<Option<EndRequest>>,
 }
 
 impl Session {
@@ -50,13 +72,27 @@ impl Session {
         let signals = Signals::block(&[]).context(|| "signals")?;
         let stop = Signal::TERM.as_raw();
         let (lent, output) = (Cell::new(false), RefCell::new(None));
-        Ok(Self { signals, terminal: controlling_terminal(), lent, stop, output })
+        let terminal = controlling_terminal();
+        Ok(Self { signals, terminal, lent, stop, output, grace: None, end_request: Cell::new(None) })
     }
 
     /// For a command that is not to reach the terminal: it gets a session of its own, and what it prints comes by this pipe.
     #[must_use]
     pub fn without_terminal(self, output: OutputPipe) -> Self {
         Self { output: RefCell::new(Some(output)), ..self }
+    }
+
+    /// For one who ends at the first signal that ends programs: the command gets it too, and is killed after `grace`, or at the next such signal.
+    /// That is done for commands that [`Session::wait_first`] waits for.
+    #[must_use]
+    pub fn ends_within(self, grace: Duration) -> Self {
+        Self { grace: Some(grace), ..self }
+    }
+
+    /// The first signal that came to end a session with [`Session::ends_within`].
+    #[must_use]
+    pub fn ended_by(&self) -> Option<i32> {
+        self.end_request.get().map(|request| request.signal)
     }
 
     fn shares_terminal(&self) -> bool {
@@ -100,13 +136,18 @@ impl Session {
     ///
     /// # Errors
     /// What waiting says.
-    pub fn wait_first(self, instance: RunningContainer, mut process: Process) -> Result<CommandExit> {
+    pub fn wait_first(&self, instance: RunningContainer, mut process: Process) -> Result<CommandExit> {
         let helper = RefCell::new(process.helper.take());
         let lost = Cell::new(false);
         let control = instance.control.as_fd();
         let look = || {
             // Its end wakes us, too.
             helper.borrow_mut().iter_mut().for_each(Helper::bury);
+            if self.is_overdue() {
+                // The command may ignore all other signals, and may have left its group. With process 1 all processes inside end.
+                kill_process(instance.init.pid, Signal::KILL)
+                    .ignore_error("it may be dead already, which the next look shows");
+            }
             hear(control, &lost)
         };
         let ended = self.until_ended(control, || process.group(), look);
@@ -118,7 +159,7 @@ impl Session {
     }
 
     fn until_ended(
-        self,
+        &self,
         news: BorrowedFd<'_>,
         group: impl Fn() -> Option<Pid>,
         look: impl Fn() -> Result<Option<Change>>,
@@ -152,7 +193,7 @@ impl Session {
         let output = self.output.borrow();
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&news, PollFlags::IN)];
         fds.extend(output.as_ref().and_then(OutputPipe::wanted));
-        match poll(&mut fds, None) {
+        match poll(&mut fds, self.time_left().as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(fds.get(2).is_some_and(|fd| !fd.revents().is_empty())),
             Err(e) => Err(e).context(|| "waiting for the command"),
         }
@@ -160,12 +201,34 @@ impl Session {
 
     /// Whether a signal has come that ends programs, for one who waits for nothing but a reader of its words.
     fn is_to_end(&self) -> bool {
-        const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
         let mut ends = false;
         while let Ok(Some(signal)) = self.signals.next() {
-            ends |= ENDS.iter().any(|end| end.as_raw() == signal.number);
+            ends |= ends_programs(signal.number);
+            self.note_end(signal.number);
         }
         ends
+    }
+
+    /// Notes a signal that is to end the one who waits.
+    fn note_end(&self, signal: i32) {
+        let Some(grace) = self.grace.filter(|_| ends_programs(signal)) else { return };
+        self.end_request.set(Some(EndRequest::after(self.end_request.get(), signal, Instant::now(), grace)));
+    }
+
+    /// Whether the command has to be killed now; it is said once.
+    fn is_overdue(&self) -> bool {
+        let Some(request) = self.end_request.get() else { return false };
+        let overdue = request.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        if overdue {
+            self.end_request.set(Some(EndRequest { deadline: None, ..request }));
+        }
+        overdue
+    }
+
+    /// How long may be waited until the command has to be killed.
+    fn time_left(&self) -> Option<Timespec> {
+        let deadline = self.end_request.get()?.deadline?;
+        deadline.saturating_duration_since(Instant::now()).try_into().ok()
     }
 
     fn pass(&self, signal: Received, group: Option<Pid>) {
@@ -178,6 +241,7 @@ impl Session {
             self.lent.set(self.lent.get() && group.is_some() && self.foreground() == group);
             self.give_terminal(group);
         }
+        self.note_end(number);
         let number = match Signal::from_named_raw(number) {
             Some(Signal::TERM) => self.stop,
             // What the terminal's key would do stops no group that has a session of its own.
@@ -240,6 +304,12 @@ impl Session {
             tcsetpgrp(terminal, group).ignore_error("a terminal that is gone needs no group");
         }
     }
+}
+
+/// Whether a signal ends programs that do nothing about it, by the wish of who sends it.
+fn ends_programs(number: i32) -> bool {
+    const ENDS: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
+    ENDS.iter().any(|end| end.as_raw() == number)
 }
 
 /// Our process group, if it has a number here: whoever started us in a PID namespace may have left us in a group outside.
@@ -337,5 +407,23 @@ fn hear(control: BorrowedFd<'_>, lost: &Cell<bool>) -> Result<Option<Change>> {
 fn send(group: Option<Pid>, signal: i32) {
     if let Some(group) = group {
         send_to_group(group, signal).ignore_error("the group may be gone already, which the next look shows");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_signal_leaves_no_grace() {
+        let (now, grace) = (Instant::now(), Duration::from_secs(2));
+        let first = EndRequest::after(None, 2, now, grace);
+        assert_eq!((first.signal, first.deadline), (2, Some(now + grace)));
+        let later = now + Duration::from_millis(1);
+        let second = EndRequest::after(Some(first), 15, later, grace);
+        assert_eq!((second.signal, second.deadline), (2, Some(later)));
+        // A command that was killed is not killed again.
+        let killed = EndRequest { deadline: None, ..second };
+        assert_eq!(EndRequest::after(Some(killed), 2, later, grace).deadline, None);
     }
 }

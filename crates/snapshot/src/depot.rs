@@ -151,7 +151,7 @@ impl Depot {
             return Ok(());
         }
         let depot = show(self.path.as_os_str().as_bytes());
-        Err(Error::Missing { what: format!("all that snapshot {id} consists of"), depot })
+        Err(Error::Missing { what: format!("a part of snapshot {id}"), depot })
     }
 
     /// Makes a snapshot and its layers young; false if it is not whole.

@@ -1,10 +1,10 @@
 //! Small whole files: read with a bound, written so that no reader ever sees half of one.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::error::Result;
 use skiff_sys::{SystemContext, SystemError};
@@ -51,11 +51,14 @@ pub fn read_at_most(file: BorrowedFd<'_>, length: usize, at: u64) -> rustix::io:
     Ok(bytes)
 }
 
-/// A file under a temporary name. Dropped before [`Temp::publish`], it is removed.
+/// A file that is not finished: without a name, where that can be, so that one whose writer is killed goes at once; else (on NFS) under a
+/// temporary name. Dropped before [`Temp::publish`], it is removed.
 pub(crate) struct Temp<'a> {
     dir: BorrowedFd<'a>,
     name: String,
-    kept: bool,
+    /// The file, as long as it has no name.
+    nameless: Option<OwnedFd>,
+    has_name: bool,
 }
 
 impl<'a> Temp<'a> {
@@ -68,9 +71,12 @@ impl<'a> Temp<'a> {
             let clock = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let name = format!("{TEMP_PREFIX}{host}-{pid}-{count}-{:x}{:08x}", clock.tv_sec, clock.tv_nsec);
+            if let Some((file, nameless)) = create_nameless(dir) {
+                return Ok((Temp { dir, name, nameless: Some(nameless), has_name: false }, file));
+            }
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::openat(dir, &name, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => return Ok((Temp { dir, name, kept: false }, file)),
+                Ok(file) => return Ok((Temp { dir, name, nameless: None, has_name: true }, file)),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(SystemError::new("create", name, errno).into()),
             }
@@ -83,6 +89,11 @@ impl<'a> Temp<'a> {
 
     /// Gives the file its final name, in place of what had it.
     pub(crate) fn publish(mut self, name: &str) -> rustix::io::Result<()> {
+        if let Some(file) = self.nameless.take() {
+            // No link replaces a file: a rename does.
+            rustix::fs::linkat(self.dir, proc_path(&file), self.dir, &self.name, AtFlags::SYMLINK_FOLLOW)?;
+            self.has_name = true;
+        }
         match rustix::fs::renameat(self.dir, &self.name, self.dir, name) {
             Ok(()) => {}
             // NFS: the server did it, its answer was lost, and the repeated request found nothing.
@@ -91,18 +102,32 @@ impl<'a> Temp<'a> {
             }
             Err(errno) => return Err(errno),
         }
-        self.kept = true;
+        self.has_name = false;
         Ok(())
     }
 }
 
 impl Drop for Temp<'_> {
     fn drop(&mut self) {
-        if !self.kept {
+        if self.has_name {
             // Best effort: the error that brought us here is the one to tell; old ones are pruned.
             let (Ok(()) | Err(_)) = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }
+}
+
+/// A file without a name in a directory, twice open; nothing where its file system has none, or where none could be given a name later.
+fn create_nameless(dir: BorrowedFd<'_>) -> Option<(OwnedFd, OwnedFd)> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR).ok()?;
+    let other = fcntl_dupfd_cloexec(&file, 0).ok()?;
+    rustix::fs::statat(dir, proc_path(&other), AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((file, other))
+}
+
+/// An absolute path that leads to the descriptor, whatever directory it counts from.
+fn proc_path(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 pub(crate) fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
@@ -129,4 +154,29 @@ pub(crate) fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Re
     rustix::fs::fsync(&file).on("sync", temp.name())?;
     temp.publish(name).on("rename into place", name)?;
     Ok(rustix::fs::fsync(dir).on("sync", name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_finished_has_no_name_and_replaces_what_has_one() {
+        let place = std::env::temp_dir().join(format!("skiff-temp.{}", std::process::id()));
+        std::fs::create_dir(&place).expect("a directory");
+        let dir = std::fs::File::open(&place).expect("the directory");
+        let names = || std::fs::read_dir(&place).expect("the directory").count();
+        for text in ["one", "two"] {
+            let before = names();
+            let (temp, file) = Temp::create(dir.as_fd()).expect("a file");
+            write_all(file.as_fd(), text.as_bytes()).expect("written");
+            assert_eq!(names(), before, "one whose writer is killed would leave a file");
+            drop(file);
+            temp.publish("file").expect("a name");
+            assert_eq!(std::fs::read_to_string(place.join("file")).expect("the file"), text);
+        }
+        drop(Temp::create(dir.as_fd()).expect("a file"));
+        assert_eq!(names(), 1);
+        std::fs::remove_dir_all(&place).expect("removed");
+    }
 }

@@ -1,6 +1,6 @@
 //! A file where the user wants it, which is there whole or not at all.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, rename, unlink};
@@ -8,12 +8,13 @@ use rustix::io::Errno;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-/// A file that has another name until it is whole. When this is dropped before, it goes.
+/// A file without a name until it is whole: one whose maker is killed leaves nothing. Where the file system has no such files (NFS), it has
+/// another name until then.
 pub struct NewFile {
     fd: OwnedFd,
     path: PathBuf,
-    /// The name until then, beside the other.
-    temp: PathBuf,
+    /// The name until then, beside the other, if it needs one.
+    temp: Option<PathBuf>,
 }
 
 impl NewFile {
@@ -26,18 +27,24 @@ impl NewFile {
             return Err(Fault::new(format!("{}: file exists", path.display()))
                 .hint("remove it first, or name another file"));
         }
+        let mode = Mode::from_raw_mode(0o666);
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        if let Ok(fd) = openat(CWD, directory, flags, mode) {
+            return Ok(Self { fd, path: path.into(), temp: None });
+        }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temp = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd =
-            openat(CWD, &temp, flags, Mode::from_raw_mode(0o666)).context(|| temp.display().to_string())?;
-        Ok(Self { fd, path: path.into(), temp })
+        let fd = openat(CWD, &temp, flags, mode).context(|| temp.display().to_string())?;
+        Ok(Self { fd, path: path.into(), temp: Some(temp) })
     }
 
-    /// The name until it is whole, for messages.
+    /// The name that it will have, for messages.
     #[must_use]
-    pub fn temp(&self) -> &Path {
-        &self.temp
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Gives it its name, unless another file has got that meanwhile.
@@ -45,12 +52,17 @@ impl NewFile {
     /// # Errors
     /// One has, or the directory cannot be written.
     pub fn publish(self) -> Result<()> {
-        let done = match linkat(CWD, &self.temp, CWD, &self.path, AtFlags::empty()) {
-            // The other name goes as this is dropped.
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) => Err(Errno::EXIST),
-            // A file system without links, and on NFS no rename refuses to replace one: that nothing was there has to do.
-            Err(_) => rename(&self.temp, &self.path),
+        let done = match &self.temp {
+            None => {
+                let number = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+                linkat(CWD, number, CWD, &self.path, AtFlags::SYMLINK_FOLLOW)
+            }
+            Some(temp) => match linkat(CWD, temp, CWD, &self.path, AtFlags::empty()) {
+                // The other name goes as this is dropped.
+                done @ (Ok(()) | Err(Errno::EXIST)) => done,
+                // A file system without links, and on NFS no rename refuses to replace one: that nothing was there has to do.
+                Err(_) => rename(temp, &self.path),
+            },
         };
         done.context(|| self.path.display().to_string())
     }
@@ -64,7 +76,9 @@ impl AsFd for NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        unlink(&self.temp).ignore_error("it may have its name already");
+        if let Some(temp) = &self.temp {
+            unlink(temp).ignore_error("it may have its name already");
+        }
     }
 }
 
@@ -80,6 +94,7 @@ mod tests {
         drop(NewFile::create(&path).unwrap());
         assert_eq!(names(), 0);
         let (new, late) = (NewFile::create(&path).unwrap(), dir.path().join("late"));
+        assert_eq!(names(), 0, "one whose maker is killed would leave a file");
         rustix::io::write(&new, b"whole").unwrap();
         assert!(!path.exists());
         new.publish().unwrap();

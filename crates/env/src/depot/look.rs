@@ -225,12 +225,32 @@ pub(super) fn verify(context: &UserContext, snapshot: Option<&str>, remove: bool
     for check in &checked {
         say_check(&contents, check, remove)?;
     }
-    if !remove && checked.iter().any(is_damaged) {
+    if remove {
+        output::note(&removal(&checked));
+    } else if checked.iter().any(is_damaged) {
         output::note(
             "`skiff depot verify --remove` removes damaged files; the next submission writes them again",
         );
     }
     Ok(code)
+}
+
+/// What `--remove` has done.
+fn removal(checked: &[DepotCheck]) -> String {
+    let damaged: Vec<&DepotCheck> = checked.iter().filter(|check| is_damaged(check)).collect();
+    if damaged.is_empty() {
+        return "nothing is damaged, so nothing was removed".into();
+    }
+    let affected: BTreeSet<SnapshotId> = damaged.iter().flat_map(|check| check.snapshots.clone()).collect();
+    let files = output::count(damaged.len() as u64, "damaged file", "damaged files");
+    let snapshots = match affected.len() as u64 {
+        0 => "no snapshot needs it".into(),
+        count => {
+            let snapshots = output::count(count, "snapshot is", "snapshots are");
+            format!("{snapshots} not whole any more; the next submission writes again what it needs")
+        }
+    };
+    format!("removed {files}: {snapshots}")
 }
 
 fn is_damaged(check: &DepotCheck) -> bool {

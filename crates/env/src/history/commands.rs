@@ -1,6 +1,6 @@
 //! `skiff env history` and `skiff env tag`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
@@ -32,6 +32,8 @@ struct ListedSnapshot<'a> {
     message: Option<&'a str>,
     /// Whether it is no longer in the depot.
     removed: bool,
+    /// Whether a part of it is no longer in the depot.
+    damaged: bool,
 }
 
 /// Prints the snapshots of an environment, newest first.
@@ -42,7 +44,8 @@ pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> R
     let present = match history.entries.is_empty() {
         true => Default::default(),
         false => {
-            Depot::open(&context.depot()?).and_then(|depot| skiff_snapshot::present(&depot)).map_err(ours)?
+            let contents = Depot::open(&context.depot()?).and_then(|depot| depot.contents()).map_err(ours)?;
+            contents.snapshots.iter().map(|(id, one)| (*id, contents.is_whole(one))).collect()
         }
     };
     let all = listed(name, &history, &present);
@@ -55,10 +58,11 @@ pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> R
     )
 }
 
+/// `present`: the depot's snapshots, and whether each is whole.
 fn listed<'a>(
     environment: &'a EnvName,
     history: &'a SnapshotHistory,
-    present: &BTreeSet<SnapshotId>,
+    present: &BTreeMap<SnapshotId, bool>,
 ) -> Vec<ListedSnapshot<'a>> {
     let mut numbers = 0..;
     let listed = |entry: &'a HistoryEntry| ListedSnapshot {
@@ -71,7 +75,8 @@ fn listed<'a>(
         bytes: entry.bytes,
         tags: history.tags_of(entry.snapshot).collect(),
         message: entry.message.as_deref(),
-        removed: !present.contains(&entry.snapshot),
+        removed: !present.contains_key(&entry.snapshot),
+        damaged: present.get(&entry.snapshot).is_some_and(|is_whole| !is_whole),
     };
     history.entries.iter().map(listed).collect()
 }
@@ -83,7 +88,11 @@ fn row(one: &ListedSnapshot<'_>) -> Vec<String> {
         one.number.map_or_else(|| "-".into(), |number| format!("{AT}~{number}")),
         short(one.id),
         output::time(one.created),
-        if one.removed { format!("{how}, removed") } else { how.into() },
+        match (one.removed, one.damaged) {
+            (true, _) => format!("{how}, removed"),
+            (_, true) => format!("{how}, damaged"),
+            _ => how.into(),
+        },
         one.entries.to_string(),
         output::size(one.bytes),
         if tags.is_empty() { "-".into() } else { tags.join(",") },
@@ -147,8 +156,14 @@ mod tests {
         ];
         let history = SnapshotHistory { entries, ..SnapshotHistory::default() };
         let name = "dev".parse().expect("a name");
-        let all = listed(&name, &history, &BTreeSet::new());
+        let all = listed(
+            &name,
+            &history,
+            &BTreeMap::from([(SnapshotId([2; 32]), true), (SnapshotId([1; 32]), false)]),
+        );
         assert_eq!(all.iter().map(|one| row(one)[0].clone()).collect::<Vec<_>>(), ["-", "@~0", "-", "@~1"]);
+        let states = ["job's changes, removed", "job", "job's changes, removed", "by hand, damaged"];
+        assert_eq!(all.iter().map(|one| row(one)[3].clone()).collect::<Vec<_>>(), states);
         let json = serde_json::to_value(&all).expect("plain");
         assert_eq!((json[0].get("number"), json[3]["number"].as_u64()), (None, Some(1)));
     }
