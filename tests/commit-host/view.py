@@ -55,7 +55,12 @@ def shown(files, own):
             return False
         return sys.argv[1] == "helper" or (not is_in_closed(path) and (one["kind"] == "d" or is_for_others(path)))
 
-    return {path: one for path, one in files.items() if is_part(path)}
+    def as_kept(path, one):
+        # Without the helper the host's owners are nobody, for whom no setuid or setgid bit is kept.
+        is_bare = sys.argv[1] == "modes" and not is_own(path) and one["kind"] in "fd"
+        return dict(one, mode=one["mode"] & ~0o6000) if is_bare else one
+
+    return {path: as_kept(path, one) for path, one in files.items() if is_part(path)}
 
 
 def in_image(tar_file):
