@@ -111,6 +111,7 @@ done
 ok on n1 skiff sweep
 has "$out" 'kept lease lab/10.20.0.17 for mallory'
 bobs 'all kept for her'
+eventually 10 gone bob
 ok at n1 bob skiff run --net lab -- ip -o -4 addr show eth0
 has "$out" 10.20.0.16/24 'what was kept first'
 fails 125 at n1 mallory skiff run --net lab -- true
