@@ -39,12 +39,15 @@ fails 143 as alice skiff env exec dev -- sh -c 'skiff run -- sleep 60 & sleep 1;
 ! pgrep -u alice -x sleep || fail 'what was killed inside runs on'
 # Whoever called it is killed: so is it, outside.
 start alice skiff env exec dev -- sh -c 'skiff run -- sleep 4444 & echo $! >pid; wait'
-eventually 5 pgrep -u alice -f 'sleep 4444'
+eventually 5 pgrep -u alice -x -f 'sleep 4444'
+eventually 5 test -s $home/pid
 inside alice dev 'kill -9 $(cat pid)'
 eventually 5 sh -c '! pgrep -u alice -f "sleep 4444"'
 # Also one that heeds no signal but that one.
+rm $home/pid
 start alice skiff env exec dev -- sh -c 'skiff run -- sh -c "trap : TERM HUP INT; echo; while :; do sleep 4445; done" & echo $! >pid; wait'
-eventually 5 pgrep -u alice -f 'sleep 4445'
+eventually 5 pgrep -u alice -x -f 'sleep 4445'
+eventually 5 test -s $home/pid
 inside alice dev 'kill -9 $(cat pid)'
 eventually 20 sh -c '! pgrep -u alice -f 4445'
 # As root inside and as oneself; from an environment of one's choice into the one that one comes from.
