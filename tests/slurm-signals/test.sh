@@ -51,10 +51,12 @@ eventually 10 sh -c '! squeue -h -o %j | grep -v "^wrap$"'
 for case in step batch; do
     for role in main child; do equal "$(heard $case-dev.$role)" "$(heard $case-none.$role)" "$case, $role"; done
 done
-# After its own Ctrl-C srun kills at once, so one of the two may end before it can write that down.
-for where in none dev; do
-    has "$(heard int-$where.main) $(heard int-$where.child)" SIGINT "twice Ctrl-C, $where"
-    lacks "$(heard int-$where.main) $(heard int-$where.child)" SIGTERM "twice Ctrl-C, $where"
+# After its own Ctrl-C srun kills at once: who ends before that is written down has heard nothing, on the bare node as well.
+for file in int-{none,dev}.{main,child}; do
+    case $(heard $file) in
+    start | 'SIGINT start') ;;
+    *) fail "twice Ctrl-C, $file: $(heard $file)" ;;
+    esac
 done
 # That the comparison is one:
 equal "$(heard step-dev.main)" 'SIGCONT SIGTERM SIGUSR1 SIGUSR2 start'
