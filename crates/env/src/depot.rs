@@ -66,7 +66,7 @@ pub fn is_live_job(context: &UserContext, id: u32) -> Option<bool> {
     }
 }
 
-/// Jobs that run in an environment and are to keep what they change in it, as far as is known: of those that wait in the queue nothing is.
+/// Running jobs that will keep their changes to an environment. Queued jobs are not known.
 pub fn jobs_to_keep_changes(context: &UserContext, name: &EnvName) -> Vec<u32> {
     let running = || -> Result<BTreeSet<u32>> {
         let Some(records) = JobRecords::find(&context.depot()?)? else { return Ok(BTreeSet::new()) };

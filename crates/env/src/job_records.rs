@@ -200,7 +200,7 @@ impl JobRecords {
         start.is_ok_and(|start| start.commit.is_some() && start.environment == name.as_str())
     }
 
-    /// Which snapshots are kept by records, and which of these nobody will ask for any more. `age`: of what was written then, in seconds.
+    /// The records that keep snapshots, and those that are too old to be asked for. `age` gives the seconds since a file's time.
     pub fn by_age(&self, age: impl Fn(i64) -> u64) -> Result<AgedRecords> {
         let mut all = self.all()?;
         // The newest first: of too many the others go.

@@ -1,7 +1,7 @@
 //! A program that reaps: it waits for one of its children to end, takes the exit statuses of all others that it is given on the way, and ends as
 //! that one has. Whoever starts it sees to the rest: that it takes over orphans, has no descriptors, and is reached by no signal.
 //!
-//! It is part of processes that are saved and restored, so it must be the same file wherever they go, whatever Skiff is there, and CRIU must
+//! The reaper is saved and restored with the processes below it. So its file must be the same on every host, whatever Skiff is there, and CRIU must
 //! be able to map it again by its path. So it is no part of Skiff's own program but a file of some hundred bytes, made here.
 
 use std::arch::global_asm;

@@ -68,7 +68,7 @@ impl Maker {
     /// Waits until it makes the process that is wanted, makes that one a subreaper, and lets both go on.
     ///
     /// # Errors
-    /// That it has ended without; or what the kernel refuses.
+    /// The process has ended before it made one, or the kernel refuses.
     pub fn make_subreaper(self, is_wanted: impl Fn(Pid) -> bool) -> io::Result<()> {
         loop {
             let status = wait_for(self.0)?;

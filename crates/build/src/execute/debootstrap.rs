@@ -20,7 +20,7 @@ use crate::plan::RunAction;
 const TARGET: &str = "/target";
 /// The name of what the program writes elsewhere, which goes with it.
 const TOOL: &str = "tool";
-/// Whose signatures count.
+/// The keys with which packages must be signed.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// As Apptainer has it: what Debian needs to install more.
 const VARIANT: &str = "--variant=minbase";

@@ -20,7 +20,7 @@ pub enum Action {
     Copy(CopyAction),
     /// Makes the first files of a Debian.
     Debootstrap {
-        /// Which packages of which release.
+        /// The release and its packages.
         packages: DebootstrapInstruction,
         /// Variables that the result does not depend on: proxies.
         #[serde(skip)]

@@ -125,7 +125,7 @@ impl<T> Retried<T> {
     }
 }
 
-/// How long it is not looked up after so many failures.
+/// For how long an image is not looked up again after so many failures.
 fn pause_after(times: u32, first: Duration) -> Duration {
     let doubled = first.saturating_mul(2_u32.saturating_pow(times.saturating_sub(1)));
     doubled.min(LONGEST_PAUSE.max(first))

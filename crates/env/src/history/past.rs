@@ -1,5 +1,5 @@
-//! Which snapshots an environment has had, also those that its history has forgotten: a job that ends long after its submission has changed one of
-//! these. By its name alone an environment is not known, as another host may have one that is called the same.
+//! The ids of all snapshots that an environment has had, also of those that its history has forgotten. A job that ends long after its submission has
+//! changed one of these. The environment's name does not suffice, since another host may have an environment of the same name.
 
 use std::collections::BTreeSet;
 

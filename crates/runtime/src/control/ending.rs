@@ -74,7 +74,7 @@ enum Ended {
     Nothing,
     /// All that ran inside.
     Inside,
-    /// That had ended before, and the supervisor is at work yet.
+    /// All inside had ended before, and the supervisor is still at work.
     Before,
 }
 
