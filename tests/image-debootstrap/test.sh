@@ -82,7 +82,7 @@ refused 3 'MirrorURL: "file:///home/alice" is not the address of a mirror' "$sui
 refused 3 'MirrorURL: "deb [trusted=yes] ' "$suite" "deb [trusted=yes] $mirror $suite main"
 refused 4 'Include: "--allow-unauthenticated" is not the name of a package' "$suite" "$mirror" 'Include: hello --allow-unauthenticated'
 refused 4 'Include: "/etc/shadow" is not' "$suite" "$mirror" 'Include: /etc/shadow'
-refused 4 'keyring: not known in a header' "$suite" "$mirror" 'Keyring: /tmp/mine.gpg'
+refused 4 'unknown header key keyring' "$suite" "$mirror" 'Keyring: /tmp/mine.gpg'
 # Hosts and users that lack what it takes.
 definition "$suite" "$mirror" 'Include: dc' | as alice tee work/other.def >/dev/null
 hide /usr/share/keyrings/debian-archive-keyring.gpg
@@ -91,6 +91,6 @@ has "$err" 'no signature could be checked'
 show /usr/share/keyrings/debian-archive-keyring.gpg
 hide /usr/bin/mmdebstrap && hide /usr/sbin/debootstrap
 fails 125 as alice skiff build work/other.def
-has "$err" 'this host has no program that makes a Debian'
+has "$err" 'mmdebstrap and debootstrap are not installed'
 has "$err" 'apt-get install mmdebstrap, or debootstrap'
 show /usr/bin/mmdebstrap && show /usr/sbin/debootstrap

@@ -97,7 +97,7 @@ pub fn time_limit(context: &UserContext) -> Duration {
 /// When there is none, or it is not noted: then it is as if there were none.
 pub fn commit(context: &UserContext, root: &JobRoot<'_>, commit: &JobCommit) -> Result<CommitRecord> {
     let limit = time_limit(context);
-    let taken = until("process that keeps changes", Instant::now() + limit, || take(context, root));
+    let taken = until("commit", Instant::now() + limit, || take(context, root));
     let too_long = || {
         Error::new(format!("not done within {} s", limit.as_secs())).hint(format!(
             "`slurm.commit_seconds` in the configuration allows more time, up to {LONGEST_COMMIT}; of a snapshot of 64 layers, `skiff env rollback` and `skiff env snapshot` make one that takes less"
@@ -156,7 +156,7 @@ fn note(root: &JobRoot<'_>, record: &CommitRecord) -> Result<()> {
         records.write(&root.place, RecordKind::End, record)
     };
     let slow = || Error::new(format!("{depot}: nothing can be written there within {} s", TO_NOTE.as_secs()));
-    until("process that notes it in the depot", Instant::now() + TO_NOTE, write)?.ok_or_else(slow)
+    until("depot writer", Instant::now() + TO_NOTE, write)?.ok_or_else(slow)
 }
 
 fn take(context: &UserContext, root: &JobRoot<'_>) -> Result<Taken> {

@@ -99,8 +99,7 @@ fn fetch_until(
     end: Instant,
 ) -> Result<Fetched> {
     let kept: Vec<BorrowedFd<'_>> = relay.iter().map(|relay| relay.descriptor()).collect();
-    let fetched =
-        until_with("process that fetches", end, &kept, || fetch(context, (job, number), form, relay))?;
+    let fetched = until_with("fetcher", end, &kept, || fetch(context, (job, number), form, relay))?;
     let Some(fetched) = fetched else {
         let (name, depot, node) = (&job.environment, &job.depot, node_name());
         let (_, limit) = time_limit(context);

@@ -17,6 +17,7 @@ use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, Prune
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::size;
+use skiff_sys::clock::DAY;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
@@ -32,7 +33,6 @@ pub use uses::note_use;
 
 /// What was used within this time stays in any case: somebody may be about to rely on it.
 const GRACE: Duration = Duration::from_secs(600);
-const DAY: u64 = 24 * 60 * 60;
 /// What to say where it is not known which jobs there are.
 const JOBS_HINT: &str =
     "check that squeue works here; with --ignore-jobs, snapshots go also that queued jobs need";

@@ -120,7 +120,7 @@ pub fn begin(context: &UserContext, place: &RelayPlace<'_>) -> Option<JobRelay> 
     if fan_out == FanOut::Depot {
         return None;
     }
-    let looked_up = until("process that looks at the depot", Instant::now() + TO_LOOK, || {
+    let looked_up = until("depot reader", Instant::now() + TO_LOOK, || {
         let is_for_depot = may_be_wanted(fan_out, nodes.names.len(), || type_of(place.depot));
         Ok((is_for_depot, derive_secret(place)?.map(|secret| secret.to_hex())))
     });

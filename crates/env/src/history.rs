@@ -18,7 +18,7 @@ use skiff_spec::config;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, FEWEST_DIGITS, Revision, TagName};
-use skiff_sys::clock::now;
+use skiff_sys::clock::{DAY, now};
 use skiff_sys::{IgnoreError, lock, small_file};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, with_umask};
@@ -47,7 +47,6 @@ const FORMAT: u32 = 1;
 const LONGEST: u64 = 16 << 20;
 /// Longest message, in bytes.
 const LONGEST_MESSAGE: usize = 4096;
-const DAY: u64 = 24 * 60 * 60;
 
 /// On what occasion a snapshot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

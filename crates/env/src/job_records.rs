@@ -16,7 +16,7 @@ use skiff_snapshot::SnapshotId;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
 use skiff_spec::name::EnvName;
-use skiff_sys::clock::now;
+use skiff_sys::clock::{DAY, was_within};
 use skiff_sys::small_file;
 
 mod start;
@@ -34,11 +34,10 @@ const LONGEST_REASON: usize = 2000;
 
 /// For how many days one can ask how a job ran.
 const KEPT_DAYS: u64 = 14;
-/// Of how many jobs on how many nodes one can ask that.
+/// Most records kept: one for each node of each job.
 const MOST_KEPT: usize = 20_000;
 /// For so many days a record keeps the snapshot that no history has taken in.
 const AWAITED_DAYS: u64 = 30;
-const DAY: u64 = 24 * 60 * 60;
 /// Among the records: a file that is written when old ones are removed.
 const TRIMMED: &str = "trimmed";
 
@@ -223,11 +222,10 @@ impl JobRecords {
         Ok(found)
     }
 
-    /// Whether old records are to be removed, as that was done more than a day ago; from now on it was done just now.
+    /// Claims the daily removal of old records: true at most once a day.
     pub fn begin_to_trim(&self) -> Result<bool> {
         let last = self.dir.stat(TRIMMED)?.map(|stat| stat.st_mtime.cast_unsigned());
-        // Of a clock that was wrong, the time may lie ahead.
-        if last.is_some_and(|last| now().abs_diff(last) < DAY) {
+        if last.is_some_and(|last| was_within(DAY, last)) {
             return Ok(false);
         }
         self.dir.write(TRIMMED, b"", 0o600)?;

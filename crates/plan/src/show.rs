@@ -57,7 +57,7 @@ pub fn show(plan: &Plan, json: bool) -> Result<()> {
             Source::Text(_) => "a file of the environment's own".into(),
             Source::Hosts(_) => "the host's, with the environment's address".into(),
             Source::Files(_) => "files of the environment's own".into(),
-            Source::Program(_) => "the program that its command is a child of".into(),
+            Source::Program(_) => "skiff-reaper, the parent of the command".into(),
             Source::Proc => "its processes".into(),
             Source::Mqueue => "its message queues".into(),
             Source::Devices => "links, and the devices below".into(),

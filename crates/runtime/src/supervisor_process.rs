@@ -19,7 +19,7 @@ use skiff_sys::process::positive_pid;
 
 /// What every supervisor's name begins with.
 const NAME: &str = "skiff-";
-/// In its name when it ends all inside, and then does what is to be done, as to keep a job's changes.
+/// In its title while it finishes work after its container has ended, for example keeping a job's changes.
 const ENDING: &str = "end ";
 /// How long it may take to clean up when its processes are gone.
 const GRACE: Duration = Duration::from_secs(2);
@@ -32,12 +32,12 @@ pub fn mark(dir: &Path) -> Result<OwnedFd> {
     openat(CWD, dir, flags, Mode::empty()).context(|| dir.display().to_string())
 }
 
-/// Names this process as the supervisor of what is called so, be it of this kind.
+/// Sets this process's title to `skiff-KIND NAME`.
 pub fn name(kind: &str, name: &str) {
     skiff_sys::title::set(&format!("{NAME}{kind} {name}"));
 }
 
-/// Names this process as a supervisor that ends all inside, and is then at work yet.
+/// Sets this process's title to that of a supervisor whose container has ended and that is still finishing.
 pub fn name_ending(name: &str) {
     skiff_sys::title::set(&format!("{NAME}{ENDING}{name}"));
 }
@@ -47,7 +47,7 @@ pub fn is_there(dir: &Path) -> bool {
     !find(dir).is_empty()
 }
 
-/// Whether the supervisor of what ran at `dir` was told to end that, and is at work yet. It closes its socket before. (Nobody inside can name it so,
+/// Whether the supervisor of what ran at `dir` was told to end that, and is still at work. It closes its socket before. (Nobody inside can name it so,
 /// and another process outside does not stand for it.)
 pub fn is_ending(dir: &Path) -> bool {
     let is_named = |process: &Supervisor| {

@@ -104,10 +104,9 @@ fn data_mounts(context: &UserContext, container: &JobContainer) -> Result<Vec<Mo
     let (depot, node) = (Path::new(&container.depot), node_name());
     let (end, limit) = time_limit(context);
     let mount = |JobData { image: JobImage { id, reference }, target }: &JobData| {
-        let got = until("process that fetches", end, || {
-            get::on_node(context, depot, *id, reference).map(|entry| entry.id)
-        })
-        .map_err(|e| e.about(&format!("node {node}")))?;
+        let got =
+            until("fetcher", end, || get::on_node(context, depot, *id, reference).map(|entry| entry.id))
+                .map_err(|e| e.about(&format!("node {node}")))?;
         let id = got.ok_or_else(|| {
             Error::new(format!("mount of {reference}: not got by node {node} within {limit} s"))
                 .hint("`slurm.fetch_seconds` in the configuration allows more time, up to 570")
@@ -228,7 +227,7 @@ fn image(
     let (end, limit) = time_limit(context);
     let depot = Path::new(&container.depot);
     let kept: Vec<BorrowedFd<'_>> = relay.iter().map(|relay| relay.descriptor()).collect();
-    let got = until_with("process that fetches", end, &kept, || {
+    let got = until_with("fetcher", end, &kept, || {
         get_image(context, depot, (wanted.id, &wanted.reference), relay)
     })
     .map_err(|e| e.about(&format!("node {node}")))?;

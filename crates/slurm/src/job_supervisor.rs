@@ -38,7 +38,7 @@ pub const DIFFERENCE: &str = "base-difference";
 /// In the directory of the job's supervisor: why the snapshot's layers were unpacked on this node, and not mounted.
 pub const NOT_MOUNTED: &str = "not-mounted";
 
-/// Of no more roots of a job, and of no more parts of each, there are figures.
+/// At most this many roots of a job, and parts of each, have figures.
 const MOST_ROOTS: usize = 1000;
 const MOST_PARTS: usize = 4;
 
@@ -176,7 +176,7 @@ pub fn end_earlier_run(context: &UserContext, job: &SlurmJob) -> Result<()> {
     fs::rename(&dir, job.user_dir().join(format!("earlier.{}.{}", now(), std::process::id()))).context(shown)
 }
 
-/// Whether something that was changed in a root of the job is to be kept yet. (As in [`stop_job`], this process is in the job's directory.)
+/// Whether something that was changed in a root of the job must still be kept. (As in [`stop_job`], this process is in the job's directory.)
 pub fn keeps_changes() -> Result<bool> {
     let dir = Path::new(".");
     let mut entries = fs::read_dir(dir).context(|| dir.display().to_string())?.flatten().take(MOST_ROOTS);

@@ -211,7 +211,7 @@ fn has_ended(id: u32, until: Instant) -> Result<bool> {
     let unanswered = || {
         Error::new(format!("squeue: no answer about job {id} within {:.0} s", begun.elapsed().as_secs_f64()))
     };
-    match bounded::until("process that asks squeue", until, ask) {
+    match bounded::until("squeue client", until, ask) {
         Ok(Some(Some(lives))) => Ok(!lives),
         Ok(Some(None)) => Ok(false),
         Ok(None) => Err(unanswered()),

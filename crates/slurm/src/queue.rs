@@ -46,7 +46,7 @@ pub fn live_jobs(context: &UserContext) -> Result<Option<Vec<LiveJob>>> {
     let user = format!("--user={}", context.uid);
     let ask = || squeue(&[&user, "--format=%A %t %V"]);
     let unanswered = || Error::new(format!("squeue: no answer within {} s", PATIENCE.as_secs()));
-    let said = until("process that asks squeue", Instant::now() + PATIENCE, ask)?.ok_or_else(unanswered)?;
+    let said = until("squeue client", Instant::now() + PATIENCE, ask)?.ok_or_else(unanswered)?;
     Ok(said.map(|text| text.lines().filter_map(live).collect()))
 }
 

@@ -4,13 +4,11 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use skiff_env::bounded::until;
+use skiff_env::bounded::in_background;
 use skiff_env::job_records::{JobRecords, RecordKind, StartPart, StartRecord};
-use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_spec::job::JobSpec;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 
 use crate::commit::place;
 use crate::job::SlurmJob;
@@ -45,24 +43,14 @@ impl StartTimes {
     }
 }
 
-/// In a process of its own, which ends when it is written or has taken too long. That is no child of ours: nobody here is there to reap it.
+/// In a process of its own, which ends when it is written or has taken too long.
 fn write_apart(job: &SlurmJob, record: &StartRecord) {
     let Ok(place) = place(job) else { return };
     let write = || match JobRecords::make(Path::new(job.spec.depot()))? {
         Some(records) => records.write(&place, RecordKind::Start, record),
         None => Ok(()),
     };
-    match fork(CloneFlags::NONE) {
-        Ok(Fork::Parent(child)) => reap(child.pid),
-        Ok(Fork::Child) => {
-            if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
-                close_all_except(&[]);
-                detach_stdio();
-                until("process that notes the start", Instant::now() + LIMIT, write)
-                    .ignore_error("the depot may be read-only here");
-            }
-            exit_now(0)
-        }
-        Err(_) => {}
-    }
+    let otherwise = "the depot may be read-only here";
+    in_background("writer of the start record", LIMIT, otherwise, write)
+        .ignore_error("the job goes on without it");
 }

@@ -238,7 +238,7 @@ impl Plan {
         })
     }
 
-    /// Whether its command is the child of a process that takes over what becomes of it: an older Skiff did without.
+    /// Whether the command's parent is a reaper. Plans of older versions have none.
     #[must_use]
     pub fn has_reaper(&self) -> bool {
         self.mounts.iter().any(|mount| mount.target == Path::new(inside::REAPER))

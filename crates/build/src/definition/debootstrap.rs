@@ -20,13 +20,13 @@ pub(super) fn instruction<'a>(
         Some((line, value)) if !value.is_empty() => Ok((line, value)),
         _ => Err(DockerfileError::new(line, format!("Bootstrap: debootstrap: no {name}")).hint(hint)),
     };
-    let (at, suite) = needed("osversion", "OSVersion", "OSVersion: bookworm says which release")?;
+    let (at, suite) = needed("osversion", "OSVersion", "add a line such as `OSVersion: bookworm`")?;
     if !is_suite(suite) {
         return Err(DockerfileError::new(at, format!("OSVersion: {suite:?} is not the name of a release"))
-            .hint("a name as `bookworm`: small letters, digits, `-` and `.`"));
+            .hint("a name as `bookworm`: lowercase letters, digits, `-` and `.`"));
     }
     let (at, mirror) =
-        needed("mirrorurl", "MirrorURL", "MirrorURL: http://deb.debian.org/debian says where packages are")?;
+        needed("mirrorurl", "MirrorURL", "add a line such as `MirrorURL: http://deb.debian.org/debian`")?;
     if !is_mirror(mirror) {
         return Err(DockerfileError::new(
             at,
@@ -40,7 +40,9 @@ pub(super) fn instruction<'a>(
     for word in words {
         if !is_package(word) {
             return Err(DockerfileError::new(at, format!("Include: {word:?} is not the name of a package"))
-                .hint("names alone, without versions and options: small letters, digits, `+`, `-` and `.`"));
+                .hint(
+                    "names alone, without versions and options: lowercase letters, digits, `+`, `-` and `.`",
+                ));
         }
         if packages.len() == MOST_PACKAGES {
             return Err(DockerfileError::new(at, format!("Include: more than {MOST_PACKAGES} packages"))

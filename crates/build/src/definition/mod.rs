@@ -188,11 +188,11 @@ impl<'a> Translator<'a> {
             return self.bad(key, "Fingerprints: signatures are not checked", hint);
         }
         let (more, known) = match is_debootstrap {
-            true => (&debootstrap::HEADERS[..], "Bootstrap, OSVersion, MirrorURL, Include and Stage are"),
-            false => (&[][..], "Bootstrap, From and Stage are"),
+            true => (&debootstrap::HEADERS[..], "use Bootstrap, OSVersion, MirrorURL, Include or Stage"),
+            false => (&[][..], "use Bootstrap, From or Stage"),
         };
         match keys.find(|key| !HEADERS.contains(&&***key) && !more.contains(&&***key)) {
-            Some(key) => self.bad(key, format!("{key}: not known in a header"), known),
+            Some(key) => self.bad(key, format!("unknown header key {key}"), known),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use crate::dockerfile::{DockerfileError, LONGEST};
 pub struct StageText {
     /// Number of its first line, from 1.
     pub line: usize,
-    /// The values of its header by their keys in small letters, with their lines.
+    /// The values of its header by their keys in lowercase, with their lines.
     pub header: BTreeMap<String, (usize, String)>,
     /// The sections in their order.
     pub sections: Vec<Section>,
@@ -20,7 +20,7 @@ pub struct StageText {
 pub struct Section {
     /// Number of the line with its name.
     pub line: usize,
-    /// The section's name, in small letters, without the percent sign.
+    /// The section's name, in lowercase, without the percent sign.
     pub name: String,
     /// What is behind the name.
     pub args: String,

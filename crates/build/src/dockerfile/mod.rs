@@ -88,7 +88,7 @@ pub struct Stage {
     pub from: StageFrom,
     /// The platform, as written.
     pub platform: Option<String>,
-    /// Name of the stage, in small letters.
+    /// Name of the stage, in lowercase.
     pub name: Option<String>,
     /// The stage's instructions.
     pub steps: Vec<InstructionStep>,

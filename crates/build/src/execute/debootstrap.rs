@@ -18,7 +18,7 @@ use crate::plan::RunAction;
 
 /// Where the new root is for the program.
 const TARGET: &str = "/target";
-/// The name of what the program writes elsewhere, which goes with it.
+/// Upper directory for what the tool writes outside the new root; it is discarded.
 const TOOL: &str = "tool";
 /// The keys with which packages must be signed.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -73,7 +73,7 @@ impl Tool {
         } else if is_there(&["/usr/sbin/debootstrap", "/usr/bin/debootstrap"]) {
             Ok(Self::Debootstrap)
         } else {
-            Err(Fault::new("this host has no program that makes a Debian").hint(
+            Err(Fault::new("mmdebstrap and debootstrap are not installed").hint(
                 "administrator: apt-get install mmdebstrap, or debootstrap; or begin with an image of a registry: Bootstrap: docker",
             ))
         }
@@ -115,7 +115,7 @@ impl Builder<'_> {
         upper: &Upper,
     ) -> std::result::Result<(), StepFault> {
         let (Upper::Scratch(path) | Upper::Directory(path)) = upper else {
-            return Err(Fault::new("its files are in memory").into());
+            return Err(Fault::new("Bootstrap: debootstrap: the upper directory is in memory").into());
         };
         let tool = Tool::found()?;
         if !Path::new(KEYRING).is_file() {
@@ -174,7 +174,7 @@ fn refuse_few_ids(map: &str) -> Result<()> {
     if count >= COUNT.into() {
         return Ok(());
     }
-    Err(Fault::new(format!("it needs {COUNT} ids, and you have {count}")).hint(
+    Err(Fault::new(format!("Bootstrap: debootstrap needs {COUNT} ids, and you have {count}")).hint(
         "administrator: install uidmap, usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER",
     ))
 }

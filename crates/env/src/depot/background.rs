@@ -6,17 +6,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::getuid;
-use skiff_sandbox::start::{detach_stdio, reap};
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::clock::now;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
+use skiff_sys::clock::{DAY, was_within};
 use skiff_user::context::UserContext;
 
 use super::keepers::JobList;
-use super::{Collection, DAY, Limits};
-use crate::bounded::until;
+use super::{Collection, Limits};
+use crate::bounded::{in_background, until};
 use crate::job_records::JobRecords;
 
 /// In a depot: a file whose time is that of the last such collection.
@@ -33,8 +31,7 @@ pub fn collect_daily(context: &UserContext, depot: &Path) {
 fn begin_daily(context: &UserContext, depot: &Path) -> Result<()> {
     let depot = TrustedDir::open(depot, getuid().as_raw())?;
     let last = depot.stat(STAMP)?.map(|stat| stat.st_mtime.cast_unsigned());
-    // Of a clock that was wrong, the time may lie ahead.
-    if last.is_some_and(|last| now().abs_diff(last) < DAY) {
+    if last.is_some_and(|last| was_within(DAY, last)) {
         return Ok(());
     }
     // Before it begins: submissions that come meanwhile begin none.
@@ -67,27 +64,14 @@ fn begin_to_trim(depot: &Path) -> Result<()> {
     if !records.begin_to_trim()? {
         return Ok(());
     }
-    // That one is no child of ours: nobody here is there to reap it.
-    match fork(CloneFlags::NONE).context(|| "fork")? {
-        Fork::Parent(child) => reap(child.pid),
-        Fork::Child => {
-            if let Ok(Fork::Child) = fork(CloneFlags::NONE) {
-                close_all_except(&[]);
-                detach_stdio();
-                until("process that removes records", Instant::now() + LIMIT, || {
-                    JobRecords::find(depot)?.map_or(Ok(()), |all| all.trim())
-                })
-                .ignore_error("they are removed another day");
-            }
-            exit_now(0)
-        }
-    }
-    Ok(())
+    in_background("remover of records", LIMIT, "they are removed another day", || {
+        JobRecords::find(depot)?.map_or(Ok(()), |all| all.trim())
+    })
 }
 
 /// Collects by the configuration. Nobody hears what it says.
 pub(super) fn collect(context: &UserContext) {
-    until("process that collects", Instant::now() + LIMIT, || collect_now(context))
+    until("collector", Instant::now() + LIMIT, || collect_now(context))
         .ignore_error("whoever needs the room calls `skiff depot gc`, which says what is wrong");
 }
 

@@ -47,7 +47,7 @@ impl ListedSnapshot {
     ) -> Self {
         let manifest = snapshot.sound();
         let mut kept_by: Vec<String> = keepers.of(id).iter().map(ToString::to_string).collect();
-        let week = Duration::from_secs(context.config.depot_keep_days.saturating_mul(super::DAY));
+        let week = Duration::from_secs(context.config.depot_keep_days.saturating_mul(skiff_sys::clock::DAY));
         if kept_by.is_empty() && contents.age(snapshot.file.used) < week.max(super::GRACE) {
             kept_by.push("recent".into());
         }

@@ -18,7 +18,7 @@ pub(super) const DIR: &str = "uses";
 /// By this directory a depot is told from a place where one will be mounted.
 const SNAPSHOTS: &str = "snapshots";
 /// How long a note counts where nobody knows which jobs there are, in seconds.
-pub(super) const LONGEST: u64 = 30 * super::DAY;
+pub(super) const LONGEST: u64 = 30 * skiff_sys::clock::DAY;
 
 /// A note that a job has begun to use a snapshot.
 #[derive(Debug, PartialEq, Eq)]

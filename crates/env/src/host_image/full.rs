@@ -44,7 +44,7 @@ const LOGS: &str = "/var/log";
 const MACHINE_ID: &str = "/etc/machine-id";
 /// Without the helper the root is fuse-overlayfs's (statfs(2)).
 const FUSE: u32 = 0x6573_5546;
-/// Makes a list of passwords of one of accounts.
+/// Builds a shadow file, with each account's password locked, from a list of accounts.
 type LockAccounts = fn(&str) -> String;
 /// Lists of passwords, each with the list of its accounts.
 const PASSWORDS: [(&str, &str, LockAccounts); 2] =
@@ -260,11 +260,16 @@ impl<'a> Judge<'a> {
                 }
                 match look(self.host, &path) {
                     Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
-                        if is_open(&stat) { ahead.push(path) } else { count += 1 }
+                        if root::is_for_others(&stat) {
+                            ahead.push(path)
+                        } else {
+                            count += 1
+                        }
                     }
                     Ok(stat)
-                        if is_open(&stat) || stat.st_size == 0 || self.is_changed(&path).unwrap_or(false) => {
-                    }
+                        if root::is_for_others(&stat)
+                            || stat.st_size == 0
+                            || self.is_changed(&path).unwrap_or(false) => {}
                     // What is mounted there is another file system.
                     Err(Errno::XDEV | Errno::NOENT) => {}
                     Ok(_) | Err(_) => count += 1,
@@ -315,15 +320,6 @@ fn text(root: BorrowedFd<'_>, path: &str) -> Result<String> {
     let mut bytes = vec![];
     file.take(LONGEST_LIST).read_to_end(&mut bytes).context(|| path)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Whether others may read a file, or list a directory and look into it.
-fn is_open(stat: &Stat) -> bool {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => stat.st_mode & 0o005 == 0o005,
-        FileType::Symlink => true,
-        _ => stat.st_mode & 0o004 != 0,
-    }
 }
 
 /// Whoever made the root chose what is in it: nothing is followed, nothing waited for, and no other file system asked.

@@ -339,7 +339,8 @@ impl Foreign for ReadRoot<'_> {
 }
 
 /// Whether others may read a file's content, or list a directory and look into it.
-pub(super) fn is_for_others(stat: &Stat) -> bool {
+#[must_use]
+pub fn is_for_others(stat: &Stat) -> bool {
     let wanted = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory { 0o005 } else { 0o004 };
     stat.st_mode & wanted == wanted
 }

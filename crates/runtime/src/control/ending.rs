@@ -19,9 +19,9 @@ const PATIENCE_AT_END: Duration = Duration::from_secs(2);
 /// supervisor is waited for for 2 s.
 pub fn stop_at(dir: &Path) -> Result<bool> {
     let did = match end(dir)? {
-        Ended::Nothing => false,
-        Ended::Inside => true,
-        Ended::Before => supervisor_process::end(dir)?,
+        StopOutcome::NothingRan => false,
+        StopOutcome::Stopped => true,
+        StopOutcome::AlreadyStopping => supervisor_process::end(dir)?,
     };
     if did {
         lock::wait(dir)?;
@@ -65,29 +65,32 @@ fn has_gone(dir: &Path) -> bool {
 
 /// Ends every process of what runs at `dir`, but not the supervisor that then does what is to be done at the end; whether anything did.
 pub fn end_at(dir: &Path) -> Result<bool> {
-    Ok(!matches!(end(dir)?, Ended::Nothing))
+    Ok(!matches!(end(dir)?, StopOutcome::NothingRan))
 }
 
-/// What has ended.
-enum Ended {
-    /// There was nothing.
-    Nothing,
-    /// All that ran inside.
-    Inside,
-    /// All inside had ended before, and the supervisor is still at work.
-    Before,
+/// What a stop has done.
+enum StopOutcome {
+    NothingRan,
+    /// All processes inside were ended.
+    Stopped,
+    /// All processes inside had ended before, and the supervisor is still at work.
+    AlreadyStopping,
 }
 
-fn end(dir: &Path) -> Result<Ended> {
+fn end(dir: &Path) -> Result<StopOutcome> {
     let live = match Live::ask(dir, ControlRequest::Stop, PATIENCE_OF_STOP)? {
         SupervisorStatus::Running(live) => live,
         SupervisorStatus::NotRunning | SupervisorStatus::Silent if supervisor_process::is_ending(dir) => {
-            return Ok(Ended::Before);
+            return Ok(StopOutcome::AlreadyStopping);
         }
         // Its socket is gone, as it is about to be; or it has been taken away from inside.
-        SupervisorStatus::NotRunning if has_gone(dir) => return Ok(Ended::Nothing),
+        SupervisorStatus::NotRunning if has_gone(dir) => return Ok(StopOutcome::NothingRan),
         SupervisorStatus::NotRunning | SupervisorStatus::Silent => {
-            return Ok(if supervisor_process::end(dir)? { Ended::Inside } else { Ended::Nothing });
+            return Ok(if supervisor_process::end(dir)? {
+                StopOutcome::Stopped
+            } else {
+                StopOutcome::NothingRan
+            });
         }
     };
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -97,7 +100,7 @@ fn end(dir: &Path) -> Result<Ended> {
         return Err(Error::new(format!("{}: a process in it does not end", dir.display()))
             .hint("one that waits for a dead file server cannot be killed before that answers"));
     }
-    Ok(Ended::Inside)
+    Ok(StopOutcome::Stopped)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::LONGEST;
 
 /// In the directory of a root: there once its changes are kept, or that has failed and was told.
 const DONE: &str = "commit-done";
-/// Of no more roots that have ended by themselves the results count for the node's figures.
+/// At most this many roots that have ended by themselves are counted in the node's figures.
 const MOST_COUNTED: u32 = 16;
 /// A job on a node has no more roots: each was started.
 const MOST_EARLIER: u32 = 100_000;
