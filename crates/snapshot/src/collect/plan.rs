@@ -192,7 +192,7 @@ fn layers(snapshot: &DepotSnapshot) -> BTreeSet<LayerId> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DepotFile, SECOND};
+    use super::super::contents::{DepotFile, SECOND};
     use super::*;
     use crate::manifest::{LayerRef, SnapshotManifest};
 
