@@ -199,7 +199,7 @@ impl State {
             && self.asked.len() < MOST_ASKED
             && let Some(piece) = self.planned.pop_front()
         {
-            self.writer.send(&PieceRequest(piece)).ok()?;
+            self.writer.send(&PieceRequest::of(piece)).ok()?;
             self.open += piece.length as usize;
             self.asked.push_back(piece);
         }

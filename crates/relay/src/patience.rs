@@ -16,6 +16,10 @@ pub struct RelayPatience {
     pub to_prove: Duration,
     /// To say anything: who waits itself says so twice a second.
     pub to_answer: Duration,
+    /// To send what is waited for, before it is seen whether the next node above is faster.
+    pub to_send: Duration,
+    /// For that next one to send something.
+    pub to_try: Duration,
 }
 
 impl Default for RelayPatience {
@@ -25,6 +29,8 @@ impl Default for RelayPatience {
             to_connect: Duration::from_secs(2),
             to_prove: Duration::from_millis(500),
             to_answer: Duration::from_secs(3),
+            to_send: Duration::from_secs(2),
+            to_try: Duration::from_secs(1),
         }
     }
 }

@@ -20,7 +20,7 @@ use skiff_sys::IgnoreError;
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::mirror::{Mirror, serve_mirror};
 use crate::patience::RelayPatience;
-use crate::piece::{ImageOpener, RegistryReader, RelayPiece};
+use crate::piece::{ImageOpener, RegistryReader};
 use crate::registry::RegistryThreads;
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
 use crate::thread::spawn_thread;
@@ -103,7 +103,7 @@ pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()
         spawn_thread(move || serve_mirror(&mirror, &spool))?;
     }
     let reading = local.try_clone()?;
-    serve_one(LinkReader::Local(reading, vec![]), LinkWriter::Local(local), &spool)?;
+    serve_one(LinkReader::Local(reading, vec![]), LinkWriter::Local(local), &spool, || false)?;
     wait(listener.as_ref(), alive, &spool, &peers, &word(here));
     spool.end();
     Ok(())
@@ -151,7 +151,7 @@ fn take(
         if let Ok((reader, writer)) = prove(socket, &peers.secret, &word)
             && visitor.prove()
         {
-            serve_one(LinkReader::Node(reader), LinkWriter::Node(writer), &spool)
+            serve_one(LinkReader::Node(reader), LinkWriter::Node(writer), &spool, || visitor.are_many())
                 .ignore_error("the other side asks another node then");
         }
     })
@@ -170,34 +170,47 @@ fn prove(
 }
 
 /// Begins to serve one who asks; returns at once for the local one, whose answers a thread of its own gives.
-fn serve_one(mut reader: LinkReader, writer: LinkWriter, spool: &Arc<Spool>) -> Result<()> {
+fn serve_one(
+    mut reader: LinkReader,
+    writer: LinkWriter,
+    spool: &Arc<Spool>,
+    is_busy: impl Fn() -> bool,
+) -> Result<()> {
     let (ask, asked) = sync_channel(MOST_ASKED);
     let wants = Arc::clone(spool);
     spawn_thread(move || {
-        while let Ok(Some(PieceRequest(piece))) = reader.receive() {
-            wants.want(piece);
-            if ask.send(piece).is_err() {
+        while let Ok(Some(request)) = reader.receive::<PieceRequest>() {
+            if !request.only_if_here {
+                wants.want(request.piece);
+            }
+            if ask.send(request).is_err() {
                 return;
             }
         }
     })?;
     let spool = Arc::clone(spool);
     match writer {
-        LinkWriter::Local(_) => spawn_thread(move || answer(&asked, writer, &spool)),
+        LinkWriter::Local(_) => spawn_thread(move || answer(&asked, writer, &spool, || false)),
         LinkWriter::Node(_) => {
-            answer(&asked, writer, &spool);
+            answer(&asked, writer, &spool, is_busy);
             Ok(())
         }
     }
 }
 
-/// Answers in the order of the questions.
-fn answer(asked: &Receiver<RelayPiece>, mut writer: LinkWriter, spool: &Spool) {
-    for piece in asked {
+/// Answers in the order of the questions. Whoever could ask another node is refused where there are many.
+fn answer(asked: &Receiver<PieceRequest>, mut writer: LinkWriter, spool: &Spool, is_busy: impl Fn() -> bool) {
+    for PieceRequest { piece, only_if_here } in asked {
         loop {
-            let state = match spool.wait(&piece, SIGN_OF_LIFE) {
+            let found = match only_if_here {
+                true if is_busy() => WaitedPiece::Failed,
+                true => spool.find(&piece),
+                false => spool.wait(&piece, SIGN_OF_LIFE),
+            };
+            let state = match found {
                 WaitedPiece::Here(bytes, PieceOrigin::Node) => PieceState::Relayed(bytes),
                 WaitedPiece::Here(bytes, PieceOrigin::Source) => PieceState::Read(bytes),
+                WaitedPiece::NotYet if only_if_here => PieceState::Failed,
                 WaitedPiece::NotYet => PieceState::NotYet,
                 WaitedPiece::Failed => PieceState::Failed,
             };

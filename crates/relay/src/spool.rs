@@ -94,6 +94,15 @@ impl Spool {
         }
     }
 
+    /// A piece that is here now. Nobody is asked for it.
+    pub(crate) fn find(&self, piece: &RelayPiece) -> WaitedPiece {
+        if self.lock().slots.contains_key(piece) {
+            self.wait(piece, Duration::ZERO)
+        } else {
+            WaitedPiece::NotYet
+        }
+    }
+
     /// Waits for a piece, but no longer than this.
     pub(crate) fn wait(&self, piece: &RelayPiece, patience: Duration) -> WaitedPiece {
         let until = Instant::now() + patience;
@@ -168,7 +177,9 @@ impl Spool {
     /// Wants pieces again that were asked for in vain, before all others.
     pub(crate) fn still_wanted(&self, tree: RelayTree, pieces: impl DoubleEndedIterator<Item = RelayPiece>) {
         let mut state = self.lock();
-        pieces.rev().for_each(|piece| state.wanted[tree as usize].push_front(piece));
+        let State { slots, wanted, .. } = &mut *state;
+        let missing = pieces.filter(|piece| matches!(slots.get(piece), None | Some(Slot::Wanted)));
+        missing.rev().for_each(|piece| wanted[tree as usize].push_front(piece));
     }
 
     /// A piece has come.

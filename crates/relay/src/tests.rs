@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use skiff_ipc::Codec as _;
 
 use crate::link::word;
-use crate::piece::IMAGE_PIECE;
+use crate::piece::{IMAGE_PIECE, STRIPE};
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 use crate::{
     ImageOpener, Mirror, MirrorAddress, RegistryReader, RelayFile, RelayPatience, RelayPiece, RelayReader,
@@ -36,6 +36,7 @@ struct Job {
     secret: SharedSecret,
     ports: Vec<u16>,
     to_answer: Duration,
+    to_send: Duration,
 }
 
 /// A node that has begun.
@@ -58,7 +59,8 @@ impl Job {
             (0..nodes + 4).map(|_| TcpListener::bind("[::]:0").expect("a port")).collect();
         let ports = free.iter().map(|socket| socket.local_addr().expect("bound").port()).collect();
         let secret = SharedSecret::generate().expect("random bytes");
-        Self { dir, bytes, secret, ports, to_answer: Duration::from_secs(60) }
+        let minute = Duration::from_secs(60);
+        Self { dir, bytes, secret, ports, to_answer: minute, to_send: minute }
     }
 
     /// Listens at a port of the job's, as a node does: another test of this program may have taken some meanwhile.
@@ -119,6 +121,8 @@ impl Job {
                 to_connect: Duration::from_secs(60),
                 to_prove: Duration::from_secs(10),
                 to_answer: self.to_answer,
+                to_send: self.to_send,
+                to_try: Duration::from_secs(60),
             },
             image,
         };
@@ -225,6 +229,56 @@ fn a_node_that_falls_silent_or_answers_nonsense_is_given_up() {
     }
 }
 
+/// Serves the pack as node `here` does, but slowly. Gives how many pieces it has sent to whom asked for any.
+fn serve_slowly(job: &Job, here: usize, pause: Duration) -> JoinHandle<usize> {
+    let (listener, secret, bytes) = (job.listen(), job.secret.clone(), job.bytes.clone());
+    thread::spawn(move || {
+        let mut visits = std::iter::repeat_with(|| listener.accept().expect("a visit").0);
+        let (mut reader, mut writer) = visits
+            .find_map(|socket| secure::respond(socket, (&secret, &word(here)), soon()).ok())
+            .expect("one that knows the secret");
+        let mut sent = 0;
+        while let Ok(Some(question)) = reader.receive(PieceRequest::LONGEST) {
+            let PieceRequest { piece, .. } = PieceRequest::from_bytes(question).expect("a question");
+            thread::sleep(pause);
+            let from = &bytes[piece.at as usize..];
+            let state = PieceState::Relayed(Arc::new(from[..from.len().min(PIECE as usize)].to_vec()));
+            let answer = PieceAnswer { piece, state }.to_bytes().expect("an answer");
+            if writer.send(&answer).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        sent
+    })
+}
+
+#[test]
+fn a_slow_node_is_gone_round() {
+    // Of four nodes the last asks the second in the first tree, and nobody in the other. It is compared with the first node.
+    let job = Job { to_send: Duration::from_secs(1), ..Job::new(24_000_000, 4) };
+    let slow = serve_slowly(&job, 1, Duration::from_secs(1));
+    let begun = [0, 2, 3].map(|here| job.begin(here, 4, |_| true)).into();
+    let counts = job.all_read(begun);
+    let sent = slow.join().expect("no panic");
+    assert!((1..20).contains(&sent), "{sent} of 80 pieces, of which half go this way");
+    assert_eq!(from_depot(&counts), job.bytes.len() as u64, "{counts:?}");
+}
+
+#[test]
+fn a_node_is_kept_if_the_next_one_has_nothing_sooner() {
+    // Nobody on the first node wants anything, so it has nothing.
+    let job = Job { to_send: Duration::from_millis(200), ..Job::new(8_000_000, 4) };
+    let slow = serve_slowly(&job, 1, Duration::from_millis(100));
+    let first = job.begin(0, 4, |_| true);
+    job.all_read(vec![job.begin(3, 4, |_| true)]);
+    // The second 4 MiB go down the first tree.
+    let expected = job.pieces().iter().filter(|piece| piece.at >= STRIPE).count();
+    assert_eq!(slow.join().expect("no panic"), expected);
+    drop(first.alive);
+    first.served.join().expect("it ends");
+}
+
 #[test]
 fn a_node_that_has_not_begun_is_waited_for_though_strangers_have_some_of_its_ports() {
     let job = Job::new(9_000_000, 2);
@@ -308,8 +362,11 @@ fn what_a_node_has_said_is_of_no_use_to_whoever_has_recorded_it() {
     let to_recorder = TcpStream::connect(address).expect("it listens");
     let (mut reader, mut writer) =
         secure::initiate(to_recorder, (&job.secret, &word(0)), soon()).expect("it belongs to the job");
-    let question =
-        PieceRequest(RelayPiece { file: RelayFile::Depot(PieceFile::Pack(pack())), at: 0, length: PIECE });
+    let question = PieceRequest::of(RelayPiece {
+        file: RelayFile::Depot(PieceFile::Pack(pack())),
+        at: 0,
+        length: PIECE,
+    });
     writer.send(&question.to_bytes().expect("short")).expect("asked");
     let answer = loop {
         let answer = reader.receive(PieceAnswer::LONGEST).expect("received").expect("an answer");

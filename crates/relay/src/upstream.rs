@@ -14,6 +14,7 @@ use skiff_launch::secure;
 use skiff_snapshot::Depot;
 use skiff_sys::IgnoreError;
 
+use crate::detour::{LinkPace, faster};
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::patience::{KEPT_OPEN, RelayPatience};
 use crate::piece::{ImageOpener, RelayFile, RelayPiece};
@@ -68,10 +69,12 @@ pub(crate) struct Upstream<'a> {
     pub(crate) registry: &'a RegistryThreads,
 }
 
-struct Link {
-    reader: LinkReader,
-    writer: LinkWriter,
-    asked: VecDeque<RelayPiece>,
+/// A connection to the node above that is asked.
+pub(crate) struct RelayLink {
+    pub(crate) reader: LinkReader,
+    pub(crate) writer: LinkWriter,
+    pub(crate) asked: VecDeque<RelayPiece>,
+    pub(crate) pace: LinkPace,
 }
 
 impl Upstream<'_> {
@@ -99,12 +102,12 @@ impl Upstream<'_> {
     }
 
     /// Asks for this piece and all others that are wanted meanwhile; gives the connection back when nothing is.
-    fn fetch_pieces(&mut self, mut link: Link, first: RelayPiece) -> Option<Link> {
+    fn fetch_pieces(&mut self, mut link: RelayLink, first: RelayPiece) -> Option<RelayLink> {
         let mut next = Some(first);
         loop {
             if let Some(piece) = next.take() {
                 link.asked.push_back(piece);
-                if link.writer.send(&PieceRequest(piece)).is_err() {
+                if link.writer.send(&PieceRequest::of(piece)).is_err() {
                     return self.drop_link(&link);
                 }
             }
@@ -115,8 +118,12 @@ impl Upstream<'_> {
             match (&next, link.asked.front().copied()) {
                 (Some(_), _) => {}
                 (None, None) => return Some(link),
-                (None, Some(expected)) => match link.reader.receive::<PieceAnswer>() {
-                    Ok(Some(PieceAnswer { piece, state })) if piece == expected => match state {
+                (None, Some(expected)) => {
+                    let Some(PieceAnswer { piece, state }) = receive(&mut link) else {
+                        return self.drop_link(&link);
+                    };
+                    match state {
+                        _ if piece != expected => return self.drop_link(&link),
                         PieceState::NotYet => {}
                         PieceState::Failed => {
                             link.asked.pop_front();
@@ -126,15 +133,41 @@ impl Upstream<'_> {
                             link.asked.pop_front();
                             self.spool.put(piece, bytes, PieceOrigin::Node);
                         }
-                    },
-                    _ => return self.drop_link(&link),
-                },
+                    }
+                    if link.pace.is_trial_due()
+                        && let Some(next) = self.go_round(&mut link)
+                    {
+                        return Some(next);
+                    }
+                }
             }
         }
     }
 
+    /// A connection to the next node above, if that one is much faster than the one that was asked, which is then given up.
+    fn go_round(&mut self, slow: &mut RelayLink) -> Option<RelayLink> {
+        let found = self.above.get_mut(1).map(|next| dial(next, self.peers));
+        let faster = match found {
+            Some(Ok(mut next)) => {
+                faster(slow, &mut next, self.peers.patience.to_try).map(|pieces| (next, pieces))
+            }
+            // It would not be there later, either.
+            Some(Err(_)) => self.above.remove(1).and(None),
+            None => None,
+        };
+        let Some((next, pieces)) = faster else {
+            slow.pace.put_off();
+            return None;
+        };
+        for (piece, bytes) in pieces {
+            self.spool.put(piece, bytes, PieceOrigin::Node);
+        }
+        self.drop_link(slow);
+        Some(next)
+    }
+
     /// Gives up the node that was asked: the next one above is asked for what it has not answered.
-    fn drop_link(&mut self, link: &Link) -> Option<Link> {
+    fn drop_link(&mut self, link: &RelayLink) -> Option<RelayLink> {
         link.writer.close();
         self.above.pop_front();
         self.spool.still_wanted(self.tree, link.asked.iter().copied());
@@ -142,7 +175,7 @@ impl Upstream<'_> {
     }
 
     /// A connection to the nearest node above that is there.
-    fn connect(&mut self) -> Option<Link> {
+    fn connect(&mut self) -> Option<RelayLink> {
         let mut timed_out = 0;
         while let Some(node) = self.above.front_mut() {
             let may_yet_begin = node.is_expected && self.peers.begun.elapsed() < self.peers.patience.to_begin;
@@ -201,6 +234,18 @@ impl FileSource {
     }
 }
 
+/// The next answer; nothing if there is none.
+fn receive(link: &mut RelayLink) -> Option<PieceAnswer> {
+    let began = Instant::now();
+    let answer = link.reader.receive::<PieceAnswer>().ok()??;
+    let came = match &answer.state {
+        PieceState::Relayed(bytes) | PieceState::Read(bytes) => bytes.len(),
+        PieceState::NotYet | PieceState::Failed => 0,
+    };
+    link.pace.note(began.elapsed(), came);
+    Some(answer)
+}
+
 /// Why there is no connection to a node.
 enum NoLink {
     /// At some of its ports nobody listens, and at the others are strangers: it may not have begun.
@@ -212,7 +257,7 @@ enum NoLink {
 }
 
 /// A connection to a node, at whichever of the ports it listens.
-fn dial(node: &mut RelayAncestor, peers: &PeerSettings) -> std::result::Result<Link, NoLink> {
+fn dial(node: &mut RelayAncestor, peers: &PeerSettings) -> std::result::Result<RelayLink, NoLink> {
     let until = Instant::now() + peers.patience.to_connect;
     let addresses = node.addresses.get_or_insert_with(|| resolve(&node.name, until));
     let (mut tried, mut refused, mut timed_out) = (0, 0, false);
@@ -261,7 +306,7 @@ fn resolve(name: &str, until: Instant) -> Vec<IpAddr> {
     found
 }
 
-fn dial_at(address: SocketAddr, peers: &PeerSettings, node: usize, limit: Duration) -> Result<Link> {
+fn dial_at(address: SocketAddr, peers: &PeerSettings, node: usize, limit: Duration) -> Result<RelayLink> {
     let limit = limit.min(peers.patience.to_prove);
     let until = Instant::now() + limit;
     let socket = TcpStream::connect_timeout(&address, limit)?;
@@ -271,5 +316,6 @@ fn dial_at(address: SocketAddr, peers: &PeerSettings, node: usize, limit: Durati
     let (reader, writer) = secure::initiate(socket, (&peers.secret, &word(node)), until)
         .map_err(|e| if e.kind() == ErrorKind::TimedOut { ErrorKind::WouldBlock.into() } else { e })?;
     writer.socket().set_read_timeout(Some(peers.patience.to_answer))?;
-    Ok(Link { reader: LinkReader::Node(reader), writer: LinkWriter::Node(writer), asked: VecDeque::new() })
+    let (reader, writer) = (LinkReader::Node(reader), LinkWriter::Node(writer));
+    Ok(RelayLink { reader, writer, asked: VecDeque::new(), pace: LinkPace::new(peers.patience.to_send) })
 }

@@ -13,6 +13,9 @@ const MOST_UNPROVEN: usize = 16;
 /// Most of the others. A pull has eight connections, and a node is asked by two others; more only come when some have failed.
 const MOST_PROVEN: usize = 64;
 
+/// With more of these, whoever could ask another node is refused.
+const MANY: usize = 5;
+
 /// All connections to a listener.
 #[derive(Default)]
 pub(crate) struct Visitors {
@@ -49,6 +52,11 @@ impl Visitors {
 }
 
 impl Visitor {
+    /// Whether there are enough of them for one node.
+    pub(crate) fn are_many(&self) -> bool {
+        self.of.proven.load(Ordering::Relaxed) > MANY
+    }
+
     /// Notes that this visitor may be here. Gives whether there is room for one more of those.
     pub(crate) fn prove(&mut self) -> bool {
         if !self.is_proven {

@@ -12,12 +12,19 @@ const PACK: u8 = 2;
 const MANIFEST: u8 = 3;
 const BLOB: u8 = 4;
 const IMAGE: u8 = 5;
+/// Added to the kind of file of what is wanted only if it is there.
+const IF_HERE: u8 = 0x80;
 /// Bytes of a question: which file, its digest, where, how many bytes (little-endian).
 const QUESTION: usize = 1 + 32 + 8 + 4;
 
 /// Asks for a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PieceRequest(pub RelayPiece);
+pub struct PieceRequest {
+    /// Which.
+    pub piece: RelayPiece,
+    /// Whether it is refused at once if it is not there yet. (In the kind's first bit.)
+    pub only_if_here: bool,
+}
 
 /// The answer: how it stands, about which piece, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,11 +48,19 @@ pub enum PieceState {
     Failed,
 }
 
+impl PieceRequest {
+    /// Asks for a piece that whoever is asked gets first, if it is not there.
+    #[must_use]
+    pub fn of(piece: RelayPiece) -> Self {
+        Self { piece, only_if_here: false }
+    }
+}
+
 impl Codec for PieceRequest {
     const LONGEST: usize = QUESTION;
 
     fn to_bytes(&self) -> Option<Vec<u8>> {
-        let RelayPiece { file, at, length } = self.0;
+        let RelayPiece { file, at, length } = self.piece;
         let (kind, digest) = match file {
             RelayFile::Depot(PieceFile::List(LayerId(digest))) => (LIST, digest),
             RelayFile::Depot(PieceFile::Pack(PackId(digest))) => (PACK, digest),
@@ -53,6 +68,7 @@ impl Codec for PieceRequest {
             RelayFile::Manifest(digest) => (MANIFEST, digest),
             RelayFile::Blob(digest) => (BLOB, digest),
         };
+        let kind = if self.only_if_here { kind | IF_HERE } else { kind };
         Some([&[kind][..], &digest, &at.to_le_bytes(), &length.to_le_bytes()].concat())
     }
 
@@ -61,7 +77,8 @@ impl Codec for PieceRequest {
         let (digest, rest) = rest.split_first_chunk::<32>()?;
         let (at, rest) = rest.split_first_chunk::<8>()?;
         let length = u32::from_le_bytes(rest.try_into().ok()?);
-        let file = match *kind {
+        let only_if_here = kind & IF_HERE != 0;
+        let file = match *kind & !IF_HERE {
             LIST => RelayFile::Depot(PieceFile::List(LayerId(*digest))),
             PACK => RelayFile::Depot(PieceFile::Pack(PackId(*digest))),
             IMAGE => RelayFile::Image(*digest),
@@ -70,7 +87,7 @@ impl Codec for PieceRequest {
             _ => return None,
         };
         let piece = RelayPiece { file, at: u64::from_le_bytes(*at), length };
-        (1..=LARGEST_PIECE).contains(&length).then_some(Self(piece))
+        (1..=LARGEST_PIECE).contains(&length).then_some(Self { piece, only_if_here })
     }
 }
 
@@ -84,7 +101,7 @@ impl PieceAnswer {
             PieceState::Failed => (b'-', &[][..]),
         };
         let fits = bytes.len() <= self.piece.length as usize;
-        fits.then(|| Some(([&[kind][..], &PieceRequest(self.piece).to_bytes()?].concat(), bytes)))?
+        fits.then(|| Some(([&[kind][..], &PieceRequest::of(self.piece).to_bytes()?].concat(), bytes)))?
     }
 }
 
@@ -98,7 +115,7 @@ impl Codec for PieceAnswer {
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (question, rest) = rest.split_first_chunk::<QUESTION>()?;
-        let PieceRequest(piece) = PieceRequest::from_bytes(question)?;
+        let PieceRequest { piece, .. } = PieceRequest::from_bytes(question)?;
         let state = match kind {
             b'+' => PieceState::Relayed(Arc::new(rest.to_vec())),
             b'd' => PieceState::Read(Arc::new(rest.to_vec())),

@@ -20,6 +20,8 @@ pub struct Topology {
     pub parents: Vec<Vec<(u32, PieceSet)>>,
     /// Whether a receiver is chosen at random, as in a swarm, and not the one that has least.
     pub random: bool,
+    /// Seconds until the receivers of a slow node are taken over; nothing if they stay.
+    pub to_leave_slow: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -98,6 +100,9 @@ impl<'a> Engine<'a> {
                 // While most nodes still receive.
                 let at = random.unit() * 2.0 * model.bytes / model.link;
                 events.push(Event { at, what: What::Fails { node: number as u32 } });
+            }
+            if let Some(at) = topology.to_leave_slow.filter(|_| slow) {
+                events.push(Event { at, what: What::Replaced { node: number as u32 } });
             }
             let has = if number == 0 { all(model.pieces) } else { 0 };
             nodes.push(Node {
@@ -210,6 +215,10 @@ impl<'a> Engine<'a> {
                 let next = self.topology.parents[above as usize].iter().find(|(_, of)| of & pieces != 0);
                 above = next.map_or(0, |(next, _)| *next);
             }
+            // Of a slow node's receivers none reads the file itself.
+            if above == 0 && !self.nodes[node as usize].failed {
+                continue;
+            }
             let orphans: Vec<_> =
                 self.topology.sends[node as usize].extract_if(.., |(_, of)| *of & pieces != 0).collect();
             for (orphan, of) in orphans {
@@ -221,8 +230,10 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Whether no receivers are given to a node.
     fn is_ill(&self, node: u32) -> bool {
-        self.nodes[node as usize].failed
+        let Node { failed, slow, .. } = self.nodes[node as usize];
+        failed || (slow && self.topology.to_leave_slow.is_some())
     }
 }
 

@@ -33,6 +33,9 @@ pub struct Model {
     /// Seconds until others notice that
     #[arg(long, default_value_t = 1.0)]
     pub notice: f64,
+    /// Seconds until nodes of the relay leave a slow one
+    #[arg(long, default_value_t = 2.0)]
+    pub trial: f64,
     /// Bytes each second that all servers of a parallel file system give together
     #[arg(long, default_value_t = 100e9)]
     pub lustre: f64,

@@ -186,6 +186,8 @@ fn is_users(uid: u32) -> bool {
 
 fn is_leak(kind: &str, before: i64, after: i64) -> bool {
     let more = match kind {
+        // No code of Skiff's runs in slurmctld. It keeps jobs for minutes after their end: 2,100 took 34 MB on a bed where none used Skiff.
+        "ctl: slurmctld: memory, kB" => i64::MAX - before,
         _ if kind.ends_with("memory, kB") => GROWTH,
         _ if kind.ends_with("descriptors") => CONNECTIONS,
         _ if kind.ends_with("images kept mounted") => KEPT_MOUNTED - before,
@@ -251,6 +253,7 @@ mod tests {
             ("n1: slurmd: descriptors", 9, 14, true),
             ("n1: images kept mounted", 2, 200, false),
             ("n1: images kept mounted", 2, 201, true),
+            ("ctl: slurmctld: memory, kB", 5000, 90_000, false),
             ("n1: slurmd: memory, kB", 5000, 36_000, false),
             ("n1: slurmd: memory, kB", 5000, 40_000, true),
         ] {

@@ -11,8 +11,9 @@ use crate::random::Random;
 
 /// Each user's environment.
 const ENVIRONMENT: &str = "soak";
-/// How long one submission may take, and then all to end.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long one submission may take, and then all to end. `sbatch --wait` asks up to 32 s after a job's end, and a job that Slurm has lost is
+/// cancelled only after a while.
+const LIMIT: Duration = Duration::from_secs(100);
 const LAST: Duration = Duration::from_secs(120);
 /// What is said of a submission that took longer.
 pub const STUCK: &str = "did not end in time";
