@@ -268,6 +268,7 @@ impl Restorer for CriuRestorer<'_> {
         let images = File::open(&images).context(|| images.display().to_string())?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
+        checkpoint.sysv.as_ref().map_or(Ok(()), |sysv| sysv.make_again(inside, self.dir))?;
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
@@ -288,6 +289,7 @@ impl Restorer for CriuRestorer<'_> {
                 let kept: Vec<_> =
                     checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
                 attributes::set_again(inside, &kept, &self.notes)?;
+                checkpoint.sysv.as_ref().map_or(Ok(()), |sysv| sysv.attach_again(inside))?;
                 timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
                 match &self.gate {
                     Some(gate) => (gate.ask)(inside)?,

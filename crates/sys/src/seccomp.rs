@@ -155,6 +155,19 @@ fn install_with(program: &mut [libc::sock_filter], flags: libc::c_ulong) -> io::
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Loads one whose calls of user notification wait for the listener that is given.
+pub(crate) fn install_listener(
+    program: &mut [libc::sock_filter],
+    flags: libc::c_ulong,
+) -> io::Result<std::os::fd::OwnedFd> {
+    let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let flags = flags | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // SAFETY: fprog points to len instructions that live through the call; the kernel copies and checks them.
+    let r =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const fprog) };
+    crate::intercept::listener_of(r)
+}
+
 /// Loads the filter for a program that nobody trusts, beside that of [`load`].
 ///
 /// # Errors
