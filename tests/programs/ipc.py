@@ -134,7 +134,7 @@ def sysv_shared_parts():
     ctypes.memmove(part + 2 * 4096, b'later', 5)
     equal('child', os.waitpid(pid, 0)[1], 0)
     equal('what the child has written', ctypes.string_at(read + 4 * 4096, 5), b'child')
-    for address in whole, read, part + 4096:
+    for address in whole, read, part:
         call('shmdt', ctypes.c_void_p(address))
     gone = [line for line in open('/proc/sysvipc/shm') if line.split()[1] == str(number)]
     equal('what is left of it', gone, [])

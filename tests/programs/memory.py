@@ -43,11 +43,13 @@ def anonymous_shared_in_part():
     def other():
         call('munmap', ctypes.c_void_p(address + 3 * PAGE), 3 * PAGE)
         equal('in the child', (within(600, told), seen(0, 3)), (True, [10, 11, 12]))
+        ctypes.memmove(address + 2 * PAGE + 1, b'r', 1)
         equal('in common', within(60, lambda: seen(2, 3) == [99]), True)
     pid = child(other)
     call('munmap', ctypes.c_void_p(address), 2 * PAGE)
     moved()
     equal('content', seen(2, 6), [12, 13, 14, 15])
+    equal('read in the child', within(60, lambda: ctypes.string_at(address + 2 * PAGE + 1, 1) == b'r'), True)
     ctypes.memmove(address + 2 * PAGE, b'c', 1)
     equal('child', os.waitpid(pid, 0)[1], 0)
 

@@ -112,8 +112,9 @@ impl CriuProcess {
         }
         let about = || "CRIU";
         let (talk, launch) = skiff_criu::Criu::prepare(installation, images, also).map_err(fault)?;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .context(about)?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context(about)?;
         let kept = [launch.descriptors(), vec![theirs.as_fd()]].concat();
         let begun = enter::begin::<()>(inside, &kept, || {
             let listener = intercept::listen_to_self().context(about)?;

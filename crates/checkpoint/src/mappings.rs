@@ -322,7 +322,9 @@ fn copy_view(pid: i32, view: &Mapping, into: &File) -> io::Result<u64> {
         };
         for (number, bytes) in piece[..got].chunks(page).enumerate() {
             let address = at + (number * page) as u64;
-            if bytes.iter().all(|byte| *byte == 0) || !view.is_shared() && is_own(&pages, address / page as u64)? {
+            if bytes.iter().all(|byte| *byte == 0)
+                || !view.is_shared() && is_own(&pages, address / page as u64)?
+            {
                 continue;
             }
             into.write_all_at(bytes, view.offset + (address - view.start))?;

@@ -312,7 +312,13 @@ mod tests {
         let own = rustix::process::getpid();
         let defaults = attributes::Defaults::of(own).expect("our own");
         let init = own.as_raw_nonzero().get();
-        Scene { init, own_network: false, moment: Moment::Running, openable: memory::Openable::default(), defaults }
+        Scene {
+            init,
+            own_network: false,
+            moment: Moment::Running,
+            openable: memory::Openable::default(),
+            defaults,
+        }
     }
 
     /// A process of a program that is to sleep, once it does. The kernel lets its parent go on a moment before the process is that program and

@@ -208,7 +208,8 @@ impl Saving<'_> {
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        let criu = CriuProcess::start_to_dump(&super::required_criu()?, self.inside, Some(images.as_fd()), &[])?;
+        let criu =
+            CriuProcess::start_to_dump(&super::required_criu()?, self.inside, Some(images.as_fd()), &[])?;
         let version = probe::version(&criu)?;
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::process::Pid;
@@ -18,8 +18,8 @@ use skiff_sys::process::{CloneFlags, Fork, exit_now, fork, fork_as, positive_pid
 use skiff_sys::sysv::{self, Attached, Kind, Message};
 
 use crate::attach;
-use crate::mappings::{self, Mapping};
 pub use crate::attach::Attachment;
+use crate::mappings::{self, Mapping};
 use crate::obstacles::SavedProcess;
 use crate::record::{self, TREES};
 
@@ -197,6 +197,15 @@ pub fn keep(inside: EnterTarget<'_>, processes: &[SavedProcess], dir: &Path) -> 
 }
 
 impl SystemV {
+    /// What there is, in words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let bytes = self.segments.iter().map(|segment| segment.size).fold(0, u64::saturating_add);
+        let (sets, queues, segments) = (self.semaphores.len(), self.queues.len(), self.segments.len());
+        let size = skiff_output::size(bytes);
+        format!("sets of semaphores {sets}, message queues {queues}, segments of shared memory {segments} ({size})")
+    }
+
     fn read(processes: &[i32], into: &mut impl Write) -> Result<Option<Self>> {
         // Whoever has died with a segment attached has left a placeholder.
         let attached = attach::read(processes)?;
@@ -327,9 +336,11 @@ impl Object {
         fs::write(next_number(kind), self.id.to_string()).context(about)?;
         as_process(maker, self.creator, || create(self.key, self.mode & 0o777).map(drop)).context(about)?;
         let is_it = |entry: &Entry| (entry.id, entry.key) == (self.id, self.key);
-        table(kind)?.iter().any(is_it).then_some(()).ok_or_else(|| {
-            Fault::new(format!("{}: the kernel has given it another number", about()))
-        })
+        table(kind)?
+            .iter()
+            .any(is_it)
+            .then_some(())
+            .ok_or_else(|| Fault::new(format!("{}: the kernel has given it another number", about())))
     }
 
     fn set_owner(&self, kind: Kind, limit: u64) -> Result<()> {
@@ -388,7 +399,8 @@ impl Queue {
         let longest = usize::try_from(entry.number(3)).unwrap_or(0).clamp(1, LONGEST_MESSAGE);
         let mut messages = 0;
         while let Some(message) =
-            sysv::peek_message(entry.id, usize::try_from(messages).unwrap_or(usize::MAX), longest).context(about)?
+            sysv::peek_message(entry.id, usize::try_from(messages).unwrap_or(usize::MAX), longest)
+                .context(about)?
         {
             into.write_all(&message.kind.to_le_bytes())
                 .and_then(|()| into.write_all(&(message.text.len() as u64).to_le_bytes()))
@@ -572,7 +584,8 @@ mod tests {
         write_runs(PIECE, &bytes, &mut written).expect("written");
         let head = |at: usize, length: usize| [(PIECE + at).to_le_bytes(), length.to_le_bytes()].concat();
         let wanted =
-            [&head(BLOCK, 2 * BLOCK)[..], &bytes[BLOCK..3 * BLOCK], &head(4 * BLOCK, 7), &bytes[4 * BLOCK..]].concat();
+            [&head(BLOCK, 2 * BLOCK)[..], &bytes[BLOCK..3 * BLOCK], &head(4 * BLOCK, 7), &bytes[4 * BLOCK..]]
+                .concat();
         assert_eq!(written, wanted);
     }
 }

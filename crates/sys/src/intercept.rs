@@ -59,9 +59,8 @@ struct AddedDescriptor {
 pub fn is_available() -> bool {
     let action = libc::SECCOMP_RET_USER_NOTIF;
     // SAFETY: the kernel reads one number, which lives through the call.
-    let asked = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action)
-    };
+    let asked =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
     asked == 0
 }
 
@@ -239,7 +238,8 @@ mod tests {
     fn a_call_is_answered_with_another_descriptor() {
         assert!(is_available());
         let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair");
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("a pair");
         let Fork::Parent(child) = fork(CloneFlags::NONE).expect("forked") else {
             drop(ours);
             exit_now(i32::from(open_both(theirs.as_fd()).is_err()));

@@ -39,6 +39,19 @@ impl Kind {
     }
 }
 
+/// `struct semid64_ds` of 64-bit machines, which not all C libraries have. Source: `asm/sembuf.h`, `asm/ipcbuf.h`.
+#[repr(C)]
+struct SemaphoreSet {
+    key: i32,
+    uid: u32,
+    gid: u32,
+    creator_uid: u32,
+    creator_gid: u32,
+    mode: u32,
+    /// The longest has 80 bytes more.
+    rest: [u64; 12],
+}
+
 /// Makes a new set of so many semaphores; its number.
 ///
 /// # Errors
@@ -102,8 +115,7 @@ pub fn set_semaphore(id: i32, number: i32, value: u16) -> io::Result<()> {
 /// # Errors
 /// `EAGAIN` if the semaphore is not zero.
 pub fn use_semaphores(id: i32) -> io::Result<()> {
-    let mut wait =
-        libc::sembuf { sem_num: 0, sem_op: 0, sem_flg: libc::IPC_NOWAIT as libc::c_short };
+    let mut wait = libc::sembuf { sem_num: 0, sem_op: 0, sem_flg: libc::IPC_NOWAIT as libc::c_short };
     // SAFETY: one operation, which lives through the call.
     checked(unsafe { libc::semop(id, &raw mut wait, 1) }).map(drop)
 }
@@ -131,9 +143,9 @@ pub fn set_owner(kind: Kind, id: i32, (uid, gid, mode): (u32, u32, u32), limit: 
     unsafe {
         match kind {
             Kind::Semaphores => {
-                let mut all: libc::semid_ds = std::mem::zeroed();
+                let mut all: SemaphoreSet = std::mem::zeroed();
                 checked(libc::semctl(id, 0, libc::IPC_STAT, &raw mut all))?;
-                (all.sem_perm.uid, all.sem_perm.gid, all.sem_perm.mode) = (uid, gid, mode as _);
+                (all.uid, all.gid, all.mode) = (uid, gid, mode);
                 checked(libc::semctl(id, 0, libc::IPC_SET, &raw mut all))?;
             }
             Kind::Queue => {
@@ -185,9 +197,8 @@ pub fn peek_message(id: i32, place: usize, longest: usize) -> io::Result<Option<
     let mut buffer = vec![0_u8; size_of::<libc::c_long>() + longest];
     let place = libc::c_long::try_from(place).map_err(io::Error::other)?;
     // SAFETY: the buffer has room for a type and as many bytes as the kernel is told.
-    let got = unsafe {
-        libc::msgrcv(id, buffer.as_mut_ptr().cast(), longest, place, libc::IPC_NOWAIT | COPY)
-    };
+    let got =
+        unsafe { libc::msgrcv(id, buffer.as_mut_ptr().cast(), longest, place, libc::IPC_NOWAIT | COPY) };
     match usize::try_from(got) {
         Ok(length) => {
             let (kind, text) = buffer.split_at(size_of::<libc::c_long>());
@@ -208,10 +219,8 @@ pub fn peek_message(id: i32, place: usize, longest: usize) -> io::Result<Option<
 pub fn send_message(id: i32, message: &Message) -> io::Result<()> {
     let buffer = [&message.kind.to_ne_bytes()[..], &message.text].concat();
     // SAFETY: the buffer holds a type and as many bytes as the kernel is told.
-    checked(unsafe {
-        libc::msgsnd(id, buffer.as_ptr().cast(), message.text.len(), libc::IPC_NOWAIT)
-    })
-    .map(drop)
+    checked(unsafe { libc::msgsnd(id, buffer.as_ptr().cast(), message.text.len(), libc::IPC_NOWAIT) })
+        .map(drop)
 }
 
 /// Has a segment go once nobody has it attached.
@@ -284,7 +293,9 @@ impl Attached {
     pub fn read(&self, from: usize, into: &mut [u8]) -> usize {
         let length = self.length.saturating_sub(from).min(into.len());
         // SAFETY: so many bytes are there. Whoever writes there at the same time writes bytes, too, any of which will do.
-        unsafe { self.at.as_ptr().add(from.min(self.length)).copy_to_nonoverlapping(into.as_mut_ptr(), length) };
+        unsafe {
+            self.at.as_ptr().add(from.min(self.length)).copy_to_nonoverlapping(into.as_mut_ptr(), length)
+        };
         length
     }
 
@@ -292,7 +303,9 @@ impl Attached {
     pub fn write(&self, from: usize, bytes: &[u8]) -> usize {
         let length = self.length.saturating_sub(from).min(bytes.len());
         // SAFETY: as in `read`.
-        unsafe { self.at.as_ptr().add(from.min(self.length)).copy_from_nonoverlapping(bytes.as_ptr(), length) };
+        unsafe {
+            self.at.as_ptr().add(from.min(self.length)).copy_from_nonoverlapping(bytes.as_ptr(), length)
+        };
         length
     }
 }

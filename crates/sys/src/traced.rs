@@ -92,7 +92,8 @@ impl Traced {
     /// That of a call, `EINVAL` for a part that is not in the segment.
     pub fn attach(&self, part: &AttachedPart) -> io::Result<()> {
         let AttachedPart { id, segment, start, end, offset, rights, may_write } = *part;
-        let length = end.checked_sub(start).filter(|length| *length > 0).ok_or(io::ErrorKind::InvalidInput)?;
+        let length =
+            end.checked_sub(start).filter(|length| *length > 0).ok_or(io::ErrorKind::InvalidInput)?;
         let last = offset.checked_add(length).filter(|last| *last <= segment);
         let last = last.ok_or(io::ErrorKind::InvalidInput)?;
         let id = u64::from(id.unsigned_abs());
@@ -116,7 +117,8 @@ impl Traced {
         }
         if rights != [true, may_write, rights[2]] {
             let all = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
-            let wanted = all.into_iter().zip(rights).filter(|(_, has)| *has).fold(0, |all, (one, _)| all | one);
+            let wanted =
+                all.into_iter().zip(rights).filter(|(_, has)| *has).fold(0, |all, (one, _)| all | one);
             self.call(libc::SYS_mprotect, &[start, length, flag(wanted)])?;
         }
         Ok(())
@@ -240,10 +242,20 @@ mod tests {
 
     /// A process that sleeps in the kernel.
     fn asleep(program: &str, word: &str) -> (std::process::Child, Pid) {
-        let child = Command::new(program).arg(word).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let child = Command::new(program)
+            .arg(word)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
         let number = child.id().cast_signed();
-        let sleeps = || std::fs::read_to_string(format!("/proc/{number}/syscall")).is_ok_and(|said| !said.starts_with("running"));
-        let is_program = || std::fs::read_to_string(format!("/proc/{number}/comm")).is_ok_and(|name| name.trim() == program);
+        let sleeps = || {
+            std::fs::read_to_string(format!("/proc/{number}/syscall"))
+                .is_ok_and(|said| !said.starts_with("running"))
+        };
+        let is_program = || {
+            std::fs::read_to_string(format!("/proc/{number}/comm")).is_ok_and(|name| name.trim() == program)
+        };
         let slept = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             is_program() && sleeps()
