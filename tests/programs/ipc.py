@@ -120,15 +120,25 @@ def sysv_shared_parts():
     call('munmap', ctypes.c_void_p(part + 3 * 4096), 2 * 4096)
     call('mprotect', ctypes.c_void_p(part + 4096), 4096, 1)
     ctypes.memmove(whole + 2 * 4096, b'third', 5)
+    call('madvise', ctypes.c_void_p(whole), 4096, 16)
+    call('mlock', ctypes.c_void_p(part + 2 * 4096), 4096)
+
+    def flags():
+        here, found = False, []
+        for line in open('/proc/self/smaps'):
+            here = '/SYSV' in line if '-' in line.split()[0] else here
+            if here and line.startswith('VmFlags'):
+                found.append([flag for flag in line.split() if flag in ('lo', 'dd', 'mw', 'rd', 'wr')])
+        return found
 
     def other():
         equal('content in the child', (within(600, told), ctypes.string_at(part + 2 * 4096, 5)), (True, b'third'))
         equal('what the parent writes', within(60, lambda: ctypes.string_at(part + 2 * 4096, 5) == b'later'), True)
         ctypes.memmove(whole + 4 * 4096, b'child', 5)
     lines = lambda: [line.split()[:2] for line in open('/proc/self/maps') if '/SYSV' in line]
-    pid, before = child(other), lines()
+    pid, before = child(other), (lines(), flags())
     moved()
-    equal('what is attached', lines(), before)
+    equal('what is attached', (lines(), flags()), before)
     equal('by the one to be read', ctypes.string_at(read + 2 * 4096, 5), b'third')
     equal('made writable', libc.mprotect(ctypes.c_void_p(read), 4096, 3), -1)
     ctypes.memmove(part + 2 * 4096, b'later', 5)

@@ -101,7 +101,16 @@ impl Mapping {
 
 /// All that a process has mapped.
 pub(crate) fn of_process(pid: i32) -> io::Result<Vec<Mapping>> {
-    let text = fs::read(format!("/proc/{pid}/maps"))?;
+    read(&format!("/proc/{pid}/maps"))
+}
+
+/// All that this process has mapped.
+pub(crate) fn own() -> io::Result<Vec<Mapping>> {
+    read("/proc/self/maps")
+}
+
+fn read(path: &str) -> io::Result<Vec<Mapping>> {
+    let text = fs::read(path)?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(Mapping::parse).collect())
 }
 

@@ -221,7 +221,7 @@ struct Scene {
 impl Scene {
     fn of(init: Pid, inside: EnterTarget<'_>, moment: Moment, seen: &[(i32, SavedProcess)]) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
-        let mut openable = memory::Openable::of(init_number)?;
+        let mut openable = memory::Openable::of(seen.iter().map(|(outer, _)| *outer))?;
         for (outer, _) in seen {
             for (path, link) in links(*outer) {
                 openable.add(&path, &link, &fd_info(*outer, &path));

@@ -3,7 +3,7 @@
 //! has placeholders there, which each process is made to replace before it goes on.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -203,7 +203,9 @@ impl SystemV {
         let bytes = self.segments.iter().map(|segment| segment.size).fold(0, u64::saturating_add);
         let (sets, queues, segments) = (self.semaphores.len(), self.queues.len(), self.segments.len());
         let size = skiff_output::size(bytes);
-        format!("sets of semaphores {sets}, message queues {queues}, segments of shared memory {segments} ({size})")
+        format!(
+            "sets of semaphores {sets}, message queues {queues}, segments of shared memory {segments} ({size})"
+        )
     }
 
     fn read(processes: &[i32], into: &mut impl Write) -> Result<Option<Self>> {
@@ -241,16 +243,19 @@ impl SystemV {
         let file = record::open(dir, &format!("{TREES}/{FILE}"))?;
         enter::run(inside, &[file.as_fd()], || {
             let copy = file.try_clone().context(|| FILE)?;
-            let mut from = BufReader::new(copy);
-            from.rewind().context(|| FILE)?;
-            self.limits.iter().try_for_each(|(name, text)| set_limit(name, text))?;
-            self.semaphores.iter().try_for_each(Semaphores::make)?;
-            self.queues.iter().try_for_each(|queue| queue.make(&mut from))?;
-            self.segments.iter().try_for_each(|segment| segment.make(&mut from))?;
+            self.make(&mut BufReader::new(copy))?;
             let sizes: Vec<(i32, u64)> =
                 self.segments.iter().map(|segment| (segment.object.id, segment.size)).collect();
             attach::make_placeholders(&self.attached, &sizes)
         })
+    }
+
+    /// Makes them in this process's namespace; `from` has what they hold.
+    fn make(&self, from: &mut impl Read) -> Result<()> {
+        self.limits.iter().try_for_each(|(name, text)| set_limit(name, text))?;
+        self.semaphores.iter().try_for_each(Semaphores::make)?;
+        self.queues.iter().try_for_each(|queue| queue.make(from))?;
+        self.segments.iter().try_for_each(|segment| segment.make(from))
     }
 
     /// Has processes, which are there and stand still, attach segments where they had them.
@@ -498,7 +503,7 @@ impl Segment {
 
 /// Huge pages are not to be had on every host.
 fn refuse_huge(attached: &Attached) -> io::Result<()> {
-    let own = mappings::of_process(std::process::id().cast_signed())?;
+    let own = mappings::own()?;
     let is_it = |mapping: &&Mapping| mapping.start == attached.address() as u64;
     let device = own.iter().find(is_it).map(|mapping| (mapping.object.0, mapping.object.1));
     match device == mappings::memory_device().ok() {
@@ -587,5 +592,72 @@ mod tests {
             [&head(BLOCK, 2 * BLOCK)[..], &bytes[BLOCK..3 * BLOCK], &head(4 * BLOCK, 7), &bytes[4 * BLOCK..]]
                 .concat();
         assert_eq!(written, wanted);
+    }
+
+    /// Does something in new namespaces, where this is root and process 1; nothing where the host lets nobody make them.
+    fn apart<T: Serialize + serde::de::DeserializeOwned>(act: impl FnOnce() -> Result<T>) -> Option<T> {
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let flags = CloneFlags::USER.and(CloneFlags::IPC).and(CloneFlags::PID);
+        let child = skiff_ipc::ReportingChild::begin("test", flags, skiff_ipc::Descriptors::All, || {
+            let maps = [
+                ("setgroups", "deny".into()),
+                ("uid_map", format!("0 {uid} 1")),
+                ("gid_map", format!("0 {gid} 1")),
+            ];
+            // The host's `/proc` knows this process by another number.
+            maps.iter()
+                .try_for_each(|(file, text)| fs::write(format!("/proc/self/{file}"), text))
+                .context(|| "maps")?;
+            act()
+        });
+        child.ok().map(|child| child.end().expect("done"))
+    }
+
+    /// Makes one of each; their table is what comes back.
+    fn make_some() -> Result<(SystemV, Vec<u8>)> {
+        let about = || "objects";
+        let set = sysv::create_semaphores(7, 3, 0o640).context(about)?;
+        sysv::use_semaphores(set).context(about)?;
+        as_process(50, (0, 0), || sysv::set_semaphore(set, 1, 9)).context(about)?;
+        let queue = sysv::create_queue(0, 0o600).context(about)?;
+        for (kind, text) in [(2, &b"two"[..]), (1, b""), (2, b"again")] {
+            sysv::send_message(queue, &Message { kind, text: text.into() }).context(about)?;
+        }
+        // Not the first number of its kind.
+        let first = sysv::create_segment(0, 1, 0o600).context(about)?;
+        sysv::remove_segment(first).context(about)?;
+        let segment = sysv::create_segment(-5, 3 * BLOCK + 1, 0o600).context(about)?;
+        let attached = Attached::attach(segment, 3 * BLOCK + 1).context(about)?;
+        attached.write(2 * BLOCK - 1, b"across");
+        let mut held = vec![];
+        let found = SystemV::read(&[], &mut held)?.ok_or_else(|| Fault::new("nothing"))?;
+        Ok((found, held))
+    }
+
+    #[test]
+    fn what_is_read_is_made_again() {
+        let Some((found, held)) = apart(make_some) else { return };
+        assert_eq!((found.semaphores.len(), found.queues.len(), found.segments.len()), (1, 1, 1));
+        assert_eq!(found.semaphores[0].all[1], (9, 50));
+        assert!(found.segments[0].object.id > 0);
+        let (again, held_again) = apart(|| {
+            found.make(&mut &held[..])?;
+            let mut held = vec![];
+            Ok((SystemV::read(&[], &mut held)?, held))
+        })
+        .expect("namespaces");
+        let mut again = again.expect("made");
+        // Of a restart: whoever makes them is another process.
+        again.segments[0].maker = found.segments[0].maker;
+        again.queues[0].sender = found.queues[0].sender;
+        again.semaphores[0].all[0].1 = found.semaphores[0].all[0].1;
+        assert_eq!((again, held_again), (found.clone(), held.clone()));
+        for end in 0..held.len() {
+            let made = apart(|| Ok(found.make(&mut &held[..end]).is_err()));
+            assert_eq!(made, Some(true), "cut at {end}");
+            if end > 100 {
+                break;
+            }
+        }
     }
 }

@@ -86,42 +86,42 @@ impl Traced {
         call(self.0, words)
     }
 
-    /// Has it attach a part of a System V segment, in place of what it has there.
+    /// Has it attach a System V segment, by its number and its size in whole pages, and have these parts of it in place of what it has there. All
+    /// are of one attachment: so they are detached together.
     ///
     /// # Errors
-    /// That of a call, `EINVAL` for a part that is not in the segment.
-    pub fn attach(&self, part: &AttachedPart) -> io::Result<()> {
-        let AttachedPart { id, segment, start, end, offset, rights, may_write } = *part;
-        let length =
-            end.checked_sub(start).filter(|length| *length > 0).ok_or(io::ErrorKind::InvalidInput)?;
-        let last = offset.checked_add(length).filter(|last| *last <= segment);
-        let last = last.ok_or(io::ErrorKind::InvalidInput)?;
-        let id = u64::from(id.unsigned_abs());
+    /// That of a call, `InvalidInput` for a part that is not in the segment.
+    pub fn attach(&self, id: i32, segment: u64, parts: &[AttachedPart]) -> io::Result<()> {
+        let may_write = parts.iter().any(|part| part.may_write);
+        let execute = parts.iter().any(|part| part.rights[2]);
         let mut flags = if may_write { 0 } else { libc::SHM_RDONLY };
-        if rights[2] {
+        if execute {
             flags |= libc::SHM_EXEC;
         }
         let flag = |flags: libc::c_int| u64::from(flags.unsigned_abs());
-        if (offset, length) == (0, segment) {
-            self.call(libc::SYS_shmat, &[id, start, flag(flags | libc::SHM_REMAP)])?;
-        } else {
-            // Attached whole where there is room, moved to its place in part, and detached where it was.
-            let at = self.call(libc::SYS_shmat, &[id, 0, flag(flags)])?;
+        // Whole where there is room; its parts are moved to their places.
+        let at = self.call(libc::SYS_shmat, &[u64::from(id.unsigned_abs()), 0, flag(flags)])?;
+        for AttachedPart { start, end, offset, rights, locked, advice, .. } in parts {
+            let length = end.checked_sub(*start).filter(|length| *length > 0);
+            let is_in = |length: &u64| offset.checked_add(*length).is_some_and(|last| last <= segment);
+            let length = length.filter(is_in).ok_or(io::ErrorKind::InvalidInput)?;
             let moved = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            self.call(libc::SYS_mremap, &[at + offset, length, length, flag(moved), start])?;
-            for (from, to) in [(0, offset), (last, segment)] {
-                if from < to {
-                    self.call(libc::SYS_munmap, &[at + from, to - from])?;
-                }
+            self.call(libc::SYS_mremap, &[at + offset, length, length, flag(moved), *start])?;
+            if *rights != [true, may_write, execute] {
+                let all = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
+                let wanted = all.into_iter().zip(rights).filter(|(_, has)| **has);
+                let wanted = wanted.fold(0, |all, (one, _)| all | one);
+                self.call(libc::SYS_mprotect, &[*start, length, flag(wanted)])?;
+            }
+            for advice in advice {
+                self.call(libc::SYS_madvise, &[*start, length, u64::from(*advice)])?;
+            }
+            if *locked {
+                self.call(libc::SYS_mlock, &[*start, length])?;
             }
         }
-        if rights != [true, may_write, rights[2]] {
-            let all = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
-            let wanted =
-                all.into_iter().zip(rights).filter(|(_, has)| *has).fold(0, |all, (one, _)| all | one);
-            self.call(libc::SYS_mprotect, &[start, length, flag(wanted)])?;
-        }
-        Ok(())
+        // What is left of it where it was.
+        self.call(libc::SYS_munmap, &[at, segment]).map(drop)
     }
 
     /// Lets it go on where it was. The kernel begins an interrupted call again only where it stopped the process, not where a call of ours
@@ -144,12 +144,8 @@ impl Traced {
 }
 
 /// A part of a System V segment in a process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct AttachedPart {
-    /// Number of the segment.
-    pub id: i32,
-    /// Its size, in whole pages.
-    pub segment: u64,
     /// Where the part begins and ends in the process, and where it begins in the segment.
     pub start: u64,
     /// See `start`.
@@ -160,6 +156,10 @@ pub struct AttachedPart {
     pub rights: [bool; 3],
     /// Whether it could be made writable.
     pub may_write: bool,
+    /// Whether it is locked in memory.
+    pub locked: bool,
+    /// What the kernel is to be advised of it, as `madvise` numbers that.
+    pub advice: Vec<u32>,
 }
 
 /// Has a process that has stopped before or behind a system call make another, and gives its result. Then its registers are as they were.

@@ -30,9 +30,10 @@ pub(super) struct Openable {
 }
 
 impl Openable {
-    /// In an instance with this process 1.
-    pub(super) fn of(init: i32) -> Result<Self> {
-        let shared = tmpfs_device(&format!("/proc/{init}/root/dev/shm"));
+    /// For processes of these numbers out here.
+    pub(super) fn of(mut processes: impl Iterator<Item = i32>) -> Result<Self> {
+        // Process 1 does not show its root.
+        let shared = processes.find_map(|outer| tmpfs_device(&format!("/proc/{outer}/root/dev/shm")));
         let is_available = intercept::is_available();
         Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
     }
@@ -51,7 +52,9 @@ impl Openable {
     fn has(&self, mapping: &Mapping) -> bool {
         let (major, minor, _) = mapping.object;
         let in_memory = (major, minor) == self.own || Some((major, minor)) == self.shared;
-        self.is_available && (self.open.contains(&mapping.object) || in_memory && !self.in_flight)
+        // Whoever makes a semaphore by `sem_open` gets no descriptor of it.
+        let alone = !self.in_flight || mapping.path.starts_with("/dev/shm/sem.");
+        self.is_available && (self.open.contains(&mapping.object) || in_memory && alone)
     }
 }
 
@@ -118,7 +121,9 @@ mod tests {
             shared: Some((0, 0x20)),
             in_flight: false,
         };
-        let flight = Openable { is_available: true, own: (0, 1), in_flight: true, ..Openable::default() };
+        let shared = Some((0, 0x20));
+        let flight =
+            Openable { is_available: true, own: (0, 1), shared, in_flight: true, ..Openable::default() };
         let old = Openable { own: (0, 1), ..Openable::default() };
         for (device, path, words) in [
             ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
@@ -127,7 +132,7 @@ mod tests {
             ("00:01", "/memfd:name (deleted)", [None, Some("under way"), Some("name")]),
             ("00:0e", "/memfd:name (deleted)", [Some("huge"); 3]),
             ("00:20", "/dev/shm/sem.x", [None; 3]),
-            ("00:20", "/dev/shm/sem.x (deleted)", [None, Some("under way"), Some("/dev/shm/sem.x")]),
+            ("00:20", "/dev/shm/x (deleted)", [None, Some("under way"), Some("/dev/shm/x")]),
             ("00:05", "/dev/nvidia0", [Some("GPU"); 3]),
             ("08:01", "/usr/lib/libc.so.6", [None; 3]),
             ("08:01", "/tmp/gone.so (deleted)", [None, Some("/tmp/gone.so"), Some("/tmp/gone.so")]),
