@@ -26,6 +26,7 @@ pub mod record;
 pub mod restore;
 pub mod save;
 pub mod sysv;
+mod sysv_tables;
 pub mod timers;
 pub mod trees;
 pub mod versions;

@@ -227,7 +227,7 @@ impl Server {
         if !self.given.contains_key(&mapping.object) {
             let id = i32::try_from(mapping.object.2).map_err(|_| Fault::new("a segment without a number"))?;
             // No mapping leads beyond the end of its segment.
-            let table = crate::sysv::table(skiff_sys::sysv::Kind::Segment)?;
+            let table = crate::sysv_tables::table(skiff_sys::sysv::Kind::Segment)?;
             let size = table.iter().find(|entry| entry.id == id).map(|entry| entry.size);
             let size = size.ok_or_else(|| Fault::new(format!("System V segment {id}: it is not there")))?;
             let file = make_stand_in(id, size)?;

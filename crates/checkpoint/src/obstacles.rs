@@ -73,6 +73,12 @@ impl PreflightReport {
         self
     }
 
+    /// The numbers of the processes inside.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<i32> {
+        self.processes.iter().map(|process| process.pid).collect()
+    }
+
     /// Tells what is not in the way.
     pub fn tell(&self) {
         self.notes.iter().for_each(|note| output::note(note));
@@ -138,12 +144,12 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         open.extend(children(outer)?);
         seen.extend(read(outer).map(|process| (outer, process)));
     }
-    let scene = Scene::of(init, inside, moment, &seen)?;
     // A reaper has a higher number than its command.
     let command = seen.iter().min_by_key(|(_, process)| process.pid).map(|(outer, _)| *outer);
     let threads: Vec<(i32, Vec<i32>)> =
         seen.iter().map(|(_, process)| (process.pid, process.threads.clone())).collect();
     let spaces = space::look(inside, &threads)?;
+    let scene = Scene::of((init, inside), moment, &seen, spaces.shared_memory)?;
     found.notes = spaces.notes;
     for (outer, mut process) in seen {
         obstacles(outer, &process, &scene, &mut found.obstacles);
@@ -219,9 +225,15 @@ struct Scene {
 }
 
 impl Scene {
-    fn of(init: Pid, inside: EnterTarget<'_>, moment: Moment, seen: &[(i32, SavedProcess)]) -> Result<Self> {
+    /// `shared` is the device of `/dev/shm`.
+    fn of(
+        (init, inside): (Pid, EnterTarget<'_>),
+        moment: Moment,
+        seen: &[(i32, SavedProcess)],
+        shared: Option<(u32, u32)>,
+    ) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
-        let mut openable = memory::Openable::of(seen.iter().map(|(outer, _)| *outer))?;
+        let mut openable = memory::Openable::with(shared)?;
         for (outer, _) in seen {
             for (path, link) in links(*outer) {
                 openable.add(&path, &link, &fd_info(*outer, &path));

@@ -32,6 +32,8 @@ pub const FILE: &str = "checkpoint";
 pub use skiff_spec::checkpoint::IMAGES;
 /// Where directories are.
 pub const TREES: &str = "trees";
+/// What System V objects hold: a file's path in the directory.
+pub const SYSV: &str = "trees/sysv";
 /// What the record begins with.
 pub const MAGIC: &str = "skiff-checkpoint";
 /// The format that is written, and the newest that is read.

@@ -34,7 +34,7 @@ use crate::member::SavedInterface;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
+use crate::record::{Checkpoint, IMAGES, SYSV, SavedTree, sums, tidy};
 use crate::sysv::{self, SystemV};
 use crate::trees;
 use crate::versions::Versions;
@@ -226,7 +226,7 @@ impl Saving<'_> {
             // Now that they stand still.
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&new.dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
-            stood.sysv = sysv::keep(self.inside, &found.processes, &new.dir)?;
+            stood.sysv = sysv::keep(self.inside, &found.numbers(), &new.dir.join(SYSV))?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);

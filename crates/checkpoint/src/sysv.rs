@@ -7,7 +7,6 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::process::Pid;
 use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::enter::{self, EnterTarget};
@@ -20,11 +19,10 @@ use skiff_sys::sysv::{self, Attached, Kind, Message};
 use crate::attach;
 pub use crate::attach::Attachment;
 use crate::mappings::{self, Mapping};
-use crate::obstacles::SavedProcess;
-use crate::record::{self, TREES};
+use crate::sysv_tables::{Entry, LOCKED, Object, TO_GO, next_number, table};
 
-/// The file with messages and what segments hold, below [`TREES`].
-const FILE: &str = "sysv";
+/// Messages and what segments hold, in messages.
+const HELD: &str = "what System V objects hold";
 /// The kernel's limits of a namespace, below `/proc/sys`.
 const LIMITS: [&str; 9] = [
     "kernel/sem",
@@ -37,9 +35,6 @@ const LIMITS: [&str; 9] = [
     "kernel/shm_rmid_forced",
     "kernel/auto_msgmni",
 ];
-/// Of a segment's mode: it goes once nobody has it attached; it stays out of swap space. Source: `linux/shm.h`.
-const TO_GO: u32 = 0o1000;
-const LOCKED: u32 = 0o2000;
 /// Of what segments hold, blocks of this size are left out that are empty.
 const BLOCK: usize = 4096;
 /// The longest piece.
@@ -58,19 +53,6 @@ pub struct SystemV {
     segments: Vec<Segment>,
     /// Where processes have segments attached.
     attached: Vec<Attachment>,
-}
-
-/// Whose an object is, and how it is found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Object {
-    id: i32,
-    key: i32,
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    /// Who has made it.
-    creator: (u32, u32),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,97 +85,23 @@ struct Segment {
     maker: i32,
 }
 
-/// A line of a table of `/proc/sysvipc`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub id: i32,
-    pub key: i32,
-    pub size: u64,
-    object: Object,
-    /// All numbers of the line.
-    numbers: Vec<i64>,
-}
-
-impl Entry {
-    /// Of a line. What stands where differs from table to table.
-    fn parse(kind: Kind, line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (size, ids) = match kind {
-            Kind::Semaphores => (3, 4),
-            Kind::Queue => (4, 7),
-            Kind::Segment => (3, 7),
-        };
-        let number = |place: usize| words.get(place)?.parse::<u32>().ok();
-        let (id, key) = (words.get(1)?.parse().ok()?, words.first()?.parse().ok()?);
-        let mode = u32::from_str_radix(words.get(2)?, 8).ok()?;
-        let object = Object {
-            id,
-            key,
-            mode,
-            uid: number(ids)?,
-            gid: number(ids + 1)?,
-            creator: (number(ids + 2)?, number(ids + 3)?),
-        };
-        let numbers = words.iter().map(|word| word.parse().unwrap_or(0)).collect();
-        Some(Self { id, key, size: words.get(size)?.parse().ok()?, object, numbers })
-    }
-
-    fn number(&self, place: usize) -> i64 {
-        self.numbers.get(place).copied().unwrap_or(0)
-    }
-
-    fn process(&self, place: usize) -> i32 {
-        i32::try_from(self.number(place)).unwrap_or(0)
-    }
-
-    /// Whether a segment goes once nobody has it attached, and how many have.
-    pub(crate) fn is_to_go(&self) -> bool {
-        self.object.mode & TO_GO != 0
-    }
-}
-
-/// The objects of a kind in this process's IPC namespace.
-///
-/// # Errors
-/// When the kernel does not show them.
-pub(crate) fn table(kind: Kind) -> Result<Vec<Entry>> {
-    let path = format!("/proc/sysvipc/{}", kind.name());
-    match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.lines().skip(1).filter_map(|line| Entry::parse(kind, line)).collect()),
-        // A kernel without them.
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(vec![]),
-        Err(e) => Err(e).context(|| path),
-    }
-}
-
-/// Whether an object can be given its number again.
-pub(crate) fn can_number(kind: Kind) -> bool {
-    File::options().write(true).open(next_number(kind)).is_ok()
-}
-
-fn next_number(kind: Kind) -> String {
-    format!("/proc/sys/kernel/{}_next_id", kind.name())
-}
-
-/// Reads all of them in an instance whose processes stand still, and writes what they hold into a checkpoint's directory; nothing if there are none.
+/// Reads all of them in an instance whose processes, of these numbers inside, stand still, and writes what they hold into a new file; nothing if there are none.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn keep(inside: EnterTarget<'_>, processes: &[SavedProcess], dir: &Path) -> Result<Option<SystemV>> {
-    let path = dir.join(TREES).join(FILE);
+pub fn keep(inside: EnterTarget<'_>, processes: &[i32], path: &Path) -> Result<Option<SystemV>> {
     let about = || path.display().to_string();
-    let file = File::options().write(true).create_new(true).open(&path).context(about)?;
-    let numbers: Vec<i32> = processes.iter().map(|process| process.pid).collect();
+    let file = File::options().write(true).create_new(true).open(path).context(about)?;
     let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
         let mut into = BufWriter::new(file.try_clone().context(about)?);
-        let found = SystemV::read(&numbers, &mut into)?;
+        let found = SystemV::read(processes, &mut into)?;
         into.flush().context(about)?;
         Ok(found)
     })?;
     if found.is_some() {
         return Ok(found);
     }
-    fs::remove_file(&path).context(about).map(|()| None)
+    fs::remove_file(path).context(about).map(|()| None)
 }
 
 impl SystemV {
@@ -235,14 +143,13 @@ impl SystemV {
         Ok(Some(found))
     }
 
-    /// Makes all of them in a new instance, and a placeholder for each segment that processes had attached. CRIU runs after that.
+    /// Makes all of them in a new instance, with what the file says that they held, and a placeholder for each segment that processes had attached. CRIU runs after that.
     ///
     /// # Errors
     /// When one cannot be made as it was.
-    pub fn make_again(&self, inside: EnterTarget<'_>, dir: &Path) -> Result<()> {
-        let file = record::open(dir, &format!("{TREES}/{FILE}"))?;
+    pub fn make_again(&self, inside: EnterTarget<'_>, file: &File) -> Result<()> {
         enter::run(inside, &[file.as_fd()], || {
-            let copy = file.try_clone().context(|| FILE)?;
+            let copy = file.try_clone().context(|| HELD)?;
             self.make(&mut BufReader::new(copy))?;
             let sizes: Vec<(i32, u64)> =
                 self.segments.iter().map(|segment| (segment.object.id, segment.size)).collect();
@@ -532,52 +439,9 @@ fn write_runs(at: usize, bytes: &[u8], into: &mut impl Write) -> io::Result<()> 
     Ok(())
 }
 
-/// The processes of these threads that have, or may have, semaphores to be set back when they end. Threads of one process always look so.
-///
-/// # Errors
-/// When the kernel cannot compare processes.
-pub(crate) fn with_undo_lists(processes: &[(i32, Vec<i32>)]) -> Result<Vec<i32>> {
-    let own = rustix::process::getpid();
-    let mut found = vec![];
-    for (process, threads) in processes {
-        let differs = |thread: &i32| match positive_pid(*thread).map(|thread| differs(thread, own)) {
-            Some(Err(e)) if e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(false),
-            Some(differs) => differs,
-            None => Ok(false),
-        };
-        for thread in threads {
-            if differs(thread).context(|| format!("process {process}"))? {
-                found.push(*process);
-                break;
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn differs(thread: Pid, own: Pid) -> io::Result<bool> {
-    sysv::undo_lists_differ(thread, own)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tables_are_read() {
-        let segment = "     24122      98307  1600                  8192    12    13      2     1     2     3     4 1795686000          0 1795686000                  4096                     0";
-        let entry = Entry::parse(Kind::Segment, segment).expect("an entry");
-        assert_eq!((entry.id, entry.key, entry.size, entry.process(4)), (98_307, 24_122, 8192, 12));
-        assert_eq!((entry.object.mode, entry.object.uid, entry.object.creator), (0o1600, 1, (3, 4)));
-        assert_eq!((entry.number(14), entry.number(15), entry.is_to_go()), (4096, 0, true));
-        let set = "-1      0   600          2     0     0     5     6          7 1795686000";
-        let entry = Entry::parse(Kind::Semaphores, set).expect("an entry");
-        assert_eq!((entry.key, entry.size, entry.number(8), entry.object.creator), (-1, 2, 7, (5, 6)));
-        let queue = "0 3 600 11 2 40 41 1 2 3 4 0 0 0";
-        let entry = Entry::parse(Kind::Queue, queue).expect("an entry");
-        assert_eq!((entry.number(3), entry.size, entry.process(5), entry.object.gid), (11, 2, 40, 2));
-        assert_eq!(Entry::parse(Kind::Queue, "key msqid perms"), None);
-    }
 
     #[test]
     fn empty_pages_are_left_out() {

@@ -14,7 +14,7 @@ use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
-use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
+use skiff_checkpoint::record::{Checkpoint, IMAGES, SYSV, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
 use skiff_checkpoint::{required_criu, save, sysv, trees};
@@ -283,7 +283,7 @@ impl Migration<'_> {
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
-        let sysv = sysv::keep(self.inside, &found.processes, &dir)?;
+        let sysv = sysv::keep(self.inside, &found.numbers(), &dir.join(SYSV))?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;

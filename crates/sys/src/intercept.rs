@@ -2,7 +2,7 @@
 //! another descriptor.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Pid;
@@ -199,14 +199,6 @@ impl Listener {
             -1 => Err(io::Error::last_os_error()),
             given => Ok(given),
         }
-    }
-}
-
-pub(crate) fn listener_of(answer: libc::c_long) -> io::Result<OwnedFd> {
-    match i32::try_from(answer) {
-        // SAFETY: the kernel has just made this descriptor, and nobody else has it.
-        Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -10,7 +10,7 @@ use skiff_spec::fault::Result;
 use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
-use crate::mappings::{Mapping, Object, memory_device, nameless, tmpfs_device};
+use crate::mappings::{Mapping, Object, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
@@ -30,10 +30,8 @@ pub(super) struct Openable {
 }
 
 impl Openable {
-    /// For processes of these numbers out here.
-    pub(super) fn of(mut processes: impl Iterator<Item = i32>) -> Result<Self> {
-        // Process 1 does not show its root.
-        let shared = processes.find_map(|outer| tmpfs_device(&format!("/proc/{outer}/root/dev/shm")));
+    /// In an instance with this device of `/dev/shm`.
+    pub(super) fn with(shared: Option<(u32, u32)>) -> Result<Self> {
         let is_available = intercept::is_available();
         Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
     }
