@@ -5,6 +5,7 @@
 //! does what it does for the host's root. All processes stand still meanwhile.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -215,9 +216,9 @@ impl Server {
             self.scene = Some(Scene::of(call.pid.as_raw_nonzero().get())?);
         }
         let Some(scene) = &self.scene else { return Ok(None) };
-        if !self.given.contains_key(&mapping.object) {
+        if let Entry::Vacant(place) = self.given.entry(mapping.object) {
             let Some(file) = scene.file(&mapping).context(|| mapping.path.clone())? else { return Ok(None) };
-            self.given.insert(mapping.object, file);
+            place.insert(file);
         }
         Ok(self.given.get(&mapping.object))
     }
@@ -264,8 +265,7 @@ impl Scene {
             if pid == own || pid == criu {
                 continue;
             }
-            // One that has ended has nothing.
-            let all = of_process(pid).unwrap_or_default();
+            let all = of_process(pid).default_on_error("one that has ended has nothing");
             mappings.extend(all.into_iter().map(|mapping| (pid, mapping)));
             for fd in fs::read_dir(entry.path().join("fd")).into_iter().flatten().flatten() {
                 let object = fd.path().metadata().ok().and_then(|file| nameless(&file));

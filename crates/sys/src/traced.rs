@@ -81,7 +81,7 @@ impl Traced {
     /// That of the call, or `Unsupported` where it did not stop at a call.
     pub fn call(&self, number: libc::c_long, arguments: &[u64]) -> io::Result<u64> {
         let mut words = [0; 6];
-        words[0] = number.cast_unsigned() as u64;
+        words[0] = number.cast_unsigned();
         words[1..].iter_mut().zip(arguments).for_each(|(word, argument)| *word = *argument);
         call(self.0, words)
     }
