@@ -7,30 +7,88 @@ import struct
 
 from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
-libc.shmat.restype = ctypes.c_void_p
+libc.shmat.restype = libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 
 
 @program
 def sysv_semaphores():
     """System V semaphores"""
     key = 0x5e3a
-    number = call('semget', key, 2, 0o1600)
+    number = call('semget', key, 2, 0o1640)
     call('semctl', number, 0, 16, 3)
-    call('semctl', number, 1, 16, 5)
+    other = child(lambda: call('semctl', number, 1, 16, 5))
+    os.waitpid(other, 0)
+    lines = lambda: [line.split()[:8] for line in open('/proc/sysvipc/sem') if line.split()[1] == str(number)]
+    before = lines()
     moved()
     equal('found by its key', call('semget', key, 2, 0o600), number)
     equal('values', (call('semctl', number, 0, 12), call('semctl', number, 1, 12)), (3, 5))
+    equal('who has changed them', (call('semctl', number, 0, 11), call('semctl', number, 1, 11)), (os.getpid(), other))
+    equal('rights and owners', lines(), before)
+
+
+@program
+def sysv_semaphores_waited_for():
+    """a System V semaphore that a process waits for, and one that another has used"""
+    number = call('semget', 0, 2, 0o600)
+
+    def operate(which, by):
+        step = struct.pack('HhH', which, by, 0)
+        while libc.semop(number, step, 1):
+            # As after SIGSTOP: semop(2) is not begun again.
+            if ctypes.get_errno() != 4:
+                raise OSError(ctypes.get_errno(), 'semop')
+    operate(1, 2)
+    waits = child(lambda: operate(0, -1))
+    waiting = lambda: call('semctl', number, 0, 14)
+    equal('waits', within(20, lambda: waiting() == 1), True)
+    moved()
+    equal('waits again', within(20, lambda: waiting() == 1), True)
+    line = next(line.split() for line in open('/proc/sysvipc/sem') if line.split()[1] == str(number))
+    equal('has been used', line[8] != '0', True)
+    operate(0, 1)
+    equal('ended', os.waitpid(waits, 0)[1], 0)
+    operate(1, -2)
+
+
+@program
+def sysv_semaphores_undone():
+    """a System V semaphore that is set back when a process ends (SEM_UNDO)"""
+    number = call('semget', 0, 1, 0o600)
+    r, w = os.pipe()
+
+    def hold():
+        call('semop', number, struct.pack('HhH', 0, 1, 0o10000), 1)
+        os.read(r, 1)
+    holds = child(hold)
+    equal('held', within(20, lambda: call('semctl', number, 0, 12) == 1), True)
+    moved()
+    equal('held still', call('semctl', number, 0, 12), 1)
+    os.write(w, b'g')
+    os.waitpid(holds, 0)
+    equal('set back', call('semctl', number, 0, 12), 0)
 
 
 @program
 def sysv_queue():
     """a System V message queue with messages"""
     queue = call('msgget', 0x5e3b, 0o1600)
-    call('msgsnd', queue, struct.pack('l', 7) + b'message', 7, 0)
-    moved()
+    for kind, text in ((7, b'message'), (2, b''), (7, b'another')):
+        call('msgsnd', queue, struct.pack('l', kind) + text, len(text), 0)
     into = ctypes.create_string_buffer(64)
-    size = call('msgrcv', queue, into, 56, 0, 0o4000)
-    equal('message', into.raw[:8 + size], struct.pack('l', 7) + b'message')
+
+    def receive(wanted):
+        size = call('msgrcv', queue, into, 56, wanted, 0o4000)
+        return into.raw[:8 + size]
+    waits = child(lambda: call('msgrcv', queue, ctypes.create_string_buffer(64), 56, 9, 0))
+    moved()
+    equal('found by its key', call('msgget', 0x5e3b, 0o600), queue)
+    equal('second', receive(2), struct.pack('l', 2))
+    equal('first', receive(0), struct.pack('l', 7) + b'message')
+    equal('last', receive(0), struct.pack('l', 7) + b'another')
+    call('msgsnd', queue, struct.pack('l', 9) + b'x', 1, 0)
+    equal('who waits', os.waitpid(waits, 0)[1], 0)
 
 
 @program
@@ -42,6 +100,54 @@ def sysv_shared():
     moved()
     equal('content', ctypes.string_at(address, 8), b'attached')
     equal('found by its key', call('shmget', 0x5e3c, 8192, 0o600), number)
+    again = libc.shmat(number, None, 0)
+    ctypes.memmove(again, b'changed', 7)
+    equal('whether both are one', ctypes.string_at(address, 8), b'changedd')
+    call('shmdt', ctypes.c_void_p(again))
+    call('shmdt', ctypes.c_void_p(address))
+    line = next(line.split() for line in open('/proc/sysvipc/shm') if line.split()[1] == str(number))
+    equal('who has it attached', line[6], '0')
+
+
+@program
+def sysv_shared_parts():
+    """System V shared memory that is to go, attached by two: whole, in part, to be read only"""
+    number = call('shmget', 0, 5 * 4096, 0o600)
+    whole, read = libc.shmat(number, None, 0), libc.shmat(number, None, 0o10000)
+    part = libc.shmat(number, None, 0)
+    call('shmctl', number, 0, None)
+    call('munmap', ctypes.c_void_p(part), 4096)
+    call('munmap', ctypes.c_void_p(part + 3 * 4096), 2 * 4096)
+    call('mprotect', ctypes.c_void_p(part + 4096), 4096, 1)
+    ctypes.memmove(whole + 2 * 4096, b'third', 5)
+    call('madvise', ctypes.c_void_p(whole), 4096, 16)
+    call('mlock', ctypes.c_void_p(part + 2 * 4096), 4096)
+
+    def flags():
+        here, found = False, []
+        for line in open('/proc/self/smaps'):
+            here = '/SYSV' in line if '-' in line.split()[0] else here
+            if here and line.startswith('VmFlags'):
+                found.append([flag for flag in line.split() if flag in ('lo', 'dd', 'mw', 'rd', 'wr')])
+        return found
+
+    def other():
+        equal('content in the child', (within(600, told), ctypes.string_at(part + 2 * 4096, 5)), (True, b'third'))
+        equal('what the parent writes', within(60, lambda: ctypes.string_at(part + 2 * 4096, 5) == b'later'), True)
+        ctypes.memmove(whole + 4 * 4096, b'child', 5)
+    lines = lambda: [line.split()[:2] for line in open('/proc/self/maps') if '/SYSV' in line]
+    pid, before = child(other), (lines(), flags())
+    moved()
+    equal('what is attached', (lines(), flags()), before)
+    equal('by the one to be read', ctypes.string_at(read + 2 * 4096, 5), b'third')
+    equal('made writable', libc.mprotect(ctypes.c_void_p(read), 4096, 3), -1)
+    ctypes.memmove(part + 2 * 4096, b'later', 5)
+    equal('child', os.waitpid(pid, 0)[1], 0)
+    equal('what the child has written', ctypes.string_at(read + 4 * 4096, 5), b'child')
+    for address in whole, read, part:
+        call('shmdt', ctypes.c_void_p(address))
+    gone = [line for line in open('/proc/sysvipc/shm') if line.split()[1] == str(number)]
+    equal('what is left of it', gone, [])
 
 
 @program
@@ -200,6 +306,22 @@ def unix_descriptors():
     data, fds, _, _ = socket.recv_fds(b, 10, 4)
     equal('data', (data, len(fds)), (b'fds', 1))
     equal('descriptor', os.read(fds[0], 20), b'through it')
+
+
+@program
+def unix_descriptors_mapped():
+    """a descriptor under way of a memfd that is mapped, and open nowhere"""
+    import mmap
+    a, b = socket.socketpair()
+    fd = os.memfd_create('under-way')
+    os.ftruncate(fd, 4096)
+    address = libc.mmap(None, 4096, 3, mmap.MAP_SHARED, fd, 0)
+    socket.send_fds(a, [b'fds'], [fd])
+    os.close(fd)
+    moved()
+    ctypes.memmove(address, b'mapped', 6)
+    _, fds, _, _ = socket.recv_fds(b, 10, 4)
+    equal('whether both are one', os.pread(fds[0], 6, 0), b'mapped')
 
 
 @program

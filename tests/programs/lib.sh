@@ -185,7 +185,7 @@ judge() { # WAY [NAMES]
 
 # One that is not right is tried alone, with all of its file.
 together() { # WAY FILE NAMES...
-    local way=$1 file=$2 names=("${@:3}") name=together-$2 where text='' list
+    local way=$1 file=$2 names=("${@:3}") name=together-$2-$3 where text='' list
     where=$(first_node)
     list=$(IFS=,; echo "${names[*]}")
     # Those with connections need a network of the instance's own.
@@ -202,7 +202,7 @@ together() { # WAY FILE NAMES...
 }
 
 judge_together() { # WAY [NAMES]
-    local way=$1 only=${2:-} file name about names right='{ print $1 }' job jobs=() chosen=()
+    local way=$1 only=${2:-} file name about names apart beside right='{ print $1 }' job jobs=() chosen=()
     # Each with how it fares when it is saved and restored, and when it is moved.
     [[ $way = migrated* ]] && right="\$3 == \"right\" $right" || right="\$2 == \"right\" $right"
     right=$(awk -F '\t' "$right" /shared/programs/verdicts)
@@ -212,8 +212,13 @@ judge_together() { # WAY [NAMES]
             [ -z "$only" ] || [[ " $only " == *" $name "* ]] || continue
             [[ $'\n'$right$'\n' != *$'\n'$name$'\n'* ]] || names+=("$name")
         done < <(programs_of $file)
-        [ ${#names[@]} != 0 ] || continue
-        together "$way" "$file" "${names[@]}" & jobs+=($!)
+        # Where there are semaphores, processes with several threads are refused.
+        apart=() beside=()
+        for name in "${names[@]}"; do
+            if [[ $name = sysv-semaphores* ]]; then apart+=("$name"); else beside+=("$name"); fi
+        done
+        if [ ${#apart[@]} != 0 ]; then together "$way" "$file" "${apart[@]}" & jobs+=($!); fi
+        if [ ${#beside[@]} != 0 ]; then together "$way" "$file" "${beside[@]}" & jobs+=($!); fi
         chosen+=("${names[@]}")
     done
     [ ${#chosen[@]} != 0 ] || fail "no program that is right: $only"

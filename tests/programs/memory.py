@@ -32,6 +32,29 @@ def anonymous_shared():
 
 
 @program
+def anonymous_shared_in_part():
+    """memory shared with a child by mmap, of which each has another part"""
+    m = mmap.mmap(-1, 6 * PAGE)
+    for number in range(6):
+        m[number * PAGE] = 10 + number
+    address = ctypes.addressof(ctypes.c_char.from_buffer(m))
+    seen = lambda first, end: [ctypes.string_at(address + number * PAGE, 1)[0] for number in range(first, end)]
+
+    def other():
+        call('munmap', ctypes.c_void_p(address + 3 * PAGE), 3 * PAGE)
+        equal('in the child', (within(600, told), seen(0, 3)), (True, [10, 11, 12]))
+        ctypes.memmove(address + 2 * PAGE + 1, b'r', 1)
+        equal('in common', within(60, lambda: seen(2, 3) == [99]), True)
+    pid = child(other)
+    call('munmap', ctypes.c_void_p(address), 2 * PAGE)
+    moved()
+    equal('content', seen(2, 6), [12, 13, 14, 15])
+    equal('read in the child', within(60, lambda: ctypes.string_at(address + 2 * PAGE + 1, 1) == b'r'), True)
+    ctypes.memmove(address + 2 * PAGE, b'c', 1)
+    equal('child', os.waitpid(pid, 0)[1], 0)
+
+
+@program
 def copied_on_write():
     """memory that parent and child have from before a fork"""
     data = bytearray(b'x' * (1 << 20))

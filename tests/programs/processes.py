@@ -208,6 +208,47 @@ def tmux():
 
 
 @program
+def postgresql():
+    """PostgreSQL, which has System V shared memory: its data, and a session with a transaction under way"""
+    import glob
+    import subprocess
+    binaries = sorted(glob.glob('/usr/lib/postgresql/*/bin'))
+    if not binaries:
+        return moved()
+    os.makedirs(local('data'))
+    os.chown(local('data'), 1, 1)
+    os.chmod(local('data'), 0o700)
+    words = lambda name, *rest: ['setpriv', '--reuid', '1', '--regid', '1', '--clear-groups', f'{binaries[-1]}/{name}', *rest]
+    subprocess.run(words('initdb', '-N', '-A', 'trust', '-U', 'owner', local('data')), check=True, capture_output=True, cwd='/')
+    with open(local('log'), 'w') as log:
+        server = subprocess.Popen(
+            words('postgres', '-D', local('data'), '-k', local('data'), '-c', 'listen_addresses=', '-c', 'fsync=off'),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd='/')
+    psql = words('psql', '-h', local('data'), '-U', 'owner', '-XqAt', '-v', 'ON_ERROR_STOP=1', 'postgres')
+    ask = lambda question: subprocess.run([*psql, '-c', question], capture_output=True, text=True, cwd='/').stdout.strip()
+    equal('begun', within(30, lambda: ask('select 1') == '1'), True)
+    ask('create table data as select generate_series(1, 1000) as number')
+    session = subprocess.Popen(psql, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd='/')
+
+    def say(words):
+        session.stdin.write(words + '\n')
+        return session.stdout.readline().strip()
+    equal('in the session', say('begin; insert into data values (7); select count(*) from data;'), '1001')
+    segments = lambda: [line.split()[:7] for line in open('/proc/sysvipc/shm')]
+    before = segments()
+    moved()
+    equal('segments', segments(), before)
+    equal('for others', ask('select count(*) from data'), '1000')
+    equal('in the session afterwards', say('commit; select sum(number) from data;'), str(500500 + 7))
+    equal('for others afterwards', ask('select count(*) from data'), '1001')
+    session.stdin.close()
+    session.wait()
+    server.terminate()
+    equal('ended', server.wait(), 0)
+    equal('segments left', [line for line in segments()[1:] if line[0] in [old[0] for old in before]], [])
+
+
+@program
 def tcp_daemon():
     """a daemon of the distribution's that listens (sshd)"""
     import socket

@@ -1,17 +1,22 @@
 //! CRIU in a running environment: as root of its user namespace, from a folder that runs in any root.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::Pid;
 use skiff_criu::CarryOutError;
 use skiff_criu::rpc::{CgroupMode, CriuResponse, NetworkLock, Options, RequestType};
 pub use skiff_criu::{CriuEvent, Installation};
+use skiff_ipc::ReportingChild;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::join::NetSpace;
-use skiff_spec::fault::{Fault, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, positive_pid};
+use skiff_sys::{fdpass, intercept};
+
+use crate::mappings;
 
 /// The oldest that is good enough: before, it does not run on new kernels, or not without privilege.
 pub const OLDEST: (i32, i32) = (4, 1);
@@ -60,6 +65,8 @@ pub struct CriuProcess {
     talk: skiff_criu::Criu,
     /// The process outside that waits for CRIU, and ends as it does.
     process: Child,
+    /// The process inside that opens for CRIU what only the host's root may.
+    opener: Option<ReportingChild<()>>,
 }
 
 impl CriuProcess {
@@ -87,7 +94,44 @@ impl CriuProcess {
     ) -> Result<Self> {
         let (talk, launch) = skiff_criu::Criu::prepare(installation, images, also).map_err(fault)?;
         let process = enter::start(inside, &launch.descriptors(), || fault(launch.exec()))?;
-        Ok(Self { talk, process })
+        Ok(Self { talk, process, opener: None })
+    }
+
+    /// Starts CRIU inside to dump processes, with descriptors as [`CriuProcess::start_with`] takes them. It may open what they have mapped.
+    ///
+    /// # Errors
+    /// As [`CriuProcess::start`].
+    pub fn start_to_dump(
+        installation: &Installation,
+        inside: EnterTarget<'_>,
+        images: Option<BorrowedFd<'_>>,
+        also: &[BorrowedFd<'_>],
+    ) -> Result<Self> {
+        if !intercept::is_available() {
+            return Self::start_with(installation, inside, images, also);
+        }
+        let about = || "CRIU";
+        let (talk, launch) = skiff_criu::Criu::prepare(installation, images, also).map_err(fault)?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .context(about)?;
+        let kept = [launch.descriptors(), vec![theirs.as_fd()]].concat();
+        let begun = enter::begin::<()>(inside, &kept, || {
+            let listener = intercept::listen_to_self().context(about)?;
+            fdpass::send(theirs.as_fd(), b"l", &[listener.as_fd()]).context(about)?;
+            drop(listener);
+            Err(fault(launch.exec()))
+        })?;
+        drop(theirs);
+        // None comes where it has failed, which it says then. Before it is CRIU it waits for the one who opens.
+        let (_, mut listener) = fdpass::receive(ours.as_fd(), 1).context(about)?;
+        let open = |listener: OwnedFd| {
+            enter::begin(EnterTarget { number: None, ..inside }, &[listener.as_fd()], || {
+                mappings::serve(listener.try_clone().context(about)?)
+            })
+        };
+        let opener = listener.pop().map(open).transpose()?;
+        Ok(Self { talk, process: begun.started()?, opener })
     }
 
     /// Questions that CRIU answers before it is asked for anything.
@@ -165,8 +209,9 @@ impl CriuProcess {
 
     /// Waits until CRIU has ended. (How, says nothing: what counts is its answer.)
     pub fn end(self) {
-        let Self { talk, process } = self;
+        let Self { talk, process, opener } = self;
         drop(talk);
         enter::wait_for(&process);
+        opener.map_or(Ok(()), ReportingChild::end).ignore_error("CRIU has said what it could not open");
     }
 }

@@ -6,6 +6,7 @@
 //! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
 //! user's; and a forged image can do no more in there than the user could by themselves.
 
+mod attach;
 pub mod attributes;
 pub mod criu;
 pub mod daemons;
@@ -14,6 +15,7 @@ pub mod files;
 pub mod job;
 pub mod locks;
 pub mod look;
+mod mappings;
 pub mod member;
 pub mod notes;
 pub mod obstacles;
@@ -23,6 +25,8 @@ pub mod probe;
 pub mod record;
 pub mod restore;
 pub mod save;
+pub mod sysv;
+mod sysv_tables;
 pub mod timers;
 pub mod trees;
 pub mod versions;

@@ -116,6 +116,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         written: _,
         written_files,
         clocks: _,
+        sysv,
         made_with,
         files,
     } = &checkpoint;
@@ -142,6 +143,9 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         let path = format!("{}/{}", crate::record::TREES, tree.file);
         let size = files.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
         output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
+    }
+    if let Some(sysv) = sysv {
+        output::line(&format!("System V     {}", sysv.summary()))?;
     }
     for WrittenFile { path, size, .. } in written_files {
         output::line(&format!("writes       {path}, of {size} bytes then"))?;

@@ -33,6 +33,9 @@ use process::{held_locks, last_number, number, read, unread_timers};
 /// Exit code of `--dry-run` where something is in the way.
 const IN_THE_WAY: i32 = 1;
 
+/// Why a process with such a list is not saved.
+const UNDO_LIST: &str = "System V semaphores that may have to be set back when it ends (SEM_UNDO; a process with several threads always looks so): the kernel does not say which";
+
 /// Something that cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Obstacle {
@@ -68,6 +71,12 @@ impl PreflightReport {
         let stays = |(_, place): &&(Obstacle, Option<PathBuf>)| !locks::is_own(place.as_deref(), &places);
         self.obstacles.extend(self.bound_locks.iter().filter(stays).map(|(obstacle, _)| obstacle.clone()));
         self
+    }
+
+    /// The numbers of the processes inside.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<i32> {
+        self.processes.iter().map(|process| process.pid).collect()
     }
 
     /// Tells what is not in the way.
@@ -135,11 +144,13 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         open.extend(children(outer)?);
         seen.extend(read(outer).map(|process| (outer, process)));
     }
-    let scene = Scene::of(init, inside, moment, &seen)?;
     // A reaper has a higher number than its command.
     let command = seen.iter().min_by_key(|(_, process)| process.pid).map(|(outer, _)| *outer);
-    let (spaces, notes) = space::look(inside)?;
-    found.notes = notes;
+    let threads: Vec<(i32, Vec<i32>)> =
+        seen.iter().map(|(_, process)| (process.pid, process.threads.clone())).collect();
+    let spaces = space::look(inside, &threads)?;
+    let scene = Scene::of((init, inside), moment, &seen, spaces.shared_memory)?;
+    found.notes = spaces.notes;
     for (outer, mut process) in seen {
         obstacles(outer, &process, &scene, &mut found.obstacles);
         process.locks = held_locks(outer, &process, &mut found.bound_locks);
@@ -148,7 +159,11 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         }
         if Some(outer) == command {
             let of_command = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
-            found.obstacles.extend(spaces.iter().cloned().map(of_command));
+            found.obstacles.extend(spaces.obstacles.iter().cloned().map(of_command));
+        }
+        if spaces.undo_lists.contains(&process.pid) {
+            let (pid, name, why) = (process.pid, process.name.clone(), UNDO_LIST.into());
+            found.obstacles.push(Obstacle { pid, name, why });
         }
         found.processes.push(SavedProcess { attributes: scene.attributes(outer, &process)?, ..process });
     }
@@ -203,19 +218,29 @@ struct Scene {
     init: i32,
     own_network: bool,
     moment: Moment,
-    /// The memfds that any of them has open.
-    memfds: memory::Inodes,
+    /// What of all that they have mapped can be opened.
+    openable: memory::Openable,
     /// What they would have if none of them had changed it.
     defaults: attributes::Defaults,
 }
 
 impl Scene {
-    fn of(init: Pid, inside: EnterTarget<'_>, moment: Moment, seen: &[(i32, SavedProcess)]) -> Result<Self> {
-        let memfds = seen.iter().flat_map(|(outer, _)| links(*outer));
-        let memfds = memfds.filter_map(|(path, link)| memory::memfd(&link, &path)).collect();
+    /// `shared` is the device of `/dev/shm`.
+    fn of(
+        (init, inside): (Pid, EnterTarget<'_>),
+        moment: Moment,
+        seen: &[(i32, SavedProcess)],
+        shared: Option<(u32, u32)>,
+    ) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
+        let mut openable = memory::Openable::with(shared)?;
+        for (outer, _) in seen {
+            for (path, link) in links(*outer) {
+                openable.add(&path, &link, &fd_info(*outer, &path));
+            }
+        }
         let (own_network, defaults) = (inside.net.is_its(), attributes::Defaults::of(init)?);
-        Ok(Self { init: init_number, own_network, moment, memfds, defaults })
+        Ok(Self { init: init_number, own_network, moment, openable, defaults })
     }
 
     fn attributes(&self, outer: i32, process: &SavedProcess) -> Result<Vec<ThreadAttributes>> {
@@ -249,6 +274,12 @@ fn links(outer: i32) -> Vec<(std::path::PathBuf, String)> {
     .collect()
 }
 
+/// What the kernel says of a descriptor, which `path` leads to.
+fn fd_info(outer: i32, path: &Path) -> String {
+    let number = path.file_name().unwrap_or_default().to_string_lossy();
+    text(format!("/proc/{outer}/fdinfo/{number}")).default_on_error("it has just been closed")
+}
+
 fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<Obstacle>) {
     let mut say = |why: String| {
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
@@ -257,7 +288,7 @@ fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<
     state::states(outer, scene).into_iter().for_each(&mut say);
     match text(at("maps")) {
         Ok(mapped) => {
-            mapped.lines().filter_map(|line| memory::mapping(line, &scene.memfds)).for_each(&mut say);
+            mapped.lines().filter_map(|line| memory::mapping(line, &scene.openable)).for_each(&mut say);
         }
         Err(e) if has_ended(&e) => return,
         Err(e) => say(format!("its memory map cannot be read: {e}")),
@@ -267,8 +298,7 @@ fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<
     let mut sockets = BTreeSet::new();
     for (path, target) in links(outer) {
         descriptors::descriptor(&target).into_iter().for_each(&mut say);
-        let number = path.file_name().unwrap_or_default().to_string_lossy();
-        let info = text(at(&format!("fdinfo/{number}"))).default_on_error("it has just been closed");
+        let info = fd_info(outer, &path);
         descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
         descriptors::watch(outer, &target, &path).into_iter().for_each(&mut say);
         sockets
@@ -294,7 +324,13 @@ mod tests {
         let own = rustix::process::getpid();
         let defaults = attributes::Defaults::of(own).expect("our own");
         let init = own.as_raw_nonzero().get();
-        Scene { init, own_network: false, moment: Moment::Running, memfds: [].into(), defaults }
+        Scene {
+            init,
+            own_network: false,
+            moment: Moment::Running,
+            openable: memory::Openable::default(),
+            defaults,
+        }
     }
 
     /// A process of a program that is to sleep, once it does. The kernel lets its parent go on a moment before the process is that program and

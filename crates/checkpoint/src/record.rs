@@ -5,6 +5,7 @@
 //! checkpoint          one line with the format's name, its number and the digest of the rest; then JSON: `Checkpoint`
 //! images/             what CRIU writes
 //! trees/NAME          directories, as `skiff_snapshot::whole` writes them
+//! trees/sysv          what System V message queues and segments hold (`sysv.rs`)
 //! image.json          the image below the instance, if there is one
 //! ```
 
@@ -23,6 +24,7 @@ use skiff_sys::small_file;
 
 use crate::files::WrittenFile;
 use crate::obstacles::SavedProcess;
+use crate::sysv::SystemV;
 use crate::versions::Versions;
 
 /// The record's file.
@@ -30,6 +32,8 @@ pub const FILE: &str = "checkpoint";
 pub use skiff_spec::checkpoint::IMAGES;
 /// Where directories are.
 pub const TREES: &str = "trees";
+/// What System V objects hold: a file's path in the directory.
+pub const SYSV: &str = "trees/sysv";
 /// What the record begins with.
 pub const MAGIC: &str = "skiff-checkpoint";
 /// The format that is written, and the newest that is read.
@@ -68,6 +72,9 @@ pub struct Checkpoint {
     /// What its clocks said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,
+    /// Its System V semaphores, message queues and shared memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sysv: Option<SystemV>,
     /// What it was made with and on.
     pub made_with: Versions,
     /// All files beside the record.
@@ -408,6 +415,7 @@ mod tests {
             written,
             written_files,
             clocks,
+            sysv: None,
             made_with,
             files,
         }

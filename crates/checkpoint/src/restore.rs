@@ -41,7 +41,7 @@ use crate::notes::RestoreNotes;
 use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
 use crate::place;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, tidy};
+use crate::record::{self, Checkpoint, IMAGES, SYSV, tidy};
 use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
@@ -268,6 +268,9 @@ impl Restorer for CriuRestorer<'_> {
         let images = File::open(&images).context(|| images.display().to_string())?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
+        if let Some(sysv) = &checkpoint.sysv {
+            sysv.make_again(inside, &record::open(self.dir, SYSV)?)?;
+        }
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
@@ -288,6 +291,7 @@ impl Restorer for CriuRestorer<'_> {
                 let kept: Vec<_> =
                     checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
                 attributes::set_again(inside, &kept, &self.notes)?;
+                checkpoint.sysv.as_ref().map_or(Ok(()), |sysv| sysv.attach_again(inside))?;
                 timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
                 match &self.gate {
                     Some(gate) => (gate.ask)(inside)?,

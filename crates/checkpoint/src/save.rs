@@ -34,7 +34,8 @@ use crate::member::SavedInterface;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
+use crate::record::{Checkpoint, IMAGES, SYSV, SavedTree, sums, tidy};
+use crate::sysv::{self, SystemV};
 use crate::trees;
 use crate::versions::Versions;
 
@@ -185,6 +186,7 @@ struct Stood {
     trees: Vec<SavedTree>,
     clocks: Option<Clocks>,
     written_files: Vec<WrittenFile>,
+    sysv: Option<SystemV>,
 }
 
 /// One that is being saved.
@@ -206,7 +208,8 @@ impl Saving<'_> {
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
-        let criu = CriuProcess::start(&super::required_criu()?, self.inside, Some(images.as_fd()))?;
+        let criu =
+            CriuProcess::start_to_dump(&super::required_criu()?, self.inside, Some(images.as_fd()), &[])?;
         let version = probe::version(&criu)?;
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;
@@ -223,6 +226,7 @@ impl Saving<'_> {
             // Now that they stand still.
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&new.dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
+            stood.sysv = sysv::keep(self.inside, &found.numbers(), &new.dir.join(SYSV))?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
@@ -307,6 +311,7 @@ impl Saving<'_> {
             written: self.record.written()?,
             written_files: stood.written_files,
             clocks: stood.clocks,
+            sysv: stood.sysv,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,
         };

@@ -14,10 +14,10 @@ use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
-use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
+use skiff_checkpoint::record::{Checkpoint, IMAGES, SYSV, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
-use skiff_checkpoint::{required_criu, save, trees};
+use skiff_checkpoint::{required_criu, save, sysv, trees};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
@@ -134,7 +134,7 @@ impl Migration<'_> {
         let folder = required_criu()?;
         let mut pages = Pages::prepare()?;
         let criu =
-            CriuProcess::start_with(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;
+            CriuProcess::start_to_dump(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;
         let version = probe::version(&criu)?;
         let ranges = direct::ranges(self.init)?;
         self.offer(&mut way.peer, &token, (&version, &ranges))?;
@@ -194,6 +194,7 @@ impl Migration<'_> {
             written_files: vec![],
             // While they stand still: this is called again then. Not before their timers have been read, or these would end early.
             clocks: Some(Clocks::of(self.init)?),
+            sysv: None,
             made_with: Versions::here(criu),
             files: vec![],
         })
@@ -282,6 +283,7 @@ impl Migration<'_> {
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
+        let sysv = sysv::keep(self.inside, &found.numbers(), &dir.join(SYSV))?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
@@ -289,6 +291,7 @@ impl Migration<'_> {
         let member = self.member.as_ref().map(|member| member.renewed(self.context, self.started));
         member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;
         let mut checkpoint = self.checkpoint(criu, &found, trees)?;
+        checkpoint.sysv = sysv;
         let size;
         if let DumpDir::Shared(new) = scratch {
             checkpoint.files = sums(&new.dir)?;

@@ -12,6 +12,7 @@ pub mod cred;
 pub mod error;
 pub mod fdpass;
 mod ignore;
+pub mod intercept;
 pub mod io_priority;
 pub mod kernel;
 pub mod keyring;
@@ -34,8 +35,10 @@ pub mod signal_owner;
 pub mod small_file;
 pub mod subreaper;
 pub mod syscalls;
+pub mod sysv;
 pub mod timer;
 pub mod title;
+pub mod traced;
 pub mod uncached;
 pub mod verity;
 

@@ -32,6 +32,13 @@ pub fn populate(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<
     })
 }
 
+/// Bytes of a page of this host's memory.
+#[must_use]
+pub fn page_size() -> usize {
+    // SAFETY: it only asks.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Reads memory of another process; how many bytes, from the first on, could be.
 ///
 /// # Errors

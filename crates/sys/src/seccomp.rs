@@ -7,6 +7,7 @@
 mod untrusted;
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 pub(crate) const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
@@ -153,6 +154,23 @@ fn install_with(program: &mut [libc::sock_filter], flags: libc::c_ulong) -> io::
     let r =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const fprog) };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Loads one whose calls of user notification wait for the listener that is given.
+pub(crate) fn install_listener(
+    program: &mut [libc::sock_filter],
+    flags: libc::c_ulong,
+) -> io::Result<OwnedFd> {
+    let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    let flags = flags | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    // SAFETY: fprog points to len instructions that live through the call; the kernel copies and checks them.
+    let r =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const fprog) };
+    match i32::try_from(r) {
+        // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+        Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Loads the filter for a program that nobody trusts, beside that of [`load`].

@@ -4,49 +4,11 @@
 //! their sessions, have ended and left them to somebody else. So the process is traced for a moment, and made to call `prctl`.
 
 use std::io;
-use std::ptr::null_mut;
 
 use rustix::process::Pid;
 
-/// Registers of a stopped process, as `PTRACE_GETREGSET` has them: `struct user_regs_struct`, of `asm/user_64.h` or `asm/ptrace.h`.
-type Registers = [u64; COUNT];
+use crate::traced::{PRCTL, ask, call, wait_for};
 
-#[cfg(target_arch = "x86_64")]
-mod machine {
-    pub const COUNT: usize = 27;
-    /// Instruction pointer and result.
-    pub const NEXT: usize = 16;
-    pub const RESULT: usize = 10;
-    /// Number of the call, then its arguments.
-    pub const CALL: [usize; 6] = [10, 14, 13, 12, 7, 9];
-    /// What says to the kernel which call is to be begun again.
-    pub const AGAIN: Option<usize> = Some(15);
-    /// The instruction of a call, in its lowest bytes.
-    pub const INSTRUCTION: (u64, u64, u64) = (0x050f, 0xffff, 2);
-    pub const PRCTL: u64 = 157;
-}
-
-#[cfg(target_arch = "aarch64")]
-mod machine {
-    pub const COUNT: usize = 34;
-    pub const NEXT: usize = 32;
-    pub const RESULT: usize = 0;
-    pub const CALL: [usize; 6] = [8, 0, 1, 2, 3, 4];
-    pub const AGAIN: Option<usize> = None;
-    pub const INSTRUCTION: (u64, u64, u64) = (0xd400_0001, 0xffff_ffff, 4);
-    pub const PRCTL: u64 = 167;
-}
-
-use machine::{AGAIN, CALL, COUNT, INSTRUCTION, NEXT, PRCTL, RESULT};
-
-/// Type of what is asked for, which C libraries do not agree about.
-#[cfg(target_env = "musl")]
-type Request = libc::c_int;
-#[cfg(not(target_env = "musl"))]
-type Request = libc::c_uint;
-
-/// `NT_PRSTATUS`. Source: `linux/elf.h`.
-const GENERAL: usize = 1;
 /// The kernel's numbers of what happens to a traced process (`PTRACE_EVENT_FORK`, `VFORK`, `CLONE`).
 const MADE: [i32; 3] = [libc::PTRACE_EVENT_FORK, libc::PTRACE_EVENT_VFORK, libc::PTRACE_EVENT_CLONE];
 
@@ -102,77 +64,6 @@ impl Maker {
         ask(libc::PTRACE_GETEVENTMSG, self.0, 0, (&raw mut number).addr())?;
         let number = i32::try_from(number).ok().and_then(crate::process::positive_pid);
         number.ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-}
-
-/// Has a process that has stopped behind a system call make another. Then its registers are as they were.
-fn call(pid: Pid, words: [u64; 6]) -> io::Result<()> {
-    let before = registers(pid)?;
-    let (instruction, mask, length) = INSTRUCTION;
-    let at = before[NEXT].wrapping_sub(length);
-    if peek(pid, at)? & mask != instruction {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    let mut changed = before;
-    changed[NEXT] = at;
-    AGAIN.into_iter().for_each(|again| changed[again] = u64::MAX);
-    CALL.iter().zip(words).for_each(|(register, word)| changed[*register] = word);
-    set_registers(pid, changed)?;
-    // It stops as it begins the call, and as it ends it.
-    for _ in 0..2 {
-        ask(libc::PTRACE_SYSCALL, pid, 0, 0)?;
-        wait_for(pid)?;
-    }
-    let result = registers(pid)?[RESULT];
-    set_registers(pid, before)?;
-    match result.cast_signed() {
-        0.. => Ok(()),
-        refused => Err(io::Error::from_raw_os_error(i32::try_from(-refused).unwrap_or(libc::EINVAL))),
-    }
-}
-
-fn registers(pid: Pid) -> io::Result<Registers> {
-    let mut all = [0; COUNT];
-    let mut part = libc::iovec { iov_base: all.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
-    ask(libc::PTRACE_GETREGSET, pid, GENERAL, (&raw mut part).addr())?;
-    Ok(all)
-}
-
-fn set_registers(pid: Pid, mut all: Registers) -> io::Result<()> {
-    let mut part = libc::iovec { iov_base: all.as_mut_ptr().cast(), iov_len: size_of::<Registers>() };
-    ask(libc::PTRACE_SETREGSET, pid, GENERAL, (&raw mut part).addr())
-}
-
-/// Eight bytes of its memory.
-fn peek(pid: Pid, at: u64) -> io::Result<u64> {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = [0; 8];
-    let memory = std::fs::File::open(format!("/proc/{}/mem", pid.as_raw_nonzero()))?;
-    memory.read_exact_at(&mut bytes, at)?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
-fn wait_for(pid: Pid) -> io::Result<i32> {
-    let mut status = 0;
-    loop {
-        // SAFETY: the status lives through the call.
-        if unsafe { libc::waitpid(pid.as_raw_nonzero().get(), &raw mut status, libc::__WALL) } >= 0 {
-            return Ok(status);
-        }
-        let e = io::Error::last_os_error();
-        if e.kind() != io::ErrorKind::Interrupted {
-            return Err(e);
-        }
-    }
-}
-
-fn ask(what: Request, pid: Pid, at: usize, data: usize) -> io::Result<()> {
-    let at = null_mut::<libc::c_void>().with_addr(at);
-    // SAFETY: what the kernel writes, if anything, goes where `data` points to: registers or a number of the callers' above, which live through
-    // the call.
-    match unsafe { libc::ptrace(what, pid.as_raw_nonzero().get(), at, data) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
     }
 }
 

@@ -1,60 +1,99 @@
 //! Memory that cannot be saved.
 //!
-//! CRIU without the host's rights may not follow `/proc/PID/map_files`, so it does not know the object behind a mapping of a memfd: it takes a
-//! shared one for anonymous shared memory, and the untouched pages of a private one for zeros.
+//! CRIU without the host's rights may not follow `/proc/PID/map_files`, so it does not know the object behind a mapping of what has no name.
+//! [`crate::mappings`] opens it for CRIU, if some process has it open, or it lies in memory.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use skiff_spec::fault::Result;
+use skiff_sys::intercept;
+
 use super::descriptors::{IO_URING, device_in_the_way};
+use crate::mappings::{Mapping, Object, memory_device, nameless};
 
-/// The objects behind descriptors, by their numbers.
-pub(super) type Inodes = BTreeSet<u64>;
-
-/// How the link of a memfd's descriptor, and a line of its mapping, begin.
-const MEMFD: &str = "/memfd:";
 /// Nothing of these is a device, or a file that must be found again.
-const HARMLESS: [&str; 3] = ["/dev/zero", "/dev/shm/", MEMFD];
+const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
 
-/// The object of a descriptor, if that is a memfd.
-pub(super) fn memfd(link: &str, descriptor: &Path) -> Option<u64> {
-    link.starts_with(MEMFD).then(|| descriptor.metadata().ok())?.map(|file| file.ino())
+/// What of all that processes have mapped can be opened for CRIU.
+#[derive(Default)]
+pub(super) struct Openable {
+    /// Whether the kernel lets us.
+    is_available: bool,
+    /// Objects without names that any process has open.
+    open: BTreeSet<Object>,
+    /// The kernel's own device of what lies in memory, and that of `/dev/shm`.
+    own: (u32, u32),
+    shared: Option<(u32, u32)>,
+    /// Whether descriptors are under way in sockets, where nobody sees what they lead to.
+    in_flight: bool,
 }
 
-/// What is in the way of a line of `/proc/PID/maps`. `open` are the memfds that any process has open.
-pub(super) fn mapping(line: &str, open: &Inodes) -> Option<String> {
-    let words: Vec<&str> = line.splitn(6, ' ').collect();
-    let path = words.get(5)?.trim_start();
-    let is_shared = words.get(1)?.ends_with('s');
+impl Openable {
+    /// In an instance with this device of `/dev/shm`.
+    pub(super) fn with(shared: Option<(u32, u32)>) -> Result<Self> {
+        let is_available = intercept::is_available();
+        Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
+    }
+
+    /// Takes note of a descriptor, with what its link and its `fdinfo` say.
+    pub(super) fn add(&mut self, path: &Path, link: &str, info: &str) {
+        if link.ends_with(" (deleted)") {
+            let file = path.metadata().ok();
+            self.open.extend(file.and_then(|file| nameless(&file)));
+        }
+        let under_way = info.lines().find_map(|line| line.strip_prefix("scm_fds:"));
+        self.in_flight |= under_way.is_some_and(|count| count.trim() != "0");
+    }
+
+    /// Whether an object is what all its mappings and descriptors lead to when it comes back.
+    fn has(&self, mapping: &Mapping) -> bool {
+        let (major, minor, _) = mapping.object;
+        let in_memory = (major, minor) == self.own || Some((major, minor)) == self.shared;
+        // Whoever makes a semaphore by `sem_open` gets no descriptor of it.
+        let alone = !self.in_flight || mapping.path.starts_with("/dev/shm/sem.");
+        self.is_available && (self.open.contains(&mapping.object) || in_memory && alone)
+    }
+}
+
+/// What is in the way of a line of `/proc/PID/maps`.
+pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
+    let mapping = Mapping::parse(line)?;
+    let path = &*mapping.path;
+    let (major, minor, _) = mapping.object;
     let is_harmless = HARMLESS.iter().any(|start| path.starts_with(start));
-    if path.starts_with("/SYSV") {
-        Some("System V shared memory; POSIX shared memory and mmap can be saved".into())
+    let of_memory = (major, minor) == openable.own;
+    if mapping.is_system_v() {
+        let why = if of_memory { "this kernel does not let CRIU save it" } else { "it has huge pages" };
+        (!of_memory || !openable.is_available).then(|| format!("System V shared memory: {why}"))
     } else if path.starts_with("/secretmem") {
         Some("secret memory (memfd_secret)".into())
     } else if path.starts_with("anon_inode:[io_uring]") {
         Some(IO_URING.into())
-    } else if let Some(name) = path.strip_prefix(MEMFD) {
-        let name = name.trim_end_matches(" (deleted)");
-        let is_open = words.get(4)?.parse().is_ok_and(|inode| open.contains(&inode));
-        if !is_shared {
-            Some(format!(
-                "private mapping of memfd {name}: its pages without changes would come back as zeros"
-            ))
-        } else {
-            is_open.then(|| {
-                format!("shared mapping of memfd {name}, which is also open: mapping and descriptor would no longer be one")
-            })
-        }
+    } else if mapping.is_memfd() {
+        let name = path.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
+        let is_kept = of_memory && openable.has(&mapping);
+        (!is_kept).then(|| format!("mapping of memfd {name}: {}", lost(of_memory, openable)))
+    } else if mapping.is_deleted() && openable.has(&mapping) {
+        None
     } else if path.starts_with("/dev/shm/") && path.ends_with(" (deleted)") {
         let name = path.trim_end_matches(" (deleted)");
-        Some(format!("mapped POSIX shared memory {name}: it has no name any more"))
+        Some(format!("mapped POSIX shared memory {name}: {}", lost(true, openable)))
     } else if let Some(device) = path.strip_prefix("/dev/").filter(|_| !is_harmless) {
         Some(device_in_the_way(&format!("/dev/{device}"), "memory of the device"))
-    } else if path.starts_with('/') && path.ends_with(" (deleted)") && !is_harmless {
+    } else if mapping.is_deleted() {
         Some(format!("mapped file {path}: it has no name any more"))
     } else {
         None
+    }
+}
+
+/// Why an object that has no name is not kept.
+fn lost(has_small_pages: bool, openable: &Openable) -> &'static str {
+    match (has_small_pages, openable.in_flight) {
+        (false, _) => "it has huge pages",
+        (true, true) => "a descriptor of it may be under way in a socket; try again once none is",
+        (true, false) => "it has no name by which it could be mapped again",
     }
 }
 
@@ -73,28 +112,40 @@ mod tests {
 
     #[test]
     fn mappings_that_would_come_back_wrong_are_named_and_nothing_else() {
-        for (mode, path, word) in [
-            ("rw-p", "/SYSV00000000 (deleted)", Some("System V")),
-            ("rw-s", "/dev/zero (deleted)", None),
-            ("rw-s", "/memfd:closed (deleted)", None),
-            ("rw-p", "/memfd:private (deleted)", Some("zeros")),
-            ("rw-p", "/dev/shm/sem.x", None),
-            ("rw-s", "/dev/shm/sem.x (deleted)", Some("/dev/shm/sem.x")),
-            ("rw-p", "/dev/nvidia0", Some("GPU")),
-            ("rw-p", "/usr/lib/libc.so.6", None),
-            ("rw-p", "/tmp/gone.so (deleted)", Some("/tmp/gone.so")),
-            ("rw-p", "anon_inode:[io_uring]", Some("io_uring")),
-            ("rw-p", "[heap]", None),
-            ("rw-p", "", None),
+        let all = Openable {
+            is_available: true,
+            open: [(8, 1, 5)].into(),
+            own: (0, 1),
+            shared: Some((0, 0x20)),
+            in_flight: false,
+        };
+        let shared = Some((0, 0x20));
+        let flight =
+            Openable { is_available: true, own: (0, 1), shared, in_flight: true, ..Openable::default() };
+        let old = Openable { own: (0, 1), ..Openable::default() };
+        for (device, path, words) in [
+            ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
+            ("00:0e", "/SYSV00000000 (deleted)", [Some("huge"); 3]),
+            ("00:01", "/dev/zero (deleted)", [None; 3]),
+            ("00:01", "/memfd:name (deleted)", [None, Some("under way"), Some("name")]),
+            ("00:0e", "/memfd:name (deleted)", [Some("huge"); 3]),
+            ("00:20", "/dev/shm/sem.x", [None; 3]),
+            ("00:20", "/dev/shm/x (deleted)", [None, Some("under way"), Some("/dev/shm/x")]),
+            ("00:05", "/dev/nvidia0", [Some("GPU"); 3]),
+            ("08:01", "/usr/lib/libc.so.6", [None; 3]),
+            ("08:01", "/tmp/gone.so (deleted)", [None, Some("/tmp/gone.so"), Some("/tmp/gone.so")]),
+            ("08:02", "/tmp/gone.so (deleted)", [Some("/tmp/gone.so"); 3]),
+            ("00:0f", "anon_inode:[io_uring]", [Some("io_uring"); 3]),
+            ("00:00", "[heap]", [None; 3]),
+            ("00:00", "", [None; 3]),
         ] {
-            let line = format!("7f00-7f01 {mode} 00000000 00:01 5 {path}");
-            let why = mapping(&line, &Inodes::new());
-            assert_eq!(why.is_some(), word.is_some(), "{path}: {why:?}");
-            assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{path}");
+            let line = format!("7f00-7f01 rw-s 00000000 {device} 5 {path}");
+            for (openable, word) in [&all, &flight, &old].into_iter().zip(words) {
+                let why = mapping(&line, openable);
+                assert_eq!(why.is_some(), word.is_some(), "{path}: {why:?}");
+                assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{path}");
+            }
         }
-        let line = "7f00-7f01 rw-s 00000000 00:01 5 /memfd:open (deleted)";
-        assert_eq!(mapping(line, &Inodes::from([6])), None);
-        assert!(mapping(line, &Inodes::from([5])).is_some_and(|why| why.contains("also open")));
     }
 
     #[test]

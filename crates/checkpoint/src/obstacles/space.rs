@@ -1,47 +1,65 @@
 //! What belongs to no process: System V objects and POSIX message queues of the instance's IPC namespace. CRIU works in that namespace, takes
-//! it for its own, and leaves all of it out.
-
-use std::fs;
-use std::path::Path;
+//! it for its own, and leaves all of it out. System V objects are kept by [`crate::sysv`], as far as that can be.
 
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use serde::{Deserialize, Serialize};
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Result};
-use skiff_sys::IgnoreError;
+use skiff_sys::sysv::Kind;
 
 use super::keys;
+use crate::mappings::tmpfs_device;
+use crate::sysv_tables::{self as sysv, Entry};
 
-/// What there is of these and of keys in the instance, as it is told to the user; and what may be of it.
+/// What there is of these and of keys in the instance, as it is told to the user.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct SpaceReport {
+    /// What cannot be saved.
+    pub obstacles: Vec<String>,
+    /// Processes that may have semaphores to be set back when they end.
+    pub undo_lists: Vec<i32>,
+    /// What may be of keys.
+    pub notes: Vec<String>,
+    /// The device of `/dev/shm`, if that is in memory. (Who is not inside may not get there.)
+    pub shared_memory: Option<(u32, u32)>,
+}
+
+/// Looks at the instance of these processes, which are given with their threads.
 ///
 /// # Errors
 /// When the instance has ended.
-pub(super) fn look(inside: EnterTarget<'_>) -> Result<keys::KeyReport> {
+pub(super) fn look(inside: EnterTarget<'_>, processes: &[(i32, Vec<i32>)]) -> Result<SpaceReport> {
     enter::run(EnterTarget { number: None, ..inside }, &[], || {
-        let mut found = vec![];
-        for (file, what) in [
-            ("sem", "System V semaphores"),
-            ("msg", "System V message queues"),
-            ("shm", "System V shared memory"),
+        let mut found = SpaceReport::default();
+        for (kind, what) in [
+            (Kind::Semaphores, "System V semaphores"),
+            (Kind::Queue, "System V message queues"),
+            (Kind::Segment, "System V shared memory"),
         ] {
-            let table = fs::read_to_string(Path::new("/proc/sysvipc").join(file));
-            let table = table.default_on_error("a kernel without System V IPC has no such objects");
-            found.extend(objects(&table).map(|keys| format!("{what} ({keys}): they would be gone")));
+            let keys = keys_of(&sysv::table(kind)?);
+            if keys.is_none() || sysv::can_number(kind) {
+                continue;
+            }
+            let why = |keys| format!("{what} ({keys}): this kernel gives nobody the numbers again");
+            found.obstacles.extend(keys.map(why));
         }
-        found.extend(
-            queues()?.into_iter().map(|name| format!("POSIX message queue /{name}: it would be empty")),
-        );
+        if !sysv::table(Kind::Semaphores)?.is_empty() {
+            found.undo_lists = sysv::with_undo_lists(processes)?;
+        }
+        let queues = queues()?.into_iter();
+        found.obstacles.extend(queues.map(|name| format!("POSIX message queue /{name}: it would be empty")));
         let (held, apart) = keys::look()?;
-        found.extend(held);
-        Ok((found, apart))
+        found.obstacles.extend(held);
+        found.notes = apart;
+        found.shared_memory = tmpfs_device("/dev/shm");
+        Ok(found)
     })
 }
 
-/// The keys of a table of `/proc/sysvipc`, if there are any.
-fn objects(table: &str) -> Option<String> {
-    let key = |line: &str| line.split_whitespace().next()?.parse::<i32>().ok();
-    let keys: Vec<String> =
-        table.lines().skip(1).filter_map(key).map(|key| format!("key {key:#x}")).collect();
+/// The keys of these objects, if there are any.
+fn keys_of(entries: &[Entry]) -> Option<String> {
+    let keys: Vec<String> = entries.iter().map(|entry| format!("key {:#x}", entry.key)).collect();
     (!keys.is_empty()).then(|| keys.join(", "))
 }
 
@@ -60,20 +78,4 @@ fn queues() -> Result<Vec<String>> {
     let names =
         entries.map(|entry| entry.map(name)).collect::<rustix::io::Result<Vec<_>>>().context(about)?;
     Ok(names.into_iter().filter(|name| name != "." && name != "..").collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn objects_are_told_by_their_keys() {
-        let head = "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime\n";
-        assert_eq!(objects(head), None);
-        assert_eq!(objects(""), None);
-        let table = format!(
-            "{head}     24122          0   600          2     0     0     0     0          0 1795686000\n         0          1   600\n"
-        );
-        assert_eq!(objects(&table).as_deref(), Some("key 0x5e3a, key 0x0"));
-    }
 }

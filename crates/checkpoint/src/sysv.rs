@@ -1,0 +1,527 @@
+//! System V semaphores, message queues and shared memory of an instance. CRIU works in the instance's IPC namespace, takes it for its own, and
+//! leaves all of it out. They are made again, with their numbers and keys, before CRIU makes the processes; what of these had segments attached
+//! has placeholders there, which each process is made to replace before it goes on.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::memory::page_size;
+use skiff_sys::process::{CloneFlags, Fork, exit_now, fork, fork_as, positive_pid};
+use skiff_sys::sysv::{self, Attached, Kind, Message};
+
+use crate::attach;
+pub use crate::attach::Attachment;
+use crate::mappings::{self, Mapping};
+use crate::sysv_tables::{Entry, LOCKED, Object, TO_GO, next_number, table};
+
+/// Messages and what segments hold, in messages.
+const HELD: &str = "what System V objects hold";
+/// The kernel's limits of a namespace, below `/proc/sys`.
+const LIMITS: [&str; 9] = [
+    "kernel/sem",
+    "kernel/msgmax",
+    "kernel/msgmnb",
+    "kernel/msgmni",
+    "kernel/shmmax",
+    "kernel/shmall",
+    "kernel/shmmni",
+    "kernel/shm_rmid_forced",
+    "kernel/auto_msgmni",
+];
+/// Of what segments hold, blocks of this size are left out that are empty.
+const BLOCK: usize = 4096;
+/// The longest piece.
+const PIECE: usize = 1 << 20;
+/// No message is longer than the kernel's limit, and that not than this one. Source: `MSGMAX` may be set to 2 GiB; no sane host has it so.
+const LONGEST_MESSAGE: usize = 16 << 20;
+
+/// All of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SystemV {
+    /// Limits of the namespace: files below `/proc/sys`, and what they say.
+    limits: Vec<(String, String)>,
+    semaphores: Vec<Semaphores>,
+    queues: Vec<Queue>,
+    segments: Vec<Segment>,
+    /// Where processes have segments attached.
+    attached: Vec<Attachment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Semaphores {
+    object: Object,
+    /// Whether anybody has waited for or changed one: programs tell by it whether they must set them first.
+    used: bool,
+    /// Value of each, and the process that has last changed it.
+    all: Vec<(u16, i32)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Queue {
+    object: Object,
+    /// Bytes that it may hold.
+    limit: u64,
+    messages: u64,
+    /// The process that has last sent one.
+    sender: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Segment {
+    object: Object,
+    size: u64,
+    /// The process that has made it.
+    maker: i32,
+}
+
+/// Reads all of them in an instance whose processes, of these numbers inside, stand still, and writes what they hold into a new file; nothing if there are none.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn keep(inside: EnterTarget<'_>, processes: &[i32], path: &Path) -> Result<Option<SystemV>> {
+    let about = || path.display().to_string();
+    let file = File::options().write(true).create_new(true).open(path).context(about)?;
+    let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
+        let mut into = BufWriter::new(file.try_clone().context(about)?);
+        let found = SystemV::read(processes, &mut into)?;
+        into.flush().context(about)?;
+        Ok(found)
+    })?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    fs::remove_file(path).context(about).map(|()| None)
+}
+
+impl SystemV {
+    /// What there is, in words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let bytes = self.segments.iter().map(|segment| segment.size).fold(0, u64::saturating_add);
+        let (sets, queues, segments) = (self.semaphores.len(), self.queues.len(), self.segments.len());
+        let size = skiff_output::size(bytes);
+        format!(
+            "sets of semaphores {sets}, message queues {queues}, segments of shared memory {segments} ({size})"
+        )
+    }
+
+    fn read(processes: &[i32], into: &mut impl Write) -> Result<Option<Self>> {
+        // Whoever has died with a segment attached has left a placeholder.
+        let attached = attach::read(processes)?;
+        let mut found = Self { attached, ..Self::default() };
+        for entry in table(Kind::Semaphores)? {
+            found.semaphores.push(Semaphores::read(entry)?);
+        }
+        for entry in table(Kind::Queue)? {
+            found.queues.push(Queue::read(entry, into)?);
+        }
+        for entry in table(Kind::Segment)? {
+            // What only sessions have, which are not saved, goes with them.
+            if !entry.is_to_go() || found.attached.iter().any(|place| place.id == entry.id) {
+                found.segments.push(Segment::read(entry, into)?);
+            }
+        }
+        if found.semaphores.is_empty() && found.queues.is_empty() && found.segments.is_empty() {
+            return Ok(None);
+        }
+        for name in LIMITS {
+            let text = fs::read_to_string(format!("/proc/sys/{name}"));
+            found.limits.extend(text.ok().map(|text| (name.to_owned(), text.trim().to_owned())));
+        }
+        attach::remove_placeholders(&found.attached);
+        Ok(Some(found))
+    }
+
+    /// Makes all of them in a new instance, with what the file says that they held, and a placeholder for each segment that processes had attached. CRIU runs after that.
+    ///
+    /// # Errors
+    /// When one cannot be made as it was.
+    pub fn make_again(&self, inside: EnterTarget<'_>, file: &File) -> Result<()> {
+        enter::run(inside, &[file.as_fd()], || {
+            let copy = file.try_clone().context(|| HELD)?;
+            self.make(&mut BufReader::new(copy))?;
+            let sizes: Vec<(i32, u64)> =
+                self.segments.iter().map(|segment| (segment.object.id, segment.size)).collect();
+            attach::make_placeholders(&self.attached, &sizes)
+        })
+    }
+
+    /// Makes them in this process's namespace; `from` has what they hold.
+    fn make(&self, from: &mut impl Read) -> Result<()> {
+        self.limits.iter().try_for_each(|(name, text)| set_limit(name, text))?;
+        self.semaphores.iter().try_for_each(Semaphores::make)?;
+        self.queues.iter().try_for_each(|queue| queue.make(from))?;
+        self.segments.iter().try_for_each(|segment| segment.make(from))
+    }
+
+    /// Has processes, which are there and stand still, attach segments where they had them.
+    ///
+    /// # Errors
+    /// When one cannot.
+    pub fn attach_again(&self, inside: EnterTarget<'_>) -> Result<()> {
+        if self.attached.is_empty() {
+            return Ok(());
+        }
+        enter::run(EnterTarget { number: None, ..inside }, &[], || {
+            let sizes: Vec<(i32, u64)> =
+                self.segments.iter().map(|segment| (segment.object.id, segment.size)).collect();
+            attach::again(&self.attached, &sizes)?;
+            attach::remove_placeholders(&self.attached);
+            for segment in &self.segments {
+                let id = segment.object.id;
+                if segment.object.mode & TO_GO != 0 {
+                    sysv::remove_segment(id).context(|| named(Kind::Segment, id))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// An object, in messages.
+fn named(kind: Kind, id: i32) -> String {
+    let what = match kind {
+        Kind::Semaphores => "semaphores",
+        Kind::Queue => "message queue",
+        Kind::Segment => "shared memory",
+    };
+    format!("System V {what} {id}")
+}
+
+fn set_limit(name: &str, text: &str) -> Result<()> {
+    let path = format!("/proc/sys/{name}");
+    let is_known = LIMITS.contains(&name);
+    let unknown = || Fault::new(format!("{name:?}: not a limit of System V objects"));
+    is_known.then_some(()).ok_or_else(unknown)?;
+    match fs::read_to_string(&path) {
+        Ok(has) if has.trim() == text => Ok(()),
+        _ => fs::write(&path, text).context(|| path),
+    }
+}
+
+/// Does something in a process of this number, or of another where it cannot have that, and with these ids. The kernel remembers of some objects
+/// who has made or changed them last.
+fn as_process(number: i32, ids: (u32, u32), act: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    let begun = match positive_pid(number) {
+        Some(number) => fork_as(number, CloneFlags::NONE).or_else(|_| fork(CloneFlags::NONE)),
+        None => fork(CloneFlags::NONE),
+    };
+    match begun? {
+        Fork::Child => {
+            let (uid, gid) = (Uid::from_raw(ids.0), Gid::from_raw(ids.1));
+            let is_another = ids != (0, 0);
+            // Ids that are none inside were those of somebody outside.
+            if is_another {
+                let (_, saved) = (Gid::ROOT, Gid::ROOT);
+                set_thread_res_gid(gid, gid, saved).ignore_error("then root has made it");
+                set_thread_res_uid(uid, uid, Uid::ROOT).ignore_error("then root has made it");
+            }
+            let code = act().map_or_else(|e| e.raw_os_error().unwrap_or(255), |()| 0);
+            exit_now(code)
+        }
+        Fork::Parent(child) => {
+            let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty())?;
+            match ended.and_then(|(_, status)| status.exit_status()) {
+                Some(0) => Ok(()),
+                Some(code) => Err(io::Error::from_raw_os_error(code)),
+                None => Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+    }
+}
+
+impl Object {
+    /// Makes it with its number, by `create`.
+    fn make(&self, kind: Kind, maker: i32, create: impl Fn(i32, u32) -> io::Result<i32>) -> Result<()> {
+        let about = || named(kind, self.id);
+        fs::write(next_number(kind), self.id.to_string()).context(about)?;
+        as_process(maker, self.creator, || create(self.key, self.mode & 0o777).map(drop)).context(about)?;
+        let is_it = |entry: &Entry| (entry.id, entry.key) == (self.id, self.key);
+        table(kind)?
+            .iter()
+            .any(is_it)
+            .then_some(())
+            .ok_or_else(|| Fault::new(format!("{}: the kernel has given it another number", about())))
+    }
+
+    fn set_owner(&self, kind: Kind, limit: u64) -> Result<()> {
+        let owner = (self.uid, self.gid, self.mode & 0o777);
+        sysv::set_owner(kind, self.id, owner, limit).context(|| named(kind, self.id))
+    }
+}
+
+impl Semaphores {
+    fn read(entry: Entry) -> Result<Self> {
+        let about = || named(Kind::Semaphores, entry.id);
+        let count = usize::try_from(entry.size).map_err(|_| Fault::new(about()))?;
+        let values = sysv::semaphore_values(entry.id, count).context(about)?;
+        let mut all = vec![];
+        for (number, value) in (0..).zip(values) {
+            all.push((value, sysv::semaphore_pid(entry.id, number).context(about)?));
+        }
+        // When one was last used.
+        let used = entry.number(8) != 0;
+        Ok(Self { object: entry.object, used, all })
+    }
+
+    fn make(&self) -> Result<()> {
+        let id = self.object.id;
+        let about = || named(Kind::Semaphores, id);
+        let count = i32::try_from(self.all.len()).map_err(|_| Fault::new(about()))?;
+        self.object.make(Kind::Semaphores, 0, |key, mode| sysv::create_semaphores(key, count, mode))?;
+        if self.used {
+            // All are zero yet.
+            let first = self.all.first().map_or(0, |(_, process)| *process);
+            as_process(first, (0, 0), || sysv::use_semaphores(id)).context(about)?;
+        }
+        let mut processes: Vec<i32> = self.all.iter().map(|(_, process)| *process).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        for process in processes {
+            let of_it = || (0..).zip(&self.all).filter(|(_, (_, last))| *last == process);
+            // One that nobody has changed is zero as it is.
+            let changed = || of_it().filter(|(_, (value, last))| *last != 0 || *value != 0);
+            if changed().next().is_some() {
+                as_process(process, (0, 0), || {
+                    changed().try_for_each(|(number, (value, _))| sysv::set_semaphore(id, number, *value))
+                })
+                .context(about)?;
+            }
+        }
+        self.object.set_owner(Kind::Semaphores, 0)
+    }
+}
+
+impl Queue {
+    fn read(entry: Entry, into: &mut impl Write) -> Result<Self> {
+        let about = || named(Kind::Queue, entry.id);
+        let limit = sysv::queue_limit(entry.id).context(about)?;
+        // None is longer than all together.
+        let longest = usize::try_from(entry.number(3)).unwrap_or(0).clamp(1, LONGEST_MESSAGE);
+        let mut messages = 0;
+        while let Some(message) =
+            sysv::peek_message(entry.id, usize::try_from(messages).unwrap_or(usize::MAX), longest)
+                .context(about)?
+        {
+            into.write_all(&message.kind.to_le_bytes())
+                .and_then(|()| into.write_all(&(message.text.len() as u64).to_le_bytes()))
+                .and_then(|()| into.write_all(&message.text))
+                .context(about)?;
+            messages += 1;
+        }
+        let sender = entry.process(5);
+        Ok(Self { object: entry.object, limit, messages, sender })
+    }
+
+    fn make(&self, from: &mut impl Read) -> Result<()> {
+        let id = self.object.id;
+        let about = || named(Kind::Queue, id);
+        self.object.make(Kind::Queue, 0, sysv::create_queue)?;
+        self.object.set_owner(Kind::Queue, self.limit)?;
+        let mut all = vec![];
+        for _ in 0..self.messages {
+            let kind = i64::from_le_bytes(number(from).context(about)?);
+            let length = u64::from_le_bytes(number(from).context(about)?);
+            let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST_MESSAGE);
+            let length = length.ok_or_else(|| Fault::new(format!("{}: a message is too long", about())))?;
+            let mut text = vec![0; length];
+            from.read_exact(&mut text).context(about)?;
+            all.push(Message { kind, text });
+        }
+        let send = || all.iter().try_for_each(|message| sysv::send_message(id, message));
+        as_process(self.sender, (0, 0), send).context(about)
+    }
+}
+
+fn number(from: &mut impl Read) -> io::Result<[u8; 8]> {
+    let mut bytes = [0; 8];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Segment {
+    /// What it holds stands in `into` as runs of pages that are not empty: from where, how many bytes, these; a run of none is the last.
+    fn read(entry: Entry, into: &mut impl Write) -> Result<Self> {
+        let about = || named(Kind::Segment, entry.id);
+        let size = usize::try_from(entry.size).map_err(|_| Fault::new(about()))?;
+        let attached = Attached::attach(entry.id, size).context(about)?;
+        refuse_huge(&attached).context(about)?;
+        let page = page_size();
+        let size = size.next_multiple_of(page);
+        // To read what was never written would make it take memory. Of what lies in swap space the kernel says nothing.
+        let (held, swapped) = (entry.number(14), entry.number(15));
+        let pages = if swapped == 0 { attached.in_memory(page) } else { vec![true; size / page] };
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while held + swapped > 0 && at < size {
+            let wanted = PIECE.min(size - at);
+            let pages = pages.get(at / page..(at + wanted).div_ceil(page));
+            let is_there = pages.is_none_or(|pages| pages.contains(&true));
+            if is_there {
+                let got = attached.read(at, &mut piece[..wanted]);
+                write_runs(at, &piece[..got], into).context(about)?;
+            }
+            at += wanted;
+        }
+        into.write_all(&[0; 16]).context(about)?;
+        let maker = entry.process(4);
+        Ok(Self { object: entry.object, size: entry.size, maker })
+    }
+
+    fn make(&self, from: &mut impl Read) -> Result<()> {
+        let id = self.object.id;
+        let about = || named(Kind::Segment, id);
+        let size = usize::try_from(self.size).map_err(|_| Fault::new(about()))?;
+        self.object.make(Kind::Segment, self.maker, |key, mode| sysv::create_segment(key, size, mode))?;
+        let attached = Attached::attach(id, size).context(about)?;
+        loop {
+            let at = usize::try_from(u64::from_le_bytes(number(from).context(about)?));
+            let length = usize::try_from(u64::from_le_bytes(number(from).context(about)?));
+            let (Ok(at), Ok(length @ ..=PIECE)) = (at, length) else {
+                return Err(Fault::new(format!("{}: what it held makes no sense", about())));
+            };
+            if length == 0 {
+                break;
+            }
+            let mut bytes = vec![0; length];
+            from.read_exact(&mut bytes).context(about)?;
+            if attached.write(at, &bytes) != length {
+                return Err(Fault::new(format!("{}: more than it held", about())));
+            }
+        }
+        drop(attached);
+        if self.object.mode & LOCKED != 0 {
+            sysv::lock_segment(id).context(about)?;
+        }
+        self.object.set_owner(Kind::Segment, 0)
+    }
+}
+
+/// Huge pages are not to be had on every host.
+fn refuse_huge(attached: &Attached) -> io::Result<()> {
+    let own = mappings::own()?;
+    let is_it = |mapping: &&Mapping| mapping.start == attached.address() as u64;
+    let device = own.iter().find(is_it).map(|mapping| (mapping.object.0, mapping.object.1));
+    match device == mappings::memory_device().ok() {
+        true => Ok(()),
+        false => Err(io::Error::other("it has huge pages")),
+    }
+}
+
+/// Writes those of these pages that are not empty.
+fn write_runs(at: usize, bytes: &[u8], into: &mut impl Write) -> io::Result<()> {
+    let is_empty = |page: &[u8]| page.iter().all(|byte| *byte == 0);
+    let mut pages = bytes.chunks(BLOCK).enumerate().peekable();
+    while let Some((number, page)) = pages.next() {
+        if is_empty(page) {
+            continue;
+        }
+        let (begin, mut end) = (number * BLOCK, number * BLOCK + page.len());
+        while let Some((_, page)) = pages.next_if(|(_, page)| !is_empty(page)) {
+            end += page.len();
+        }
+        let run = &bytes[begin..end];
+        into.write_all(&((at + begin) as u64).to_le_bytes())?;
+        into.write_all(&(run.len() as u64).to_le_bytes())?;
+        into.write_all(run)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_pages_are_left_out() {
+        let mut bytes = vec![0; 4 * BLOCK + 7];
+        bytes[BLOCK] = 1;
+        bytes[2 * BLOCK] = 2;
+        bytes[4 * BLOCK + 6] = 3;
+        let mut written = vec![];
+        write_runs(PIECE, &bytes, &mut written).expect("written");
+        let head = |at: usize, length: usize| [(PIECE + at).to_le_bytes(), length.to_le_bytes()].concat();
+        let wanted =
+            [&head(BLOCK, 2 * BLOCK)[..], &bytes[BLOCK..3 * BLOCK], &head(4 * BLOCK, 7), &bytes[4 * BLOCK..]]
+                .concat();
+        assert_eq!(written, wanted);
+    }
+
+    /// Does something in new namespaces, where this is root and process 1; nothing where the host lets nobody make them.
+    fn apart<T: Serialize + serde::de::DeserializeOwned>(act: impl FnOnce() -> Result<T>) -> Option<T> {
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let flags = CloneFlags::USER.and(CloneFlags::IPC).and(CloneFlags::PID);
+        let child = skiff_ipc::ReportingChild::begin("test", flags, skiff_ipc::Descriptors::All, || {
+            let maps = [
+                ("setgroups", "deny".into()),
+                ("uid_map", format!("0 {uid} 1")),
+                ("gid_map", format!("0 {gid} 1")),
+            ];
+            // The host's `/proc` knows this process by another number.
+            maps.iter()
+                .try_for_each(|(file, text)| fs::write(format!("/proc/self/{file}"), text))
+                .context(|| "maps")?;
+            act()
+        });
+        child.ok().map(|child| child.end().expect("done"))
+    }
+
+    /// Makes one of each; their table is what comes back.
+    fn make_some() -> Result<(SystemV, Vec<u8>)> {
+        let about = || "objects";
+        let set = sysv::create_semaphores(7, 3, 0o640).context(about)?;
+        sysv::use_semaphores(set).context(about)?;
+        as_process(50, (0, 0), || sysv::set_semaphore(set, 1, 9)).context(about)?;
+        let queue = sysv::create_queue(0, 0o600).context(about)?;
+        for (kind, text) in [(2, &b"two"[..]), (1, b""), (2, b"again")] {
+            sysv::send_message(queue, &Message { kind, text: text.into() }).context(about)?;
+        }
+        // Not the first number of its kind.
+        let first = sysv::create_segment(0, 1, 0o600).context(about)?;
+        sysv::remove_segment(first).context(about)?;
+        let segment = sysv::create_segment(-5, 3 * BLOCK + 1, 0o600).context(about)?;
+        let attached = Attached::attach(segment, 3 * BLOCK + 1).context(about)?;
+        attached.write(2 * BLOCK - 1, b"across");
+        let mut held = vec![];
+        let found = SystemV::read(&[], &mut held)?.ok_or_else(|| Fault::new("nothing"))?;
+        Ok((found, held))
+    }
+
+    #[test]
+    fn what_is_read_is_made_again() {
+        let Some((found, held)) = apart(make_some) else { return };
+        assert_eq!((found.semaphores.len(), found.queues.len(), found.segments.len()), (1, 1, 1));
+        assert_eq!(found.semaphores[0].all[1], (9, 50));
+        assert!(found.segments[0].object.id > 0);
+        let (again, held_again) = apart(|| {
+            found.make(&mut &held[..])?;
+            let mut held = vec![];
+            Ok((SystemV::read(&[], &mut held)?, held))
+        })
+        .expect("namespaces");
+        let mut again = again.expect("made");
+        // Of a restart: whoever makes them is another process.
+        again.segments[0].maker = found.segments[0].maker;
+        again.queues[0].sender = found.queues[0].sender;
+        again.semaphores[0].all[0].1 = found.semaphores[0].all[0].1;
+        assert_eq!((again, held_again), (found.clone(), held.clone()));
+        for end in 0..held.len() {
+            let made = apart(|| Ok(found.make(&mut &held[..end]).is_err()));
+            assert_eq!(made, Some(true), "cut at {end}");
+            if end > 100 {
+                break;
+            }
+        }
+    }
+}

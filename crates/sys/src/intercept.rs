@@ -1,0 +1,259 @@
+//! Answering another process's calls of `openat` (`seccomp_unotify(2)`): it waits until whoever listens has it open what it asked for, or gives it
+//! another descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Pid;
+
+use crate::process::positive_pid;
+use crate::seccomp::{NATIVE_ARCHITECTURE, install_listener, jump, load_word, ret};
+
+/// Where a filter finds the number of a call and the architecture (`struct seccomp_data`).
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+/// Since Linux 5.19 only a deadly signal takes a call back from whoever has received it.
+const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
+/// What is asked of the listener, by `ioctl`. Source: `linux/seccomp.h`.
+const RECEIVE: u32 = 0xc050_2100;
+const SEND: u32 = 0xc018_2101;
+const ADD_DESCRIPTOR: u32 = 0x4018_2103;
+/// The call goes on as if nobody listened.
+const CONTINUE: u32 = 1;
+
+/// `struct seccomp_notif`.
+#[repr(C)]
+#[derive(Default)]
+struct Notification {
+    id: u64,
+    pid: u32,
+    flags: u32,
+    number: i32,
+    architecture: u32,
+    instruction: u64,
+    words: [u64; 6],
+}
+
+/// `struct seccomp_notif_resp`.
+#[repr(C)]
+struct Answer {
+    id: u64,
+    value: i64,
+    error: i32,
+    flags: u32,
+}
+
+/// `struct seccomp_notif_addfd`.
+#[repr(C)]
+struct AddedDescriptor {
+    id: u64,
+    flags: u32,
+    source: u32,
+    number: u32,
+    number_flags: u32,
+}
+
+/// Whether the kernel can do that.
+#[must_use]
+pub fn is_available() -> bool {
+    let action = libc::SECCOMP_RET_USER_NOTIF;
+    // SAFETY: the kernel reads one number, which lives through the call.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    asked == 0
+}
+
+/// From now on calls of `openat` of this process, and of all that descend from it, wait for whoever has the listener that is given. Needs
+/// `no_new_privs` or `SYS_ADMIN`.
+///
+/// # Errors
+/// `EBUSY` if somebody listens already, `EINVAL` on a kernel without seccomp filters.
+pub fn listen_to_self() -> io::Result<OwnedFd> {
+    let open = u32::try_from(libc::SYS_openat).map_err(io::Error::other)?;
+    let mut program = [
+        load_word(ARCHITECTURE),
+        jump(NATIVE_ARCHITECTURE, 0, 3),
+        load_word(NUMBER),
+        jump(open, 0, 1),
+        ret(libc::SECCOMP_RET_USER_NOTIF),
+        ret(libc::SECCOMP_RET_ALLOW),
+    ];
+    match install_listener(&mut program, WAIT_KILLABLE) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => install_listener(&mut program, 0),
+        listener => listener,
+    }
+}
+
+/// A call of `openat` that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenCall {
+    id: u64,
+    /// Who calls, as numbered in the namespace of this process.
+    pub pid: Pid,
+    /// The descriptor of the directory, in the calling process.
+    pub dir: RawFd,
+    /// Where its memory has the path.
+    pub path: u64,
+}
+
+/// What a call waits for.
+pub struct Listener(OwnedFd);
+
+impl From<OwnedFd> for Listener {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Listener {
+    /// Waits for the next call; nothing once no process is left that could call.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn next_call(&self) -> io::Result<Option<OpenCall>> {
+        loop {
+            let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                polled => polled?,
+            };
+            if !ready[0].revents().contains(PollFlags::IN) {
+                return Ok(None);
+            }
+            let mut call = Notification::default();
+            match self.ask(RECEIVE, &mut call) {
+                Ok(_) => {}
+                // It has been taken back by a signal.
+                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => continue,
+                Err(e) => return Err(e),
+            }
+            let pid = i32::try_from(call.pid).ok().and_then(positive_pid);
+            match pid {
+                // The kernel has numbers of descriptors in the lower half.
+                Some(pid) => {
+                    return Ok(Some(OpenCall {
+                        id: call.id,
+                        pid,
+                        dir: call.words[0] as RawFd,
+                        path: call.words[1],
+                    }));
+                }
+                None => self.answer(call.id, 0, 0, CONTINUE)?,
+            }
+        }
+    }
+
+    /// Has the kernel do what the call asks for.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn proceed(&self, call: OpenCall) -> io::Result<()> {
+        self.answer(call.id, 0, 0, CONTINUE)
+    }
+
+    /// Has the call fail, as one on a broken disk does.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn fail(&self, call: OpenCall) -> io::Result<()> {
+        self.answer(call.id, 0, -libc::EIO, 0)
+    }
+
+    /// Gives a copy of the descriptor as what the call has opened.
+    ///
+    /// # Errors
+    /// `EMFILE` if the process has no room for it.
+    pub fn give(&self, call: OpenCall, opened: BorrowedFd<'_>) -> io::Result<()> {
+        let mut added = AddedDescriptor {
+            id: call.id,
+            flags: 0,
+            source: opened.as_raw_fd().unsigned_abs(),
+            number: 0,
+            number_flags: libc::O_CLOEXEC.unsigned_abs(),
+        };
+        match self.ask(ADD_DESCRIPTOR, &mut added) {
+            Ok(number) => self.answer(call.id, i64::from(number), 0, 0),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn answer(&self, id: u64, value: i64, error: i32, flags: u32) -> io::Result<()> {
+        match self.ask(SEND, &mut Answer { id, value, error, flags }) {
+            // It has been taken back by a signal.
+            Err(e) if e.raw_os_error() != Some(libc::ENOENT) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn ask<T>(&self, what: u32, with: &mut T) -> io::Result<libc::c_int> {
+        // SAFETY: each of the three requests is made with its own structure of plain integers, which lives through the call.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), what as _, std::ptr::from_mut(with)) } {
+            -1 => Err(io::Error::last_os_error()),
+            given => Ok(given),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::fdpass;
+    use crate::process::{CloneFlags, Fork, exit_now, fork};
+
+    /// Opens what it cannot, and sends what it has got.
+    fn open_both(to: BorrowedFd<'_>) -> io::Result<()> {
+        // SAFETY: plain integers.
+        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        fdpass::send(to, b"l", &[listen_to_self()?.as_fd()])?;
+        for path in ["/no such file", "/proc/self/comm"] {
+            let mut text = String::new();
+            File::open(path)?.read_to_string(&mut text)?;
+            fdpass::send(to, text.as_bytes(), &[])?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_call_is_answered_with_another_descriptor() {
+        assert!(is_available());
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("a pair");
+        let Fork::Parent(child) = fork(CloneFlags::NONE).expect("forked") else {
+            drop(ours);
+            exit_now(i32::from(open_both(theirs.as_fd()).is_err()));
+        };
+        drop(theirs);
+        let (_, mut fds) = fdpass::receive(ours.as_fd(), 1).expect("told");
+        let listener = Listener::from(fds.pop().expect("a listener"));
+        let mut given = tempfile::tempfile().expect("a file");
+        std::io::Write::write_all(&mut given, b"something else").expect("written");
+        std::io::Seek::rewind(&mut given).expect("rewound");
+        let call = listener.next_call().expect("asked").expect("a call");
+        assert_eq!((call.pid, call.dir), (child.pid, libc::AT_FDCWD));
+        let mut path = [0; 8];
+        crate::memory::read_of(call.pid.as_raw_nonzero().get(), call.path, &mut path).expect("read");
+        assert_eq!(&path, b"/no such");
+        listener.give(call, given.as_fd()).expect("given");
+        let call = listener.next_call().expect("asked").expect("another");
+        listener.proceed(call).expect("told");
+        assert_eq!(fdpass::receive(ours.as_fd(), 100).expect("told").0, b"something else");
+        assert!(!fdpass::receive(ours.as_fd(), 100).expect("told").0.is_empty());
+        let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty());
+        assert!(ended.expect("ended").is_some_and(|(_, status)| status.exit_status() == Some(0)));
+        assert!(listener.next_call().expect("asked").is_none());
+    }
+}
