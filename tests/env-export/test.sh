@@ -71,3 +71,35 @@ ok as alice skiff env exec over2 -- cat /etc/mine
 equal "$out" mine
 ok as alice skiff env show over2 --json
 equal "$(json "$out" 'd["base"]')" "image:$registry/tools/plain:1"
+
+# A file whose end says that it is large, and that has holes there, takes no memory for them.
+as alice python3 -c 'import struct
+size = (2 << 30) + (256 << 20)
+with open("holes", "wb") as file:
+    file.seek(4096 + size)
+    file.write(struct.pack("<QQ32sI8s", 2 << 30, 256 << 20, bytes(32), 1, b"SKIFFENV"))'
+fails 125 as alice prlimit --as=500000000 skiff env import holes other
+has "$err" 'what it says of itself has another digest'
+
+# A file system on which no file is without a name (a FUSE one, of root's here): for a depot, and for what is exported to it.
+fuse=/home/alice/fuse
+as alice mkdir $fuse
+mkdir /shared/fuse-parts
+mount -t tmpfs none /shared/fuse-parts
+mkdir /shared/fuse-parts/{lower,upper,work}
+fuse-overlayfs -o allow_other,lowerdir=/shared/fuse-parts/lower,upperdir=/shared/fuse-parts/upper,workdir=/shared/fuse-parts/work $fuse
+install -d -o alice -m 700 $fuse/alice
+fails 1 as alice python3 -c "import os; os.open('$fuse/alice', os.O_TMPFILE | os.O_RDWR)"
+ok as alice env SKIFF_DEPOT=$fuse/alice/depot skiff env snapshot again
+ok as alice env SKIFF_DEPOT=$fuse/alice/depot skiff depot verify
+ok as alice skiff env export again $fuse/alice/again.skiff
+ok as alice skiff env import $fuse/alice/again.skiff third
+ok as alice skiff env exec third -- mytool
+equal "$out" 'tool of alice'
+ok as alice skiff export $registry/tools/plain:1 $fuse/alice/plain.sqsh
+ok as alice skiff export $registry/tools/plain:1 oci-archive:$fuse/alice/plain.tar
+ok as alice skiff import $fuse/alice/plain.sqsh from-fuse
+equal "$(find $fuse/alice -name '.*' | grep -v "^$fuse/alice$" || true)" '' 'names that were only needed meanwhile'
+umount $fuse
+# Its server ends a moment later.
+eventually 10 umount /shared/fuse-parts

@@ -144,7 +144,7 @@ eventually 10 as mallory skiff pull --quiet $registry/held:2
 # A mount that is only kept is let go of with what is given up.
 ok as mallory skiff run --pull never $registry/held:2 sh -c :
 ok as mallory skiff rmi $registry/held:2
-equal "$(find $store/removed -type f -o -path "$store/meanings/*$given_up*")" '' 'what is left of what is given up'
+equal "$(find $store/removed -type f; grep -r "$given_up" $store/meanings || true)" '' 'what is left of what is given up'
 # What is given up is to be had again.
 for n in 1 2 3 4 5; do try as mallory skiff rmi $registry/big:$n; done
 ok as mallory skiff pull --quiet $registry/big:3

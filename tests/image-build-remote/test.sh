@@ -207,6 +207,25 @@ has "$err" '100 102 c1e1'
 has "$err" ED25519
 kill "$agent"
 as alice rm -rf agent ctx
+
+# A server that takes calls and says nothing: of a build that is killed, no git stays.
+python3 -c 'import socket
+server = socket.create_server(("127.0.0.1", 9419))
+held = []
+while True: held.append(server.accept())' 3>&- &
+silent=$!
+for signal in KILL TERM; do
+    as alice mkdir -p ctx
+    as alice tee ctx/Dockerfile >/dev/null <<<"FROM scratch
+ADD git://127.0.0.1:9419/x#$(printf %040d 1) /x"
+    start alice skiff build -t silent ctx
+    eventually 20 pgrep -u alice -f 'git.*fetch'
+    pkill -$signal -u alice -f '^[^ ]*skiff build'
+    wait "$started" 2>/dev/null || true
+    eventually 10 sh -c '! pgrep -u alice -x "git|timeout"'
+    as alice rm -rf ctx
+done
+kill $silent && wait $silent 2>/dev/null || true
 kill $daemon && wait $daemon 2>/dev/null || true
 for user in alice bob; do as $user rm -rf .ssh; done
 for node in $SKIFF_TESTBED_NODES; do on $node sh -c 'kill $(cat /run/sshd.pid)'; done

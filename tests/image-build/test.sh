@@ -447,3 +447,28 @@ ok as mallory skiff run evil cat /etc/copied /up-there
 equal "$out" $'x\nx'
 [ ! -e /etc/copied ] || fail 'a link inside led COPY out'
 rm -rf /home/mallory/evil
+
+# What RUN prints: a pipe gets it as it is; a terminal obeys colours, and shows the rest.
+as mallory mkdir evil
+as mallory tee evil/Dockerfile >/dev/null <<X
+FROM $base
+RUN printf '\033]52;c;eA==\007\033[31mred\033[0m\033[2J\n'
+X
+ok as mallory skiff build --no-cache -t evil evil
+has "$err" $'\e]52;c;eA==\a\e[31mred\e[0m\e[2J'
+try as mallory env TERM=xterm script -qec 'skiff build --no-cache -t evil evil' /dev/null
+has "$out" $'\\x1b]52;c;eA==\\x07\e[31mred\e[0m\\x1b[2J'
+
+# An archive is inflated in the user's state, and not where all users have their temporary files; and it takes no more than half of what is free.
+mkdir /home/mallory/small && mount -t tmpfs -o size=4m,mode=1777 small /home/mallory/small
+as mallory sh -euc 'cd evil; mkdir in; head -c 30000000 /dev/zero >in/large; echo small >in/small; tar -czf packed.tar.gz in; rm -r in
+    printf "FROM scratch AS files\nADD packed.tar.gz /\nFROM scratch\nCOPY --from=files /in/small /\n" >Dockerfile'
+ok as mallory env TMPDIR=/home/mallory/small skiff build -t evil evil
+state=/home/mallory/.local/share/skiff/build
+mount -t tmpfs -o size=40m,mode=700,uid="$(id -u mallory)",gid="$(id -g mallory)" small $state
+fails 125 as mallory skiff build --no-cache -t evil evil
+has "$err" 'no space for '
+has "$err" 'packed.tar.gz, inflated'
+umount $state
+umount /home/mallory/small
+rm -rf /home/mallory/evil /home/mallory/small

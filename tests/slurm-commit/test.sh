@@ -137,8 +137,8 @@ done
 on n1 env SLURM_JOB_ID="$job" skiff slurm epilog >asked 2>&1 3>&- & asked=$!
 sleep 6
 on n1 kill -CONT $caught
-# (The first one may take the directory from it: what counts is what becomes of the changes.)
-wait $asked || cat asked >&3
+# (The first one may take the directory from it: then the job has been ended.)
+wait $asked || fail "the second epilog: $(cat asked)"
 has_changes "job-$job-n1"
 eventually 20 sh -c '[ -z "$(squeue -h)" ]'
 

@@ -39,6 +39,10 @@ for where in none dev; do
     scancel --signal=USR1 --name=step-$where
     scancel --batch --signal=USR1 --name=batch-$where
 done
+# Who watches over a step is no task: what reaches it of such signals ends nothing.
+for node in $SKIFF_TESTBED_NODES; do
+    for signal in INT TERM HUP; do on $node pkill -$signal -f '^/usr/bin/skiff slurm step-begin' || true; done
+done
 sleep 0.2
 for where in none dev; do
     kill -INT "$(eval echo "\$int_$where")"

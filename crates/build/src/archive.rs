@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use rustix::fs::{OFlags, SeekFrom, seek};
+use skiff_image::Error;
 use skiff_image::source::plain_archive;
 use skiff_image::transport::FilePart;
 use skiff_spec::fault::{Context as _, Result};
@@ -10,18 +11,19 @@ use skiff_store::ours;
 use skiff_tar::TarReader;
 
 use crate::context::{ChosenSource, Found, SourceTree};
+use crate::room::WorkRoom;
 
 /// Takes the archives out of what was chosen, each as a plain tar file that is read from its beginning. All else stays.
 ///
 /// # Errors
 /// A packed one cannot be unpacked.
-pub fn take(tree: SourceTree<'_>, chosen: &mut Vec<ChosenSource<'_>>) -> Result<Vec<File>> {
+pub fn take(tree: SourceTree<'_>, chosen: &mut Vec<ChosenSource<'_>>, room: &WorkRoom) -> Result<Vec<File>> {
     let mut archives = vec![];
     let mut rest = vec![];
     for one in chosen.drain(..) {
         let archive = match &one {
             ChosenSource::Path(found) if !found.is_directory && !tree.is_excluded(&found.name) => {
-                of_tree(tree, found)?
+                of_tree(tree, found, room)?
             }
             _ => None,
         };
@@ -34,23 +36,26 @@ pub fn take(tree: SourceTree<'_>, chosen: &mut Vec<ChosenSource<'_>>) -> Result<
     Ok(archives)
 }
 
-fn of_tree(tree: SourceTree<'_>, found: &Found) -> Result<Option<File>> {
+fn of_tree(tree: SourceTree<'_>, found: &Found, room: &WorkRoom) -> Result<Option<File>> {
     let shown = tree.shown(&found.path);
     let file = tree.open(&found.path, OFlags::RDONLY | OFlags::NONBLOCK).context(|| shown.clone())?;
-    plain(File::from(file), shown)
+    plain(File::from(file), shown, room)
 }
 
 /// The plain archive that a file is, if it is one.
 ///
 /// # Errors
-/// The file cannot be read.
-pub fn plain(file: File, shown: String) -> Result<Option<File>> {
+/// The file cannot be read, or there is no room for what it unpacks to.
+pub fn plain(file: File, shown: String, room: &WorkRoom) -> Result<Option<File>> {
     if !file.metadata().context(|| shown.clone())?.is_file() {
         return Ok(None);
     }
     let part = FilePart::whole(file, shown.clone()).map_err(ours)?;
-    // What only begins like a packed file is a file.
-    let Ok(plain) = plain_archive(part) else { return Ok(None) };
+    let plain = match plain_archive(part, room.path()) {
+        // What only begins like a packed file is a file.
+        Err(Error::Foreign { .. } | Error::BadLayer { .. }) => return Ok(None),
+        plain => plain.map_err(ours)?,
+    };
     if !is_tar(&plain).context(|| shown.clone())? {
         return Ok(None);
     }

@@ -21,6 +21,7 @@ use skiff_user::dirs;
 use skiff_user::scratch::{self, Scratch};
 
 use crate::plan::Key;
+use crate::room::WorkRoom;
 
 /// What nobody has needed for so long is removed.
 const KEPT: Duration = Duration::from_hours(14 * 24);
@@ -67,6 +68,12 @@ impl<'a> BuildCache<'a> {
         let empty = dir.path_of("empty");
         let prefix = if is_once { format!("{ONCE}{}.", random()?) } else { String::new() };
         Ok(Self { context, dir, layers, images, mounts, prefix, empty, lock })
+    }
+
+    /// Where a build's temporary files are.
+    #[must_use]
+    pub fn room(&self) -> WorkRoom {
+        WorkRoom::new(self.dir.path())
     }
 
     /// Where layers are made; it goes with this process, however that ends.

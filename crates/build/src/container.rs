@@ -13,7 +13,7 @@ use skiff_runtime::agent_relay::AgentRelay;
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::output_pipe::{OutputPipe, OutputTail};
+use skiff_sandbox::output_pipe::{OutputPipe, OutputTail, shown};
 use skiff_sandbox::session::{CommandExit, Session};
 use skiff_sandbox::start::{RunningContainer, StartOptions, start, start_for};
 use skiff_spec::fault::Result;
@@ -145,7 +145,8 @@ impl Containers<'_> {
         }
         let plan = self.plan(&files, upper, action.no_network, &ready.mounts)?;
         let command = command(action, &ready.env);
-        let (mut output, pipe) = OutputPipe::new()?;
+        let (output, pipe) = OutputPipe::new()?;
+        let mut output = output.harmless();
         let tail = OutputTail::default();
         if self.quiet {
             output = output.kept_in(tail.clone());
@@ -164,7 +165,7 @@ impl Containers<'_> {
         let interrupted = session.ended_by();
         if !matches!(ended, Ok(CommandExit::Code(0))) {
             std::io::stderr()
-                .write_all(&tail.borrow())
+                .write_all(&shown(&tail))
                 .ignore_error("that the command failed is told by the exit code, too");
         }
         // A signal that has come since ends the build at once, as between commands.

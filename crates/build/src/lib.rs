@@ -17,6 +17,7 @@ pub mod git;
 pub mod plan;
 mod read;
 mod remote;
+mod room;
 mod secrets;
 mod text_file;
 mod transfer;
@@ -68,9 +69,10 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     if !args.dry_run {
         refuse_inside(&context).map_err(|fault| fault.hint(ELSEWHERE))?;
     }
-    let inputs = read::Inputs::open(args)?;
+    let mut inputs = read::Inputs::open(args)?;
     let names = names(args, &inputs)?;
     let cache = BuildCache::open(&context, args.no_cache)?;
+    inputs.remotes.room = cache.room();
     let mut given = read::arguments(&args.build_args)?;
     given.retain(|name, _| !inputs.dockerfile.used_args.contains(name));
     let options = BuildOptions {

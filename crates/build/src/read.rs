@@ -323,7 +323,7 @@ impl PlanLookup for Outside<'_> {
 
     fn remote(&mut self, address: &str) -> Result<String> {
         // Nothing is fetched only to be shown: it may be another file by then.
-        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.downloads.digest(address) }
+        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.digest(address) }
     }
 
     fn commit(&mut self, repository: &GitSource) -> Result<String> {

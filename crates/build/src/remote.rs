@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::str::FromStr;
 
-use skiff_image::source::temporary;
 use skiff_oci::digest::Digest;
 use skiff_registry::{ClientSettings, download};
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_store::ours;
 
 use crate::git::Git;
+use crate::room::WorkRoom;
 
 /// What a build has of other servers.
 #[derive(Default)]
@@ -20,6 +19,31 @@ pub struct Remotes {
     pub downloads: Downloads,
     /// Repositories.
     pub git: Git,
+    /// Where files are meanwhile.
+    pub room: WorkRoom,
+}
+
+impl Remotes {
+    /// The digest of what is at an address.
+    ///
+    /// # Errors
+    /// It cannot be had, or there is no room.
+    pub fn digest(&self, address: &str) -> Result<String> {
+        self.downloads.fetch(address, None, &self.room).map(|(_, digest)| digest.to_string())
+    }
+
+    /// The file that is at an address, if it has this digest.
+    ///
+    /// # Errors
+    /// The same; or it has another.
+    pub fn file(&self, address: &str, digest: &str) -> Result<File> {
+        let wanted = checksum(digest)?;
+        let (file, found) = self.downloads.fetch(address, Some(&wanted), &self.room)?;
+        match found == wanted {
+            true => Ok(file),
+            false => Err(Fault::new(format!("{address}: the file has the digest {found}, not {wanted}"))),
+        }
+    }
 }
 
 /// What has been fetched.
@@ -27,27 +51,12 @@ pub struct Remotes {
 pub struct Downloads(RefCell<BTreeMap<String, (File, Digest)>>);
 
 impl Downloads {
-    /// The digest of what is at an address.
-    pub fn digest(&self, address: &str) -> Result<String> {
-        self.fetch(address, None).map(|(_, digest)| digest.to_string())
-    }
-
-    /// The file that is at an address, if it has this digest.
-    pub fn file(&self, address: &str, digest: &str) -> Result<File> {
-        let wanted = checksum(digest)?;
-        let (file, found) = self.fetch(address, Some(&wanted))?;
-        match found == wanted {
-            true => Ok(file),
-            false => Err(Fault::new(format!("{address}: the file has the digest {found}, not {wanted}"))),
-        }
-    }
-
-    fn fetch(&self, address: &str, wanted: Option<&Digest>) -> Result<(File, Digest)> {
+    fn fetch(&self, address: &str, wanted: Option<&Digest>, room: &WorkRoom) -> Result<(File, Digest)> {
         if let Some((file, digest)) = self.0.borrow().get(address) {
             return Ok((file.try_clone().context(|| address.to_owned())?, *digest));
         }
-        let (to, ..) = temporary().map_err(ours)?;
-        let digest = download(anonymous(), address, wanted, &to).map_err(|failure| {
+        let (to, most) = room.file()?;
+        let digest = download(anonymous(), address, wanted, (&to, most)).map_err(|failure| {
             Fault::new(format!("{address}: {failure}"))
                 .hint("see whether curl gets it; or put the file into the context")
         })?;

@@ -137,7 +137,7 @@ pub fn from_context(
         return Ok(());
     }
     let mut chosen = choose(&action.sources, |path| tree.select(path))?;
-    let archives = if action.unpacks { archive::take(tree, &mut chosen)? } else { vec![] };
+    let archives = if action.unpacks { archive::take(tree, &mut chosen, &remotes.room)? } else { vec![] };
     if archives.is_empty() {
         return match copy_chosen(tree, &chosen, action, target)? == action.sum {
             true => Ok(()),

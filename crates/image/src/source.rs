@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, fstatvfs, open, statat};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skiff_erofs::Reader;
@@ -24,7 +24,7 @@ use crate::spill::nameless;
 use crate::squashfs::Squashfs;
 use crate::trailer;
 use crate::transport::{
-    self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting, inflated,
+    self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting, inflated_within,
 };
 use skiff_sys::SystemContext;
 
@@ -396,24 +396,42 @@ fn is_root(dir: &File) -> bool {
 /// The directory cannot be opened, or the file cannot be made.
 pub fn temporary() -> Result<(File, OwnedFd, String)> {
     let path = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    let name = shown(&path);
-    let room = open(&path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    temporary_in(&path)
+}
+
+/// A new file without a name in this directory.
+///
+/// # Errors
+/// As [`temporary`].
+pub fn temporary_in(path: &Path) -> Result<(File, OwnedFd, String)> {
+    let name = shown(path);
+    let room = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let room = room.on("open", &*name)?;
     let file = nameless(room.as_fd()).on("make a temporary file in", &*name)?;
     Ok((file.into(), room, name))
 }
 
-/// A whole file without its compression: itself, or a file without a name, where big temporary files go.
+/// A whole file without its compression: itself, or a file without a name in the directory `room`. That takes no more than half of what is free there: who
+/// unpacks it needs as much once more.
 ///
 /// # Errors
 /// It is damaged, or there is no room.
-pub fn plain_archive(part: FilePart) -> Result<File> {
+pub fn plain_archive(part: FilePart, room: &Path) -> Result<File> {
     let mut head = [0; HEAD];
     let head = &mut head[..HEAD.min(usize::try_from(part.size).unwrap_or(HEAD))];
     part.read(head, 0)?;
-    let (_, room, room_name) = temporary()?;
-    let plain = inflated(head, part, room.as_fd(), &room_name)?;
+    let (_, room, room_name) = temporary_in(room)?;
+    let free = free_bytes(&room).on("look at the file system of", &*room_name)?;
+    let plain = inflated_within(head, part, (room.as_fd(), &room_name), Some(free))?;
     Ok(plain.file.try_clone().on("open", &plain.name)?)
+}
+
+/// How many bytes a user may still write on a directory's file system.
+///
+/// # Errors
+/// It cannot be asked.
+pub fn free_bytes(directory: impl AsFd) -> rustix::io::Result<u64> {
+    fstatvfs(directory).map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
 }
 
 /// The files of a root below a directory, as an image file that has no name.

@@ -17,7 +17,7 @@ const PIECE: usize = 256 << 10;
 /// So often it is tried, with as many seconds between as have failed.
 const TRIES: u64 = 3;
 
-/// Writes what is at an address into an empty file; gives its digest, which is the wanted one if there is one.
+/// Writes what is at an address into an empty file, but no more than `most` bytes; gives its digest, which is the wanted one if there is one.
 ///
 /// # Errors
 /// It cannot be had, or is another file than the one that is wanted.
@@ -25,13 +25,13 @@ pub fn download(
     settings: ClientSettings,
     address: &str,
     wanted: Option<&Digest>,
-    to: &File,
+    (to, most): (&File, u64),
 ) -> Result<Digest, Failure> {
     let uri: Uri = address.parse().map_err(|e| Failure::Nonsense(format!("not an address: {e}")))?;
     let http = Http::new(settings);
     let mut failed = 0;
     loop {
-        match once(&http, &uri, wanted, to) {
+        match once(&http, &uri, wanted, (to, most)) {
             Err(failure) if failure.is_transient() && failed + 1 < TRIES => {
                 failed += 1;
                 sleep(Duration::from_secs(failed));
@@ -41,7 +41,18 @@ pub fn download(
     }
 }
 
-fn once(http: &Http, uri: &Uri, wanted: Option<&Digest>, mut to: &File) -> Result<Digest, Failure> {
+fn once(
+    http: &Http,
+    uri: &Uri,
+    wanted: Option<&Digest>,
+    (mut to, most): (&File, u64),
+) -> Result<Digest, Failure> {
+    let too_large = |bytes: u64| match bytes > most {
+        true => {
+            Err(Failure::Unreadable(format!("the file is larger than {most} bytes, for which there is room")))
+        }
+        false => Ok(()),
+    };
     let unwritable =
         |e: std::io::Error| Failure::Unreadable(format!("a temporary file cannot be written: {e}"));
     to.rewind().and_then(|()| to.set_len(0)).map_err(unwritable)?;
@@ -50,6 +61,7 @@ fn once(http: &Http, uri: &Uri, wanted: Option<&Digest>, mut to: &File) -> Resul
         return Err(status_failure(response));
     }
     let expected = response.body().content_length();
+    too_large(expected.unwrap_or(0))?;
     let mut body = response.into_body().into_reader();
     let mut hasher = Hasher::like(wanted.unwrap_or(&Digest::Sha256([0; 32])));
     let (mut buffer, mut got) = (vec![0; PIECE], 0);
@@ -59,6 +71,7 @@ fn once(http: &Http, uri: &Uri, wanted: Option<&Digest>, mut to: &File) -> Resul
             break;
         }
         got += count as u64;
+        too_large(got)?;
         hasher.update(&buffer[..count]);
         to.write_all(&buffer[..count]).map_err(unwritable)?;
     }

@@ -18,6 +18,7 @@ pub mod first;
 mod glibc;
 pub mod group;
 mod group_node;
+mod harmless;
 pub mod helper;
 mod init;
 pub mod inside;

@@ -1,4 +1,4 @@
-//! What a command prints whom nobody lets at the terminal: read from a pipe, and passed on as it came. A descriptor of the terminal can be
+//! What a command prints whom nobody lets at the terminal: read from a pipe, and passed on as it came, or to a terminal without what it would obey. A descriptor of the terminal can be
 //! read as well as written, whichever of the three it is.
 
 use std::cell::RefCell;
@@ -9,13 +9,29 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionread, read, retry_on_intr, write};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::stdio::stderr;
+use rustix::termios::isatty;
 use skiff_spec::fault::{Context, Result};
+
+use crate::harmless::HarmlessOutput;
 
 /// So much a pipe takes at once if it takes anything (`PIPE_BUF`): one for whom nobody reads must not keep its writer from hearing signals.
 const MOST_AT_ONCE: usize = 4096;
 
 /// So much of what is not passed on is kept: what a command said before its end.
 const LONGEST_TAIL: usize = 64 << 10;
+
+/// The end of what a command printed, for standard error: where that is a terminal, it obeys nothing but colours.
+#[must_use]
+pub fn shown(tail: &OutputTail) -> Vec<u8> {
+    let tail = tail.borrow();
+    if !isatty(stderr()) {
+        return tail.clone();
+    }
+    let (mut filter, mut shown) = (HarmlessOutput::default(), vec![]);
+    filter.pass(&tail, &mut shown);
+    filter.end(&mut shown);
+    shown
+}
 
 /// The end of what a command printed.
 pub type OutputTail = Rc<RefCell<Vec<u8>>>;
@@ -28,6 +44,8 @@ pub struct OutputPipe {
     pending: Vec<u8>,
     /// Where the end of all is kept, if nothing is passed on.
     tail: Option<OutputTail>,
+    /// What keeps the terminal from obeying, if what is printed goes to one.
+    harmless: Option<HarmlessOutput>,
 }
 
 impl OutputPipe {
@@ -37,13 +55,19 @@ impl OutputPipe {
     /// When descriptors are used up.
     pub fn new() -> Result<(Self, OwnedFd)> {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
-        Ok((Self { from: Some(from), pending: vec![], tail: None }, to))
+        Ok((Self { from: Some(from), pending: vec![], tail: None, harmless: None }, to))
     }
 
     /// Passes nothing on, but keeps the end of it here.
     #[must_use]
     pub fn kept_in(self, tail: OutputTail) -> Self {
         Self { tail: Some(tail), ..self }
+    }
+
+    /// The same; where standard error is a terminal, it obeys nothing but colours.
+    #[must_use]
+    pub fn harmless(self) -> Self {
+        Self { harmless: isatty(stderr()).then(HarmlessOutput::default), ..self }
     }
 
     /// What is to be waited for before [`OutputPipe::go_on`]; nothing if there is nothing more to do.
@@ -83,13 +107,15 @@ impl OutputPipe {
         let count = match retry_on_intr(|| read(from, &mut bytes[..most.min(MOST_AT_ONCE)])) {
             Ok(0) | Err(_) => {
                 self.from = None;
+                self.end_filter();
                 return 0;
             }
             Ok(count) => count,
         };
-        match &self.tail {
-            None => self.pending.extend(&bytes[..count]),
-            Some(tail) => {
+        match (&self.tail, &mut self.harmless) {
+            (None, None) => self.pending.extend(&bytes[..count]),
+            (None, Some(harmless)) => harmless.pass(&bytes[..count], &mut self.pending),
+            (Some(tail), _) => {
                 let mut tail = tail.borrow_mut();
                 tail.extend(&bytes[..count]);
                 let excess = tail.len().saturating_sub(LONGEST_TAIL);
@@ -97,6 +123,13 @@ impl OutputPipe {
             }
         }
         count
+    }
+
+    /// What is held of the last letter or sequence is all of it.
+    fn end_filter(&mut self) {
+        if let Some(harmless) = &mut self.harmless {
+            harmless.end(&mut self.pending);
+        }
     }
 
     /// Passes on what is there now that the command has ended, and no more: its end for who writes may have been given to a process elsewhere,
@@ -108,10 +141,16 @@ impl OutputPipe {
     fn finish_to(&mut self, to: impl AsFd, mut gives_up: impl FnMut() -> bool) {
         let left = self.from.as_ref().and_then(|from| ioctl_fionread(from).ok()).unwrap_or(0);
         let mut left = usize::try_from(left).unwrap_or(usize::MAX);
-        while !self.pending.is_empty() || (left > 0 && self.from.is_some()) {
+        loop {
             if self.pending.is_empty() {
-                left = left.saturating_sub(self.go_on_with(&to, left));
-                continue;
+                if left > 0 && self.from.is_some() {
+                    left = left.saturating_sub(self.go_on_with(&to, left));
+                    continue;
+                }
+                self.end_filter();
+                if self.pending.is_empty() {
+                    return;
+                }
             }
             let mut out = [PollFd::new(&to, PollFlags::OUT)];
             match poll(&mut out, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 })) {

@@ -1,9 +1,11 @@
 //! The end of a job on this node, for epilogs and for whoever finds what a killed one has left: its processes end, its directories go.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::fs::Stat;
+use rustix::io::Errno;
 use skiff_env::job_records::JobFigures;
 use skiff_output as output;
 use skiff_site::TrustedDir;
@@ -122,7 +124,11 @@ fn add_linked(jobs: &TrustedDir, name: &str, job_dirs: &mut Vec<TrustedDir>) -> 
     if jobs.stat(name)?.is_none() {
         return Ok(());
     }
-    let job = jobs.dir(name)?;
+    let job = match jobs.dir(name) {
+        // Another epilog of the same job is done with it.
+        Err(e) if e.errno() == Some(Errno::NOENT) => return Ok(()),
+        job => job?,
+    };
     let user_dir = job.read_link(USER)?;
     let tmp = job.read_link(TEMPORARY[0].0)?.and_then(|tmp| tmp.parent().map(Path::to_owned));
     for dir in user_dir.iter().chain(&tmp).filter_map(|dir| dir.parent()) {
@@ -146,10 +152,17 @@ struct JobEnd {
 
 impl JobEnd {
     fn remove_user_dir(&mut self, job_dirs: &TrustedDir) -> Result<()> {
+        match trash::opened(job_dirs, self.id.to_string().as_ref())? {
+            Some(opened) => self.remove_opened(job_dirs, &opened),
+            None => Ok(()),
+        }
+    }
+
+    fn remove_opened(&mut self, job_dirs: &TrustedDir, (user_dir, owner): &(OwnedFd, Stat)) -> Result<()> {
         let (id, name) = (self.id, self.id.to_string());
-        let Some((user_dir, owner)) = trash::opened(job_dirs, name.as_ref())? else { return Ok(()) };
         // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
-        let (figures, stopped) = stop_job(id, &user_dir, &owner, self.stop);
+        let (figures, stopped) = stop_job(id, user_dir, owner, self.stop);
+        let stopped = or_taken(stopped, job_dirs, &name, owner)?;
         if self.leaves_running && stopped.is_err() {
             return stopped;
         }
@@ -166,6 +179,21 @@ impl JobEnd {
         self.removing = self.removing.saturating_sub(begun.elapsed());
         stopped
     }
+}
+
+/// Slurm may run two epilogs of a job at once. Whoever has taken the directory away meanwhile has ended what was in it, or says what did not end; it
+/// is root's then, so that the job's user can look at nothing in it. For the other one that is a job without a directory, as if it had come later.
+fn or_taken(stopped: Result<()>, job_dirs: &TrustedDir, name: &str, owner: &Stat) -> Result<Result<()>> {
+    let Err(e) = stopped else { return Ok(Ok(())) };
+    let is_same = |(_, stat): (OwnedFd, Stat)| (stat.st_dev, stat.st_ino) == (owner.st_dev, owner.st_ino);
+    if trash::opened(job_dirs, name.as_ref())?.is_some_and(is_same) {
+        return Ok(Err(e));
+    }
+    output::note(&format!(
+        "{}; another process has taken its directory away meanwhile, and ends it",
+        e.message
+    ));
+    Ok(Ok(()))
 }
 
 /// How long a job was on this node, by what only root can write: the prolog's link, and the plug-in's note that it is over.
@@ -202,7 +230,12 @@ fn remove_all(jobs: &TrustedDir, name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
+
+    /// A uid that nobody has.
+    const NOBODYS: u32 = 4712;
 
     #[test]
     fn the_end_of_a_job_takes_less_than_the_plug_in_allows() {
@@ -224,5 +257,47 @@ mod tests {
             assert_eq!([true, false].map(|keeps| stop.limit(keeps)), [begun + left; 2]);
             assert_eq!(stop.leaves_keeping, !asked_long_ago);
         }
+    }
+
+    #[test]
+    fn of_two_that_end_a_job_at_once_the_second_finds_it_ended() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "only root becomes another user");
+            std::io::stderr().write_all(b"SKIPPED: only root becomes another user\n").expect("said");
+            return;
+        }
+        let home = std::env::temp_dir().join(format!("skiff-job-end.{}", std::process::id()));
+        let dirs = TrustedDir::make(&home, 0, 0o755).expect("a directory");
+        let end = |id: u32| JobEnd {
+            id,
+            stop: EndLimits::IN_PROLOG.from(Instant::now()),
+            removing: Duration::from_secs(10),
+            leaves_running: false,
+            figures: JobFigures::default(),
+        };
+        let given = |id: u32, uid: u32| {
+            dirs.give_dir(id.to_string(), (uid, uid)).expect("a job's directory");
+            trash::opened(&dirs, id.to_string().as_ref()).expect("opened").expect("there")
+        };
+        let (first, mut second) = (end(7), end(7));
+        let opened = given(7, NOBODYS);
+        // Of an empty one nobody needs to become the owner.
+        std::fs::write(home.join("7/file"), "x").expect("a file");
+        { first }.remove_user_dir(&dirs).expect("ended");
+        second.remove_opened(&dirs, &opened).expect("it has been ended");
+        // The next run of the job, requeued, is none of its business.
+        given(7, NOBODYS);
+        let taken = Err(skiff_spec::fault::Fault::new("."));
+        assert!(or_taken(taken, &dirs, "7", &opened.1).is_ok_and(|stopped| stopped.is_ok()));
+        end(7).remove_user_dir(&dirs).expect("ended");
+        // What is there still, and cannot be looked at, is a failure.
+        let (dir, mut owner) = given(8, 0);
+        owner.st_uid = NOBODYS;
+        rustix::fs::chmod(home.join("8"), rustix::fs::Mode::RWXU).expect("its mode");
+        let failed = end(8).remove_opened(&dirs, &(dir, owner));
+        let why = failed.expect_err("it cannot be looked at").message;
+        assert!(why.contains("ending what is left of it as user 4712") && why.contains("denied"), "{why}");
+        trash::empty(&dirs, None).expect("gone");
+        std::fs::remove_dir(home).expect("empty");
     }
 }

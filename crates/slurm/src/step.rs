@@ -21,6 +21,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobSpec, names};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_all_except};
+use skiff_sys::signal::block_all;
 use skiff_user::context::UserContext;
 
 use crate::job::{self, FAILED, SlurmJob, number};
@@ -76,6 +77,9 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
             Err(why) => (Err(why), None),
         };
         if let (true, Some((mut watcher, step))) = (reporter.tell(&reported), ready) {
+            // It ends with slurmstepd, or when it is told to: a signal that is meant for the tasks, and that Slurm sends to all that it finds, would end
+            // them by its own end, before they could handle it.
+            block_all(&[]);
             watcher.watch(&step, &stepd);
             watcher.end(&step, dir.file_name().unwrap_or_default());
         }

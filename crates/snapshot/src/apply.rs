@@ -4,6 +4,7 @@
 //! of it was verified. What the layers hide of the base, the result hides too.
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::base::{BaseRoot, find};
+use crate::chunk::{OpenHere, StreamBytes};
 use crate::depot::{Depot, SNAPSHOTS, make_dir};
 use crate::digest::SnapshotId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::{self, Clock, SnapshotIndex};
-use crate::layer::{expect, fingerprint, unpack};
+use crate::layer::{LayerReader, expect, fingerprint, unpack};
 use crate::manifest::LayerRef;
 use crate::remove::remove_all;
 use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, names, split};
@@ -47,22 +49,21 @@ pub fn present(depot: &Depot) -> Result<BTreeSet<SnapshotId>> {
 /// Makes `upper` in `work`, an empty directory of the caller, as the snapshot has it, and the index that goes with it.
 /// `base` is what the upper will lie on. Runs inside the environment's user namespace.
 pub fn apply(depot: &Depot, id: &SnapshotId, work: BorrowedFd<'_>, base: BorrowedFd<'_>) -> Result<()> {
-    let upper = merge_layers(depot, &depot.manifest(id)?.layers, work, base)?;
+    let upper = merge_layers((depot, &|_| None), &depot.manifest(id)?.layers, work, base)?;
     write_index(upper.as_fd(), *id, work)
 }
 
-/// Makes `upper` in `work`, an empty directory of the caller, of these layers as an overlay over `base` shows them.
+/// Makes `upper` in `work`, an empty directory of the caller, of these layers as an overlay over `base` shows them. The depot is read for layers that
+/// `here` has not.
 pub(crate) fn merge_layers(
-    depot: &Depot,
+    sources: (&Depot, &OpenHere<'_>),
     layers: &[LayerRef],
     work: BorrowedFd<'_>,
     base: BorrowedFd<'_>,
 ) -> Result<OwnedFd> {
     for (at, layer) in layers.iter().enumerate() {
         let name = if at == 0 { UPPER } else { LAYER };
-        make_dir(work, name.as_bytes())?;
-        let dir = rustix::fs::openat(work, name, dir_flags(), Mode::empty()).on("open", name)?;
-        unpack_layer(depot, layer, dir.as_fd())?;
+        let dir = unpack_layer(sources, layer, (work, name))?;
         if at > 0 {
             let upper = rustix::fs::openat(work, UPPER, dir_flags(), Mode::empty()).on("open", UPPER)?;
             merge(dir.as_fd(), upper.as_fd())?;
@@ -92,9 +93,42 @@ pub fn unshippable(upper: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>> {
     Ok(nodes.filter(|node| node.kind == NodeType::Other).map(|node| node.path).collect())
 }
 
-fn unpack_layer(depot: &Depot, layer: &LayerRef, target: BorrowedFd<'_>) -> Result<()> {
-    let done = unpack(depot.read_layer(layer)?, target)?;
-    expect(&done, &layer.digest)
+/// Unpacks a layer into a new directory.
+fn unpack_layer(
+    (depot, here): (&Depot, &OpenHere<'_>),
+    layer: &LayerRef,
+    (work, name): (BorrowedFd<'_>, &str),
+) -> Result<OwnedFd> {
+    let new_dir = || {
+        make_dir(work, name.as_bytes())?;
+        Ok::<_, Error>(rustix::fs::openat(work, name, dir_flags(), Mode::empty()).on("open", name)?)
+    };
+    let dir = new_dir()?;
+    if let Some(stream) = here(&layer.digest) {
+        match unpack_into(
+            LayerReader::new(StreamBytes::new(stream, layer.size), layer.digest.to_string()),
+            layer,
+            &dir,
+        ) {
+            // What a node has may be damaged or gone; then it is as if it had nothing. A full disk is full for the depot's, too.
+            Err(error) if !error.errno().is_some_and(is_full) => {
+                remove_all(work, name.as_bytes())?;
+                let dir = new_dir()?;
+                return unpack_into(depot.read_layer(layer), layer, &dir).map(|()| dir);
+            }
+            unpacked => return unpacked.map(|()| dir),
+        }
+    }
+    unpack_into(depot.read_layer(layer), layer, &dir).map(|()| dir)
+}
+
+fn unpack_into<R: Read>(reader: Result<LayerReader<R>>, layer: &LayerRef, dir: &OwnedFd) -> Result<()> {
+    expect(&unpack(reader?, dir.as_fd())?, &layer.digest)
+}
+
+/// Whether a disk, or the user's quota of it, is full.
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
 /// Moves all of `layer` into `upper`, over what is there.

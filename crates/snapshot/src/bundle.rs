@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::base::BaseRoot;
-use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, MAX_LIST, PackSource};
+use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, ListReadFault, MAX_LIST, PackSource};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
 use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, write_at};
@@ -33,6 +34,8 @@ const VERSION: u32 = 1;
 const TAIL: usize = 8 + 8 + 32 + 4 + 8;
 /// The longest `about` that is read: it may hold lists of packages.
 const MAX_ABOUT: u64 = 256 << 20;
+/// A file is its only pack itself.
+const ONLY_PACK: u32 = 1;
 
 /// What is exported, beside the files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,14 +158,19 @@ impl Bundle {
         let begin = about.checked_add(list).and_then(|both| tail_at.checked_sub(both));
         let begin =
             begin.filter(|_| list <= MAX_LIST && about <= MAX_ABOUT).ok_or_else(|| bad("it is cut off"))?;
-        let mut bytes = vec![0; (list + about) as usize];
-        file.read_exact_at(&mut bytes, begin).map_err(io)?;
-        let (list, about) = bytes.split_at(list as usize);
-        if blake3::hash(about).as_bytes() != digest {
+        // Both lengths are the file's word, and it may have holes: nothing is kept that has not been looked at.
+        let about = || PartOfFile { file: &file, at: begin + list }.take(about);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(about()).map_err(io)?;
+        if hasher.finalize().as_bytes() != digest {
             return Err(bad("what it says of itself has another digest"));
         }
-        let about = serde_json::from_slice(about).map_err(|e| bad(&e.to_string()))?;
-        let list = ChunkList::parse(list).map_err(|fault| fault.of(name.into()))?;
+        let about = serde_json::from_reader(BufReader::new(about())).map_err(|e| bad(&e.to_string()))?;
+        let list = ChunkList::read(PartOfFile { file: &file, at: begin }, list, ONLY_PACK);
+        let list = list.map_err(|fault| match fault {
+            ListReadFault::Io(e) => io(e).into(),
+            ListReadFault::List(fault) => fault.of(name.into()),
+        })?;
         Ok(Bundle { file, name: name.into(), list, about })
     }
 
@@ -177,6 +185,20 @@ impl Bundle {
         let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
         let done = unpack(LayerReader::new(source, self.name.clone())?, target)?;
         expect(&done, &self.about.layer)
+    }
+}
+
+/// A file's bytes from somewhere on.
+struct PartOfFile<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for PartOfFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(buffer, self.at)?;
+        self.at += count as u64;
+        Ok(count)
     }
 }
 

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, fstatvfs};
-use rustix::io::Errno;
 use skiff_sys::SystemContext;
 
-use crate::apply::merge_layers;
+use crate::apply::{is_full, merge_layers};
 use crate::base::BaseRoot;
 use crate::chunk::OpenHere;
 use crate::compare::changes_over;
@@ -115,9 +114,9 @@ fn one_of(
     make_dir(input.scratch, MERGED.as_bytes())?;
     let work: OwnedFd =
         rustix::fs::openat(input.scratch, MERGED, dir_flags(), Mode::empty()).on("open", MERGED)?;
-    let upper = match merge_layers(depot, layers, work.as_fd(), input.base) {
+    let upper = match merge_layers((depot, input.here), layers, work.as_fd(), input.base) {
         // This disk is the node's, and other jobs use it.
-        Err(error) if matches!(error.errno(), Some(Errno::NOSPC | Errno::DQUOT)) => {
+        Err(error) if error.errno().is_some_and(is_full) => {
             let told = no_room(free(input.scratch)?);
             remove_all(input.scratch, MERGED.as_bytes())?;
             return Err(told);

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::os::fd::AsFd;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use crate::common::acts::{act, acts, cases};
 use crate::common::{Overlay, Tree, World, as_merged, assert_same, dump, is_root, whiteout};
 use proptest::prelude::*;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_snapshot::{
-    Change, ChangeKind, ChangesInput, LayerId, LayerStream, Pushed, SnapshotId, conflicts, push_changes,
+    Change, ChangeKind, ChangesInput, Error, LayerId, LayerStream, OpenHere, Pushed, SnapshotId, conflicts,
+    push_changes,
 };
 
 fn write(path: &Path, content: &str) {
@@ -129,6 +132,84 @@ fn layers_that_a_node_has_are_read_there() {
     assert_eq!(told(&changes(stream).unwrap()), told(&expected));
     changes(damaged).unwrap_err();
     changes(vec![]).unwrap_err();
+}
+
+/// A file system in memory, attached nowhere, which holds so few files.
+fn for_few_files(count: &str) -> OwnedFd {
+    let fs = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    rustix::mount::fsconfig_set_string(fs.as_fd(), "nr_inodes", count).unwrap();
+    rustix::mount::fsconfig_create(fs.as_fd()).unwrap();
+    rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
+}
+
+#[test]
+fn layers_that_are_made_one_are_read_where_they_are_and_a_full_disk_is_told() {
+    if !is_root("layers_that_are_made_one_are_read_where_they_are_and_a_full_disk_is_told") {
+        return;
+    }
+    let (world, mut parent) = prepared();
+    let base = world.open("base");
+    let push = |parent: &SnapshotId, upper: &str, scratch: &OwnedFd, here: &OpenHere<'_>| {
+        let upper = world.open(upper);
+        let (upper, base, scratch) = (upper.as_fd(), base.as_fd(), scratch.as_fd());
+        let input = ChangesInput { parent, upper, base, scratch, here };
+        push_changes(&world.depot, &input, |all| all).map(|(pushed, _)| pushed.unwrap().id)
+    };
+    std::fs::create_dir(world.path("scratch")).unwrap();
+    let scratch = OwnedFd::from(world.open("scratch"));
+    for number in 0..63 {
+        let name = format!("up{number}");
+        write(&world.path(&name).join("opt/count"), &number.to_string());
+        write(&world.path(&name).join(format!("opt/of/{}", number % 7)), &number.to_string());
+        parent = push(&parent, &name, &scratch, &|_| None).unwrap();
+    }
+    let layers = world.depot.manifest(&parent).unwrap().layers;
+    assert_eq!(layers.len(), 64);
+    let streams: BTreeMap<LayerId, Vec<u8>> = layers
+        .iter()
+        .map(|layer| {
+            let mut stream = vec![];
+            world.depot.open_layer(layer).unwrap().send(&mut stream).unwrap();
+            (layer.digest, stream)
+        })
+        .collect();
+    let kept = |damage: usize| {
+        let streams = &streams;
+        move |id: &LayerId| -> Option<Box<dyn LayerStream>> {
+            let mut stream = streams.get(id)?.clone();
+            let middle = stream.len() / 2;
+            stream[middle..middle + damage].iter_mut().for_each(|byte| *byte ^= 0x55);
+            Some(Box::new(Kept(stream)))
+        }
+    };
+    write(&world.path("last/opt/count"), "last");
+    // What the node has is damaged: then the depot has all of it.
+    let merged = push(&parent, "last", &scratch, &kept(8)).unwrap();
+    assert_eq!(world.depot.manifest(&merged).unwrap().layers.len(), 1);
+    let seen = world.seen_in(&merged);
+    assert_eq!(seen[Path::new("opt/count")].content, b"last");
+    assert_eq!(seen[Path::new("opt/of/3")].content, b"59");
+    // The disk is full in the middle, of which nobody can know before: it says that there is room.
+    let full = for_few_files("8");
+    let told = push(&parent, "last", &full, &kept(0)).unwrap_err();
+    assert!(matches!(told, Error::NoRoom { layers: 65, .. }), "{told}");
+    let left = rustix::fs::Dir::read_from(&full).unwrap().flatten();
+    let left: Vec<_> = left
+        .map(|entry| entry.file_name().to_owned())
+        .filter(|name| !name.to_bytes().starts_with(b"."))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    // Now only the node has what the layers consist of.
+    for pack in std::fs::read_dir(world.path("depot/packs")).unwrap() {
+        let pack = pack.unwrap().path();
+        let length = std::fs::metadata(&pack).unwrap().len();
+        std::fs::remove_file(&pack).unwrap();
+        std::fs::write(&pack, vec![0; usize::try_from(length).unwrap()]).unwrap();
+    }
+    write(&world.path("other/opt/count"), "a content that no layer has");
+    push(&parent, "other", &scratch, &kept(8)).unwrap_err();
+    let merged = push(&parent, "other", &scratch, &kept(0)).unwrap();
+    assert_eq!(world.depot.manifest(&merged).unwrap().layers.len(), 1);
 }
 
 #[test]

@@ -103,8 +103,8 @@ fn layered(import: &ImportJob<'_>, opened: &OpenedImage, watch: &mut dyn PullWat
         }
         Begun::New(making) => (unpack(import, opened, making, watch)?, false),
     };
-    store.remember(&opened.digest, platform, id)?;
     store.permit_more(uid, id)?;
+    store.remember(uid, &opened.digest, platform, id)?;
     Ok(Pulled { id, digest: opened.digest, record, there })
 }
 
@@ -185,8 +185,8 @@ fn file_system(import: &ImportJob<'_>, watch: &mut dyn PullWatch) -> Result<Pull
         Begun::There(record) => (record, true),
         Begun::New(making) => (rewrite(import, form, &copy, &digest, making, watch)?, false),
     };
-    store.remember(&digest, platform, id)?;
     store.permit_more(uid, id)?;
+    store.remember(uid, &digest, platform, id)?;
     Ok(Pulled { id, digest, record, there })
 }
 

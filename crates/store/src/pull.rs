@@ -103,7 +103,7 @@ fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled>
     // One question may do: what a name means. But whether it is signed is not known by that, nor whether who says so has the image.
     if policies.accepts_any(image) {
         let digest = fetcher.digest(image)?;
-        if let Some(id) = store.known(&digest, platform).filter(|id| store.permitted(uid, *id))
+        if let Some(id) = store.known(uid, &digest, platform)
             && let Some(record) = store.find(id)?
         {
             store.permit(uid, id)?;
@@ -130,8 +130,8 @@ fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled>
             },
         }
     };
-    store.remember(&digest, platform, id)?;
     store.permit_more(uid, id)?;
+    store.remember(uid, &digest, platform, id)?;
     Ok(Pulled { id, digest, record, there })
 }
 

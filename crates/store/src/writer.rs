@@ -205,15 +205,15 @@ pub fn import(
     let platform = platform.parse::<Platform>()?;
     let wish = ImportJob { store: &store, source, policies, platform: &platform, uid };
     let pulled = crate::import::import(&wish, &mut Teller { say })?;
-    make_mountable(&store, pulled.id, format)?;
+    make_mountable(&store, (pulled.id, uid), format)?;
     Ok(said_of(pulled, String::new()))
 }
 
 /// An image is of use only where the kernel mounts it.
-fn make_mountable(store: &Store, id: ImageId, format: ImageFormat) -> Result<()> {
+fn make_mountable(store: &Store, (id, uid): (ImageId, u32), format: ImageFormat) -> Result<()> {
     match format {
         ImageFormat::Erofs => Ok(()),
-        ImageFormat::Squashfs => store.make_squashfs(id),
+        ImageFormat::Squashfs => store.make_squashfs(id, uid),
     }
 }
 
@@ -234,7 +234,7 @@ pub fn answer(
         StoreRequest::Find(id) => {
             let found = if store.permitted(uid, id) { store.find(id)? } else { None };
             // It may be from before, or from a node whose kernel mounts other ones.
-            found.iter().try_for_each(|_| make_mountable(&store, id, format))?;
+            found.iter().try_for_each(|_| make_mountable(&store, (id, uid), format))?;
             StoreReply::Found(found.map(told))
         }
         StoreRequest::Forget(id) => {
@@ -287,7 +287,7 @@ fn pull_image(
     let job =
         PullJob { store, fetcher: &*fetcher, policies: &policies, image: &image, platform, uid: of.uid };
     let pulled = pull(&job, &mut Teller { say })?;
-    make_mountable(store, pulled.id, of.format)?;
+    make_mountable(store, (pulled.id, of.uid), of.format)?;
     Ok(said_of(pulled, image.to_string()))
 }
 

@@ -240,6 +240,23 @@ pub fn start_with(command: &mut std::process::Command, mask: SignalMask) {
     unsafe { std::os::unix::process::CommandExt::pre_exec(command, set) };
 }
 
+/// Has a program get SIGTERM when the thread ends that has started it: however this process ends, the program does not outlive it.
+pub fn end_with_caller(command: &mut std::process::Command) {
+    let caller = std::process::id();
+    let set = move || {
+        // SAFETY: plain integers; between fork and exec these are two system calls.
+        let (set, parent) =
+            unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong), libc::getppid()) };
+        // It may have ended before.
+        match set == 0 && u32::try_from(parent) == Ok(caller) {
+            true => Ok(()),
+            false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    };
+    // SAFETY: it makes two system calls and allocates nothing.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, set) };
+}
+
 /// Puts a signal's action back to the default (Rust's runtime ignores `SIGPIPE`, which children would inherit).
 pub fn default_action(number: i32) {
     // SAFETY: SIG_DFL is always a valid action.
@@ -265,6 +282,18 @@ pub fn die_by(number: i32) -> ! {
 #[cfg(test)]
 mod tests {
     use super::{SignalMask, Signals, hold};
+
+    #[test]
+    fn a_program_ends_with_the_thread_that_has_started_it() {
+        use std::os::unix::process::ExitStatusExt;
+        let start = || {
+            let mut command = std::process::Command::new("sleep");
+            super::end_with_caller(command.arg("1000"));
+            command.spawn().expect("started")
+        };
+        let mut child = std::thread::spawn(start).join().expect("joined");
+        assert_eq!(child.wait().expect("reaped").signal(), Some(libc::SIGTERM));
+    }
 
     #[test]
     fn masks_come_back_as_they_went() {

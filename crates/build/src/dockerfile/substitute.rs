@@ -30,7 +30,7 @@ enum Piece {
 /// The value without what the pattern matches at its beginning: the shortest or the longest.
 pub fn without_prefix(value: &str, pattern: &str, is_longest: bool) -> Result<String, PatternError> {
     let (pieces, value) = read(pattern, value)?;
-    Ok(value[ends(&pieces, &value, is_longest).unwrap_or(0)..].iter().collect())
+    Ok(value[ends(&pieces, &value, is_longest)[0].unwrap_or(0)..].iter().collect())
 }
 
 /// The same for its end.
@@ -38,16 +38,17 @@ pub fn without_suffix(value: &str, pattern: &str, is_longest: bool) -> Result<St
     let (mut pieces, mut value) = read(pattern, value)?;
     pieces.reverse();
     value.reverse();
-    let left = &value[ends(&pieces, &value, is_longest).unwrap_or(0)..];
+    let left = &value[ends(&pieces, &value, is_longest)[0].unwrap_or(0)..];
     Ok(left.iter().rev().collect())
 }
 
 /// The value with another text in the place of what the pattern matches: the first, or all.
 pub fn replaced(value: &str, pattern: &str, text: &str, is_all: bool) -> Result<String, PatternError> {
     let (pieces, value) = read(pattern, value)?;
+    let ends = ends(&pieces, &value, true);
     let (mut replaced, mut at, mut is_done) = (String::new(), 0, false);
     while at <= value.len() {
-        let found = if is_done { None } else { ends(&pieces, &value[at..], true) };
+        let found = ends[at].filter(|_| !is_done).map(|end| end - at);
         if found.is_some() {
             replaced.push_str(text);
             is_done = !is_all;
@@ -85,41 +86,79 @@ fn read(pattern: &str, value: &str) -> Result<(Vec<Piece>, Vec<char>), PatternEr
     }
 }
 
-/// How many characters at the beginning are matched, at least or at most.
-fn ends(pieces: &[Piece], value: &[char], is_longest: bool) -> Option<usize> {
-    // Which parts may come next: that is all there is to know of what was read.
-    let mut states = vec![false; pieces.len() + 1];
-    states[0] = true;
-    pass_stars(pieces, &mut states);
-    let mut end = states[pieces.len()].then_some(0);
-    for (at, c) in value.iter().enumerate() {
-        if end.is_some() && !is_longest {
-            break;
+/// Where what is matched ends, at the latest or the earliest, for each place where it may begin. From the end to the beginning, for all of them at once:
+/// one after the other they would take as many times as long as the value has characters.
+fn ends(pieces: &[Piece], value: &[char], is_longest: bool) -> Vec<Option<usize>> {
+    let better = |one: Option<usize>, other: Option<usize>| match (one, other) {
+        (Some(one), Some(other)) => Some(if is_longest { one.max(other) } else { one.min(other) }),
+        (one, other) => one.or(other),
+    };
+    // Of the rest of the pattern from each piece on: where it ends that begins at this character, and at the next one.
+    let mut here = vec![None; pieces.len() + 1];
+    let mut behind = here.clone();
+    let mut all = vec![None; value.len() + 1];
+    for at in (0..=value.len()).rev() {
+        here[pieces.len()] = Some(at);
+        for (number, piece) in pieces.iter().enumerate().rev() {
+            here[number] = match piece {
+                Piece::Many => better(here[number + 1], behind[number]),
+                Piece::One => behind[number + 1],
+                Piece::Char(wanted) if value.get(at) == Some(wanted) => behind[number + 1],
+                Piece::Char(_) => None,
+            };
         }
-        let mut next = vec![false; states.len()];
-        for (number, piece) in pieces.iter().enumerate().filter(|(number, _)| states[*number]) {
-            match piece {
-                Piece::Many => next[number] = true,
-                Piece::One => next[number + 1] = true,
-                Piece::Char(wanted) => next[number + 1] |= wanted == c,
-            }
-        }
-        pass_stars(pieces, &mut next);
-        states = next;
-        if states[pieces.len()] {
-            end = Some(at + 1);
-        }
-        if !states.contains(&true) {
-            break;
-        }
+        all[at] = here[0];
+        std::mem::swap(&mut here, &mut behind);
     }
-    end
+    all
 }
 
-fn pass_stars(pieces: &[Piece], states: &mut [bool]) {
-    for (number, piece) in pieces.iter().enumerate() {
-        if states[number] && *piece == Piece::Many {
-            states[number + 1] = true;
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Whether the pattern matches all of the value, by the definition.
+    fn is_match(pieces: &[Piece], value: &[char]) -> bool {
+        match pieces.split_first() {
+            None => value.is_empty(),
+            Some((Piece::Many, rest)) => (0..=value.len()).any(|at| is_match(rest, &value[at..])),
+            Some((Piece::One, rest)) => !value.is_empty() && is_match(rest, &value[1..]),
+            Some((Piece::Char(c), rest)) => value.first() == Some(c) && is_match(rest, &value[1..]),
         }
+    }
+
+    #[test]
+    fn matches_end_where_the_definition_says() {
+        let numbers = |mut number: usize, base: usize, len: usize| {
+            std::iter::repeat_with(move || (number % base, number /= base).0).take(len).collect::<Vec<_>>()
+        };
+        let pieces = [Piece::Many, Piece::One, Piece::Char('a'), Piece::Char('b')];
+        for pattern in 0..256 {
+            let pattern: Vec<Piece> = numbers(pattern, 4, 4).into_iter().map(|at| pieces[at]).collect();
+            for value in 0..32 {
+                let value: Vec<char> = numbers(value, 2, 5).into_iter().map(|at| ['a', 'b'][at]).collect();
+                for begin in 0..=value.len() {
+                    let found = |end: &usize| is_match(&pattern, &value[begin..*end]);
+                    let longest = (begin..=value.len()).rev().find(found);
+                    let shortest = (begin..=value.len()).find(found);
+                    assert_eq!(ends(&pattern, &value, true)[begin], longest, "{pattern:?} {value:?}");
+                    assert_eq!(ends(&pattern, &value, false)[begin], shortest, "{pattern:?} {value:?}");
+                }
+            }
+        }
+    }
+
+    /// A plan may have 16 MiB of values: 16,000 times such ones.
+    #[test]
+    fn what_matches_nowhere_takes_no_longer_for_each_place_where_it_could_begin() {
+        let value = "a".repeat(LONGEST_VALUE);
+        let pattern = format!("{}b", "a*".repeat(LONGEST_PATTERN / 2 - 1));
+        let begun = Instant::now();
+        for _ in 0..200 {
+            assert_eq!(replaced(&value, &pattern, "", true), Ok(value.clone()));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     }
 }

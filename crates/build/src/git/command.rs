@@ -1,12 +1,18 @@
 //! How `git` is called: with a clean environment, so that neither the user's settings nor a stranger's files have a say.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read, retry_on_intr};
+use rustix::process::{Pid, Signal, kill_process};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::signal::end_with_caller;
 
 use super::{Git, GitSource, Transport};
 
@@ -32,8 +38,12 @@ const SSH: &str = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o ForwardA
                    -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4";
 /// How long a server may take to list its names, in seconds, before git and what it has started get SIGTERM; SIGKILL follows.
 const TO_LIST: u32 = 60;
-/// How long it may take to send one commit. (`git://` has no limit of its own, nor has `ssh` of a server that lives and sends nothing.)
+/// How long it may take to send one commit, and how long git may report no progress meanwhile. (`git://` has no limit of its own, nor has `ssh` of a
+/// server that lives and sends nothing.)
 const TO_FETCH: u32 = 1800;
+const SILENT: Duration = Duration::from_secs(120);
+/// How long after its end, or after it was told to end, what git said is waited for.
+const TO_END: Duration = Duration::from_secs(10);
 /// What `timeout` returns if the time is over, and if there is no git.
 const TOO_LATE: i32 = 124;
 const NO_GIT: i32 = 127;
@@ -52,8 +62,8 @@ const SETTINGS: [&str; 11] = [
     "maintenance.auto=false",
 ];
 /// More than this a server does not list, in bytes; and more of its complaints is not read.
-const MOST: u64 = 16 << 20;
-const MOST_ERRORS: u64 = 64 << 10;
+const MOST: usize = 16 << 20;
+const MOST_ERRORS: usize = 64 << 10;
 
 impl Git {
     /// Looks up which of these names the server has, with their commits.
@@ -63,7 +73,7 @@ impl Git {
         timeout.current_dir("/");
         let mut command = self.for_server(with_settings(timeout, "/dev/null"), repository)?;
         command.args(["ls-remote", "-q", "--", &repository.address]).args(names);
-        let listed = run(command, repository)?;
+        let listed = run(command, repository, None)?;
         let line =
             |line: &str| line.split_once('\t').map(|(commit, name)| (name.to_owned(), commit.to_owned()));
         Ok(listed.lines().filter_map(line).filter(|(_, commit)| GitSource::is_commit(commit)).collect())
@@ -71,10 +81,16 @@ impl Git {
 
     /// Fetches a commit, and writes its files.
     pub(super) fn fetch(&self, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
-        self.fetch_within(TO_FETCH, repository, commit, place)
+        self.fetch_within((TO_FETCH, SILENT), repository, commit, place)
     }
 
-    fn fetch_within(&self, limit: u32, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
+    fn fetch_within(
+        &self,
+        (limit, silent): (u32, Duration),
+        repository: &GitSource,
+        commit: &str,
+        place: &Path,
+    ) -> Result<()> {
         let with_place = |mut command: Command| {
             command.current_dir(place);
             with_settings(command, ".git")
@@ -83,17 +99,17 @@ impl Git {
         let mut init = in_place();
         init.args(["init", "-q", "--template=", "--object-format"]);
         init.args([if commit.len() == 40 { "sha1" } else { "sha256" }, "."]);
-        run(init, repository)?;
+        run(init, repository, None)?;
         let mut fetch = self.for_server(with_place(git_within(limit)), repository)?;
-        fetch.args(["fetch", "-q", "--depth=1", "--no-tags", "--no-write-fetch-head", "--"]);
+        fetch.args(["fetch", "--progress", "--depth=1", "--no-tags", "--no-write-fetch-head", "--"]);
         fetch.args([&*repository.address, commit]);
-        run(fetch, repository)?;
+        run(fetch, repository, Some(silent))?;
         let mut origin = in_place();
         origin.args(["config", "remote.origin.url", &repository.shown()]);
-        run(origin, repository)?;
+        run(origin, repository, None)?;
         let mut checkout = in_place();
         checkout.args(["-c", "advice.detachedHead=false", "checkout", "-q", "--detach", commit]);
-        run(checkout, repository).map(drop)
+        run(checkout, repository, None).map(drop)
     }
 
     /// A call that reaches the server, by the address's own transport only.
@@ -137,11 +153,13 @@ fn with_settings(mut command: Command, repository: &str) -> Command {
     for setting in SETTINGS {
         command.args(["-c", setting]);
     }
+    // `timeout` hands SIGTERM on to git and all that git has started.
+    end_with_caller(&mut command);
     command
 }
 
-/// What it says on its standard output.
-fn run(mut command: Command, repository: &GitSource) -> Result<String> {
+/// What it says on its standard output; ended where it says nothing at all for so long.
+fn run(mut command: Command, repository: &GitSource, silent: Option<Duration>) -> Result<String> {
     let about = || format!("{}: git", repository.shown());
     let missing = |what: &str| {
         Fault::new(format!("{}: {what} is not on this host", repository.shown()))
@@ -152,22 +170,24 @@ fn run(mut command: Command, repository: &GitSource) -> Result<String> {
         ErrorKind::NotFound => missing(&program),
         _ => Fault::new(format!("{}: {e}", about())),
     })?;
-    let (out, errors) = (child.stdout.take(), child.stderr.take());
-    let (said, complained) = std::thread::scope(|scope| {
-        let complained = scope.spawn(|| read(errors, MOST_ERRORS));
-        let said = read(out, MOST);
-        (said, complained.join().unwrap_or_else(|_| String::new()))
-    });
+    let heard = hear(&mut child, silent).context(about)?;
     let status = child.wait().context(about)?;
     if status.success() {
-        return Ok(said);
+        return Ok(String::from_utf8_lossy(&heard.said).into_owned());
+    }
+    if heard.was_silent {
+        let seconds = silent.unwrap_or_default().as_secs();
+        return Err(Fault::new(format!("{}: the server has sent nothing for {seconds} s", about())));
     }
     match status.code() {
         Some(NO_GIT) => return Err(missing("git")),
         Some(TOO_LATE) => return Err(Fault::new(format!("{}: no answer in time", about()))),
         _ => {}
     }
-    let why = complained.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
+    let complained = String::from_utf8_lossy(&heard.complained);
+    // Progress is written over itself.
+    let mut lines = complained.rsplit(['\n', '\r']);
+    let why = lines.find(|line| !line.trim().is_empty()).unwrap_or("it failed");
     let fault = Fault::new(format!("{}: {}", about(), why.chars().take(300).collect::<String>()));
     Err(match repository.transport() {
         Transport::Ssh => fault.hint("see whether ssh reaches the host without asking anything"),
@@ -177,12 +197,81 @@ fn run(mut command: Command, repository: &GitSource) -> Result<String> {
     })
 }
 
-fn read(from: Option<impl Read>, most: u64) -> String {
-    let mut bytes = vec![];
-    if let Some(from) = from {
-        from.take(most).read_to_end(&mut bytes).ignore_error("its exit status says whether it failed");
+/// What git has said.
+#[derive(Default)]
+struct Heard {
+    /// On standard output: the beginning.
+    said: Vec<u8>,
+    /// On standard error: the end.
+    complained: Vec<u8>,
+    /// Whether it was ended because it said nothing.
+    was_silent: bool,
+}
+
+impl Heard {
+    fn add(&mut self, is_said: bool, bytes: &[u8]) {
+        if is_said {
+            let room = MOST.saturating_sub(self.said.len());
+            self.said.extend(&bytes[..bytes.len().min(room)]);
+        } else {
+            self.complained.extend(bytes);
+            let excess = self.complained.len().saturating_sub(MOST_ERRORS);
+            self.complained.drain(..excess);
+        }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads what git says until it closes both. What nobody reads any more it could not write.
+fn hear(child: &mut Child, silent: Option<Duration>) -> std::io::Result<Heard> {
+    let mut heard = Heard::default();
+    let said = child.stdout.take().map(OwnedFd::from).map(|pipe| (true, pipe));
+    let mut pipes: Vec<_> = said.into_iter().collect();
+    pipes.extend(child.stderr.take().map(OwnedFd::from).map(|pipe| (false, pipe)));
+    let mut patience = silent;
+    let mut piece = vec![0; 64 << 10];
+    while !pipes.is_empty() {
+        let mut polled: Vec<_> = pipes.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
+        let limit = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        match poll(&mut polled, limit.as_ref()) {
+            Err(Errno::INTR) => continue,
+            Ok(0) if heard.was_silent => return child.kill().map(|()| heard),
+            Ok(0) => {
+                heard.was_silent = true;
+                patience = Some(TO_END);
+                end(child);
+                continue;
+            }
+            count => {
+                count?;
+            }
+        }
+        let mut ready = polled.iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        let mut failed = Ok(());
+        pipes.retain(|(is_said, pipe)| {
+            if !ready.next().unwrap_or(false) {
+                return true;
+            }
+            match retry_on_intr(|| read(pipe, &mut piece[..])) {
+                Ok(count) => {
+                    heard.add(*is_said, &piece[..count]);
+                    count > 0
+                }
+                Err(e) => {
+                    failed = Err(e);
+                    false
+                }
+            }
+        });
+        failed?;
+    }
+    Ok(heard)
+}
+
+/// Has `timeout` end git and all that git has started.
+fn end(child: &Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        kill_process(pid, Signal::TERM).ignore_error("it may have ended at this moment");
+    }
 }
 
 #[cfg(test)]
@@ -195,8 +284,16 @@ mod tests {
         let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = format!("git://{}/repository", server.local_addr().expect("bound"));
         let repository = GitSource::parse(&address).expect("one").expect("an address");
-        let fetched = Git::default().fetch_within(1, &repository, &"a1".repeat(20), place.path());
-        let why = fetched.expect_err("nothing came").message;
+        let fetch = |limit, silent| {
+            let fetched =
+                Git::default().fetch_within((limit, silent), &repository, &"a1".repeat(20), place.path());
+            fetched.expect_err("nothing came").message
+        };
+        let why = fetch(1, SILENT);
         assert!(why.ends_with("git: no answer in time"), "{why}");
+        let begun = std::time::Instant::now();
+        let why = fetch(TO_FETCH, Duration::from_secs(1));
+        assert!(why.ends_with("git: the server has sent nothing for 1 s"), "{why}");
+        assert!(begun.elapsed() < TO_END, "git was told to end, and waited for");
     }
 }

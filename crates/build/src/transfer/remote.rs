@@ -19,6 +19,7 @@ use crate::context::sink::{EntrySink, Naming, PIECE, PackedStream};
 use crate::context::{ChosenSource, Found, SourceTree};
 use crate::plan::{CopyAction, PlannedSource};
 use crate::remote::Remotes;
+use crate::room::WorkRoom;
 
 /// Permission bits of a file of another server, as in Docker.
 const FILE_MODE: u16 = 0o600;
@@ -32,8 +33,8 @@ pub fn copy(
 ) -> Result<()> {
     match source {
         PlannedSource::Remote { address, name, digest, unpacks } => {
-            let file = remotes.downloads.file(address, digest)?;
-            match unpacks.then(|| as_archive(&file, address)).transpose()?.flatten() {
+            let file = remotes.file(address, digest)?;
+            match unpacks.then(|| as_archive(&file, address, &remotes.room)).transpose()?.flatten() {
                 Some(archive) => {
                     unpack(archive, &place(action, Shape::Several, target)?, Rights::AsPacked, target)
                 }
@@ -54,10 +55,10 @@ pub fn copy(
     }
 }
 
-fn as_archive(file: &File, address: &str) -> Result<Option<File>> {
+fn as_archive(file: &File, address: &str, room: &WorkRoom) -> Result<Option<File>> {
     let own = file.try_clone().context(|| address.to_owned())?;
     (&own).rewind().context(|| address.to_owned())?;
-    archive::plain(own, address.to_owned())
+    archive::plain(own, address.to_owned(), room)
 }
 
 /// Copies a file. It is its owner's only, unless `--chmod` says something else.

@@ -32,12 +32,22 @@ pub(crate) fn inflated(
     room: BorrowedFd<'_>,
     room_name: &str,
 ) -> Result<FilePart> {
+    inflated_within(head, part, (room, room_name), None)
+}
+
+/// The same; where `free` is given, so many bytes are free in `room`, of which half may be taken.
+pub(crate) fn inflated_within(
+    head: &[u8],
+    part: FilePart,
+    (room, room_name): (BorrowedFd<'_>, &str),
+    free: Option<u64>,
+) -> Result<FilePart> {
     let other = OtherCompression::of(head);
     let is_plain = matches!(LayerCompression::of(head), LayerCompression::Plain);
     if is_plain && other.is_none() {
         return Ok(part);
     }
-    let mut to = InflatedFile::new(&part, room, room_name)?;
+    let mut to = InflatedFile::new(&part, (room, room_name), free)?;
     match other.filter(|_| is_plain) {
         Some(compression) => compression.inflate(&part, &mut to)?,
         None => inflate_as_layer(&part, &mut to)?,
@@ -86,7 +96,7 @@ impl OtherCompression {
 
 fn inflate_as_layer(part: &FilePart, to: &mut InflatedFile<'_>) -> Result<()> {
     let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
-    let limit = Limit { object: part };
+    let limit = to.limit();
     let mut inflater = Inflater::new(&blob, &limit);
     loop {
         let bytes = inflater.fill().map_err(|error| match error {
@@ -108,18 +118,30 @@ struct InflatedFile<'a> {
     file: File,
     name: String,
     size: u64,
+    /// How many bytes were free where it lies, if it is not to take them all.
+    free: Option<u64>,
 }
 
 impl<'a> InflatedFile<'a> {
-    fn new(archive: &'a FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<Self> {
+    fn new(
+        archive: &'a FilePart,
+        (room, room_name): (BorrowedFd<'_>, &str),
+        free: Option<u64>,
+    ) -> Result<Self> {
         let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
-        Ok(Self { archive, file, name: format!("a temporary file in {room_name}"), size: 0 })
+        Ok(Self { archive, file, name: format!("a temporary file in {room_name}"), size: 0, free })
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        let size = self.size + bytes.len() as u64;
+        self.limit().check(size)?;
         write_all_at(self.file.as_fd(), bytes, self.size).on("write to", &self.name)?;
-        self.size += bytes.len() as u64;
-        Limit { object: self.archive }.check(self.size)
+        self.size = size;
+        Ok(())
+    }
+
+    fn limit(&self) -> Limit<'a> {
+        Limit { object: self.archive, free: self.free }
     }
 
     fn end(self) -> FilePart {
@@ -130,10 +152,16 @@ impl<'a> InflatedFile<'a> {
 /// Holds an archive that is inflated to a size that is possible.
 struct Limit<'a> {
     object: &'a FilePart,
+    free: Option<u64>,
 }
 
 impl Limit<'_> {
     fn check(&self, inflated: u64) -> Result<()> {
+        // The files in it will need as much once more.
+        let needed = inflated.saturating_mul(2);
+        if let Some(free) = self.free.filter(|free| needed > *free) {
+            return Err(Error::NoSpace { object: format!("{}, inflated", self.object.name), needed, free });
+        }
         if inflated <= MOST_INFLATED {
             return Ok(());
         }
@@ -168,5 +196,39 @@ impl Read for PartReader<'_> {
         self.part.read(&mut buffer[..count], self.at).map_err(std::io::Error::other)?;
         self.at += count as u64;
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn an_archive_takes_no_more_than_half_of_what_is_free() {
+        let room = tempfile::tempdir().expect("a directory");
+        let dir = File::open(room.path()).expect("opened");
+        let inflate = |packed: &[u8], free| {
+            let mut file = tempfile::tempfile().expect("a file");
+            file.write_all(packed).expect("written");
+            let part = FilePart::whole(file, "x.tar.gz".into()).expect("a file");
+            inflated_within(packed, part, (dir.as_fd(), "room"), free)
+        };
+        let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
+        gzip.write_all(&vec![0; 8 << 20]).expect("packed");
+        let gzip = gzip.finish().expect("packed");
+        let mut bzip2 = bzip2::write::BzEncoder::new(vec![], bzip2::Compression::fast());
+        bzip2.write_all(&vec![0; 8 << 20]).expect("packed");
+        let bzip2 = bzip2.finish().expect("packed");
+        for packed in [gzip, bzip2] {
+            assert_eq!(inflate(&packed, None).expect("inflated").size, 8 << 20);
+            assert_eq!(inflate(&packed, Some(16 << 20)).expect("inflated").size, 8 << 20);
+            let refused = inflate(&packed, Some((16 << 20) - 1)).map(|part| part.size).expect_err("too much");
+            assert!(
+                matches!(&refused, Error::NoSpace { object, free: 16_777_215, .. } if object == "x.tar.gz, inflated"),
+                "{refused}"
+            );
+        }
     }
 }

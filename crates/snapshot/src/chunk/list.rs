@@ -10,6 +10,7 @@
 //! The digest at the end is BLAKE3 of all before it. It finds damage; that a chunk is the right one is seen by what the layer's records say.
 
 use std::collections::BTreeMap;
+use std::io::{BufReader, Read};
 
 use super::{LARGEST, LARGEST_FRAME};
 use crate::digest::PackId;
@@ -18,10 +19,13 @@ use crate::error::Error;
 const MAGIC: &[u8; 8] = b"SKIFFCHK";
 const VERSION: u32 = 1;
 const UNSOUND: &str = "its list of chunks names what there is not";
+const CUT: ListFault = ListFault::Damaged("its list of chunks is cut off");
 const HEADER: usize = 8 + 4 * 4;
 const DIGEST: usize = 32;
 const FRAME_SIZE: usize = 20;
 const CHUNK_SIZE: usize = 44;
+/// Read at once of a file, in bytes.
+const READ_AT_ONCE: usize = 256 << 10;
 /// The largest list that is read: a layer of some 2 TB.
 pub(crate) const MAX_SIZE: u64 = 2 << 30;
 
@@ -130,62 +134,134 @@ impl ChunkList {
 
     /// The part before the digest. Apart, so that fuzzing gets past the digest.
     pub(crate) fn parse_body(body: &[u8]) -> Result<Self, ListFault> {
-        let damaged = ListFault::Damaged;
-        let cut = damaged("its list of chunks is cut off");
-        let mut rest = body.strip_prefix(MAGIC).ok_or(damaged("it is not a list of chunks"))?;
-        let version = int(&mut rest).ok_or(cut)?;
+        Self::read_body(&mut &body[..], body.len() as u64, u32::MAX).map_err(|fault| match fault {
+            ListReadFault::Io(_) => CUT,
+            ListReadFault::List(fault) => fault,
+        })
+    }
+
+    /// From a file, of which a list has the next `length` bytes; with no more than `most_packs` packs. What memory that takes follows from what is
+    /// there, and not from the length that the file says: a hole has no frames and no chunks.
+    pub(crate) fn read(from: impl Read, length: u64, most_packs: u32) -> Result<Self, ListReadFault> {
+        let body = length.checked_sub(DIGEST as u64).ok_or(ListFault::Damaged("it is cut off"))?;
+        let mut hashed = HashedReader { from, hasher: blake3::Hasher::new() };
+        let list = {
+            let mut all = BufReader::with_capacity(READ_AT_ONCE, hashed.by_ref().take(body));
+            Self::read_body(&mut all, body, most_packs)?
+        };
+        let mut digest = [0; DIGEST];
+        hashed.from.read_exact(&mut digest)?;
+        match hashed.hasher.finalize().as_bytes() == &digest {
+            true => Ok(list),
+            false => Err(ListFault::Damaged("its list of chunks has another digest").into()),
+        }
+    }
+
+    fn read_body(from: &mut impl Read, length: u64, most_packs: u32) -> Result<Self, ListReadFault> {
+        let damaged = |why| Err(ListFault::Damaged(why).into());
+        if &take::<8>(from)? != MAGIC {
+            return damaged("it is not a list of chunks");
+        }
+        let version = int(from)?;
         if version != VERSION {
-            return Err(ListFault::OtherVersion(version));
+            return Err(ListFault::OtherVersion(version).into());
         }
-        let mut count = || int(&mut rest).map(|count| count as usize).ok_or(cut);
-        let [packs, frames, chunks] = [count()?, count()?, count()?];
-        // Checked before anything is reserved for them.
+        let [packs, frames, chunks] = [int(from)?, int(from)?, int(from)?];
+        // Checked before anything is read for them.
         let sizes = [(packs, DIGEST), (frames, FRAME_SIZE), (chunks, CHUNK_SIZE)];
-        if rest.len() as u64 != sizes.iter().map(|(count, size)| *count as u64 * *size as u64).sum::<u64>() {
-            return Err(damaged("its list of chunks has another length"));
+        let size: u64 = sizes.iter().map(|(count, size)| u64::from(*count) * *size as u64).sum();
+        if length != HEADER as u64 + size {
+            return damaged("its list of chunks has another length");
         }
-        let packs: Option<_> = (0..packs).map(|_| take(&mut rest).map(PackId)).collect();
-        let frames: Option<_> = (0..frames).map(|_| frame(&mut rest)).collect();
-        let chunks: Option<_> = (0..chunks).map(|_| chunk(&mut rest)).collect();
-        let list = Self { packs: packs.ok_or(cut)?, frames: frames.ok_or(cut)?, chunks: chunks.ok_or(cut)? };
-        if list.is_sound() { Ok(list) } else { Err(damaged(UNSOUND)) }
+        if packs > most_packs {
+            return damaged("its list of chunks names too many packs");
+        }
+        let mut list = Self::default();
+        for _ in 0..packs {
+            list.packs.push(PackId(take(from)?));
+        }
+        for _ in 0..frames {
+            let frame = frame(from)?;
+            if !list.has_packs_of(&frame) {
+                return damaged(UNSOUND);
+            }
+            list.frames.push(frame);
+        }
+        for _ in 0..chunks {
+            let chunk = chunk(from)?;
+            if !list.has_frame_of(&chunk) {
+                return damaged(UNSOUND);
+            }
+            list.chunks.push(chunk);
+        }
+        Ok(list)
     }
 
-    fn is_sound(&self) -> bool {
-        let frame = |frame: &PackFrame| {
-            (frame.pack as usize) < self.packs.len()
-                && (1..=LARGEST_FRAME).contains(&(frame.length as usize))
-                && (1..=frame.length).contains(&frame.stored)
-                && frame.at.checked_add(u64::from(frame.stored)).is_some_and(|end| i64::try_from(end).is_ok())
-        };
-        let chunk = |chunk: &ChunkRef| {
-            (1..=LARGEST).contains(&(chunk.length as usize))
-                && self.frames.get(chunk.frame as usize).is_some_and(|frame| {
-                    chunk.offset.checked_add(chunk.length).is_some_and(|end| end <= frame.length)
-                })
-        };
-        self.frames.iter().all(frame) && self.chunks.iter().all(chunk)
+    fn has_packs_of(&self, frame: &PackFrame) -> bool {
+        (frame.pack as usize) < self.packs.len()
+            && (1..=LARGEST_FRAME).contains(&(frame.length as usize))
+            && (1..=frame.length).contains(&frame.stored)
+            && frame.at.checked_add(u64::from(frame.stored)).is_some_and(|end| i64::try_from(end).is_ok())
+    }
+
+    fn has_frame_of(&self, chunk: &ChunkRef) -> bool {
+        (1..=LARGEST).contains(&(chunk.length as usize))
+            && self.frames.get(chunk.frame as usize).is_some_and(|frame| {
+                chunk.offset.checked_add(chunk.length).is_some_and(|end| end <= frame.length)
+            })
     }
 }
 
-fn frame(rest: &mut &[u8]) -> Option<PackFrame> {
-    let (pack, at) = (int(rest)?, u64::from_le_bytes(take(rest)?));
-    Some(PackFrame { pack, at, stored: int(rest)?, length: int(rest)? })
+/// Why a list cannot be read from a file.
+#[derive(Debug)]
+pub(crate) enum ListReadFault {
+    Io(std::io::Error),
+    List(ListFault),
 }
 
-fn chunk(rest: &mut &[u8]) -> Option<ChunkRef> {
-    let digest = take(rest)?;
-    Some(ChunkRef { digest, length: int(rest)?, frame: int(rest)?, offset: int(rest)? })
+impl From<std::io::Error> for ListReadFault {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (head, tail) = rest.split_first_chunk()?;
-    *rest = tail;
-    Some(*head)
+impl From<ListFault> for ListReadFault {
+    fn from(fault: ListFault) -> Self {
+        Self::List(fault)
+    }
 }
 
-fn int(rest: &mut &[u8]) -> Option<u32> {
-    take(rest).map(u32::from_le_bytes)
+/// Sums what is read.
+struct HashedReader<R> {
+    from: R,
+    hasher: blake3::Hasher,
+}
+
+impl<R: Read> Read for HashedReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.from.read(buffer)?;
+        self.hasher.update(&buffer[..count]);
+        Ok(count)
+    }
+}
+
+fn frame(from: &mut impl Read) -> std::io::Result<PackFrame> {
+    let (pack, at) = (int(from)?, u64::from_le_bytes(take(from)?));
+    Ok(PackFrame { pack, at, stored: int(from)?, length: int(from)? })
+}
+
+fn chunk(from: &mut impl Read) -> std::io::Result<ChunkRef> {
+    let digest = take(from)?;
+    Ok(ChunkRef { digest, length: int(from)?, frame: int(from)?, offset: int(from)? })
+}
+
+fn take<const N: usize>(from: &mut impl Read) -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes).map(|()| bytes)
+}
+
+fn int(from: &mut impl Read) -> std::io::Result<u32> {
+    take(from).map(u32::from_le_bytes)
 }
 
 #[cfg(test)]
@@ -207,6 +283,41 @@ mod tests {
         assert_eq!(ChunkList::parse(&sample().bytes()), Ok(sample()));
         assert_eq!(ChunkList::parse(&ChunkList::default().bytes()), Ok(ChunkList::default()));
         assert_eq!(sample().length(), 167);
+    }
+
+    #[test]
+    fn a_list_is_read_from_a_file_for_the_memory_of_what_is_there() {
+        let bytes = sample().bytes();
+        let read = |bytes: &[u8], length: u64, most| match ChunkList::read(bytes, length, most) {
+            Ok(list) => Ok(list),
+            Err(ListReadFault::List(ListFault::Damaged(why))) => Err(why),
+            Err(other) => panic!("{other:?}"),
+        };
+        assert_eq!(read(&bytes, bytes.len() as u64, 2), Ok(sample()));
+        assert_eq!(read(&bytes, bytes.len() as u64, 1), Err("its list of chunks names too many packs"));
+        let mut altered = bytes.clone();
+        *altered.last_mut().expect("bytes") ^= 1;
+        assert_eq!(read(&altered, bytes.len() as u64, 2), Err("its list of chunks has another digest"));
+        // Holes: after the first entry, which is none, nothing is read.
+        struct Holes(Vec<u8>, u64);
+        impl Read for Holes {
+            fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+                let head = self.0.len().min(buffer.len());
+                buffer[..head].copy_from_slice(&self.0[..head]);
+                self.0.drain(..head);
+                buffer[head..].fill(0);
+                self.1 += buffer.len() as u64;
+                Ok(buffer.len())
+            }
+        }
+        for [packs, frames, chunks] in [[1u32, 100_000_000, 0], [1, 0, 40_000_000]] {
+            let numbers = [VERSION, packs, frames, chunks].map(u32::to_le_bytes).concat();
+            let mut holes = Holes([&MAGIC[..], &numbers].concat(), 0);
+            let body = HEADER as u64 + 32 + u64::from(frames) * 20 + u64::from(chunks) * 44;
+            let read = ChunkList::read(&mut holes, body + 32, 1);
+            assert!(matches!(read, Err(ListReadFault::List(ListFault::Damaged(UNSOUND)))), "{read:?}");
+            assert!(holes.1 <= READ_AT_ONCE as u64, "{} bytes", holes.1);
+        }
     }
 
     #[test]

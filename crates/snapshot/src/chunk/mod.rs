@@ -15,7 +15,8 @@ mod pack;
 mod read;
 mod write;
 
-pub(crate) use list::{ChunkList, ListFault, MAX_SIZE as MAX_LIST};
+pub(crate) use list::{ChunkList, ListFault, ListReadFault, MAX_SIZE as MAX_LIST};
+pub(crate) use near::StreamBytes;
 pub use near::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub(crate) use read::{ChunkReader, PackSource, read_all};
 pub(crate) use write::{ChunkWriter, Written};

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +17,30 @@ pub trait LayerStream: Send {
 
 /// Opens a layer that this node has; nothing where it has not.
 pub type OpenHere<'a> = dyn Fn(&LayerId) -> Option<Box<dyn LayerStream>> + 'a;
+
+/// A layer's stream, read from its beginning to its end.
+pub(crate) struct StreamBytes {
+    stream: Box<dyn LayerStream>,
+    at: u64,
+    end: u64,
+}
+
+impl StreamBytes {
+    pub(crate) fn new(stream: Box<dyn LayerStream>, end: u64) -> Self {
+        Self { stream, at: 0, end }
+    }
+}
+
+impl Read for StreamBytes {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let length = into.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
+        if !self.stream.read_at(&mut into[..length], self.at) {
+            return Err(std::io::Error::other("the layer cannot be read here"));
+        }
+        self.at += length as u64;
+        Ok(length)
+    }
+}
 
 /// Which of the chunks that are wanted a layer has, and where in its stream.
 pub struct SharedChunks {

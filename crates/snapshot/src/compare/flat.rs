@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use crate::chunk::{LayerStream, OpenHere};
+use crate::chunk::{OpenHere, StreamBytes};
 use crate::content_hash::ContentHash;
 use crate::depot::Depot;
 use crate::digest::SnapshotId;
@@ -111,7 +111,7 @@ impl<'a> FlatLayers<'a> {
                 self = self.over(depot, &[*layer])?;
                 continue;
             };
-            let bytes = StreamBytes { stream, at: 0, end: layer.size };
+            let bytes = StreamBytes::new(stream, layer.size);
             let mut reader = LayerReader::new(bytes, layer.digest.to_string())?;
             self.add_layer(&mut reader)?;
             reader.finish_as(&layer.digest)?;
@@ -210,24 +210,6 @@ impl<'a> FlatLayers<'a> {
             key.get(skip..).filter(|name| !name.contains(&0)).map(<[u8]>::to_vec)
         };
         self.below(path).filter_map(own).collect()
-    }
-}
-
-/// A layer's stream, read from its beginning to its end.
-struct StreamBytes {
-    stream: Box<dyn LayerStream>,
-    at: u64,
-    end: u64,
-}
-
-impl Read for StreamBytes {
-    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        let length = into.len().min(usize::try_from(self.end - self.at).unwrap_or(usize::MAX));
-        if !self.stream.read_at(&mut into[..length], self.at) {
-            return Err(std::io::Error::other("the layer cannot be read here"));
-        }
-        self.at += length as u64;
-        Ok(length)
     }
 }
 

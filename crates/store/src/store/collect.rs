@@ -126,9 +126,11 @@ impl Store {
         for file in self.files("images")?.into_iter().filter(orphan) {
             gone += self.take_file(file, dry_run, done)?;
         }
-        let lost: BTreeSet<PathBuf> =
-            self.lost_meanings()?.into_iter().map(|name| self.path.join(name)).collect();
-        for file in self.files("meanings")?.into_iter().filter(|file| lost.contains(&file.path)) {
+        let lost = self.lost_meanings()?;
+        let is_lost = |file: &StoredFile| {
+            file.path.file_name().and_then(|name| name.to_str()).is_some_and(|name| lost.contains(name))
+        };
+        for file in self.files("meanings")?.into_iter().filter(is_lost) {
             self.take_file(file, dry_run, done)?;
         }
         let now = SystemTime::now();
@@ -158,7 +160,10 @@ impl Store {
                 let is_others = self.users_of(id)?.iter().any(|uid| *uid != user.uid);
                 match (is_others, dry_run) {
                     (true, true) => {}
-                    (true, false) => self.remove(&names::permit(user.uid, id))?,
+                    (true, false) => {
+                        self.remove(&names::permit(user.uid, id))?;
+                        self.forget(user.uid, id)?;
+                    }
                     (false, _) => gone += self.take_image(id, dry_run, done)?,
                 }
             }
@@ -186,13 +191,17 @@ impl Store {
         let files = [names::image(id), names::squashfs(id)];
         let bytes = files.into_iter().map(|name| on_disk(&self.path.join(name))).sum();
         if !dry_run {
-            let users = self.users_of(id)?;
+            let (users, layers) = (self.users_of(id)?, self.layers_of_image(id));
             let last = users.iter().copied().max_by_key(|uid| self.used_by(*uid, id)).unwrap_or(NOBODY);
             self.set_aside(id, last)?;
             for uid in users {
                 self.remove(&names::permit(uid, id))?;
+                self.forget(uid, id)?;
             }
             self.delete(id, last)?;
+            for uid in self.list("blobs")?.iter().filter_map(|name| name.parse().ok()) {
+                self.drop_layers_of(uid, &layers)?;
+            }
         }
         done.images.push(id);
         done.bytes += bytes;

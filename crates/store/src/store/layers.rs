@@ -83,24 +83,33 @@ impl Store {
 pub(super) mod tests {
     use super::*;
     use crate::error::Error;
-    use crate::store::{Begun, ImageMetadata, Patience, Quota};
+    use crate::store::{Begun, ImageLayer, ImageMetadata, Patience, Quota};
 
     pub(in crate::store) fn add(store: &Store, number: u8, layer: bool) -> ImageId {
+        add_with(store, number, (7, layer), vec![])
+    }
+
+    pub(in crate::store) fn add_with(
+        store: &Store,
+        number: u8,
+        (uid, layer): (u32, bool),
+        layers: Vec<ImageLayer>,
+    ) -> ImageId {
         let id = ImageId([number; 32]);
-        let begun = store.begin((id, 7), Patience::default(), &mut || ()).expect("begun");
+        let begun = store.begin((id, uid), Patience::default(), &mut || ()).expect("begun");
         let Begun::New(making) = begun else { panic!("it is not there") };
         rustix::io::pwrite(making.file(), &vec![number; 256 << 10], 0).expect("written");
         let config = serde_json::json!({});
         let record = ImageMetadata {
             size: 256 << 10,
             data_sum: None,
-            layers: vec![],
+            layers,
             origins: vec![],
             layer,
             files: 1,
             config,
         };
-        store.permit(7, id).expect("permitted");
+        store.permit(uid, id).expect("permitted");
         making.publish(&record).expect("published");
         id
     }

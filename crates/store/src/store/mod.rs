@@ -8,7 +8,7 @@
 //! images/ID.lock       held by whoever makes it
 //! images/*.verity      the digest that fs-verity holds such a file to, where the file system has it
 //! users/UID/ID         that a user may use it; used last when its time says
-//! meanings/DIGEST.ARCH the ID that a digest in a registry, of an index perhaps, led to
+//! meanings/UID         the IDs that digests in registries, of indexes perhaps, led to for this user
 //! removed/UID.*        images that this user was the last to have, and that somebody still uses
 //! blobs/UID/...        layers as they came for this user, complete or not, for their next pull
 //! refusals/UID         when a user failed to show that they can have an image that is there
@@ -22,6 +22,7 @@
 
 mod collect;
 mod layers;
+mod meanings;
 mod metadata;
 mod patience;
 mod quota;
@@ -32,7 +33,6 @@ mod unfinished;
 mod users;
 mod verify;
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -285,39 +285,42 @@ impl Store {
         Ok(uids.filter(|uid| self.permitted(*uid, id)).collect())
     }
 
-    /// The file goes first: without it the record means nothing. As long as somebody uses it, it counts for `uid`. Layers that no other image
-    /// has go along.
+    /// The file goes first: without it the record means nothing. As long as somebody uses it, it counts for `uid`.
     fn delete(&self, id: ImageId, uid: u32) -> Result<()> {
-        let record = ImageMetadata::read(&self.path.join(record_name(id))).ok().flatten();
-        let is_layer = record.as_ref().is_some_and(|record| record.layer);
-        let layers = record.map(|record| record.layers).unwrap_or_default();
         self.set_aside(id, uid)?;
         for name in [names::image(id), names::squashfs(id)] {
             self.remove(&names::verity(&name))?;
         }
-        self.remove(&record_name(id))?;
-        if is_layer {
-            return Ok(());
-        }
-        self.lost_meanings()?.iter().try_for_each(|name| self.remove(name))?;
-        let needed = self.layers()?;
-        let unneeded = layers.iter().filter(|layer| !needed.contains(&layer.digest));
-        let unneeded: Vec<Digest> = unneeded.flat_map(|layer| layer.digest.parse()).collect();
-        for dir in self.all_blobs()? {
-            let blobs = BlobDir::open(&self.path.join(dir))?;
-            // One that is being fetched stays.
-            unneeded.iter().try_for_each(|digest| blobs.remove(digest).map(drop))?;
-        }
-        Ok(())
+        self.remove(&record_name(id))
     }
 
-    /// The digests of the layers of all images.
-    fn layers(&self) -> Result<BTreeSet<String>> {
-        let mut all = BTreeSet::new();
-        for id in self.images()? {
-            all.extend(self.find(id)?.into_iter().flat_map(|record| record.layers).map(|layer| layer.digest));
+    /// The layers that an image was made of; none of an environment's layer.
+    fn layers_of_image(&self, id: ImageId) -> Vec<Digest> {
+        let record = ImageMetadata::read(&self.path.join(record_name(id))).default_on_error(
+            "one that cannot be read says nothing of its layers, which go when there is no room",
+        );
+        let layers = record.filter(|record| !record.layer).map(|record| record.layers).unwrap_or_default();
+        layers.iter().flat_map(|layer| layer.digest.parse()).collect()
+    }
+
+    /// Removes such layers from those that are kept for a user's next pull, but for those that another of this user's images has. What others have is
+    /// not looked at: they may have any number of images and layers.
+    fn drop_layers_of(&self, uid: u32, layers: &[Digest]) -> Result<()> {
+        let dir = format!("blobs/{uid}");
+        let is_there = |name: String| statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let is_kept =
+            |layer: &&Digest| is_there(format!("{dir}/{}", layer.to_string().replacen(':', "-", 1)));
+        let mut unneeded: Vec<&Digest> = layers.iter().filter(is_kept).collect();
+        if unneeded.is_empty() {
+            return Ok(());
         }
-        Ok(all)
+        for other in self.images_of(uid)? {
+            let needed = self.layers_of_image(other);
+            unneeded.retain(|layer| !needed.contains(layer));
+        }
+        let blobs = BlobDir::open(&self.path.join(dir))?;
+        // One that is being fetched stays.
+        Ok(unneeded.into_iter().try_for_each(|digest| blobs.remove(digest).map(drop))?)
     }
 
     fn list(&self, name: &str) -> Result<Vec<String>> {

@@ -10,7 +10,7 @@ use skiff_spec::image::{ImageId, store as names};
 use skiff_sys::IgnoreError;
 
 use super::unfinished::mark;
-use super::{Store, UnfinishedImage};
+use super::{Store, UnfinishedImage, record_name};
 use crate::error::{Error, Result};
 use skiff_sys::SystemContext;
 
@@ -40,7 +40,7 @@ pub struct UserUsage {
     pub uid: u32,
     /// How many images this user may use.
     pub count: u64,
-    /// Bytes of the images' files, also of those that this user was the last to have and that are still in use.
+    /// Bytes of the images' files and of what is noted of them, also of those that this user was the last to have and that are still in use.
     pub images: u64,
     /// Layers kept for the next pull.
     pub blobs: u64,
@@ -80,7 +80,7 @@ impl Store {
             usage.count += 1;
             usage.images += self.image_bytes(id);
         }
-        usage.images += self.removed_of(uid)?.bytes;
+        usage.images += self.removed_of(uid)?.bytes + self.meanings_bytes(uid);
         usage.blobs = match self.all_blobs()?.contains(&format!("blobs/{uid}")) {
             true => self.files(&format!("blobs/{uid}"))?.iter().map(|file| file.bytes).sum(),
             false => 0,
@@ -185,9 +185,9 @@ impl Store {
         })
     }
 
-    /// How much an image takes on the disk.
+    /// How much an image takes on the disk, with its record, which holds the image's whole configuration.
     pub(super) fn image_bytes(&self, id: ImageId) -> u64 {
-        [names::image(id), names::squashfs(id)].iter().map(|name| self.bytes_of(name)).sum()
+        [names::image(id), names::squashfs(id), record_name(id)].iter().map(|name| self.bytes_of(name)).sum()
     }
 
     /// How much a file that is being made takes, or what was announced of it.
