@@ -7,7 +7,8 @@
 root=$images_tmp/root
 skeleton "$root"
 lib=/usr/lib/x86_64-linux-gnu
-for dir in openmpi/lib/openmpi3 pmix2/lib ucx; do mkdir -p "$root$lib/$dir"; cp -aT $lib/$dir "$root$lib/$dir"; done
+# Which Open MPI it is, the name of its directory tells.
+for dir in $(cd $lib && echo openmpi/lib/openmpi[0-9]*) pmix2/lib ucx; do mkdir -p "$root$lib/$dir"; cp -aT $lib/$dir "$root$lib/$dir"; done
 for dir in /usr/share/openmpi /usr/share/pmix2 /usr/share/pmix /etc/openmpi /etc/pmix-mca; do [ ! -d $dir ] || { mkdir -p "$root$dir"; cp -aT $dir "$root$dir"; }; done
 mpicc -o "$root/bin/mpi" "$here/../slurm-mpi/mpi.c"
 gcc -I"$here/../slurm-mpi/mpich" -o "$root/bin/mpich" "$here/mpich.c" -l:libmpich.so.12
@@ -28,7 +29,7 @@ want='rank 0 of 4, sum 6, last 1048575, on the node 0 of 3: shared 12, read 101
 rank 1 of 4, sum 6, last 1048575, on the node 1 of 3: shared 12, read 102
 rank 2 of 4, sum 6, last 1048575, on the node 2 of 3: shared 12, read 100
 rank 3 of 4, sum 6, last 1048575, on the node 0 of 1: shared 10, read 100'
-placed='-N2 -n4 -m arbitrary -w n1,n1,n1,n2'
+placed='-n4 -m arbitrary -w n1,n1,n1,n2'
 for who in '' --container-remap-root; do
     ends 0 as alice srun -Q $placed --mpi=pmix --container-image=./mpi.sqsh $who mpi
     equal "$(sort <<<"$out")" "$want" "srun $who"

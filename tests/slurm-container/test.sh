@@ -51,6 +51,10 @@ equal "$(sort <<<"$out" | uniq -c | xargs)" '2 /srv/work 2 of-host'
 ok as alice env -C /srv/work srun -Q -n2 -N1 -D /srv/other --container-image=$plain pwd
 equal "$out" $'/home/alice\n/home/alice'
 equal "$err" 'skiff: working directory /srv/other: No such file or directory (os error 2); starting in /home/alice'
+# All that was said may be long.
+for i in $(seq 40); do mounts+="${mounts:+,}/srv/work:/mnt/$(printf '%0150d' "$i")"; done
+in_image --container-image=$plain --container-mounts="$mounts" sh -c 'set -- /mnt/*/file; echo $#'
+equal "$out" 40
 # The home is not shown as such a directory to who wants none.
 in_image -w n1 --container-image=$plain --no-container-mount-home sh -c 'pwd; [ -e ~ ] || echo none'
 equal "$out" $'/\nnone'

@@ -19,7 +19,7 @@ want='rank 0 of 4, sum 6, last 1048575, on the node 0 of 3: shared 12, read 101
 rank 1 of 4, sum 6, last 1048575, on the node 1 of 3: shared 12, read 102
 rank 2 of 4, sum 6, last 1048575, on the node 2 of 3: shared 12, read 100
 rank 3 of 4, sum 6, last 1048575, on the node 0 of 1: shared 10, read 100'
-placed='-N2 -n4 -m arbitrary -w n1,n1,n1,n2'
+placed='-n4 -m arbitrary -w n1,n1,n1,n2'
 as_root() { ends 0 as alice skiff env exec dev -- "$@"; }
 as_me() { ends 0 as alice skiff env exec --me dev -- "$@"; }
 from_outside() { ends 0 as alice env SKIFF_ENVIRONMENT=dev "$@"; }

@@ -27,8 +27,8 @@ for where in none dev; do
     start alice srun -n1 -J step-$where --environment=$where python3 /shared/count.py step-$where 2>/dev/null
     # A batch script: it alone; with all it has started; at the end.
     ok as alice sbatch -Q -n1 -J batch-$where -o /dev/null --environment=$where --wrap "exec python3 /shared/count.py batch-$where"
-    # srun's own way: twice Ctrl-C.
-    start alice srun -n1 --environment=$where python3 /shared/count.py int-$where 2>/dev/null
+    # srun's own way: twice Ctrl-C, which it does not hear in 26.05 if it was started as the shell starts what runs beside it.
+    start alice env --default-signal=INT srun -n1 --environment=$where python3 /shared/count.py int-$where 2>/dev/null
     declare "int_$where=$started"
 done
 for name in step-none step-dev batch-none batch-dev int-none int-dev; do

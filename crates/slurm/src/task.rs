@@ -104,7 +104,9 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
     let program = std::env::var_os(names::ARGV0).unwrap_or_default();
     let argv: Vec<OsString> = if program.is_empty() {
         // `skiff slurm task -- PROGRAM ...`
-        own_args(1).into_iter().skip_while(|word| word != "--").skip(1).collect()
+        let mut words = own_args(1).into_iter().skip_while(|word| word != "--").skip(1);
+        let program = words.next().map(|program| broadcast::program(job.id, program));
+        program.into_iter().chain(words).collect()
     } else {
         std::iter::once(broadcast::program(job.id, program)).chain(own_args(1)).collect()
     };

@@ -18,6 +18,8 @@ pub enum SpankItem {
     LocalTasks = 6,
 }
 const S_JOB_ARGV: c_int = 9;
+/// `ESPANK_NOSPACE` of slurm_errno.h: the value is longer than the buffer.
+const NO_SPACE: c_int = 3005;
 /// Longer values than this are not ours.
 const MAX_VARIABLE: usize = 1 << 20;
 
@@ -135,8 +137,7 @@ impl Spank {
                     buffer.truncate(end);
                     return Some(OsString::from_vec(buffer));
                 }
-                // ESPANK_NOSPACE
-                (7, _) => size *= 8,
+                (NO_SPACE, _) => size *= 8,
                 _ => return None,
             }
         }

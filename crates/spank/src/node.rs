@@ -1,7 +1,7 @@
 //! On the nodes: in the prolog's and epilog's process (root), in slurmstepd, and in each task.
 
 use std::ffi::{CStr, CString, OsString, c_int};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -21,11 +21,18 @@ const STEP_LIMIT: Duration = Duration::from_secs(600);
 /// What a job has changed may be kept first (`slurm.commit_seconds`, up to 240).
 const EPILOG_LIMIT: Duration = Duration::from_secs(400);
 
+/// The ways in which a PMIx server offers its data, one of them, and the variable by which its clients choose one.
+const PMIX_WAYS: &str = "PMIX_GDS_MODULE";
+const PMIX_FILES: &[u8] = b"shmem2";
+const PMIX_WAY: &str = "PMIX_MCA_gds";
+
 /// Set before the tasks are forked, so each of them knows.
 static STEP_HAS_ENVIRONMENT: OnceLock<bool> = OnceLock::new();
 /// The job and the step as they are called on this node. A batch script has no variable that says it is one, and all parts of a
 /// heterogeneous job find the first one's number in theirs.
 static STEP: OnceLock<String> = OnceLock::new();
+/// Whether something else stands where srun had put the wrapper: with `--bcast`, srun of newer releases puts the copy's path there afterwards.
+static WRAPPER_REPLACED: OnceLock<bool> = OnceLock::new();
 
 /// Why the step could not begin.
 static FAILURE: OnceLock<CString> = OnceLock::new();
@@ -61,6 +68,8 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
     if STEP_HAS_ENVIRONMENT.set(wanted).is_err() || !wanted {
         return;
     }
+    // Plug-ins may put words of theirs before a task's command later.
+    WRAPPER_REPLACED.get_or_init(|| wrapper_is_replaced(spank, args));
     let name = STEP.get_or_init(|| format!("{}.{}", job.id, step_name(step)));
     let mut variables = job.variables();
     variables.push((names::STEP, name.into()));
@@ -94,6 +103,13 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
         FAILURE.get_or_init(|| why);
     }
     report("step-begin", &job, outcome, info);
+}
+
+/// (With `--multi-prog` the wrapper is not the first word, and the original one is empty.)
+fn wrapper_is_replaced(spank: &Spank, args: &PluginArgs) -> bool {
+    let has_original = spank.variable(names::ARGV0_CARRIER).is_some_and(|argv0| !argv0.is_empty());
+    let first = spank.command().and_then(|command| command.word(0));
+    has_original && first.is_some_and(|first| first.as_bytes() != args.skiff.as_os_str().as_bytes())
 }
 
 /// What is said of a failure; nothing if there is none.
@@ -144,17 +160,30 @@ fn set_task_variables(spank: &Spank) -> Option<()> {
     if let Some(why) = FAILURE.get() {
         set(spank, names::STEP_FAILURE, why)?;
     }
+    leave_pmix_files(spank)?;
     match option::step_environment() {
         Some(name) => set(spank, names::STEP_ENVIRONMENT, &name),
         None => Some(()),
     }
 }
 
+/// PMIx 5 shares its data by files in the node's `/tmp`, where the job has another one. Without them it sends messages.
+fn leave_pmix_files(spank: &Spank) -> Option<()> {
+    let ways = spank.variable(PMIX_WAYS).map(OsString::into_encoded_bytes).unwrap_or_default();
+    let has_files = ways.windows(PMIX_FILES.len()).any(|part| part == PMIX_FILES);
+    match has_files && spank.variable(PMIX_WAY).is_none() {
+        true => set(spank, PMIX_WAY, c"hash"),
+        false => Some(()),
+    }
+}
+
 fn wrap(spank: &Spank, args: &PluginArgs) -> Option<()> {
     if let Some(argv0) = spank.variable(names::ARGV0_CARRIER) {
-        // srun has put the wrapper before the command already.
-        set(spank, names::ARGV0, &c_string(argv0)?)?;
-        return spank.unset_variable(names::ARGV0_CARRIER).then_some(());
+        spank.unset_variable(names::ARGV0_CARRIER).then_some(())?;
+        if WRAPPER_REPLACED.get() != Some(&true) {
+            // srun has put the wrapper before the command already.
+            return set(spank, names::ARGV0, &c_string(argv0)?);
+        }
     }
     let skiff = c_string(&args.skiff)?;
     if let Some(done) = spank.prepend(&[&skiff, c"slurm", c"task", c"--"]) {
