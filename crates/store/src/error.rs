@@ -315,7 +315,7 @@ mod tests {
             (
                 Error::NotPulled("x:1".into()),
                 "image x:1: you have none of this name",
-                "`skiff pull x:1` gets it",
+                "`skiff images` lists yours; `skiff pull x:1` gets it",
             ),
             (
                 Error::NotImported("./x".into()),
