@@ -42,6 +42,24 @@ release=$(. /etc/os-release; echo "$ID $VERSION_ID")
 equal "$(json "$out" '[d["config"]["config"]["Labels"]["io.skiff." + key] for key in ("base", "base.release", "environment")]')" "['host', '$release', 'dev']"
 ok as alice skiff env stop dev
 
+# Of a snapshot, whatever has become of the environment; nothing is left of the copy that is made for it.
+ok as alice skiff env snapshot -t then dev
+inside alice dev 'echo later >/opt/data/later'
+ok as alice skiff env stop dev
+ok as alice skiff commit -q dev@then dev:then
+ok as alice skiff env import image:dev:then then
+inside alice then 'mytool; ls /opt/data'
+has "$out" 'tool of alice'
+lacks "$out" later
+ok as alice skiff env rm --force then
+ok as alice skiff commit --full --dry-run dev@then dev:full
+has "$out" ' files, '
+equal "$(ls -A /home/alice/.local/share/skiff/env)" dev
+fails 125 as alice skiff commit dev@never dev:never
+has "$err" 'there is no snapshot never'
+inside alice dev 'rm /opt/data/later'
+ok as alice skiff env stop dev
+
 # It has nothing to run, and whoever tries is told what it is for.
 refused() {
     try "$@"

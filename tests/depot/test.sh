@@ -118,6 +118,13 @@ equal "$code" 1
 has "$out" "unusable: "
 has "$out" "${third:0:12} of dev"
 has "$err" 'verify --remove'
+has "$err" ' files checked, 1 not sound: '
+try as alice skiff depot verify "dev@${third:0:8}"
+equal "$code" 1
+fails 125 as alice skiff env clone "dev@${third:0:8}" copy
+has "$err" "snapshot dev@${third:0:8} is damaged: layer "
+has "$err" 'hint: `skiff env history dev` marks'
+[ ! -e $envs/copy ] || fail 'half a copy'
 try as alice srun -n1 -w n2 --environment=dev true
 [ "$code" != 0 ] || fail 'a job has run on damaged files'
 has "$err" 'skiff depot verify --remove'
@@ -130,9 +137,9 @@ ok as alice skiff env history dev
 has "$out" ', damaged'
 fits as alice skiff env history --json dev
 number=$(json "$out" '[e["number"] for e in d if e["damaged"] and "number" in e][0]')
-for command in "env rollback dev @~$number" "env rollback --dry-run dev @~$number"; do
+for command in "env rollback dev @~$number" "env rollback --dry-run dev @~$number" "env clone dev@~$number copy" "env export dev@~$number copy.skiff"; do
     fails 125 as alice skiff $command
-    has "$err" 'a part of snapshot'
+    has "$err" "snapshot dev@~$number is not whole any more: a part of snapshot"
     has "$err" 'hint: `skiff env history dev` marks those that are damaged'
 done
 try as alice srun -n1 -w n2 "--environment=dev@~$number" true
@@ -247,6 +254,20 @@ touch -d '3 hours ago' $depot/uses/*
 ok as alice skiff depot gc --budget 0
 equal "$(kept "${name#*-}")" 'not there'
 equal "$(ls $depot/uses)" ''
+
+# What an environment had under an earlier name goes with it; what a new one of that name has does not.
+ok as alice skiff env create early
+noise early 1000
+old=$(taken alice early)
+ok as alice skiff env stop early
+ok as alice skiff env rename early late
+ok as alice skiff env create early
+noise early 2000
+new=$(taken alice early)
+ok as alice skiff env rm --force late
+[ ! -e $depot/snapshots/$old.json ] || fail 'the snapshot of before the new name is there'
+[ -e $depot/snapshots/$new.json ] || fail "another environment's snapshot is gone"
+ok as alice skiff env rm --force early
 
 # An old snapshot that a submission names is used by that: it stays though its tag and its environment go.
 ok as alice skiff env create pinned

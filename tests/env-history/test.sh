@@ -34,13 +34,22 @@ equal "$out" solved
 equal "$(history '{{.Number}}')" 0 'what has not changed adds nothing'
 
 # What a message or a name holds, no terminal obeys.
-ok as alice skiff env snapshot -m $'\e[31mred\nline' dev
+fails 125 as alice skiff env snapshot -m oops dev
+has "$err" "nothing has changed since snapshot ${works:0:12}, which has a message already: tests pass"
+has "$err" "hint: \`skiff env tag -m TEXT dev@${works:0:12}\` gives it another message"
+equal "$(history '{{.Message}}')" 'tests pass' 'no message is lost silently'
+ok as alice skiff env snapshot -m 'tests pass' dev
+has "$err" "environment dev has not changed since snapshot ${works:0:12}"
+ok as alice skiff env tag -m $'\e[31mred\nline' dev@works
 for format in '' '--format={{.Message}}' '--format=table {{.Message}}'; do
     ok as alice skiff env history ${format:+"$format"} dev
     has "$out" '\x1b[31mred'
     lacks "$out" $'\e'
 done
-ok as alice skiff env snapshot -m 'tests pass' dev
+ok as alice skiff env tag -m 'tests pass' dev@works
+ok as alice skiff env tag dev
+has "$out" "works  ${works:0:12}"
+has "$out" 'tests pass'
 inside alice dev $'touch "/opt/a\nb" "/opt/a\\\\nb"'
 ok as alice skiff env diff dev
 has $'\n'"$out"$'\n' $'\nA /opt/a\\nb\n'
@@ -69,6 +78,13 @@ ok as alice skiff env diff dev "${works:0:7}" "@${broken:0:7}"
 equal "$out" "$(grep -v /opt/socket <<<"$between")" 'by digits'
 fits as alice skiff env diff --json dev works
 equal "$(json "$out" 'len(d)')" "$(wc -l <<<"$between")"
+# The environment's own name means it as it is; and a history can end with a snapshot.
+ok as alice skiff env diff dev@works dev
+equal "$out" "$between" 'since the first, by name'
+ok as alice skiff env history -q dev@works
+equal "$out" "$works"
+fails 125 as alice skiff env diff dev 476e3
+has "$err" 'of an ID it takes 6 digits'
 # From inside, the environment is the one that the caller is in.
 inside alice dev 'skiff env diff @works; skiff env history -q | head -1'
 equal "$out" "$between"$'\n'"$broken"
@@ -82,7 +98,7 @@ ok as alice sbatch --parsable -W --environment=dev@works -o steps --wrap 'solver
 equal "$(cat steps)" $'solved\nsolved'
 fails 125 as alice srun -n1 --environment=dev@worse true
 has "$err" 'there is no snapshot worse in its history'
-has "$err" 'hint: there are: works, ~0 to ~1, '
+has "$err" 'hint: there are: works, @~0 to @~1, '
 fails 125 as alice srun -n1 --environment=nosuch@works true
 has "$err" 'there is no such environment'
 
@@ -146,6 +162,26 @@ fails 125 as alice skiff env tag --remove dev@works2
 fails 125 as alice skiff env tag dev abcdef
 has "$err" 'could be the beginning of a snapshot'
 
+# On a terminal no line is wider than it, and nothing is cut; in a pipe each snapshot has one line.
+long='a message that has more words than a terminal of eighty columns has room for, and ends with the word end'
+ok as alice skiff env tag -m "$long" dev@works
+ok as alice skiff env history dev
+equal "$(wc -l <<<"$out")" "$(($(history '{{.ID}}' | wc -l) + 1))"
+has "$out" "$long"
+login alice
+PYTHONPATH=$here/.. PYTHONDONTWRITEBYTECODE=1 python3 - "${login[@]}" sh -c 'stty cols 80; skiff env history dev; skiff depot ls' <<'X' || fail 'at a terminal'
+import sys
+from terminal import Terminal
+terminal = Terminal(sys.argv[1:])
+seen = terminal.expect("(?s).*KEPT BY.*environment dev").group(0)
+if terminal.finish() != 0:
+    sys.exit("it failed")
+wide = [line for line in seen.splitlines() if len(line) > 80]
+if wide or "the word end" not in seen:
+    sys.exit(f"{wide}: {seen}")
+X
+ok as alice skiff env tag -m 'tests pass' dev@works
+
 # With another name, and in a copy.
 ok as alice skiff env rename dev dev2
 equal "$(history '{{.ID}}' dev2 | sort -u | grep -c "$works")" 1
@@ -169,7 +205,22 @@ fails 125 as alice skiff env clone dev@nosuch other
 has "$err" 'there is no snapshot nosuch'
 fails 125 as alice skiff env clone dev@works dev
 has "$err" 'both names are the same'
-for command in 'env exec dev@works true' 'env export dev@works file' 'instance start env:dev@works other true'; do
+# Its history is that of then: the snapshots after it are none of its.
+equal "$(history '{{.ID}}' old | tail -n +2)" "$(history '{{.ID}}' "dev@${broken:0:8}")"
+ok as alice skiff env export dev@works works.skiff
+ok as alice skiff env import works.skiff imported
+ok as alice skiff env exec imported solver
+equal "$out" solved 'what was exported is the snapshot'
+ok as alice skiff env stop imported
+ok as alice skiff env diff imported
+exported=$out
+ok as alice skiff env rollback dev works
+ok as alice skiff env diff dev
+equal "$(grep -v '^. /opt$' <<<"$exported")" "$(grep -v '^. /opt$' <<<"$out")" 'and nothing else'
+ok as alice skiff env rm imported
+rm works.skiff
+equal "$(ls -A $state/env | grep '^\.' || true)" '' 'nothing is left of the copy'
+for command in 'env exec dev@works true' 'env show dev@works' 'instance start env:dev@works other true'; do
     try as alice skiff $command
     [ "$code" != 0 ] || fail "$command"
     has "$err" '`skiff env clone NAME@REF NEW` makes an environment of it'

@@ -68,7 +68,7 @@ X
     ok as $user sh -c "cd work && skiff build --build-arg IMAGE=$base --build-arg VERSION=2 solver.def"
     [[ $out == sha256:* ]] || fail "printed: $out"
     id=$out
-    has "$err" 'MINE: what depends on who runs the image only the runscript has'
+    has "$err" 'MINE: depends on the user who runs the image, so only the runscript sets it'
     ok as $user skiff run solver a 'b  c'
     home=$(as $user sh -c 'echo $HOME')
     equal "$out" "run: x  y, it is 2, $home/solver: a b  c" "$user: the runscript"

@@ -19,8 +19,8 @@ push tools/env:1 "$root" --config '{"Entrypoint":["/bin/false"],"Env":["PATH=/op
 digest=${pushed#sha256:}
 
 fails 125 as alice skiff env create dev --base image:$image
-has "$err" 'you have not pulled it'
-has "$err" 'hint: `skiff pull'
+has "$err" 'you have none of this name'
+has "$err" 'hint: `skiff images` lists yours; `skiff pull'
 ok as alice skiff pull --quiet $image
 ok as alice skiff env create --dry-run dev --base image:$image
 has "$out" "$digest"

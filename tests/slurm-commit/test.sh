@@ -234,6 +234,23 @@ has "$(cat out)" "job $job: 1 change on n1 saved as snapshot "
 has "$(cat out)" 'but environment short is gone: if it was renamed, the snapshot is in its history; else `skiff depot gc` removes it'
 rm -f go
 
+# The tasks of an array are called as Slurm shows them, which is not by their numbers.
+ok as alice sbatch --parsable -W -w n1 --array=1-2 --environment=dev --environment-commit -o out-%a --wrap 'echo "task $SLURM_ARRAY_TASK_ID" >/etc/marker'
+array=$out
+for task in 1 2; do
+    has "$(cat out-$task)" "job ${array}_$task: 1 change in dev on n1 saved as a snapshot"
+    has_changes "job-${array}_$task-n1"
+    ok as alice srun -n1 --environment="dev@job-${array}_$task-n1" cat /etc/marker
+    equal "$out" "task $task"
+    ok as alice skiff env status "${array}_$task"
+    has "$out" "dev@job-${array}_$task-n1"
+done
+has "$(changes)" "job-changes job ${array}_2 on n1"
+fits as alice skiff env status --json --job "${array}_1"
+equal "$(json "$out" 'd["array_task"]')" "${array}_1"
+fails 125 as alice skiff env status "${array}_3"
+has "$err" "job ${array}_3: no node has noted anything of it"
+
 # What no history has yet is not collected.
 rm -f up
 ok as alice sbatch --parsable --environment=dev --environment-commit -o out --wrap 'echo collected >/etc/marker; touch up; sleep 1000'

@@ -355,7 +355,7 @@ impl Builder<'_> {
         if !dynamic.is_empty() && !self.args.quiet {
             let (names, file) = (dynamic.join(", "), &self.inputs.shown);
             output::note(&format!(
-                "{file}: %environment: {names}: what depends on who runs the image only the runscript has"
+                "{file}: %environment: {names}: depends on the user who runs the image, so only the runscript sets it"
             ));
         }
         Ok(())

@@ -34,7 +34,7 @@ use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
 use cache::BuildCache;
-use plan::{BuildOptions, BuildPlan};
+use plan::{Action, BuildOptions, BuildPlan, PlannedSource};
 
 /// Where to build instead of in a job's environment, where the helper has no power.
 const ELSEWHERE: &str =
@@ -136,19 +136,38 @@ struct ListedStep<'a> {
     layer: bool,
     /// Whether the cache has that.
     cached: bool,
+    /// Whether that shows only when files of other hosts have been fetched.
+    #[serde(skip)]
+    unknown: bool,
+}
+
+/// Whether a step has files of another host, which are fetched only by a build: until then it is not known whether they are those of the cache.
+fn is_far(action: &Action) -> bool {
+    let is_far = |source: &PlannedSource| match source {
+        PlannedSource::Remote { digest, .. } => digest.is_empty(),
+        PlannedSource::Repository { commit, .. } => commit.is_empty(),
+        PlannedSource::Path(_) | PlannedSource::Text { .. } => false,
+    };
+    matches!(action, Action::Copy(copy) if copy.sources.iter().any(is_far))
 }
 
 fn show(plan: &BuildPlan, cache: &BuildCache<'_>, args: &BuildArgs) -> Result<()> {
+    let mut is_known = true;
     let steps: Vec<ListedStep<'_>> = plan
         .stages
         .iter()
         .flat_map(|stage| stage.steps.iter().map(move |step| (stage, step)))
-        .map(|(stage, step)| ListedStep {
-            stage: &stage.label,
-            line: step.line,
-            instruction: &step.text,
-            layer: step.action.is_some(),
-            cached: !args.no_cache && step.action.as_ref().is_some_and(|(key, _)| cache.layer(key).is_some()),
+        .map(|(stage, step)| {
+            is_known &= !step.action.as_ref().is_some_and(|(_, action)| is_far(action));
+            ListedStep {
+                stage: &stage.label,
+                line: step.line,
+                instruction: &step.text,
+                layer: step.action.is_some(),
+                cached: !args.no_cache
+                    && step.action.as_ref().is_some_and(|(key, _)| cache.layer(key).is_some()),
+                unknown: !args.no_cache && !is_known,
+            }
         })
         .collect();
     if args.json {
@@ -157,6 +176,7 @@ fn show(plan: &BuildPlan, cache: &BuildCache<'_>, args: &BuildArgs) -> Result<()
     let state = |step: &ListedStep<'_>| match (step.layer, step.cached) {
         (false, _) => "configuration",
         (true, true) => "cached",
+        (true, false) if step.unknown => "not known",
         (true, false) => "to do",
     };
     let row = |step: &ListedStep<'_>| {
@@ -164,7 +184,8 @@ fn show(plan: &BuildPlan, cache: &BuildCache<'_>, args: &BuildArgs) -> Result<()
             step.stage.to_owned(),
             step.line.to_string(),
             state(step).to_owned(),
-            step.instruction.to_owned(),
+            // One line for each: an instruction may have been continued, or be a whole script.
+            step.instruction.split_whitespace().collect::<Vec<_>>().join(" "),
         ]
     };
     output::table(&["STAGE", "LINE", "STATE", "INSTRUCTION"], &steps.iter().map(row).collect::<Vec<_>>())

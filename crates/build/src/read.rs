@@ -184,6 +184,11 @@ fn open_context(path: &Path) -> Result<OwnedFd> {
             Err(Fault::new(format!("build {shown}: a context on another host is not supported"))
                 .hint("clone it, and name the directory"))
         }
+        Err(Errno::NOENT) if text.ends_with(".def") => {
+            Err(Fault::new(format!("{shown}: no such file")).hint("name a definition file that there is"))
+        }
+        Err(Errno::NOENT) => Err(Fault::new(format!("build {shown}: no such directory"))
+            .hint("name the directory with the files that are copied: `skiff build -t NAME .`")),
         Err(Errno::NOTDIR) => Err(Fault::new(format!("build {shown}: the context is not a directory"))
             .hint("-f FILE names a Dockerfile; a definition of Apptainer's begins with `Bootstrap:`")),
         opened => opened.context(|| format!("context {shown}")),

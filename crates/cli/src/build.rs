@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 pub const BUILT: &str = "\
-A Dockerfile's steps are run as root inside, over the image that FROM names, which is pulled if it is missing. Each step's changes
-are kept by what it depends on, and are not made again as long as that stays. Definition files of Apptainer's (FILE.def) are built
+A Dockerfile's steps are run as root inside, over the image that FROM names, which is pulled if it is missing. Each step's changes \
+are kept by what it depends on, and are not made again as long as that stays. Definition files of Apptainer's (FILE.def) are built \
 the same way. docs/build.md lists what is supported; all else is refused with its line.";
 
 #[derive(Args)]

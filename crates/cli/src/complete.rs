@@ -87,7 +87,10 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         (_, _, "net") => Some(Networks),
         (_, _, "base") => Some(Bases),
         (_, _, "environment") => Some(Environments),
-        ("env", "clone" | "diff" | "tag" | "rollback", "env") => Some(Snapshots),
+        ("env", "clone" | "diff" | "tag" | "rollback" | "history" | "export" | "commit", "env") => {
+            Some(Snapshots)
+        }
+        ("commit", _, "env") => Some(Anything),
         ("env", "diff" | "rollback", "snapshots" | "to") => Some(Snapshots),
         ("env", "create", _) | ("env", "commit", "image") | (_, _, "new") => None,
         ("env", _, "name" | "names") => Some(Environments),
@@ -252,7 +255,9 @@ mod tests {
             ("env exec dev", None),
             ("env exec dev --", None),
             ("env rm one two", Some(Environments)),
-            ("env history", Some(Environments)),
+            ("env history", Some(Snapshots)),
+            ("env export", Some(Snapshots)),
+            ("env commit", Some(Snapshots)),
             ("env diff", Some(Snapshots)),
             ("env diff dev", Some(Snapshots)),
             ("env diff dev@v1 dev@v2", Some(Snapshots)),

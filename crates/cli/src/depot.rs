@@ -33,7 +33,8 @@ pub enum DepotCommand {
     },
     /// Check snapshots [default: all files]; exit code 1 if one is damaged
     Verify {
-        /// Snapshot to check: the first digits of its id
+        /// Snapshot to check: the first digits of its id, or NAME@REF
+        #[arg(value_name = "SNAPSHOT")]
         snapshot: Option<String>,
         /// Remove damaged files; the next submission writes them again
         #[arg(long)]

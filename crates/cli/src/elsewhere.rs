@@ -45,14 +45,60 @@ const COMMANDS: [(&[&str], &str); 14] = [
     (&["machine", "system", "info"], "`skiff doctor` checks this host, `skiff config` shows its settings"),
 ];
 
-/// What to do in the place of an option, as the parser quotes it: `--name`, or a letter of several.
-pub fn option(word: &str) -> Option<&'static str> {
-    nearest(&OPTIONS, word.split('=').next().unwrap_or(word))
+/// Options and commands of git, Docker and others, as they are typed behind one of our commands, and what to do instead. Of these the nearest word
+/// depends on the command.
+#[rustfmt::skip]
+const BEHIND: [(&str, &[&str], &str); 29] = [
+    ("", &["save"], "`skiff export IMAGE docker-archive:FILE` writes an image to a file; `skiff checkpoint save NAME` saves an instance"),
+    ("", &["load"], "`skiff import FILE` reads an image from a file"),
+    ("env", &["log"], "`skiff env history NAME` lists an environment's snapshots"),
+    ("env", &["save"], "`skiff env snapshot NAME` takes a snapshot; `skiff env export NAME FILE` writes a file"),
+    ("env", &["revert", "restore", "checkout", "reset", "undo", "switch"], "`skiff env history NAME` lists snapshots, `skiff env rollback NAME REF` goes back to one"),
+    ("env", &["delete", "destroy"], "`skiff env rm NAME` removes an environment"),
+    ("env", &["branch", "fork"], "`skiff env clone NAME NEW` copies an environment, `skiff env clone NAME@REF NEW` one of its snapshots"),
+    ("env", &["tags"], "`skiff env tag NAME` lists tags"),
+    ("env", &["run"], "`skiff env exec NAME COMMAND`"),
+    ("env", &["push", "pull"], "`skiff env commit NAME IMAGE` and `skiff push IMAGE` bring it to a registry; `skiff env import image:IMAGE` makes an environment of it"),
+    ("env tag", &["-d", "--delete"], "`skiff env tag --remove NAME@TAG` takes a tag away"),
+    ("env tag", &["-f", "--force"], "a tag does not move: `skiff env tag --remove NAME@TAG`, and then `skiff env tag NAME@REF TAG`"),
+    ("env tag", &["-l", "--list"], "`skiff env tag NAME` lists tags"),
+    ("env snapshot", &["--amend"], "`skiff env tag --message TEXT NAME@REF` gives a snapshot another message"),
+    ("env history", &["-n", "--limit", "--max-count", "--oneline", "--graph"], "`skiff env history NAME | head -5` prints the newest; `skiff env history --format TEMPLATE NAME` prints some columns"),
+    ("env diff", &["--stat", "--name-only", "--name-status"], "`skiff env diff NAME` prints a path on each line, with A, C or D: `skiff env diff NAME | wc -l` counts them"),
+    ("env export", &["-o", "--output"], "name the file: `skiff env export NAME FILE`"),
+    ("depot", &["clean", "prune", "rm"], "`skiff depot gc` removes what nothing needs"),
+    ("store", &["clean", "prune", "rm"], "`skiff store gc` removes what nobody uses"),
+    ("build", &["--progress"], "progress is on standard error: `skiff build --quiet` hides it"),
+    ("build", &["--pull"], "FROM takes the image of your list; `skiff pull IMAGE` gets the one that its name means now"),
+    ("build", &["--network", "--net"], "a RUN has the host's network; `RUN --network=none` has none"),
+    ("build", &["-v", "--volume", "-B", "--bind"], "`RUN --mount=type=bind` shows files of the context to a command"),
+    ("build", &["--cache-from", "--cache-to"], "the cache is in your state, which all hosts with your home share"),
+    ("build", &["--squash", "--layers", "--rm", "--force-rm"], "the image is one file in any case, and nothing is left of containers"),
+    ("build", &["--load"], "the image is in your list in any case: `skiff images`"),
+    ("build", &["--push"], "`skiff push IMAGE` sends it to a registry"),
+    ("build", &["-o", "--output"], "`skiff export IMAGE FILE.sqsh` writes a file; `skiff export --help` lists the forms"),
+    ("build", &["--fakeroot", "-F", "--force"], "a build needs no privilege; an older image gives its name to the new one"),
+];
+
+/// What to do in the place of an option, as the parser quotes it: `--name`, or a letter of several. `said` are the words behind `skiff`.
+pub fn option(said: &[&str], word: &str) -> Option<&'static str> {
+    let word = word.split('=').next().unwrap_or(word);
+    behind(said, word).or_else(|| nearest(&OPTIONS, word))
 }
 
 /// What to do in the place of a command.
-pub fn command(word: &str) -> Option<&'static str> {
-    nearest(&COMMANDS, word)
+pub fn command(said: &[&str], word: &str) -> Option<&'static str> {
+    behind(said, word).or_else(|| nearest(&COMMANDS, word))
+}
+
+fn behind(said: &[&str], word: &str) -> Option<&'static str> {
+    let is_there = |path: &str| {
+        let path: Vec<&str> = path.split(' ').filter(|part| !part.is_empty()).collect();
+        // An option may stand anywhere behind a command, another command only at once.
+        said.starts_with(&path) && (word.starts_with('-') || said.get(path.len()) == Some(&word))
+    };
+    let found = BEHIND.iter().find(|(path, words, _)| words.contains(&word) && is_there(path));
+    found.map(|(.., nearest)| *nearest)
 }
 
 fn nearest(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
@@ -80,8 +126,49 @@ mod tests {
         for word in OPTIONS.iter().flat_map(|(words, _)| *words) {
             assert!(!longs.contains(&word.trim_start_matches('-')), "{word}: `skiff run` has it");
         }
-        assert!(option("--memory=1g").is_some() && option("--nosuch").is_none());
-        assert!(command("attach").is_some() && command("").is_none());
+        assert!(option(&[], "--memory=1g").is_some() && option(&[], "--nosuch").is_none());
+        assert!(command(&[], "attach").is_some() && command(&[], "").is_none());
+    }
+
+    #[test]
+    fn what_is_meant_depends_on_the_command() {
+        for (line, at, begin) in [
+            ("env log", 1, "`skiff env history NAME`"),
+            ("env checkout dev", 1, "`skiff env history NAME` lists snapshots, `skiff env rollback"),
+            ("save hello:2", 0, "`skiff export IMAGE"),
+            ("depot prune", 1, "`skiff depot gc`"),
+        ] {
+            let said: Vec<&str> = line.split(' ').collect();
+            let found = command(&said, said[at]).expect(line);
+            assert!(found.starts_with(begin), "{line}: {found}");
+        }
+        assert_eq!([command(&["log"], "log"), command(&["net", "prune"], "prune")], [None, None]);
+        assert!(
+            option(&["env", "tag", "-d", "dev@v1"], "-d").is_some_and(|found| found.contains("--remove"))
+        );
+        assert!(
+            option(&["build", "--pull", "."], "--pull")
+                .is_some_and(|found| found.contains("`skiff pull IMAGE`"))
+        );
+        assert!(option(&["run", "-o"], "-o").is_none());
+    }
+
+    #[test]
+    fn what_stands_behind_a_command_is_none_of_its_words() {
+        let mut whole = crate::Cli::command();
+        whole.build();
+        for (path, words, _) in BEHIND {
+            let parts = path.split(' ').filter(|part| !part.is_empty());
+            let command = parts.fold(&whole, |command, part| command.find_subcommand(part).expect(path));
+            for word in words {
+                let is_known = command.find_subcommand(word).is_some()
+                    || command.get_arguments().any(|arg| {
+                        word.strip_prefix("--").is_some_and(|long| arg.get_long() == Some(long))
+                            || word.len() == 2 && arg.get_short() == word.chars().nth(1)
+                    });
+                assert!(!is_known, "skiff {path} {word}: there is such a word");
+            }
+        }
     }
 
     /// The long options among words, without what stands behind them.
@@ -99,7 +186,8 @@ mod tests {
         let has = |command: &clap::Command, long: &str| {
             command.get_arguments().any(|arg| arg.get_long() == Some(long))
         };
-        for (words, nearest) in OPTIONS.iter().chain(&COMMANDS) {
+        let behind = BEHIND.map(|(_, words, nearest)| (words, nearest));
+        for (words, nearest) in OPTIONS.iter().chain(&COMMANDS).chain(&behind) {
             let run = whole.find_subcommand("run").expect("run");
             for (at, piece) in nearest.split('`').enumerate() {
                 let quoted = piece.strip_prefix("skiff ").filter(|_| at % 2 == 1);

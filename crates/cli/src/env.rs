@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
+use skiff_spec::array_task::JobName;
 use skiff_spec::caller::CALLED_FROM;
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::{EnvRevision, SnapshotRef, TagName};
@@ -116,9 +117,9 @@ pub enum EnvCommand {
     Status {
         #[command(flatten)]
         env: EnvNameArg,
-        /// Job ID; a NAME of digits that no environment has is one, too
+        /// Job ID, or 46_1 for a task of an array; a NAME of that form that no environment has is one, too
         #[arg(long, value_name = "ID")]
-        job: Option<u32>,
+        job: Option<JobName>,
         #[command(flatten)]
         output: OutputArgs,
     },
@@ -129,16 +130,18 @@ pub enum EnvCommand {
         /// Tag for the snapshot: NAME@TAG then means it
         #[arg(short, long)]
         tag: Option<TagName>,
-        /// Message for the environment's history
+        /// Message for the history; one that the snapshot has stays (`skiff env tag -m` changes it)
         #[arg(short, long, value_name = "TEXT")]
         message: Option<String>,
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Write an environment's changes to one file, for another site
+    #[command(after_help = REFERENCES)]
     Export {
-        /// Environment name
-        name: EnvName,
+        /// Environment; or one of its snapshots
+        #[arg(value_name = "NAME[@REF]")]
+        env: EnvRevision,
         /// File to write; it must not exist
         file: PathBuf,
         #[command(flatten)]
@@ -155,22 +158,25 @@ pub enum EnvCommand {
     /// List the snapshots taken of an environment, newest first
     #[command(after_help = REFERENCES)]
     History {
-        #[command(flatten)]
-        env: EnvNameArg,
+        /// Environment; or one of its snapshots, for that one and those before
+        #[arg(value_name = "NAME[@REF]", env = CALLED_FROM, hide_env = true, default_value = DEFAULT)]
+        env: EnvRevision,
         #[command(flatten)]
         list: ListArgs,
     },
-    /// Give a snapshot a tag, or take one away; snapshots with tags are kept
+    /// Give a snapshot a tag or a message, or take a tag away; list tags. Snapshots with tags are kept
     #[command(after_help = REFERENCES)]
     Tag {
         /// Snapshot; without @REF the newest that is not a job's changes
-        #[arg(value_name = "NAME@REF")]
+        #[arg(value_name = "NAME[@REF]")]
         env: EnvRevision,
-        /// Tag: letters, digits, '.', '_' and '-'
-        #[arg(required_unless_present = "remove")]
+        /// Tag: letters, digits, '.', '_' and '-' [default: list the tags]
         tag: Option<TagName>,
+        /// Message of the snapshot, in place of the one that it has
+        #[arg(short, long, value_name = "TEXT")]
+        message: Option<String>,
         /// Remove the tag that NAME@TAG names
-        #[arg(long, conflicts_with = "tag")]
+        #[arg(long, conflicts_with_all = ["tag", "message"])]
         remove: bool,
     },
     /// Make an environment as it was in a snapshot; the present state becomes one, too

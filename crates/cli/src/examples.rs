@@ -74,7 +74,13 @@ const ALL: &[Examples] = &[
             ("For scripts:", "skiff env show --json dev"),
         ],
     ),
-    ("env export", &[("Take an environment to another site:", "skiff env export dev dev.skiff")]),
+    (
+        "env export",
+        &[
+            ("Take an environment to another site:", "skiff env export dev dev.skiff"),
+            ("As it was in a snapshot:", "skiff env export dev@v1 v1.skiff"),
+        ],
+    ),
     (
         "env import",
         &[
@@ -132,6 +138,7 @@ const ALL: &[Examples] = &[
         "env history",
         &[
             ("Which snapshots are there?", "skiff env history dev"),
+            ("Which were there until one?", "skiff env history dev@v1"),
             ("For scripts:", "skiff env history --json dev"),
         ],
     ),
@@ -141,7 +148,9 @@ const ALL: &[Examples] = &[
             ("Name the newest snapshot, and one by its id:", "skiff env tag dev v2"),
             ("", "skiff env tag dev@1a2b3c v1"),
             ("Run a job in it, today or in a year:", "srun --environment=dev@v1 ./solver"),
+            ("Which tags are there?", "skiff env tag dev"),
             ("Take the tag away:", "skiff env tag --remove dev@v1"),
+            ("Correct what is said of a snapshot:", "skiff env tag -m stable dev@1a2b3c"),
         ],
     ),
     (

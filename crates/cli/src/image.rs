@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use skiff_plan::progress::ProgressKind;
 use skiff_spec::name::EnvName;
+use skiff_spec::revision::EnvRevision;
 
 use crate::{DryRunArgs, HabitArgs, OutputArgs, RootArgs};
 
@@ -57,8 +58,9 @@ pub struct CommitArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
-    /// Name of the running instance, or of the environment
-    pub name: EnvName,
+    /// Running instance, or environment; or a snapshot of one
+    #[arg(value_name = "NAME[@REF]")]
+    pub env: EnvRevision,
     /// Image name: [SERVER/]NAME[:TAG]
     pub image: String,
 }
@@ -84,7 +86,7 @@ pub struct ExportArgs {
 }
 
 pub const PUSHED: &str = "\
-Without DESTINATION the image goes where its own name says. It is pushed as `skiff export` writes it: with all files in one layer,
+Without DESTINATION the image goes where its own name says. It is pushed as `skiff export` writes it: with all files in one layer, \
 so its digest there follows from what is in it. What the registry has already is not sent again.";
 
 #[derive(Args)]

@@ -105,7 +105,8 @@ impl Cli {
 
     fn described(words: &[OsString]) -> Self {
         Self::of(words).unwrap_or_else(|e| {
-            if let Some(why) = suggest::foreign(&e) {
+            let said: Vec<&str> = words.iter().skip(1).filter_map(|word| word.to_str()).collect();
+            if let Some(why) = suggest::foreign(&e, &said) {
                 output::complain(&why);
                 std::process::exit(output::FAILURE)
             }
@@ -254,6 +255,9 @@ pub enum CliCommand {
     History {
         /// Image name or digest
         image: String,
+        /// Cut nothing on a terminal
+        #[arg(long)]
+        no_trunc: bool,
         #[command(flatten)]
         list: ListArgs,
     },

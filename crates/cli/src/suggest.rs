@@ -15,15 +15,19 @@ const OF_STARTING: [&str; 3] = ["--gpus", "--nv", "--rocm"];
 const WHERE_STARTED: &str =
     "GPUs are given where something starts: `skiff run`, `skiff instance start` and `skiff env create`";
 
+/// Apptainer's users name the file that is to be made, too.
+const OF_BUILDING: &str = "`skiff build -t NAME FILE.def` makes an image of your list, and `skiff export NAME FILE.sqsh` writes a file of it that Apptainer runs";
+
 /// What to do in the place of an option or a command that others have, and Skiff has not.
-pub fn foreign(e: &clap::Error) -> Option<Fault> {
-    let said = |kind| match e.get(kind) {
+/// `said` are the words behind `skiff`.
+pub fn foreign(e: &clap::Error, said: &[&str]) -> Option<Fault> {
+    let quoted = |kind| match e.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),
         _ => None,
     };
     match e.kind() {
         ErrorKind::UnknownArgument => {
-            let word = said(ContextKind::InvalidArg)?;
+            let word = quoted(ContextKind::InvalidArg)?;
             if IDENTITY.contains(&word) {
                 return Some(Fault::new(format!("{word}: not an option of this command")).hint(OF_ENTERING));
             }
@@ -32,11 +36,19 @@ pub fn foreign(e: &clap::Error) -> Option<Fault> {
                     Fault::new(format!("{word}: not an option of this command")).hint(WHERE_STARTED),
                 );
             }
-            Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(word)?))
+            if said.first() == Some(&"build")
+                && [".def", ".sif", ".sqsh"].iter().any(|end| word.ends_with(end))
+            {
+                return Some(Fault::new(format!("build: {word} is a word too many")).hint(OF_BUILDING));
+            }
+            Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(said, word)?))
         }
         ErrorKind::InvalidSubcommand => {
-            let word = said(ContextKind::InvalidSubcommand)?;
-            Some(Fault::new(format!("{word}: Skiff has no such command")).hint(elsewhere::command(word)?))
+            let word = quoted(ContextKind::InvalidSubcommand)?;
+            Some(
+                Fault::new(format!("{word}: Skiff has no such command"))
+                    .hint(elsewhere::command(said, word)?),
+            )
         }
         _ => None,
     }
@@ -86,13 +98,18 @@ mod tests {
     #[test]
     fn an_option_of_other_commands_is_told() {
         let why = |line: &str| {
+            let said: Vec<&str> = line.split(' ').skip(1).collect();
             let words = line.split(' ').map(Into::into).collect::<Vec<_>>();
-            crate::Cli::of(&words).err().and_then(|e| foreign(&e)).map(|fault| fault.message)
+            crate::Cli::of(&words).err().and_then(|e| foreign(&e, &said)).map(|fault| fault.message)
         };
         let told = Some("--root: not an option of this command".to_owned());
         assert_eq!(why("skiff env create img --root --base image:debian:12"), told);
         assert_eq!(why("skiff instance exec --root web id"), None);
         assert_eq!(why("skiff env create img --nosuch"), None);
+        let told = Some("build: solver.def is a word too many".to_owned());
+        assert_eq!(why("skiff build out.sif solver.def"), told);
+        assert_eq!(why("skiff env log"), Some("log: Skiff has no such command".to_owned()));
+        assert_eq!(why("skiff build --pull ."), Some("--pull: Skiff has no such option".to_owned()));
     }
 
     #[test]

@@ -14,13 +14,24 @@ use skiff_user::context::UserContext;
 
 use crate::calling;
 use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
-use crate::history::{self, SnapshotHistory};
+use crate::history::{SnapshotHistory, find};
 use crate::latest;
 use crate::snapshot_fault::of_history;
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
     let name = calling::named_or_own(of.name.as_ref())?;
+    let env = Environment::existing(context, name.clone())?;
+    let more = match more {
+        [before @ .., last] if of.revision.is_some() || !before.is_empty() => {
+            if is_name_of(&env, last)? {
+                before
+            } else {
+                more
+            }
+        }
+        more => more,
+    };
     let first = of.revision.iter().map(|revision| (&name, revision));
     let others = more.iter().map(|one| (one.name.as_ref().unwrap_or(&name), &one.revision));
     let named: Vec<(&EnvName, &Revision)> = first.chain(others).collect();
@@ -33,17 +44,19 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
                 .hint(format!("`skiff env diff {name} A B` compares two")));
         }
     };
-    let env = Environment::existing(context, name.clone())?;
     let before = find(context, before)?;
     let after = after.map(|after| find(context, after)).transpose()?;
     contents::print(&changes(context, &env, before, after)?, json)
 }
 
-/// The snapshot that is meant.
-pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
-    let env = Environment::existing(context, name.clone())?;
-    history::catch_up(context, &env);
-    SnapshotHistory::of(&env.dir)?.find(name, revision)
+/// Whether a word is the environment's name, for the environment as it is, and none of its tags.
+fn is_name_of(env: &Environment, word: &SnapshotRef) -> Result<bool> {
+    match (&word.name, &word.revision) {
+        (None, Revision::Tag(tag)) if tag.as_str() == env.name.as_str() => {
+            Ok(!SnapshotHistory::of(&env.dir)?.tags.contains_key(tag))
+        }
+        _ => Ok(false),
+    }
 }
 
 /// The snapshot that is meant as a job carries it. It has to be in the depot, and stays there for the job.

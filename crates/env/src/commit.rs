@@ -9,6 +9,7 @@ use skiff_plan::get;
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{ChangesInput, Depot, LayerId, SnapshotId, push_changes};
+use skiff_spec::array_task::ArrayTask;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobCommit, Snapshot};
 use skiff_spec::plan::{Plan, Upper};
@@ -46,6 +47,8 @@ pub struct JobRoot<'a> {
     pub place: JobPlace,
     /// Directory of the root.
     pub dir: &'a Path,
+    /// The task of an array that the job is, if it is one.
+    pub array_task: Option<ArrayTask>,
     /// What the job runs in.
     pub snapshot: &'a Snapshot,
     /// How many nodes the job has; 0 if that is not known.
@@ -126,7 +129,7 @@ pub fn note_failure(root: &JobRoot<'_>, commit: &JobCommit, why: Error) -> Resul
 }
 
 fn about(root: &JobRoot<'_>, e: Error) -> Error {
-    let JobPlace { job, node, .. } = &root.place;
+    let (job, node) = (root.place.job_name(root.array_task), &root.place.node);
     e.about(&format!("job {job}: changes on node {node} are not kept"))
 }
 
@@ -134,6 +137,7 @@ fn empty_record(root: &JobRoot<'_>, commit: &JobCommit) -> Result<CommitRecord> 
     let parent = root.snapshot.snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
     Ok(CommitRecord {
         environment: root.snapshot.environment.clone(),
+        array_task: root.array_task,
         parent,
         nodes: commit.nodes.clone(),
         of: root.of,

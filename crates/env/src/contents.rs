@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
 use skiff_plan::data::UnreadData;
-use skiff_plan::devices;
+use skiff_plan::{devices, refuse_inside};
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{
@@ -20,7 +20,7 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Base, Plan, inside};
-use skiff_spec::revision::{AT, TagName};
+use skiff_spec::revision::{AT, Revision, TagName};
 use skiff_store::copies;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
@@ -30,6 +30,7 @@ use crate::history::Occasion;
 use crate::{base_fingerprint, depot, history, latest, own_files, root};
 
 pub(crate) use crate::base_view::{open_dir, own_view, view_of_base};
+use crate::snapshot_fault::of_history;
 pub use crate::snapshot_fault::ours;
 
 /// Prints what is added, changed and deleted.
@@ -147,6 +148,9 @@ pub struct SnapshotReport {
     pub skipped: Vec<String>,
 }
 
+/// What is said of a snapshot that was there.
+const UNCHANGED: &str = "unchanged";
+
 /// How often a snapshot is begun again because the environment was rolled back meanwhile.
 const TRIES: u32 = 3;
 
@@ -204,7 +208,7 @@ fn write_snapshot(
     let report: SnapshotReport = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let pushed = push(env, &depot, &fingerprint, &view_of_base(view, &own)?)?;
         let how = match pushed.how {
-            How::Unchanged => "unchanged",
+            How::Unchanged => UNCHANGED,
             How::Restated => "restated",
             How::Incremental => "incremental",
             How::Full => "full",
@@ -263,8 +267,12 @@ fn push(
     last.unwrap_or(Err(busy))
 }
 
+/// What to do in a job's environment, where the environment itself is out of reach.
+const IN_A_JOB: &str = "a job's changes are kept with `srun --environment=NAME --environment-commit`; the environment as it is at home: `skiff env snapshot` on the login node";
+
 /// Takes a snapshot and says which.
 pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json: bool) -> Result<()> {
+    refuse_inside(context).map_err(|e| e.hint(IN_A_JOB))?;
     let env = Environment::existing(context, name.clone())?;
     let report = take_snapshot(context, &env, occasion)?;
     if json {
@@ -273,13 +281,20 @@ pub fn snapshot(context: &UserContext, name: &EnvName, occasion: &Occasion, json
     for path in &report.skipped {
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
-    output::note(&format!(
-        "{}: {}, {} written",
-        report.how,
-        output::count(report.entries, "entry", "entries"),
-        output::size(report.bytes)
-    ));
+    output::note(&report.outcome());
     output::line(&report.descriptor.snapshot)
+}
+
+impl SnapshotReport {
+    /// What came of it, for people. How many entries a layer has that was merged with others says nothing of what is new.
+    fn outcome(&self) -> String {
+        let Snapshot { environment, snapshot, .. } = &self.descriptor;
+        let id = snapshot.parse().map_or_else(|_| snapshot.clone(), history::short);
+        match self.how == UNCHANGED {
+            true => format!("environment {environment} has not changed since snapshot {id}"),
+            false => format!("snapshot {id} of {environment}: {} written", output::size(self.bytes)),
+        }
+    }
 }
 
 /// Says so where an environment is seen at a glance to be another than in the snapshot that has just got a tag: the user may have meant it as
@@ -307,7 +322,7 @@ pub(crate) fn make_upper(
     context: &UserContext,
     env: &Environment,
     depot: &Depot,
-    snapshot: SnapshotId,
+    (revision, snapshot): (&Revision, SnapshotId),
     dir: &Path,
 ) -> Result<()> {
     let base = env.ground()?.base();
@@ -315,13 +330,34 @@ pub(crate) fn make_upper(
     dirs::open(dir)?.remove_tree("upper")?;
     as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (dir, base) = (open_dir(dir)?, view_of_base(view, &own)?);
-        dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd())).map_err(ours)
+        dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))
+            .map_err(|e| of_history(e, &env.name, revision))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_came_of_a_snapshot_is_one_clear_line() {
+        let report = |how: &str| SnapshotReport {
+            descriptor: Snapshot {
+                environment: "dev".parse().expect("a name"),
+                snapshot: "21".repeat(32),
+                depot: "/d".into(),
+                commit: None,
+                devices: vec![],
+            },
+            how: how.into(),
+            entries: 1425,
+            bytes: 1536,
+            skipped: vec![],
+        };
+        assert_eq!(report("full").outcome(), "snapshot 212121212121 of dev: 1.5 KiB written");
+        let unchanged = "environment dev has not changed since snapshot 212121212121";
+        assert_eq!(report("unchanged").outcome(), unchanged);
+    }
 
     #[test]
     fn no_two_names_look_the_same() {

@@ -218,12 +218,14 @@ fn say_removed(contents: &DepotContents, pruned: &Pruned, dry_run: bool) -> Resu
     output::line(&format!("{verb} {} in all", output::size(pruned.bytes)))
 }
 
-/// Removes the snapshots that only an environment had which is removed. Those that jobs need stay, until a later collection; that is said.
-pub fn remove_with_environment(context: &UserContext, name: &str) -> Result<()> {
+/// Removes the snapshots that only an environment had which is removed: those taken under its name, and those that it `had`. Those that jobs need
+/// stay, until a later collection; that is said.
+pub fn remove_with_environment(context: &UserContext, name: &str, had: &BTreeSet<SnapshotId>) -> Result<()> {
     let Some(depot) = existing(context)? else { return Ok(()) };
     let of_environment = |contents: &DepotContents| -> BTreeSet<SnapshotId> {
         let is_its = |one: &&SnapshotId| {
-            contents.snapshots[*one].sound().is_some_and(|manifest| manifest.environment == name)
+            had.contains(*one)
+                || contents.snapshots[*one].sound().is_some_and(|manifest| manifest.environment == name)
         };
         contents.snapshots.keys().filter(is_its).copied().collect()
     };

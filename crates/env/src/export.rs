@@ -12,13 +12,14 @@ use skiff_runtime::package_database;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{BundleInfo, bundle};
 use skiff_spec::fault::Result;
-use skiff_spec::name::EnvName;
+use skiff_spec::revision::EnvRevision;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 use skiff_user::new_file::NewFile;
 
 use crate::base_fingerprint;
 use crate::contents::{open_dir, ours, own_view, view_of_base};
+use crate::unnamed::with_state_of;
 
 /// The name of the list of the host's packages; those of `package_database` have others.
 pub(crate) const HOST_PACKAGES: &str = "host-packages";
@@ -41,11 +42,10 @@ pub(crate) fn about_host(
     Ok((here.described(), texts))
 }
 
-/// Writes an environment's changes to a file that is not there yet.
-pub fn export(context: &UserContext, name: &EnvName, file: &Path, json: bool) -> Result<()> {
-    let env = Environment::existing(context, name.clone())?;
+/// Writes an environment's changes to a file that is not there yet: those that it has, or had in a snapshot.
+pub fn export(context: &UserContext, of: &EnvRevision, file: &Path, json: bool) -> Result<()> {
     let new = NewFile::create(file)?;
-    let exported = write(context, &env, &new)?;
+    let exported = with_state_of(context, of, |env| write(context, env, &new))?;
     new.publish()?;
     if json {
         return output::json(&exported);

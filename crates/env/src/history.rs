@@ -31,7 +31,7 @@ mod past;
 #[cfg(test)]
 mod tests;
 
-pub use commands::{list, tag};
+pub use commands::{find, list, list_tags, remove_tag, tag};
 pub use from_jobs::catch_up;
 
 /// In the environment's directory.
@@ -146,12 +146,36 @@ impl SnapshotHistory {
         self.tags.iter().filter(move |(_, id)| **id == snapshot).map(|(tag, _)| tag)
     }
 
-    /// Notes a snapshot, unless it is the newest of the environment's states already; then only what the user says of it.
+    /// Notes a snapshot, unless it is the newest of the environment's states already; then only what is said of it, if that is the first word.
     fn add(&mut self, entry: HistoryEntry) {
         let newest = self.entries.iter_mut().find(|newest| newest.is_own());
         match newest.filter(|newest| newest.snapshot == entry.snapshot) {
-            Some(newest) => newest.message = entry.message.or(newest.message.take()),
+            Some(newest) => newest.message = newest.message.take().or(entry.message),
             None => self.entries.insert(0, entry),
+        }
+    }
+
+    /// Refuses a message for a snapshot that is the newest already and has another one: that was said of it when it was taken.
+    fn refuse_second_message(&self, name: &EnvName, snapshot: SnapshotId, message: &str) -> Result<()> {
+        let newest = self.newest_own().filter(|newest| newest.snapshot == snapshot);
+        match newest.and_then(|newest| newest.message.as_deref()).filter(|known| *known != message) {
+            None => Ok(()),
+            Some(known) => Err(Error::new(format!(
+                "environment {name}: nothing has changed since snapshot {}, which has a message already: {known}",
+                short(snapshot)
+            ))
+            .hint(format!("`skiff env tag -m TEXT {name}{AT}{}` gives it another message", short(snapshot)))),
+        }
+    }
+
+    /// Has a snapshot's message be another one, or none if that is empty. Where the environment came back to it, the message is of when it was taken.
+    fn set_message(&mut self, snapshot: SnapshotId, message: &str) {
+        let is_taken =
+            |entry: &HistoryEntry| entry.snapshot == snapshot && entry.origin != SnapshotOrigin::Rollback;
+        let at = self.entries.iter().position(is_taken);
+        let at = at.or_else(|| self.entries.iter().position(|entry| entry.snapshot == snapshot));
+        if let Some(entry) = at.and_then(|at| self.entries.get_mut(at)) {
+            entry.message = Some(message.to_owned()).filter(|message| !message.is_empty());
         }
     }
 
@@ -192,6 +216,20 @@ impl SnapshotHistory {
         }
     }
 
+    /// Forgets what came after a snapshot, and notes that an environment that is made of it begins so.
+    fn end_with(&mut self, name: &EnvName, revision: &Revision) -> Result<()> {
+        let snapshot = self.find(name, revision)?;
+        // What a tag alone has kept is older than all else.
+        let before = self.find_entry(name, revision).unwrap_or(self.entries.len());
+        self.entries.drain(..before);
+        let left: BTreeSet<SnapshotId> = self.entries.iter().map(|entry| entry.snapshot).collect();
+        self.tags.retain(|_, id| *id == snapshot || left.contains(id));
+        let (origin, message) = (SnapshotOrigin::Rollback, Some(format!("copy of {name}{AT}{revision}")));
+        let begin = HistoryEntry { snapshot, created: now(), origin, message, entries: 0, bytes: 0 };
+        self.entries.insert(0, begin);
+        Ok(())
+    }
+
     /// Forgets what is not kept: snapshots that have left the depot (`present` has those that are there), and untagged ones of which there are
     /// too many.
     fn forget(&mut self, keep: u32, present: &BTreeSet<SnapshotId>) {
@@ -217,6 +255,19 @@ impl SnapshotHistory {
         let newest = self.entries.first().into_iter().chain(self.newest_own());
         let recent = recent.chain(newest).map(|entry| entry.snapshot).collect();
         KeptSnapshots { tagged, recent }
+    }
+
+    /// Where in the list that of a snapshot is which a user means: of one that was come back to, the newest.
+    fn find_entry(&self, name: &EnvName, revision: &Revision) -> Result<usize> {
+        let id = self.find(name, revision)?;
+        let own = |back: u32| {
+            self.entries.iter().enumerate().filter(|(_, entry)| entry.is_own()).nth(back as usize)
+        };
+        let at = match revision {
+            Revision::Back(back) => own(*back).map(|(at, _)| at),
+            _ => self.entries.iter().position(|entry| entry.snapshot == id),
+        };
+        at.ok_or_else(|| self.no_such(name, revision))
     }
 
     /// The snapshot that a user means.
@@ -254,7 +305,10 @@ impl SnapshotHistory {
             return error.hint(format!("there are none yet; `skiff env snapshot {name}` takes one"));
         }
         let tags = self.tags.keys().map(ToString::to_string);
-        let steps = self.own().count().checked_sub(1).map(|last| format!("~0 to ~{last}"));
+        let steps = self.own().count().checked_sub(1).map(|last| match last {
+            0 => format!("{AT}~0"),
+            last => format!("{AT}~0 to {AT}~{last}"),
+        });
         let mut ids: Vec<String> = vec![];
         for id in self.entries.iter().map(|entry| short(entry.snapshot)) {
             if ids.len() < 5 && !ids.contains(&id) {
@@ -262,7 +316,13 @@ impl SnapshotHistory {
             }
         }
         let all: Vec<String> = tags.chain(steps).chain(ids).collect();
-        error.hint(format!("there are: {}; `skiff env history {name}` lists all", all.join(", ")))
+        let short = match revision {
+            Revision::Tag(tag) if tag.as_str().bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                format!("; of an ID it takes {FEWEST_DIGITS} digits")
+            }
+            _ => String::new(),
+        };
+        error.hint(format!("there are: {}; `skiff env history {name}` lists all{short}", all.join(", ")))
     }
 }
 
@@ -312,10 +372,15 @@ impl From<SnapshotOrigin> for Occasion {
 impl Occasion {
     /// Refuses what no history takes.
     pub fn check(&self) -> Result<()> {
-        match self.message.as_ref().is_some_and(|message| message.len() > LONGEST_MESSAGE) {
-            true => Err(Error::new(format!("message: longer than {LONGEST_MESSAGE} bytes"))),
-            false => Ok(()),
-        }
+        self.message.as_deref().map_or(Ok(()), check_message)
+    }
+}
+
+/// Refuses a message that no history takes.
+fn check_message(message: &str) -> Result<()> {
+    match message.len() > LONGEST_MESSAGE {
+        true => Err(Error::new(format!("message: longer than {LONGEST_MESSAGE} bytes"))),
+        false => Ok(()),
     }
 }
 
@@ -333,6 +398,9 @@ pub fn note(
     let entry =
         HistoryEntry { snapshot, created: now(), origin: *origin, message: message.clone(), entries, bytes };
     let noted = change(context, env, depot, |history| {
+        if let (SnapshotOrigin::Manual, Some(message)) = (origin, message) {
+            history.refuse_second_message(&env.name, snapshot, message)?;
+        }
         history.add(entry);
         tag.iter().try_for_each(|tag| history.set_tag(&env.name, tag, snapshot))
     });
@@ -383,21 +451,37 @@ fn write(dir: &TrustedDir, history: &SnapshotHistory) -> Result<()> {
     Ok(dir.rename(NEW, dir, FILE)?)
 }
 
-/// Has a copy of an environment begin with the history of the one in `from`; `as_in` is the snapshot in which the copy is, and what to say of
-/// that, if it is not as the environment is now.
-pub fn copy(from: &Path, to: &Path, as_in: Option<(SnapshotId, String)>) -> Result<()> {
+/// Has a copy of an environment begin with the history of the one in `from`.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    write_copy(&SnapshotHistory::of(from)?, to)
+}
+
+/// The same of a copy that is as the environment was in a snapshot: what came after that is none of its.
+pub fn copy_until(from: &Path, to: &Path, (name, revision): (&EnvName, &Revision)) -> Result<()> {
     let mut history = SnapshotHistory::of(from)?;
-    if let Some((snapshot, message)) = as_in {
-        let (origin, message) = (SnapshotOrigin::Rollback, Some(message));
-        history.add(HistoryEntry { snapshot, created: now(), origin, message, entries: 0, bytes: 0 });
-    }
+    history.end_with(name, revision)?;
+    write_copy(&history, to)
+}
+
+fn write_copy(history: &SnapshotHistory, to: &Path) -> Result<()> {
     if history.entries.is_empty() && history.tags.is_empty() {
         return Ok(());
     }
     let to = dirs::open(to)?;
-    past::note(&to, &SnapshotHistory::default(), &history)
+    past::note(&to, &SnapshotHistory::default(), history)
         .ignore_error("what jobs have changed in these is not taken in");
-    write(&to, &history)
+    write(&to, history)
+}
+
+/// All snapshots that the environment in `dir` has had, as far as is known: also those taken under another name.
+pub fn all_snapshots(dir: &Path) -> BTreeSet<SnapshotId> {
+    let ids = |history: SnapshotHistory| history.ids().collect::<BTreeSet<_>>();
+    let mut all = SnapshotHistory::of(dir)
+        .map(ids)
+        .default_on_error("with a damaged history the others are known by name");
+    let had = dirs::open(dir).map(|dir| past::all(&dir));
+    all.extend(had.default_on_error("those are in the history, or `skiff depot gc` removes them"));
+    all
 }
 
 /// The snapshots that are to stay in the depot because of the history and the tags of the environment in `dir`.

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use skiff_site::TrustedDir;
 use skiff_snapshot::SnapshotId;
+use skiff_spec::array_task::{ArrayTask, JobName};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
 use skiff_spec::name::EnvName;
@@ -52,6 +53,13 @@ pub struct JobPlace {
     pub root: String,
 }
 
+impl JobPlace {
+    /// The job as its user names it.
+    pub fn job_name(&self, array_task: Option<ArrayTask>) -> JobName {
+        array_task.map_or(JobName::Id(self.job), JobName::Task)
+    }
+}
+
 /// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecordKind {
@@ -77,6 +85,9 @@ impl RecordKind {
 pub struct CommitRecord {
     /// The environment.
     pub environment: EnvName,
+    /// The task of an array that the job is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_task: Option<ArrayTask>,
     /// The snapshot that the job ran in.
     pub parent: SnapshotId,
     /// Which nodes' changes are kept.
@@ -184,6 +195,23 @@ impl JobRecords {
         Ok(all)
     }
 
+    /// The number of a job; nothing if no node has noted any of this name.
+    pub fn number_of(&self, job: JobName) -> Result<Option<u32>> {
+        let task = match job {
+            JobName::Id(id) => return Ok(Some(id)),
+            JobName::Task(task) => task,
+        };
+        let is_it = |file: &RecordFile| match file.kind {
+            RecordKind::Start => {
+                self.read::<StartRecord>(file).is_ok_and(|start| start.array_task == Some(task))
+            }
+            _ => self.read::<CommitRecord>(file).is_ok_and(|end| end.array_task == Some(task)),
+        };
+        // The array has the number of one of its tasks, and the others have later ones.
+        let files = self.such(|place, _| place.job >= task.array)?;
+        Ok(files.iter().find(|file| is_it(file)).map(|file| file.place.job))
+    }
+
     /// The starts of which nothing is noted at the end.
     pub fn starts_without_end(&self) -> Result<Vec<RecordFile>> {
         let mut all = self.all()?;
@@ -288,6 +316,7 @@ mod tests {
     fn record() -> CommitRecord {
         CommitRecord {
             environment: "dev".parse().expect("a name"),
+            array_task: None,
             parent: SnapshotId([1; 32]),
             nodes: CommitNodes::All,
             of: 2,
@@ -362,6 +391,7 @@ mod tests {
         let records = JobRecords::make(&path).expect("made").expect("a depot");
         let start = |environment: &str, commit| StartRecord {
             environment: environment.into(),
+            array_task: None,
             snapshot: None,
             commit,
             started: 1,
@@ -422,6 +452,24 @@ mod tests {
         set_age(1, AWAITED_DAYS + 1);
         records.trim().expect("trimmed");
         assert_eq!(left(), of_2);
+    }
+
+    #[test]
+    fn a_task_of_an_array_is_found_by_what_its_user_calls_it() {
+        let path = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(path.path().join(SNAPSHOTS)).expect("a depot");
+        let records = JobRecords::make(path.path()).expect("made").expect("a depot");
+        for (job, number) in [(46, 2), (47, 1)] {
+            let array_task = Some(ArrayTask { array: 46, task: number });
+            let end = CommitRecord { array_task, ..record() };
+            records.write(&place(job, "n1", "r"), RecordKind::End, &end).expect("written");
+        }
+        let number = |name: &str| records.number_of(name.parse().expect("a job")).expect("looked for");
+        assert_eq!(
+            ["46_1", "46_2", "46_3", "46", "12"].map(number),
+            [Some(47), Some(46), None, Some(46), Some(12)]
+        );
+        assert_eq!(place(47, "n1", "r").job_name(Some(ArrayTask { array: 46, task: 1 })).to_string(), "46_1");
     }
 
     #[test]

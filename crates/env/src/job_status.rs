@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use skiff_output as output;
-use skiff_runtime::environments::Environment;
+use skiff_runtime::environments::{self, Environment};
 use skiff_snapshot::{Depot, SnapshotId, conflicts};
+use skiff_spec::array_task::{ArrayTask, JobName};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::AT;
+use skiff_sys::IgnoreError;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
@@ -22,6 +24,9 @@ use crate::snapshot_fault::ours;
 #[derive(Serialize)]
 struct JobStatus {
     job: u32,
+    /// As its user names it, if it is a task of an array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    array_task: Option<ArrayTask>,
     roots: Vec<RootStatus>,
     conflicts: Vec<ListedConflict>,
 }
@@ -69,25 +74,25 @@ struct ListedConflict {
 }
 
 /// The job that is meant: the one that is named as such, or a number that no environment is called by.
-pub fn meant(context: &UserContext, name: &EnvName, job: Option<u32>) -> Result<Option<u32>> {
+pub fn meant(context: &UserContext, name: &EnvName, job: Option<JobName>) -> Result<Option<JobName>> {
     if job.is_some() {
         return Ok(job);
     }
-    let number = name.as_str().parse::<u32>().ok().filter(|number| number.to_string() == name.as_str());
-    match number {
-        Some(number) if !Environment::named(context, name.clone())?.exists() => Ok(Some(number)),
+    match name.as_str().parse() {
+        Ok(job) if !Environment::named(context, name.clone())?.exists() => Ok(Some(job)),
         _ => Ok(None),
     }
 }
 
 /// Prints what the nodes of a job have noted.
-pub fn status(context: &UserContext, job: u32, json: bool) -> Result<()> {
+pub fn status(context: &UserContext, named: JobName, json: bool) -> Result<()> {
     let path = context.depot()?;
     let records = JobRecords::find(&path)?;
+    let job = records.as_ref().map_or(Ok(None), |records| records.number_of(named))?;
     let files = records.as_ref().map(JobRecords::all).transpose()?.unwrap_or_else(Vec::new);
-    let files: Vec<RecordFile> = files.into_iter().filter(|file| file.place.job == job).collect();
-    let (Some(records), false) = (records, files.is_empty()) else {
-        return Err(Error::new(format!("job {job}: no node has noted anything of it"))
+    let files: Vec<RecordFile> = files.into_iter().filter(|file| Some(file.place.job) == job).collect();
+    let (Some(records), Some(job), false) = (records, job, files.is_empty()) else {
+        return Err(Error::new(format!("job {named}: no node has noted anything of it"))
             .hint("only jobs in environments and containers are noted, when they begin, and for 14 days"));
     };
     let mut found = FoundRecords::default();
@@ -100,6 +105,7 @@ pub fn status(context: &UserContext, job: u32, json: bool) -> Result<()> {
     let depot = Depot::find_existing(&path).map_err(ours)?;
     let status = JobStatus {
         job,
+        array_task: found.array_task(),
         conflicts: depot.map_or(Ok(vec![]), |depot| found.conflicts(&depot))?,
         roots: found.roots(context),
     };
@@ -118,6 +124,14 @@ impl FoundRecords {
             RecordKind::End | RecordKind::Noted => of.1 = Some(records.read(file)?),
         }
         Ok(())
+    }
+
+    fn array_task(&self) -> Option<ArrayTask> {
+        let of = |(start, end): &(Option<StartRecord>, Option<CommitRecord>)| {
+            let of_end = end.as_ref().and_then(|end| end.array_task);
+            of_end.or(start.as_ref().and_then(|start| start.array_task))
+        };
+        self.0.values().find_map(of)
     }
 
     /// What nodes have changed differently from one snapshot. Of several runs of the job the last one of each node counts.
@@ -188,13 +202,30 @@ impl FoundRecords {
                 catch_up(context, &env);
                 SnapshotHistory::of(&env.dir).ok()
             });
-            if let (Some(history), Some(snapshot)) = (history, commit.snapshot) {
-                let known = history.tags_of(snapshot).map(|tag| format!("{name}{AT}{tag}"));
-                tags.insert(snapshot, known.collect());
-            }
+            let Some(snapshot) = commit.snapshot else { continue };
+            let known = match history {
+                Some(history) => tagged(name, history, snapshot),
+                None => tagged_anywhere(context, snapshot),
+            };
+            tags.insert(snapshot, known);
         }
         tags
     }
+}
+
+fn tagged(name: &EnvName, history: &SnapshotHistory, snapshot: SnapshotId) -> Vec<String> {
+    history.tags_of(snapshot).map(|tag| format!("{name}{AT}{tag}")).collect()
+}
+
+/// The references to a snapshot of an environment that has another name by now.
+fn tagged_anywhere(context: &UserContext, snapshot: SnapshotId) -> Vec<String> {
+    let all = environments::list(context).default_on_error("a snapshot without a name is shown by its id");
+    let tagged = |env: &Environment| {
+        catch_up(context, env);
+        let history = SnapshotHistory::of(&env.dir).ok()?;
+        Some(tagged(&env.name, &history, snapshot)).filter(|tags| !tags.is_empty())
+    };
+    all.iter().find_map(tagged).unwrap_or_default()
 }
 
 impl KeptChanges {

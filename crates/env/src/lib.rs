@@ -28,6 +28,7 @@ mod settings;
 mod snapshot_fault;
 mod ssh_agent;
 mod status;
+pub mod unnamed;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
@@ -80,21 +81,29 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             None => status::status(&context, &env.name, output.json)?,
         },
         EnvCommand::Snapshot { env, tag, message, output } => {
-            let (tag, message) = (tag.clone(), message.clone());
+            let (tag, message) = (tag.clone(), message.clone().filter(|message| !message.is_empty()));
             let occasion = Occasion { message, tag, ..SnapshotOrigin::Manual.into() };
             contents::snapshot(&context, &env.name, &occasion, output.json)?;
         }
-        EnvCommand::History { env, list } => history::list(&context, &env.name, &list.format())?,
-        EnvCommand::Tag { env: of, tag, remove: _ } => {
+        EnvCommand::History { env, list } => history::list(&context, env, &list.format())?,
+        EnvCommand::Tag { env: of, tag, message, remove } => {
             let env = Environment::existing(&context, calling::named_or_own(of.name.as_ref())?)?;
-            if let (Some(id), Some(tag)) = (history::tag(&context, &env, of, tag.as_ref())?, tag) {
-                contents::note_if_changed(&context, &env, tag, id);
+            let revision = of.revision.as_ref();
+            match (tag, message.as_deref()) {
+                _ if *remove => history::remove_tag(&context, &env, of)?,
+                (None, None) => history::list_tags(&context, &env, revision)?,
+                (tag, message) => {
+                    let newest = history::tag(&context, &env, revision, (tag.as_ref(), message))?;
+                    if let (Some(id), Some(tag)) = (newest, tag) {
+                        contents::note_if_changed(&context, &env, tag, id);
+                    }
+                }
             }
         }
         EnvCommand::Rollback { env, to, dry_run } => {
             rollback::rollback(&context, env, to.as_ref(), (dry_run.dry_run, dry_run.json))?;
         }
-        EnvCommand::Export { name, file, output } => export::export(&context, name, file, output.json)?,
+        EnvCommand::Export { env, file, output } => export::export(&context, env, file, output.json)?,
         EnvCommand::Import { file, name } => import::import(&context, file, name.as_ref())?,
         EnvCommand::Stop(env) => stop(&context, &env.name)?,
         EnvCommand::Rm { names, force, dry_run } => {

@@ -188,6 +188,7 @@ impl ListedEnvironment {
     /// Whether it runs, and how many sessions it has.
     pub(crate) fn state(&self) -> String {
         match (self.pid, self.sessions) {
+            (Some(_), Some(0)) => "no session".into(),
             (Some(_), Some(1)) => "1 session".into(),
             (Some(_), Some(n)) => format!("{n} sessions"),
             _ if self.running => "no answer".into(),

@@ -12,7 +12,7 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, delete};
 
 use crate::calling::{self, Confirmation};
-use crate::{depot, latest};
+use crate::{depot, history, latest};
 
 /// Removes one environment.
 pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool) -> Result<()> {
@@ -44,6 +44,8 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
     }
     // Broken settings must not keep it from being removed.
     let image = env.settings().ok().and_then(|settings| settings.image);
+    // It may have had another name when they were taken.
+    let snapshots = history::all_snapshots(&env.dir);
     let aside = env.set_aside()?;
     drop(lock);
     if !losers.is_empty() {
@@ -54,7 +56,7 @@ pub fn remove(context: &UserContext, name: &EnvName, force: bool, dry_run: bool)
     }
     latest::unset(&context.depot()?, name)?;
     // What its snapshots take up is no reason to leave its files.
-    delete(context, aside).and(depot::remove_with_environment(context, name.as_str()))
+    delete(context, aside).and(depot::remove_with_environment(context, name.as_str(), &snapshots))
 }
 
 /// What jobs change is kept in the history of the environment, and that goes with it.

@@ -46,7 +46,7 @@ pub fn rollback(
     let name = calling::named_or_own(of.name.as_ref())?;
     let env = Environment::existing(context, name.clone())?;
     let (whose, revision) = resolve_revision(&name, of, to)?;
-    let snapshot = between::find(context, (whose, revision))?;
+    let snapshot = history::find(context, (whose, revision))?;
     let depot = Depot::open(&context.depot()?).map_err(contents::ours)?;
     // Before anything else: a snapshot that is gone is told at once.
     depot.rely_on(&snapshot).map_err(|e| of_history(e, whose, revision))?;
@@ -62,7 +62,7 @@ pub fn rollback(
         return Ok(());
     }
     before.skipped.iter().for_each(|path| output::note(&format!("lost: /{path} (a socket or device)")));
-    replace(context, &env, &depot, snapshot)?;
+    replace(context, &env, &depot, (whose, revision, snapshot))?;
     let occasion =
         history::Occasion { message: Some(format!("to {revision}")), ..SnapshotOrigin::Rollback.into() };
     history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
@@ -116,7 +116,12 @@ fn show_changes(context: &UserContext, env: &Environment, snapshot: SnapshotId, 
 }
 
 /// Makes the new upper in a directory beside the environment's, and exchanges the two.
-fn replace(context: &UserContext, env: &Environment, depot: &Depot, snapshot: SnapshotId) -> Result<()> {
+fn replace(
+    context: &UserContext,
+    env: &Environment,
+    depot: &Depot,
+    (whose, revision, snapshot): (&EnvName, &Revision, SnapshotId),
+) -> Result<()> {
     let all = dirs::open(env.dir.parent().unwrap_or(Path::new("/")))?;
     let work = dirs::new_name(&env.name);
     dirs::with_umask(|| all.new_dir(&work, 0o700))?;
@@ -128,7 +133,7 @@ fn replace(context: &UserContext, env: &Environment, depot: &Depot, snapshot: Sn
         let base = contents::view_of_base(view, &own)?;
         let (dir, environment) = (contents::open_dir(&work)?, contents::open_dir(&env.dir)?);
         dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))
-            .map_err(contents::ours)?;
+            .map_err(|e| of_history(e, whose, revision))?;
         // Before the exchange: what was merged into the one is not what was merged into the other.
         if !image {
             package_database::forget_ancestor(&env.dir)?;

@@ -9,20 +9,17 @@ use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::{control, lock, package_database};
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::Depot;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
-use skiff_spec::revision::{AT, EnvRevision, Revision};
-use skiff_sys::IgnoreError;
+use skiff_spec::revision::{EnvRevision, Revision};
 use skiff_user::context::UserContext;
-use skiff_user::dirs;
 
-use crate::contents::{make_upper, ours};
 use crate::live::ListedEnvironment;
-use crate::{between, calling, history, latest};
+use crate::unnamed::{delete_if_failed, fill, whole_snapshot};
+use crate::{calling, history, latest};
 
 /// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
 const KEPT: [&str; 3] = ["upper", "tmp", "vartmp"];
@@ -73,31 +70,19 @@ pub fn copy(context: &UserContext, of: &EnvRevision, new: &EnvName) -> Result<()
         delete_if_failed(context, copied, dir)
             .and_then(|()| package_database::copy_ancestor(&env.dir, dir))?;
         // A damaged history is no reason not to copy what there is.
-        history::copy(&env.dir, dir, None).unwrap_or_else(|e| output::complain(&e));
+        history::copy(&env.dir, dir).unwrap_or_else(|e| output::complain(&e));
         Ok(())
     })
 }
 
 /// The environment itself may be running. Its own `/tmp` and `/var/tmp` are in no snapshot.
 fn copy_snapshot(context: &UserContext, env: &Environment, revision: &Revision, new: &EnvName) -> Result<()> {
-    let id = between::find(context, (&env.name, revision))?;
-    let depot = Depot::open(&context.depot()?).map_err(ours)?;
     // Before anything else: a snapshot that is gone is told at once.
-    depot.manifest(&id).map_err(ours)?;
+    let (depot, id) = whole_snapshot(context, env, revision)?;
     Environment::named(context, new.clone())?.create_like(env, |dir| {
-        let made = make_upper(context, env, &depot, id, dir);
-        delete_if_failed(context, made, dir)?;
-        history::copy(&env.dir, dir, Some((id, format!("copy of {}{AT}{revision}", env.name))))
+        fill(context, (env, &depot), (revision, id), dir)?;
+        history::copy_until(&env.dir, dir, (&env.name, revision))
     })
-}
-
-/// Of root's files inside none are the user's to remove outside, and there may be no more room because of them.
-fn delete_if_failed(context: &UserContext, made: Result<()>, dir: &Path) -> Result<()> {
-    if made.is_err() {
-        dirs::delete(context, dir.to_owned())
-            .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
-    }
-    made
 }
 
 /// Copies what is in a directory: holes, hard links, owners, attributes and the marks of what was deleted included.

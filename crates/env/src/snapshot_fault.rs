@@ -21,14 +21,21 @@ pub fn of_history(e: skiff_snapshot::Error, name: &EnvName, revision: &Revision)
     if !matches!(e, BadLayer { .. } | BadManifest { .. } | Missing { .. }) {
         return ours(e);
     }
-    let others = format!("`skiff env history {name}` marks those that are damaged: name another one");
+    let others =
+        format!("`skiff env history {name}` marks those that are damaged or removed: name another one");
     let hint = match revision {
         Revision::Tag(tag) => {
             format!("{others}; `skiff env tag --remove {name}{AT}{tag}` takes the tag away")
         }
         _ => others,
     };
-    Error::new(e.to_string()).hint(hint)
+    // Of a tag nobody knows the id by heart, and of a layer only Skiff knows the name.
+    let state = match &e {
+        Missing { what, .. } if what.starts_with("snapshot") => "was removed",
+        Missing { .. } => "is not whole any more",
+        _ => "is damaged",
+    };
+    Error::new(format!("snapshot {name}{AT}{revision} {state}: {e}")).hint(hint)
 }
 
 #[cfg(test)]
@@ -40,7 +47,10 @@ mod tests {
         let missing =
             || skiff_snapshot::Error::Missing { what: "a part of snapshot 12".into(), depot: "/d".into() };
         let name = "dev".parse().expect("a name");
-        let hint = |revision: &str| of_history(missing(), &name, &revision.parse().expect("a revision")).hint;
+        let fault = |revision: &str| of_history(missing(), &name, &revision.parse().expect("a revision"));
+        let hint = |revision: &str| fault(revision).hint;
+        let said = "snapshot dev@good is not whole any more: a part of snapshot 12 is not in the depot /d";
+        assert_eq!(fault("good").message, said);
         let tag = hint("good");
         assert!(tag.contains("`skiff env tag --remove dev@good`"), "{tag}");
         assert!(!tag.contains("submit again"), "{tag}");

@@ -44,7 +44,9 @@ impl Caller {
         let deadline = signal::Deadline::begin(MOST_SECONDS);
         if !geteuid().is_root() {
             return Err(Error::new("the helper does not run as root")
-                .hint("it must belong to root with mode 4755, on a file system mounted without nosuid"));
+                .hint(
+                "in an environment or container it never can: on the login node it does, and in a job beside it (srun --overlap --environment=none ...); elsewhere it must belong to root with mode 4755, on a file system mounted without nosuid",
+            ));
         }
         let limits = LiftedLimits::lift();
         let uid = getuid().as_raw();

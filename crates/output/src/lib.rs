@@ -1,6 +1,7 @@
 //! What the user gets to see: data on stdout, everything else on stderr; errors with a hint; exit codes.
 
 mod readable;
+mod table;
 mod template;
 
 use std::ffi::OsStr;
@@ -13,7 +14,8 @@ use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
 
-use readable::{readable, readable_cell, shortened};
+use readable::{readable, shortened};
+pub use table::{line_and_rest, table, whole_table};
 pub use template::formatted;
 
 /// Our own failure, as opposed to that of the command we run.
@@ -112,23 +114,6 @@ pub fn bytes(data: &[u8]) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context(|| "standard output"),
     }
-}
-
-/// Prints a table: columns as wide as their widest cell, the last one free.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> Result<()> {
-    let shown = |cells: &Vec<String>| cells.iter().map(|cell| readable_cell(cell).into_owned()).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(shown).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().map(|r| r[column].chars().count());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let text = |cells: &[String]| {
-        let padded = cells.iter().zip(&widths).map(|(cell, w)| format!("{cell:w$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    line(&text(&head.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>()))?;
-    rows.iter().try_for_each(|row| line(&text(row)))
 }
 
 /// Prints a line of data that begins with a word, coloured on a terminal that wants colours. Of the rest nothing colours anything.

@@ -50,7 +50,7 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
         return import::find_or_import(context, text);
     }
     let entry = match (when, known(context, text)?) {
-        (PullWhen::Never, found) => return Ok(found.ok_or_else(|| StoreError::NotPulled(text.into()))?),
+        (PullWhen::Never, found) => return found.ok_or_else(|| not_pulled(text)),
         (PullWhen::Missing, Some(entry)) if client::has(context, entry.id) => return Ok(entry),
         // The same one as before, whatever its name means by now.
         (PullWhen::Missing, Some(entry)) => return by_id(context, entry),
@@ -382,8 +382,20 @@ fn fetch(
     Ok(ImageName { reference: name, id, pulled: now(), size, config, origin: None })
 }
 
+/// Where something is to run, who types a plain word may mean a program.
+fn not_pulled(text: &str) -> Error {
+    let fault = Error::from(StoreError::NotPulled(text.into()));
+    match text.contains(['/', ':', '@']) {
+        true => fault,
+        false => {
+            let hint = format!("{}; to run a command over the host's root: skiff run -- {text}", fault.hint);
+            fault.hint(hint)
+        }
+    }
+}
+
 fn not_here(id: ImageId, reference: &str) -> Error {
-    Error::new(format!("image {reference} (sha256:{id}): not in the store of this host"))
+    Error::new(format!("image {reference} (sha256:{id}): not in the store of this host, or not yours there"))
         .hint(format!(
             "it came from no registry: where it was imported, `srun --container-image={reference} true` leaves a copy for other hosts; or `skiff import` it here"
         ))

@@ -116,6 +116,26 @@ impl Environment {
         self.create_with(&other.ground()?, settings.mounts.clone(), settings.net.clone(), fill)
     }
 
+    /// Makes one with the settings of another one and what `fill` puts into its directory, and gives it no name: only its maker finds it. What is
+    /// left of it when that is killed, `skiff sweep` removes.
+    pub fn unnamed_like(other: &Self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
+        let settings = other.settings()?;
+        let all = other.dir.parent().unwrap_or(Path::new("/"));
+        with_umask(|| {
+            let all = make_ready(all)?;
+            sweep(&all);
+            let new = new_name(&other.name);
+            let (mounts, net) = (settings.mounts.clone(), settings.net.clone());
+            let dir = all.path_of(&new);
+            let made = other.fill(&all, &new, &other.ground()?, mounts, net).and_then(|()| fill(&dir));
+            if made.is_err() {
+                all.remove_tree(&new)
+                    .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+            }
+            made.map(|()| Self { name: other.name.clone(), dir, known: OnceCell::new() })
+        })
+    }
+
     /// Makes it, with what `fill` puts into its directory.
     pub fn create_with(
         &self,

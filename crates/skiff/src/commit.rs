@@ -12,9 +12,12 @@ use std::os::fd::AsFd;
 use serde::Serialize;
 use serde_json::Value;
 use skiff_cli::CommitArgs;
+use skiff_env::calling::named_or_own;
 use skiff_env::host_image::full::HostRoot;
 use skiff_env::host_image::{HostChanges, ImageContents, ImageTarget, ReadProgress, watched};
 use skiff_env::own_files::{BaseFiles, CleanedList, OwnFiles};
+use skiff_env::root::session;
+use skiff_env::unnamed::with_state_of;
 use skiff_image::export::root::{self, OtherContent, RootFilter, RootSize};
 use skiff_image::source::{ImageSource, temporary};
 use skiff_output as output;
@@ -41,36 +44,23 @@ pub fn commit(args: &CommitArgs) -> Result<()> {
     let context = UserContext::load()?;
     // Before anything is read: at the end it would be all for nothing.
     let reference = name_for(&args.image)?;
-    let committing = Committing { context: &context, args, reference };
-    match below(&context, &args.name)? {
-        Below::Image(image) => committing.over_image(&image),
-        Below::Host(env) if args.full => committing.whole(&env),
-        Below::Host(env) => committing.changes(&env),
+    let name = named_or_own(args.env.name.as_ref())?;
+    let committing = Committing { context: &context, args, name: &name, reference };
+    if named::is_environment(&context, &name, "commit")? {
+        return with_state_of(&context, &args.env, |env| committing.environment(env));
     }
-}
-
-/// What a container stands on.
-enum Below {
-    Image(Box<ImageName>),
-    /// The host's root, below this environment.
-    Host(Environment),
-}
-
-fn below(context: &UserContext, name: &EnvName) -> Result<Below> {
-    if named::is_environment(context, name, "commit")? {
-        let environment = Environment::existing(context, name.clone())?;
-        return Ok(match environment.ground()?.image().cloned() {
-            Some(image) => Below::Image(Box::new(image)),
-            None => Below::Host(environment),
-        });
+    if let Some(revision) = &args.env.revision {
+        return Err(Fault::new(format!("instance {name}: has no snapshots, and so none is {revision}"))
+            .hint(format!("`skiff commit {name} {}` makes an image of it as it is", args.image)));
     }
-    let image = image_of_instance(context, &InstanceDir::existing(context, name)?)?;
-    image.map(|image| Below::Image(Box::new(image))).ok_or_else(|| {
+    let record = InstanceDir::existing(&context, &name)?;
+    let image = image_of_instance(&context, &record)?.ok_or_else(|| {
         Fault::new(format!(
             "instance {name} stands on the host's root, and only of environments over that an image is made"
         ))
         .hint("make the changes in an environment: `skiff env create NAME`, later `skiff commit NAME IMAGE`")
-    })
+    })?;
+    committing.over_image(&image, || named::enter(&context, &name, "commit"))
 }
 
 /// The image that an instance was made of, or that the environment stands on which it was made of.
@@ -93,17 +83,28 @@ fn image_of_instance(context: &UserContext, record: &InstanceDir) -> Result<Opti
 struct Committing<'a> {
     context: &'a UserContext,
     args: &'a CommitArgs,
+    /// Of the container.
+    name: &'a EnvName,
     reference: String,
 }
 
 impl Committing<'_> {
+    /// Of an environment.
+    fn environment(&self, env: &Environment) -> Result<()> {
+        match env.ground()?.image() {
+            Some(image) => self.over_image(image, || session(self.context, env)),
+            None if self.args.full => self.whole(env),
+            None => self.changes(env),
+        }
+    }
+
     /// Of a container over an image.
-    fn over_image(&self, below: &ImageName) -> Result<()> {
+    fn over_image(&self, below: &ImageName, enter: impl FnOnce() -> Result<Live>) -> Result<()> {
         let config = config::of_image(below.config.clone(), self.args)?;
-        let live = named::enter(self.context, &self.args.name, "commit")?;
+        let live = enter()?;
         let container = ContainerRoot {
             live: &live,
-            name: self.args.name.as_str(),
+            name: self.name.as_str(),
             base: base_files(self.context, below),
             accounts: skiff_plan::accounts(self.context),
         };
@@ -115,7 +116,7 @@ impl Committing<'_> {
     /// Of all that an environment over the host's root shows.
     fn whole(&self, env: &Environment) -> Result<()> {
         let config = config::of_host(self.args)?;
-        let live = named::enter(self.context, &env.name, "commit")?;
+        let live = session(self.context, env)?;
         let root = HostRoot::of(self.context, env, &live)?;
         let contents = root.survey()?;
         refuse_without_system(&env.name, &contents)?;
@@ -145,7 +146,7 @@ impl Committing<'_> {
         contents: &ImageContents,
         write: impl FnOnce(ImageTarget<'_>, &mut dyn ReadProgress) -> Result<()>,
     ) -> Result<()> {
-        let CommitArgs { quiet, json, dry_run, name, .. } = self.args;
+        let (name, CommitArgs { quiet, json, dry_run, .. }) = (self.name, self.args);
         if *dry_run {
             return show(contents, *json);
         }

@@ -201,7 +201,9 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::Export(export) => images::commands::export(&export)?,
         CliCommand::Images(list) => images::commands::list(&list.format())?,
         CliCommand::Tag { image, name } => images::names::tag(&image, &name)?,
-        CliCommand::History { image, list } => images::names::history(&image, &list.format())?,
+        CliCommand::History { image, no_trunc, list } => {
+            images::names::history(&image, &list.format(), no_trunc)?;
+        }
         CliCommand::Rmi { images, output } => images::commands::remove(&images, output.json)?,
         CliCommand::Inspect { image, files, format, .. } => {
             images::commands::inspect(&image, files, format.as_deref())?

@@ -22,6 +22,7 @@ use skiff_output as output;
 use skiff_runtime::control::Live;
 use skiff_runtime::lock::try_lock;
 use skiff_sandbox::session::CommandExit;
+use skiff_spec::array_task::ArrayTask;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{CommitNodes, JobCommit, JobSpec, Snapshot, names};
 use skiff_sys::{IgnoreError, lock, small_file};
@@ -46,6 +47,7 @@ struct KeptRoot {
     place: JobPlace,
     /// How many nodes the job has; 0 if that is not known.
     node_count: u32,
+    array_task: Option<ArrayTask>,
     snapshot: Snapshot,
     commit: JobCommit,
 }
@@ -78,18 +80,23 @@ impl KeptRoot {
         let (job, node, root, count) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
         let JobSpec::Snapshot(snapshot) = JobSpec::from_line(lines.next()?).ok()? else { return None };
         let place = JobPlace { job: job.parse().ok()?, node: node.into(), root: root.into() };
-        Some(Self { place, node_count: count.parse().ok()?, commit: snapshot.commit.clone()?, snapshot })
+        let commit = snapshot.commit.clone()?;
+        // A job that an older Skiff has begun does not say.
+        let array_task = lines.next().and_then(|text| String::from(text).try_into().ok());
+        Some(Self { place, node_count: count.parse().ok()?, array_task, commit, snapshot })
     }
 
     fn to_text(&self) -> Result<String> {
         let JobPlace { job, node, root } = &self.place;
         let line = JobSpec::Snapshot(self.snapshot.clone()).to_line();
         let line = line.map_err(|e| Error::new(format!("job spec: {e}")))?;
-        Ok(format!("{job}\n{node}\n{root}\n{}\n{line}\n", self.node_count))
+        let array_task = self.array_task.map(|task| format!("{task}\n")).unwrap_or_default();
+        Ok(format!("{job}\n{node}\n{root}\n{}\n{line}\n{array_task}", self.node_count))
     }
 
     fn root<'a>(&'a self, dir: &'a Path) -> JobRoot<'a> {
-        JobRoot { place: self.place.clone(), dir, snapshot: &self.snapshot, of: self.node_count }
+        let Self { array_task, node_count: of, .. } = *self;
+        JobRoot { place: self.place.clone(), dir, array_task, snapshot: &self.snapshot, of }
     }
 
     /// Whether the depot knows an environment of this name. It is at home, perhaps on another file system: so a depot that cannot be read
@@ -131,7 +138,7 @@ pub fn keep_earlier(context: &UserContext, dir: &Path) -> Result<()> {
     }
     if let Some(mut root) = KeptRoot::of(dir)? {
         let number = next_earlier(dir);
-        let JobPlace { job, node, .. } = root.place.clone();
+        let (job, node) = (root.place.job_name(root.array_task), root.place.node.clone());
         root.place.root = format!("{}.{number}", root.place.root);
         if !is_done(dir) {
             let told = match root.commit(context, dir) {
@@ -178,7 +185,8 @@ pub fn begin(job: &SlurmJob) -> Result<()> {
         return Ok(());
     }
     let node_count = u32::try_from(hosts.len()).unwrap_or(0);
-    let root = KeptRoot { place, node_count, snapshot: snapshot.clone(), commit: commit.clone() };
+    let array_task = ArrayTask::from_variables(|name| std::env::var(name).ok());
+    let root = KeptRoot { place, node_count, array_task, snapshot: snapshot.clone(), commit: commit.clone() };
     let new = dir.join(format!("{HERE}.{}", getpid().as_raw_nonzero()));
     small_file::write(&new, root.to_text()?.as_bytes()).context(|| new.display().to_string())?;
     fs::rename(&new, &file).context(|| file.display().to_string())
@@ -243,7 +251,8 @@ fn tell(root: &KeptRoot, record: &CommitRecord) {
 }
 
 /// What the user hears of it; `is_known` says whether the depot knows an environment of this name.
-fn told_of(JobPlace { job, node, .. }: &JobPlace, record: &CommitRecord, is_known: bool) -> Vec<String> {
+fn told_of(place: &JobPlace, record: &CommitRecord, is_known: bool) -> Vec<String> {
+    let (job, node) = (place.job_name(record.array_task), &place.node);
     let CommitRecord { environment, snapshot, changes, bytes, skipped, .. } = record;
     let mut told = vec![match snapshot {
         None => format!("job {job}: nothing was changed in {environment} on {node}"),
@@ -323,6 +332,7 @@ mod tests {
         let place = JobPlace { job: 7, node: "n1".into(), root: "r".into() };
         let record = CommitRecord {
             environment: "dev".parse().expect("a name"),
+            array_task: None,
             parent: "01".repeat(32).parse().expect("an id"),
             nodes: CommitNodes::Rank0,
             of: 1,
@@ -338,6 +348,8 @@ mod tests {
         let known = told_of(&place, &record, true);
         let want = "job 7: 1 change in dev on n1 saved as a snapshot (1 B written): `skiff env history dev`";
         assert_eq!(known, [want, "job 7: 1 socket or device is not in it"]);
+        let task = CommitRecord { array_task: "46_1".to_owned().try_into().ok(), ..record.clone() };
+        assert!(told_of(&place, &task, true)[0].starts_with("job 46_1: 1 change in dev"), "{task:?}");
         let gone = told_of(&place, &record, false);
         assert!(gone[0].contains("snapshot 020202020202 ") && !gone[0].contains("env history"), "{gone:?}");
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use skiff_env::bounded::in_background;
 use skiff_env::job_records::{JobRecords, RecordKind, StartPart, StartRecord};
+use skiff_spec::array_task::ArrayTask;
 use skiff_spec::job::JobSpec;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
@@ -37,7 +38,8 @@ impl StartTimes {
             JobSpec::Container(_) => (None, None),
         };
         let environment = job.spec.environment().to_owned();
-        let record = StartRecord { environment, snapshot, commit, started: now(), parts };
+        let array_task = ArrayTask::from_variables(|name| std::env::var(name).ok());
+        let record = StartRecord { environment, array_task, snapshot, commit, started: now(), parts };
         record.write_beside(&job.supervisor_dir()).ignore_error("figures are missing this one start");
         write_apart(job, &record);
     }

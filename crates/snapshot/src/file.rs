@@ -143,22 +143,37 @@ pub(crate) fn write_all(file: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::R
 /// Replaces the file `name`. Not synced: for what may be lost with the machine.
 pub(crate) fn write_atomically(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<()> {
     let (temp, file) = Temp::create(dir)?;
-    write_all(file.as_fd(), bytes).on("write to", temp.name())?;
-    Ok(temp.publish(name).on("rename into place", name)?)
+    write_all(file.as_fd(), bytes).on("write to", path_of(dir, name))?;
+    Ok(temp.publish(name).on("rename into place", path_of(dir, name))?)
 }
 
 /// Replaces the file `name` so that it also survives a crash of the machine.
 pub(crate) fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<()> {
     let (temp, file) = Temp::create(dir)?;
-    write_all(file.as_fd(), bytes).on("write to", temp.name())?;
-    rustix::fs::fsync(&file).on("sync", temp.name())?;
-    temp.publish(name).on("rename into place", name)?;
-    Ok(rustix::fs::fsync(dir).on("sync", name)?)
+    let path = || path_of(dir, name);
+    write_all(file.as_fd(), bytes).on("write to", path())?;
+    rustix::fs::fsync(&file).on("sync", path())?;
+    temp.publish(name).on("rename into place", path())?;
+    Ok(rustix::fs::fsync(dir).on("sync", path())?)
+}
+
+/// The path of a file in a directory, for messages: a name alone says nothing of whose disk is full.
+fn path_of(dir: BorrowedFd<'_>, name: &str) -> Vec<u8> {
+    let known = rustix::fs::readlink(format!("/proc/self/fd/{}", dir.as_raw_fd()), vec![]);
+    let dir = known.map_or_else(|_| vec![], |dir| [dir.as_bytes(), b"/"].concat());
+    [&dir[..], name.as_bytes()].concat()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_a_file_could_not_be_written_is_said() {
+        let place = std::env::temp_dir().canonicalize().expect("a directory");
+        let dir = std::fs::File::open(&place).expect("the directory");
+        assert_eq!(path_of(dir.as_fd(), "x"), place.join("x").into_os_string().into_encoded_bytes());
+    }
 
     #[test]
     fn what_is_not_finished_has_no_name_and_replaces_what_has_one() {

@@ -2,6 +2,7 @@
 //! its parts exchange. Pure: nothing here touches the system, so all of it can be tested by table.
 
 pub mod account;
+pub mod array_task;
 pub mod caller;
 pub mod checkpoint;
 pub mod config;

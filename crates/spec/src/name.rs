@@ -33,8 +33,7 @@ impl EnvName {
 }
 
 /// What to say of `NAME@REF` where an environment is wanted.
-const SNAPSHOT: &str =
-    "holds an @: a snapshot cannot be changed; `skiff env clone NAME@REF NEW` makes an environment of it";
+const SNAPSHOT: &str = "names a snapshot, and here only an environment will do; `skiff env clone NAME@REF NEW` makes an environment of it";
 
 impl FromStr for EnvName {
     type Err = NameError;

@@ -46,7 +46,7 @@ pub enum Error {
     #[error("{}", .0.message)]
     Fault(#[from] Fault),
     /// The user has no image of this name.
-    #[error("image {0}: you have not pulled it")]
+    #[error("image {0}: you have none of this name")]
     NotPulled(String),
     /// The user has no image of this file.
     #[error("image {0}: you have not imported it")]
@@ -154,12 +154,8 @@ impl Error {
     /// How to mend it, where that is known: one sentence without a full stop.
     pub fn hint(&self) -> Option<Cow<'_, str>> {
         match self {
-            // This is no program's name.
-            Error::NotPulled(image) if image.contains(['/', ':', '@']) => {
-                Some(Cow::Owned(format!("`skiff pull {image}` gets it")))
-            }
             Error::NotPulled(image) => Some(Cow::Owned(format!(
-                "`skiff pull {image}` gets it; to run a command over the host's root: skiff run -- {image}"
+                "`skiff images` lists yours; `skiff pull {image}` gets it from a registry"
             ))),
             Error::NotImported(image) => {
                 Some(Cow::Owned(format!("`skiff import {image}` does it, and `skiff run {image}` at once")))
@@ -197,7 +193,9 @@ impl Error {
             Error::NamesFile(_) => Some("skiff import FILE NAME[:TAG] gives the image in FILE that name"),
             Error::HasDigest(_) => Some("give it a NAME[:TAG]"),
             Error::BadName(_) => Some("remove the file and pull the image again"),
-            Error::NotYours(_) => Some("`skiff pull` gets it"),
+            Error::NotYours(_) => {
+                Some("`skiff pull` gets it from its registry; one that came from none: `skiff import`")
+            }
             Error::NotAdministrator => {
                 Some("without --budget, what nobody uses any more goes; `skiff rmi` gives up what is yours")
             }
@@ -309,8 +307,16 @@ mod tests {
         let machine = |name| Box::new(Platform::linux(name, None));
         let said = Fault::new("helper: not there").hint("install it");
         let cases = [
-            (Error::NotPulled("x".into()), "image x: you have not pulled it", "`skiff pull x` gets it;"),
-            (Error::NotPulled("x:1".into()), "image x:1: you have not pulled it", "`skiff pull x:1` gets it"),
+            (
+                Error::NotPulled("x".into()),
+                "image x: you have none of this name",
+                "`skiff images` lists yours",
+            ),
+            (
+                Error::NotPulled("x:1".into()),
+                "image x:1: you have none of this name",
+                "`skiff images` lists yours; `skiff pull x:1` gets it",
+            ),
             (
                 Error::NotImported("./x".into()),
                 "image ./x: you have not imported it",

@@ -37,7 +37,7 @@ impl NewFile {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let temp = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(CWD, &temp, flags, mode).context(|| temp.display().to_string())?;
+        let fd = openat(CWD, &temp, flags, mode).context(|| path.display().to_string())?;
         Ok(Self { fd, path: path.into(), temp: Some(temp) })
     }
 

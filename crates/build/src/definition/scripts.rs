@@ -52,7 +52,8 @@ impl Translator<'_> {
         if environment.is_some() || post.is_some() || keeps_scripts {
             let text = settle(environment.as_ref().map_or("", |section| &section.body));
             let run = RunInstruction::new(exec(&["/bin/sh", RunInstruction::SCRIPT])).with_script(text);
-            self.push(line, "%environment".into(), Instruction::Run(run));
+            let shown = if environment.is_some() { "%environment" } else { "variables that %post has set" };
+            self.push(line, shown.into(), Instruction::Run(run));
         }
         self.test();
         Ok(())
@@ -73,7 +74,11 @@ impl Translator<'_> {
 
     fn post(&mut self, post: &Section, keeps_scripts: bool) -> Result<(), DockerfileError> {
         let directory = format!("{SCRIPTS}env");
-        self.push(post.line, "%post: its environment".into(), Instruction::MakeDirectory(directory));
+        self.push(
+            post.line,
+            "directory for variables that %post sets".into(),
+            Instruction::MakeDirectory(directory),
+        );
         let mut words = vec!["/bin/sh".to_owned(), "-ex".into()];
         words.extend(shell_words(post)?);
         if keeps_scripts {
@@ -96,7 +101,7 @@ impl Translator<'_> {
         let sources = found.iter().map(|section| text(&section.name, program(section)));
         let copy = into_scripts(mode, sources.collect());
         let names: Vec<String> = found.iter().map(|section| format!("%{}", section.name)).collect();
-        self.push(first.line, names.join(" "), Instruction::Copy(copy));
+        self.push(first.line, format!("keep {}", names.join(", ")), Instruction::Copy(copy));
         Ok(())
     }
 
@@ -111,7 +116,7 @@ impl Translator<'_> {
             self.push(line, "%help".into(), Instruction::Label(usage.into()));
         }
         if !sources.is_empty() {
-            self.push(line, "the definition".into(), Instruction::Copy(into_scripts("0644", sources)));
+            self.push(line, "keep the definition".into(), Instruction::Copy(into_scripts("0644", sources)));
         }
     }
 

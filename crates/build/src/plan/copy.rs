@@ -50,7 +50,20 @@ impl StagePlanner<'_, '_> {
         if find_stage(self.planner.file, name, self.planner.file.stages.len()).is_some() {
             return Err(Fault::new(format!("--from={name}: the stage is not before this one")));
         }
-        self.planner.surroundings.image(name).map(|image| CopyFrom::Image(image.id))
+        let image = self.planner.surroundings.image(name);
+        image.map(|image| CopyFrom::Image(image.id)).map_err(|fault| self.no_stage(name, fault))
+    }
+
+    /// Why there is no image, and that there is no such stage either: who types a plain word means one.
+    fn no_stage(&self, name: &str, fault: Fault) -> Fault {
+        let earlier = &self.planner.file.stages[..self.number];
+        let stages: Vec<&str> = earlier.iter().filter_map(|stage| stage.name.as_deref()).collect();
+        match name.contains(['/', ':', '.', '@']) || stages.is_empty() {
+            true => fault,
+            false => fault
+                .about(&format!("--from={name}: no stage of this name, and no image"))
+                .hint(format!("stages before this one: {}", stages.join(", "))),
+        }
     }
 
     fn mode(&self, word: &str) -> Result<ModeChange> {

@@ -307,7 +307,17 @@ impl Planner<'_> {
 
     /// A fault of a line.
     fn at(&self, line: usize, fault: Fault) -> Fault {
-        fault.about(&format!("{}:{line}", self.options.file))
+        self.at_word(line, "", fault)
+    }
+
+    /// The same of an instruction. A fault in a stage that is needed there has a line of its own.
+    fn at_word(&self, line: usize, word: &str, fault: Fault) -> Fault {
+        let file = &self.options.file;
+        if fault.message.starts_with(&format!("{file}:")) {
+            return fault;
+        }
+        let fault = if word.is_empty() { fault } else { fault.about(word) };
+        fault.about(&format!("{file}:{line}"))
     }
 }
 

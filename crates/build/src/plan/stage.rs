@@ -41,7 +41,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
         let line = stage.line;
         let read = |planner: &Planner<'_>, word: &str| {
             let read = planner.budget.expand(word, planner.file.escape, &|name| planner.arguments.head(name));
-            read.map_err(|fault| planner.at(line, fault.about("FROM")))
+            read.map_err(|fault| planner.at_word(line, "FROM", fault))
         };
         if let Some(platform) = &stage.platform {
             let platform = read(planner, platform)?;
@@ -88,7 +88,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
     fn step(&mut self, step: &InstructionStep) -> Result<()> {
         let at = |planner: &Planner<'_>, fault: Fault| {
             let word = step.text.split(' ').next().unwrap_or_default();
-            planner.at(step.line, fault.about(word))
+            planner.at_word(step.line, word, fault)
         };
         let action = self.instruction(&step.instruction).map_err(|fault| at(self.planner, fault))?;
         if let Some(action) = &action {

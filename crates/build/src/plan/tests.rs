@@ -363,6 +363,12 @@ fn what_cannot_be_had_is_refused_with_its_line() {
         ("FROM a\nCOPY --chmod=64a x /", "Dockerfile:2: COPY: --chmod=64a"),
         ("FROM a\nCOPY --chmod=10000 x /", "Dockerfile:2: COPY: --chmod=10000"),
         ("FROM a\nCOPY --from=b x /\nFROM a AS b", "Dockerfile:2: COPY: --from=b: the stage is not before"),
+        (
+            "FROM a AS tools\nFROM a\nCOPY --from=missing x /",
+            "Dockerfile:3: COPY: --from=missing: no stage of this name, and no image: image missing",
+        ),
+        // The one place that is wrong, not those on the way to it.
+        ("FROM missing AS b\nFROM a\nCOPY --from=b x /", "Dockerfile:1: image missing"),
         ("FROM a\nENV A=${B:?missing}", "Dockerfile:2: ENV: variable B: missing"),
         ("FROM a\nENV A='b", "Dockerfile:2: ENV: unclosed quote"),
         ("FROM a\nUSER $U", "Dockerfile:2: USER: no user"),

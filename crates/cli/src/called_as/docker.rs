@@ -55,7 +55,8 @@ const LISTS: [Rule; 5] = [
     (&["--noheading"], AS_EVER),
 ];
 
-const OTHERS: [Rule; 9] = [
+const OTHERS: [Rule; 10] = [
+    (&["--no-trunc"], Becomes::Words(&["--no-trunc"])),
     (&["--force", "-f"], Becomes::Words(&["--force"])),
     (&["--follow"], Becomes::Words(&["--follow"])),
     (&["--time", "-t"], Becomes::Value("--time")),
@@ -198,7 +199,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
         }),
         "version" | "--version" => Ok(own(&["version"])),
         "help" | "--help" | "-h" => Ok(own(&["help"])),
-        other => Err(untranslated(program, other, elsewhere::command(other))),
+        other => Err(untranslated(program, other, elsewhere::command(&[], other))),
     }
 }
 

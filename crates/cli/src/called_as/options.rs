@@ -81,7 +81,7 @@ pub fn translate<'a>(program: &str, rules: &[&[Rule]], words: &'a [OsString]) ->
             None => letters(rules, text),
         };
         for (name, value) in pieces {
-            let refused = || untranslated(program, &name, elsewhere::option(&name));
+            let refused = || untranslated(program, &name, elsewhere::option(&[], &name));
             let (names, becomes) = find(rules, &name).ok_or_else(refused)?;
             if let (Becomes::Words(ours), Some(value)) = (becomes, value)
                 && !is_meant(program, (&name, value), ours)?
@@ -108,7 +108,7 @@ pub fn translate<'a>(program: &str, rules: &[&[Rule]], words: &'a [OsString]) ->
                 Becomes::Made(make) => {
                     let value = value()?;
                     let made = make(&value).ok_or_else(|| {
-                        let nearest = names.iter().find_map(|name| elsewhere::option(name));
+                        let nearest = names.iter().find_map(|name| elsewhere::option(&[], name));
                         untranslated(program, &format!("{name} {value}"), nearest)
                     })?;
                     done.options.extend(made.into_iter().map(OsString::from));
@@ -125,7 +125,7 @@ fn is_meant(program: &str, (name, value): (&str, &str), ours: &[&str]) -> Result
     match value.to_ascii_lowercase().as_str() {
         "true" | "t" | "1" => Ok(true),
         "false" | "f" | "0" if !ours.is_empty() => Ok(false),
-        _ => Err(untranslated(program, &format!("{name}={value}"), elsewhere::option(name))),
+        _ => Err(untranslated(program, &format!("{name}={value}"), elsewhere::option(&[], name))),
     }
 }
 

@@ -10,6 +10,7 @@ use skiff_output::{self as output, ListFormat};
 use skiff_site::TrustedDir;
 use skiff_snapshot::{DepotCheck, DepotContents, DepotManifest, DepotSnapshot, DepotVerdict, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::revision::{AT, EnvRevision, RevisionError};
 use skiff_store::copies;
 use skiff_sys::error::SPACE;
 use skiff_user::context::UserContext;
@@ -17,9 +18,10 @@ use skiff_user::context::UserContext;
 use super::keepers::{JobList, Keepers};
 use super::young::YoungFiles;
 use super::{Limits, existing, seconds, shown, uses};
+use crate::calling::named_or_own;
 use crate::history::short;
 use crate::snapshot_fault::ours;
-use crate::{base_fingerprint, job_records, latest};
+use crate::{base_fingerprint, history, job_records, latest};
 
 /// A snapshot in a list.
 #[derive(Serialize)]
@@ -132,6 +134,7 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
     let keepers = Keepers::find(context, &depot, &contents, &jobs)?;
     let limits = zero_budget();
     let unneeded = limits.plan(&contents, &keepers);
+    let young = YoungFiles::left_by(&limits, &contents, &keepers, &unneeded);
     let usage = DepotUsage {
         snapshots: contents.snapshots.values().map(|one| one.file.bytes).sum(),
         layers: contents.layers.values().chain(contents.packs.values()).map(|file| file.bytes).sum(),
@@ -140,10 +143,10 @@ pub(super) fn usage(context: &UserContext, json: bool) -> Result<()> {
         bases: room_of(depot.path(), &[base_fingerprint::LISTS])?,
         records: room_of(depot.path(), &[job_records::DIR, uses::DIR, latest::DIR])?,
         reclaimable: Limits::of(context, None, None)?.plan(&contents, &keepers).bytes,
-        unneeded: unneeded.bytes,
+        unneeded: unneeded.bytes + young.as_ref().map_or(0, YoungFiles::bytes),
     };
     say_usage(&usage, json)?;
-    if let Some(young) = YoungFiles::left_by(&limits, &contents, &keepers, &unneeded) {
+    if let Some(young) = young {
         young.say();
     }
     Ok(())
@@ -212,7 +215,8 @@ pub(super) fn verify(context: &UserContext, snapshot: Option<&str>, remove: bool
         };
     };
     let contents = depot.contents().map_err(ours)?;
-    let only = snapshot.map(|text| find(&contents, text).map(|id| BTreeSet::from([id]))).transpose()?;
+    let only =
+        snapshot.map(|text| find(context, &contents, text).map(|id| BTreeSet::from([id]))).transpose()?;
     let checked = depot.verify(&contents, only.as_ref()).map_err(ours)?;
     let code = i32::from(!checked.iter().all(DepotCheck::is_sound));
     if remove {
@@ -225,6 +229,7 @@ pub(super) fn verify(context: &UserContext, snapshot: Option<&str>, remove: bool
     for check in &checked {
         say_check(&contents, check, remove)?;
     }
+    output::note(&checked_in_all(&checked));
     if remove {
         output::note(&removal(&checked));
     } else if checked.iter().any(is_damaged) {
@@ -233,6 +238,21 @@ pub(super) fn verify(context: &UserContext, snapshot: Option<&str>, remove: bool
         );
     }
     Ok(code)
+}
+
+/// How many files were checked, and how many of them are not as they should be.
+fn checked_in_all(checked: &[DepotCheck]) -> String {
+    let bad = checked.iter().filter(|check| !check.is_sound()).count() as u64;
+    let affected: BTreeSet<&SnapshotId> =
+        checked.iter().filter(|check| !check.is_sound()).flat_map(|check| &check.snapshots).collect();
+    let files = output::count(checked.len() as u64, "file", "files");
+    match bad {
+        0 => format!("{files} checked, all sound"),
+        bad => {
+            let snapshots = output::count(affected.len() as u64, "snapshot is", "snapshots are");
+            format!("{files} checked, {bad} not sound: {snapshots} affected")
+        }
+    }
 }
 
 /// What `--remove` has done.
@@ -283,11 +303,17 @@ fn say_check(contents: &DepotContents, check: &DepotCheck, remove: bool) -> Resu
         false => format!("unusable: {}", affected.join(", ")),
     };
     let removed = if remove && is_damaged(check) { "; removed" } else { "" };
-    output::line(&format!("{}  {fault}; {affects}{removed}", check.name))
+    output::line_and_rest(&check.name, &format!("{fault}; {affects}{removed}"))
 }
 
-/// A snapshot by the first digits of its id.
-fn find(contents: &DepotContents, text: &str) -> Result<SnapshotId> {
+/// A snapshot by the first digits of its id, or as one of an environment's history.
+fn find(context: &UserContext, contents: &DepotContents, text: &str) -> Result<SnapshotId> {
+    if text.contains(AT) {
+        let of: EnvRevision = text.parse().map_err(|e: RevisionError| Error::new(e.to_string()))?;
+        if let Some(revision) = &of.revision {
+            return history::find(context, (&named_or_own(of.name.as_ref())?, revision));
+        }
+    }
     let mut found = contents.snapshots.keys().filter(|id| id.to_string().starts_with(text));
     match (found.next(), found.next()) {
         (Some(id), None) => Ok(*id),
@@ -299,7 +325,8 @@ fn find(contents: &DepotContents, text: &str) -> Result<SnapshotId> {
 }
 
 fn no_such(text: &str) -> Error {
-    Error::new(format!("snapshot {text}: not in the depot")).hint("`skiff depot ls` lists those that are")
+    Error::new(format!("snapshot {text}: not in the depot"))
+        .hint("name it by the first digits of its id, as `skiff depot ls` lists them, or as NAME@REF")
 }
 
 /// What to say of a depot that is full, as `fault` says: how much of it can go, and how.

@@ -43,6 +43,11 @@ impl YoungFiles {
         (bytes > 0).then_some(Self { bytes, wait })
     }
 
+    /// How much that is.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Says so.
     pub(super) fn say(&self) {
         output::note(&format!(

@@ -11,8 +11,16 @@ use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, EnvRevision, Revision, TagName};
 use skiff_user::context::UserContext;
 
-use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, change, short};
+use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, change, check_message, short};
+use crate::calling;
 use crate::snapshot_fault::ours;
+
+/// The snapshot that is meant.
+pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
+    let env = Environment::existing(context, name.clone())?;
+    catch_up(context, &env);
+    SnapshotHistory::of(&env.dir)?.find(name, revision)
+}
 
 /// A snapshot, for people and programs.
 #[derive(Serialize)]
@@ -36,11 +44,13 @@ struct ListedSnapshot<'a> {
     damaged: bool,
 }
 
-/// Prints the snapshots of an environment, newest first.
-pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> Result<()> {
+/// Prints the snapshots of an environment, newest first: all, or one that is named and those before.
+pub fn list(context: &UserContext, of: &EnvRevision, format: &ListFormat<'_>) -> Result<()> {
+    let name = &calling::named_or_own(of.name.as_ref())?;
     let env = Environment::existing(context, name.clone())?;
     catch_up(context, &env);
     let history = SnapshotHistory::of(&env.dir)?;
+    let newest = of.revision.as_ref().map(|revision| history.find_entry(name, revision)).transpose()?;
     let present = match history.entries.is_empty() {
         true => Default::default(),
         false => {
@@ -48,7 +58,8 @@ pub fn list(context: &UserContext, name: &EnvName, format: &ListFormat<'_>) -> R
             contents.snapshots.iter().map(|(id, one)| (*id, contents.is_whole(one))).collect()
         }
     };
-    let all = listed(name, &history, &present);
+    let mut all = listed(name, &history, &present);
+    all.drain(..newest.unwrap_or(0));
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
     output::list(
         format,
@@ -100,38 +111,64 @@ fn row(one: &ListedSnapshot<'_>) -> Vec<String> {
     ]
 }
 
-/// Gives a snapshot a tag, the newest one of the environment's own if none is named; or takes a tag away. Gives that newest one.
+/// Gives a snapshot a tag, a message or both, the newest one of the environment's own if none is named. Gives that newest one.
 pub fn tag(
     context: &UserContext,
     env: &Environment,
-    of: &EnvRevision,
-    tag: Option<&TagName>,
+    revision: Option<&Revision>,
+    (tag, message): (Option<&TagName>, Option<&str>),
 ) -> Result<Option<SnapshotId>> {
+    message.map_or(Ok(()), check_message)?;
     let name = &env.name;
     let depot = Depot::open(&context.depot()?).map_err(ours)?;
-    change(context, env, &depot, |history| match (tag, &of.revision) {
-        (Some(tag), revision) => {
-            let id = match revision {
-                Some(revision) => history.find(name, revision)?,
-                None => history.find_newest_own(name)?,
-            };
-            if !skiff_snapshot::present(&depot).map_err(ours)?.contains(&id) {
-                return Err(Error::new(format!("environment {name}: snapshot {} was removed", short(id)))
-                    .hint(format!("`skiff env history {name}` shows those that are there")));
-            }
-            history.set_tag(name, tag, id).map(|()| revision.is_none().then_some(id))
+    change(context, env, &depot, |history| {
+        let id = match revision {
+            Some(revision) => history.find(name, revision)?,
+            None => history.find_newest_own(name)?,
+        };
+        if !skiff_snapshot::present(&depot).map_err(ours)?.contains(&id) {
+            return Err(Error::new(format!("environment {name}: snapshot {} was removed", short(id)))
+                .hint(format!("`skiff env history {name}` shows those that are there")));
         }
-        (None, Some(revision @ Revision::Tag(tag))) => {
+        tag.map_or(Ok(()), |tag| history.set_tag(name, tag, id))?;
+        if let Some(message) = message {
+            history.set_message(id, message);
+        }
+        Ok(revision.is_none().then_some(id))
+    })
+}
+
+/// Takes a tag away.
+pub fn remove_tag(context: &UserContext, env: &Environment, of: &EnvRevision) -> Result<()> {
+    let name = &env.name;
+    let depot = Depot::open(&context.depot()?).map_err(ours)?;
+    change(context, env, &depot, |history| match &of.revision {
+        Some(revision @ Revision::Tag(tag)) => {
             history.find(name, revision)?;
             history.tags.remove(tag);
-            Ok(None)
+            Ok(())
         }
-        (None, _) => {
+        _ => {
             let example = history.tags.keys().next().map_or("TAG", TagName::as_str);
             Err(Error::new(format!("{of} does not name a tag"))
                 .hint(format!("type the tag that is to go: `skiff env tag --remove {name}{AT}{example}`")))
         }
     })
+}
+
+/// Prints the tags of an environment's snapshots, or of the one that is named.
+pub fn list_tags(context: &UserContext, env: &Environment, revision: Option<&Revision>) -> Result<()> {
+    catch_up(context, env);
+    let history = SnapshotHistory::of(&env.dir)?;
+    let only = revision.map(|revision| history.find(&env.name, revision)).transpose()?;
+    let tags = history.tags.iter().filter(|(_, id)| only.is_none_or(|only| only == **id));
+    let row = |(tag, id): (&TagName, &SnapshotId)| {
+        let entry = history.entries.iter().find(|entry| entry.snapshot == *id);
+        let created = entry.map_or_else(|| "?".into(), |entry| output::time(entry.created));
+        let message = entry.and_then(|entry| entry.message.clone()).unwrap_or_default();
+        vec![tag.to_string(), short(*id), created, message]
+    };
+    output::table(&["TAG", "ID", "CREATED", "MESSAGE"], &tags.map(row).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

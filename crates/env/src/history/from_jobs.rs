@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_snapshot::{Depot, SnapshotId};
+use skiff_spec::array_task::JobName;
 use skiff_spec::fault::Result;
 use skiff_spec::revision::TagName;
 use skiff_user::context::UserContext;
@@ -73,13 +74,13 @@ impl SnapshotHistory {
             |entry: &HistoryEntry| entry.snapshot == snapshot && entry.origin == SnapshotOrigin::JobChanges;
         let is_there = self.entries.iter().any(is_there);
         // Nodes that have changed the same share one snapshot, and each has its tag.
-        if let Some(tag) = self.free_tag(place, snapshot) {
+        let (job, node) = (place.job_name(record.array_task), &place.node);
+        if let Some(tag) = self.free_tag((job, node), snapshot) {
             self.tags.insert(tag, snapshot);
         }
         if is_there {
             return true;
         }
-        let JobPlace { job, node, .. } = place;
         let message = match of {
             0 | 1 => format!("job {job} on {node}"),
             of => format!("job {job} on {node}, of {of} nodes"),
@@ -101,7 +102,7 @@ impl SnapshotHistory {
     }
 
     /// `job-ID-NODE`; with a number behind it where another run of the job has that. Nothing if no tag can be so long.
-    fn free_tag(&self, JobPlace { job, node, .. }: &JobPlace, snapshot: SnapshotId) -> Option<TagName> {
+    fn free_tag(&self, (job, node): (JobName, &str), snapshot: SnapshotId) -> Option<TagName> {
         let tag = |run: u32| match run {
             1 => format!("job-{job}-{node}"),
             run => format!("job-{job}-{node}.{run}"),
@@ -151,6 +152,7 @@ mod tests {
     fn record(parent: u8, snapshot: Option<u8>) -> CommitRecord {
         CommitRecord {
             environment: "dev".parse().expect("a name"),
+            array_task: None,
             parent: id(parent),
             nodes: CommitNodes::All,
             of: 2,
@@ -187,6 +189,13 @@ mod tests {
         assert_eq!(history.entries[3].message.as_deref(), Some("job 7 on n1, of 2 nodes"));
         let tags: Vec<_> = history.tags.iter().map(|(tag, id)| (tag.as_str(), id.0[0])).collect();
         assert_eq!(tags, [("job-7-n1", 3), ("job-7-n1.2", 4)]);
+        // A task of an array is called as its user calls it.
+        let mut of_array = history.clone();
+        let task = CommitRecord { array_task: "46_1".to_owned().try_into().ok(), ..record(1, Some(6)) };
+        assert!(of_array.adopt(&place("n1"), &task, &present));
+        assert_eq!(of_array.tags.get(&"job-46_1-n1".parse().expect("a tag")), Some(&id(6)));
+        let message = Some("job 46_1 on n1, of 2 nodes".to_owned());
+        assert!(of_array.entries.iter().any(|entry| entry.message == message));
         // Another node has the same.
         let before = history.entries.len();
         assert!(history.adopt(&place("n2"), &record(1, Some(3)), &present));

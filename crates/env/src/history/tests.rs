@@ -33,9 +33,52 @@ fn an_unchanged_snapshot_adds_nothing_but_what_is_said_of_it() {
     known.add(HistoryEntry { message: Some("good".into()), ..entry(id(2), 30) });
     known.add(entry(id(2), 40));
     assert_eq!((known.entries.len(), known.entries[0].message.as_deref()), (2, Some("good")));
+    // A second message is no accident's to write over the first.
+    let name: EnvName = "dev".parse().expect("a name");
+    known.refuse_second_message(&name, id(2), "good").expect("the same");
+    known.refuse_second_message(&name, id(3), "oops").expect("of another snapshot");
+    let refused = known.refuse_second_message(&name, id(2), "oops").expect_err("there is one");
+    assert!(refused.message.ends_with("which has a message already: good"), "{refused:?}");
+    assert!(refused.hint.contains("`skiff env tag -m TEXT dev@0202020202"), "{refused:?}");
+    known.add(HistoryEntry { message: Some("oops".into()), ..entry(id(2), 45) });
+    assert_eq!(known.entries[0].message.as_deref(), Some("good"));
     // One that is there, but not the newest: as after a rollback.
     known.add(entry(id(1), 50));
     assert_eq!(known.entries.iter().map(|entry| entry.created).collect::<Vec<_>>(), [50, 20, 10]);
+}
+
+#[test]
+fn a_message_is_changed_where_the_snapshot_was_taken() {
+    let mut known = history(&[(1, 30), (2, 20), (1, 10)], &[]);
+    known.entries[0].origin = SnapshotOrigin::Rollback;
+    known.set_message(id(1), "first");
+    known.set_message(id(2), "second");
+    let messages = |known: &SnapshotHistory| {
+        known.entries.iter().map(|entry| entry.message.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(messages(&known), ["", "second", "first"]);
+    known.set_message(id(2), "");
+    known.entries.truncate(1);
+    known.set_message(id(1), "only here");
+    assert_eq!(messages(&known), ["only here"]);
+}
+
+#[test]
+fn a_copy_of_a_snapshot_has_the_history_until_then() {
+    let name: EnvName = "dev".parse().expect("a name");
+    let known = history(&[(4, 40), (3, 30), (2, 20), (1, 10)], &[("new", 4), ("mid", 2), ("old", 1)]);
+    let ended = |revision: &str| {
+        let mut ended = known.clone();
+        ended.end_with(&name, &revision.parse().expect("a reference")).expect("it is there");
+        let ids: Vec<u8> = ended.entries.iter().map(|entry| entry.snapshot.0[0]).collect();
+        (ids, ended.tags.keys().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(ended("mid"), (vec![2, 2, 1], vec!["mid".into(), "old".into()]));
+    assert_eq!(ended("~0").0, [4, 4, 3, 2, 1]);
+    let mut of_tag = history(&[(2, 20)], &[("gone", 7)]);
+    of_tag.end_with(&name, &Revision::Tag(tag("gone"))).expect("a tag is enough");
+    assert_eq!((of_tag.entries.len(), of_tag.entries[0].snapshot), (1, id(7)));
+    assert_eq!(of_tag.entries[0].message.as_deref(), Some("copy of dev@gone"));
 }
 
 #[test]
@@ -97,8 +140,9 @@ fn references_find_one_snapshot_or_say_which_there_are() {
         assert_eq!(find(text).expect(text), want, "{text}");
     }
     for (text, message, hint) in [
-        ("v2", "there is no snapshot v2", "there are: v1, ~0 to ~2, abababababab, cdcdcdcdcdcd;"),
-        ("~3", "there is no snapshot ~3", "~0 to ~2"),
+        ("v2", "there is no snapshot v2", "there are: v1, @~0 to @~2, abababababab, cdcdcdcdcdcd;"),
+        ("~3", "there is no snapshot ~3", "@~0 to @~2"),
+        ("476e3", "there is no snapshot 476e3", "; of an ID it takes 6 digits"),
         ("012345", "there is no snapshot 012345", "`skiff env history dev`"),
         ("ababab", "ababab is an ambiguous prefix", "use a longer one: ab"),
     ] {
@@ -160,7 +204,7 @@ fn places_count_what_the_environment_was_so_that_the_first_takes_a_rollback_back
     let find = |known: &SnapshotHistory, back| known.find(&name, &Revision::Back(back)).map_err(|e| e.hint);
     assert_eq!((find(&known, 0), find(&known, 1)), (Ok(id(2)), Ok(id(1))));
     let refused = find(&known, 2).expect_err("only two of its own");
-    assert!(refused.contains("~0 to ~1"), "{refused}");
+    assert!(refused.contains("@~0 to @~1"), "{refused}");
     let rollback = |known: &mut SnapshotHistory, from, to, at| {
         known.add(HistoryEntry { origin: SnapshotOrigin::BeforeRollback, ..entry(id(from), at) });
         known.add(HistoryEntry { origin: SnapshotOrigin::Rollback, ..entry(id(to), at) });

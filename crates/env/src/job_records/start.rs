@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use skiff_plan::get::ImageOrigin;
 use skiff_snapshot::{PieceCounts, SnapshotId};
+use skiff_spec::array_task::ArrayTask;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::CommitNodes;
 use skiff_store::index::ImageName;
@@ -21,6 +22,9 @@ const LONGEST: u64 = 64 << 10;
 pub struct StartRecord {
     /// The environment, or what stands in its place.
     pub environment: String,
+    /// The task of an array that the job is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_task: Option<ArrayTask>,
     /// The snapshot, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,

@@ -61,7 +61,7 @@ fn note_step(config: &mut Value, args: &CommitArgs) {
     });
     let mut history: Vec<Value> = without_layer.collect();
     let full = if args.full { "--full " } else { "" };
-    let mut step = json!({"created": created, "created_by": format!("skiff commit {full}{}", args.name)});
+    let mut step = json!({"created": created, "created_by": format!("skiff commit {full}{}", args.env)});
     if let Some(message) = &args.message {
         step["comment"] = (**message).into();
     }

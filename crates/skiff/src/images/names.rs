@@ -27,7 +27,7 @@ struct Step {
 }
 
 /// `skiff history`: how an image was built, the last step first.
-pub fn history(image: &str, format: &ListFormat<'_>) -> Result<()> {
+pub fn history(image: &str, format: &ListFormat<'_>, is_whole: bool) -> Result<()> {
     let context = UserContext::load()?;
     let config = find(&context, image)?.config()?;
     let step = |step: skiff_oci::manifest::History| Step {
@@ -47,5 +47,6 @@ pub fn history(image: &str, format: &ListFormat<'_>) -> Result<()> {
     };
     let rows: Vec<_> = steps.iter().map(row).collect();
     let by = |step: &Step| step.created_by.clone().unwrap_or_default();
-    output::list(format, &steps, by, || output::table(&["CREATED", "LAYER", "CREATED BY", "COMMENT"], &rows))
+    let table = if is_whole { output::whole_table } else { output::table };
+    output::list(format, &steps, by, || table(&["CREATED", "LAYER", "CREATED BY", "COMMENT"], &rows))
 }

@@ -1,0 +1,74 @@
+//! An environment as it was in a snapshot, for who reads its files: a copy that has no name and is gone afterwards.
+
+use std::path::Path;
+
+use skiff_runtime::control;
+use skiff_runtime::environments::Environment;
+use skiff_snapshot::{Depot, SnapshotId};
+use skiff_spec::fault::Result;
+use skiff_spec::revision::{EnvRevision, Revision};
+use skiff_sys::IgnoreError;
+use skiff_user::context::UserContext;
+use skiff_user::dirs;
+
+use crate::contents::{make_upper, ours};
+use crate::snapshot_fault::of_history;
+use crate::{calling, history};
+
+/// Does something with an environment; where a snapshot is named, with a copy that is as that shows. Its own `/tmp` and `/var/tmp` are in no
+/// snapshot, and empty in the copy.
+///
+/// # Errors
+/// There is none, the snapshot is not whole, or those of `act`.
+pub fn with_state_of<T>(
+    context: &UserContext,
+    of: &EnvRevision,
+    act: impl FnOnce(&Environment) -> Result<T>,
+) -> Result<T> {
+    let env = Environment::existing(context, calling::named_or_own(of.name.as_ref())?)?;
+    let Some(revision) = &of.revision else { return act(&env) };
+    let (depot, id) = whole_snapshot(context, &env, revision)?;
+    let copy = Environment::unnamed_like(&env, |dir| fill(context, (&env, &depot), (revision, id), dir))?;
+    let done = act(&copy);
+    control::stop_at(&copy.dir).ignore_error("what runs in it ends with its files");
+    let deleted = dirs::delete(context, copy.dir);
+    match done {
+        Err(e) => {
+            deleted.ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+            Err(e)
+        }
+        done => deleted.and(done),
+    }
+}
+
+/// A snapshot of an environment's history, which is whole and stays for some time.
+pub(crate) fn whole_snapshot(
+    context: &UserContext,
+    env: &Environment,
+    revision: &Revision,
+) -> Result<(Depot, SnapshotId)> {
+    let id = history::find(context, (&env.name, revision))?;
+    let depot = Depot::open(&context.depot()?).map_err(ours)?;
+    depot.rely_on(&id).map_err(|e| of_history(e, &env.name, revision))?;
+    Ok((depot, id))
+}
+
+/// Makes the upper of a new environment as a snapshot shows it.
+pub(crate) fn fill(
+    context: &UserContext,
+    (env, depot): (&Environment, &Depot),
+    snapshot: (&Revision, SnapshotId),
+    dir: &Path,
+) -> Result<()> {
+    let made = make_upper(context, env, depot, snapshot, dir);
+    delete_if_failed(context, made, dir)
+}
+
+/// Of root's files inside none are the user's to remove outside, and there may be no more room because of them.
+pub(crate) fn delete_if_failed(context: &UserContext, made: Result<()>, dir: &Path) -> Result<()> {
+    if made.is_err() {
+        dirs::delete(context, dir.to_owned())
+            .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+    }
+    made
+}
