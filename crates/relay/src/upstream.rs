@@ -14,7 +14,7 @@ use skiff_launch::secure;
 use skiff_snapshot::Depot;
 use skiff_sys::IgnoreError;
 
-use crate::detour::{LinkPace, faster};
+use crate::bypass::{LinkPace, faster};
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::patience::{KEPT_OPEN, RelayPatience};
 use crate::piece::{ImageOpener, RelayFile, RelayPiece};
@@ -134,8 +134,10 @@ impl Upstream<'_> {
                             self.spool.put(piece, bytes, PieceOrigin::Node);
                         }
                     }
+                    // One who asks for a piece at a time has nothing by which the two could be compared.
                     if link.pace.is_trial_due()
-                        && let Some(next) = self.go_round(&mut link)
+                        && !link.asked.is_empty()
+                        && let Some(next) = self.bypass(&mut link)
                     {
                         return Some(next);
                     }
@@ -145,15 +147,16 @@ impl Upstream<'_> {
     }
 
     /// A connection to the next node above, if that one is much faster than the one that was asked, which is then given up.
-    fn go_round(&mut self, slow: &mut RelayLink) -> Option<RelayLink> {
+    fn bypass(&mut self, slow: &mut RelayLink) -> Option<RelayLink> {
         let found = self.above.get_mut(1).map(|next| dial(next, self.peers));
         let faster = match found {
             Some(Ok(mut next)) => {
                 faster(slow, &mut next, self.peers.patience.to_try).map(|pieces| (next, pieces))
             }
-            // It would not be there later, either.
-            Some(Err(_)) => self.above.remove(1).and(None),
-            None => None,
+            // It is another program's port, or has no address.
+            Some(Err(NoLink::Other)) => self.above.remove(1).and(None),
+            // It may begin yet, or answer later.
+            Some(Err(NoLink::NotYet | NoLink::TimedOut)) | None => None,
         };
         let Some((next, pieces)) = faster else {
             slow.pace.put_off();

@@ -1,4 +1,4 @@
-//! The way round a slow node. A node that has waited long for what the one above it sends compares that one with the next one above: if that has
+//! Bypasses slow nodes. A node that has waited long for what the one above it sends compares that one with the next one above: if that has
 //! the same pieces already, and sends them several times as fast, it is asked from then on. So a slow source, or a slow link of one's own, is no
 //! reason to give up a node.
 
@@ -71,7 +71,7 @@ pub(crate) fn faster(slow: &RelayLink, next: &mut RelayLink, limit: Duration) ->
     };
     let sample: Vec<RelayPiece> = slow.asked.iter().take_while(is_within).copied().collect();
     let began = Instant::now();
-    let _limit = end_after(&next.writer, limit)?;
+    let watch = end_after(&next.writer, limit)?;
     for piece in &sample {
         next.writer.send(&PieceRequest { piece: *piece, only_if_here: true }).ok()?;
     }
@@ -86,8 +86,10 @@ pub(crate) fn faster(slow: &RelayLink, next: &mut RelayLink, limit: Duration) ->
             _ => return None,
         }
     }
-    let came = received.iter().map(|(_, bytes)| bytes.len()).sum();
-    (came > 0 && slow.pace.is_slower_than(came, began.elapsed())).then_some(received)
+    drop(watch);
+    let (came, taken) = (received.iter().map(|(_, bytes)| bytes.len()).sum(), began.elapsed());
+    // Later, the connection may have been ended.
+    (came > 0 && taken < limit && slow.pace.is_slower_than(came, taken)).then_some(received)
 }
 
 /// Ends a connection after this time, unless what is given back is dropped before.
