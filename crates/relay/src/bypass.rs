@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use skiff_sys::IgnoreError;
 
-use crate::link::LinkWriter;
+use crate::link::{LinkReader, LinkWriter};
 use crate::piece::RelayPiece;
 use crate::thread::spawn_thread;
-use crate::upstream::RelayLink;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// So many bytes of what is waited for are asked of the next node.
@@ -62,22 +61,27 @@ impl LinkPace {
 /// A piece, and its bytes.
 type ReceivedPiece = (RelayPiece, Arc<Vec<u8>>);
 
-/// Asks `next` for the first of the pieces that `slow` has been asked for. Gives them if they have come within `limit`, and several times as fast.
-pub(crate) fn faster(slow: &RelayLink, next: &mut RelayLink, limit: Duration) -> Option<Vec<ReceivedPiece>> {
+/// Asks the next node for the first of the pieces that another one has been asked for, which has sent at this pace. Gives them if they have come within `limit`, and several times as fast.
+pub(crate) fn faster<'a>(
+    pace: &LinkPace,
+    asked: impl Iterator<Item = &'a RelayPiece>,
+    (reader, writer): (&mut LinkReader, &mut LinkWriter),
+    limit: Duration,
+) -> Option<Vec<ReceivedPiece>> {
     let mut bytes = 0;
     let is_within = |piece: &&RelayPiece| {
         bytes += piece.length as usize;
         bytes <= SAMPLE
     };
-    let sample: Vec<RelayPiece> = slow.asked.iter().take_while(is_within).copied().collect();
+    let sample: Vec<RelayPiece> = asked.take_while(is_within).copied().collect();
     let began = Instant::now();
-    let watch = end_after(&next.writer, limit)?;
+    let watch = end_after(writer, limit)?;
     for piece in &sample {
-        next.writer.send(&PieceRequest { piece: *piece, only_if_here: true }).ok()?;
+        writer.send(&PieceRequest { piece: *piece, only_if_here: true }).ok()?;
     }
     let mut received = vec![];
     for expected in sample {
-        match next.reader.receive::<PieceAnswer>().ok()?? {
+        match reader.receive::<PieceAnswer>().ok()?? {
             PieceAnswer { piece, state: PieceState::Relayed(bytes) | PieceState::Read(bytes) }
                 if piece == expected =>
             {
@@ -89,7 +93,7 @@ pub(crate) fn faster(slow: &RelayLink, next: &mut RelayLink, limit: Duration) ->
     drop(watch);
     let (came, taken) = (received.iter().map(|(_, bytes)| bytes.len()).sum(), began.elapsed());
     // Later, the connection may have been ended.
-    (came > 0 && taken < limit && slow.pace.is_slower_than(came, taken)).then_some(received)
+    (came > 0 && taken < limit && pace.is_slower_than(came, taken)).then_some(received)
 }
 
 /// Ends a connection after this time, unless what is given back is dropped before.

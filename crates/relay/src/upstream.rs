@@ -70,11 +70,11 @@ pub(crate) struct Upstream<'a> {
 }
 
 /// A connection to the node above that is asked.
-pub(crate) struct RelayLink {
-    pub(crate) reader: LinkReader,
-    pub(crate) writer: LinkWriter,
-    pub(crate) asked: VecDeque<RelayPiece>,
-    pub(crate) pace: LinkPace,
+struct RelayLink {
+    reader: LinkReader,
+    writer: LinkWriter,
+    asked: VecDeque<RelayPiece>,
+    pace: LinkPace,
 }
 
 impl Upstream<'_> {
@@ -151,7 +151,9 @@ impl Upstream<'_> {
         let found = self.above.get_mut(1).map(|next| dial(next, self.peers));
         let faster = match found {
             Some(Ok(mut next)) => {
-                faster(slow, &mut next, self.peers.patience.to_try).map(|pieces| (next, pieces))
+                let halves = (&mut next.reader, &mut next.writer);
+                faster(&slow.pace, slow.asked.iter(), halves, self.peers.patience.to_try)
+                    .map(|pieces| (next, pieces))
             }
             // It is another program's port, or has no address.
             Some(Err(NoLink::Other)) => self.above.remove(1).and(None),
