@@ -84,7 +84,7 @@ equal "$out" "$between" 'since the first, by name'
 ok as alice skiff env history -q dev@works
 equal "$out" "$works"
 fails 125 as alice skiff env diff dev 476e3
-has "$err" 'of an ID it takes 6 digits'
+has "$err" 'an ID needs 6 digits at least'
 # From inside, the environment is the one that the caller is in.
 inside alice dev 'skiff env diff @works; skiff env history -q | head -1'
 equal "$out" "$between"$'\n'"$broken"
@@ -96,6 +96,12 @@ ok as alice env SKIFF_ENVIRONMENT=dev@"${works:0:8}" srun -n1 solver
 equal "$out" solved
 ok as alice sbatch --parsable -W --environment=dev@works -o steps --wrap 'solver; srun -n1 solver'
 equal "$(cat steps)" $'solved\nsolved'
+# In a job the history can be read where the node has it, but nothing is submitted to run in it.
+ok as alice srun -n1 --environment=dev skiff env history -q dev
+equal "$out" "$(history '{{.ID}}')"
+fails 125 as alice srun -n1 --environment=dev skiff slurm submit --environment=dev@works
+has "$err" 'environment dev@works: a snapshot cannot be named in a job'
+has "$err" "hint: steps that name no environment run in the job's own snapshot"
 fails 125 as alice srun -n1 --environment=dev@worse true
 has "$err" 'there is no snapshot worse in its history'
 has "$err" 'hint: there are: works, @~0 to @~1, '
@@ -176,8 +182,10 @@ terminal = Terminal(sys.argv[1:])
 seen = terminal.expect("(?s).*KEPT BY.*environment dev").group(0)
 if terminal.finish() != 0:
     sys.exit("it failed")
+# With the rows that came after the first.
+seen += terminal.seen
 wide = [line for line in seen.splitlines() if len(line) > 80]
-if wide or "the word end" not in seen:
+if wide or "and ends with the word end" not in " ".join(seen.split()):
     sys.exit(f"{wide}: {seen}")
 X
 ok as alice skiff env tag -m 'tests pass' dev@works
@@ -190,7 +198,7 @@ ok as alice skiff env rollback dev works
 ok as alice skiff env rollback dev works
 has "$err" 'already as in works'
 ok as alice skiff env rm dev2
-# A snapshot as an environment of its own, while the other one runs; where only an environment will do, that is the hint.
+# A snapshot as an environment of its own, while the other one runs; where an environment is needed, that is the hint.
 start alice skiff env exec dev -- sleep 30
 eventually 5 as alice sh -c 'skiff ps | grep dev'
 ok as alice skiff env clone "dev@${broken:0:8}" old

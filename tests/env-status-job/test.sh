@@ -10,7 +10,7 @@ row() { sed -n "s/^\($1\)  */\1 /p" <<<"$out" | tr -s ' '; }
 keeper() { on n1 sh -c 'for p in $(pgrep -f "^skiff-env"); do [ "$(readlink /proc/$p/ns/mnt)" != "$(readlink /proc/1/ns/mnt)" ] || echo $p; done'; }
 
 fails 125 as alice skiff env status 4711
-has "$err" 'job 4711: no node has noted anything of it'
+has "$err" 'job 4711: no records found'
 ok as alice skiff env create dev
 inside alice dev 'echo one >/etc/marker; head -c 300000 /dev/urandom >/opt/random'
 

@@ -19,7 +19,7 @@ push tools/env:1 "$root" --config '{"Entrypoint":["/bin/false"],"Env":["PATH=/op
 digest=${pushed#sha256:}
 
 fails 125 as alice skiff env create dev --base image:$image
-has "$err" 'you have none of this name'
+has "$err" 'not in your image list'
 has "$err" 'hint: `skiff images` lists yours; `skiff pull'
 ok as alice skiff pull --quiet $image
 ok as alice skiff env create --dry-run dev --base image:$image

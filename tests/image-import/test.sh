@@ -150,7 +150,7 @@ for route in helper none; do
     fails 125 as alice skiff export tools/saved:1 x.zip
     has "$err" 'hint: export to'
     fails 125 as alice skiff export tools/never:1 x.tar
-    has "$err" 'you have none of this name'
+    has "$err" 'not in your image list'
 
     # Nothing of that is bob's.
     fails 125 as bob skiff run "$saved"

@@ -56,7 +56,7 @@ for name in "docker://$full" "$digits" "sha256:$digits" "${digits:0:12}" "image:
 done
 # What is not here is pulled, or not; what is here only if that is asked for.
 fails 125 as alice skiff run --pull never $registry/tools/never:1
-has "$err" 'you have none of this name'
+has "$err" 'not in your image list'
 has "$err" 'hint: `skiff images` lists yours; `skiff pull'
 fails 125 as alice skiff run $registry/tools/never:1
 has "$err" '404'

@@ -53,7 +53,7 @@ has "$(json "$out" '[m["source"] for m in d["mounts"] if m["target"] == "/etc/ho
 after=$(left)
 [ "$after" = "$before" ] || fail "dry runs leave: $(diff <(echo "$before") <(echo "$after"))"
 fails 125 as alice skiff run --dry-run $registry/tools/never:1
-has "$err" 'you have none of this name'
+has "$err" 'not in your image list'
 equal "$(cat "$images_tmp/helped")" '' 'an image that is not here'
 restore
 

@@ -249,7 +249,7 @@ has "$(changes)" "job-changes job ${array}_2 on n1"
 fits as alice skiff env status --json --job "${array}_1"
 equal "$(json "$out" 'd["array_task"]')" "${array}_1"
 fails 125 as alice skiff env status "${array}_3"
-has "$err" "job ${array}_3: no node has noted anything of it"
+has "$err" "job ${array}_3: no records found"
 
 # What no history has yet is not collected.
 rm -f up

@@ -41,20 +41,32 @@ equal "$(cat out)" $'dev one yes two yes\ndev one yes two yes\ndev one yes other
 idle
 
 # Their prologs and epilogs run beside Skiff's.
-ok as alice sbatch --parsable -w n1 -n1 --first=one --environment=dev --wrap 'touch ready; until [ -e go ]; do sleep 0.05; done'
+ok as alice sbatch --parsable -w n1 -n1 --first=one --second=two --environment=dev --wrap 'touch ready; until [ -e go ]; do sleep 0.05; done'
 job=$out
 eventually 15 test -e ready
-equal "$(on n1 cat "/run/first.$job" "/run/second.$job")" one
+equal "$(on n1 cat "/run/first.$job")" one 'the file of the first'
+equal "$(on n1 cat "/run/second.$job")" two 'the file of the second'
 on n1 test -d "/run/skiff/jobs/$job"
 as alice touch go
 equal "$(ended "$job")" 'COMPLETED 0:0'
 idle
-fails 2 on n1 ls "/run/first.$job"
+for name in first second; do fails 2 on n1 ls "/run/$name.$job"; done
 
 # One that fails takes its job with it, as without Skiff, and nothing of the job stays; an optional one takes nothing with it.
+told() { # HOOK: the command has ended by itself, and the plug-in's failure was shown
+    [ "$code" != 124 ] && [ "$code" != 137 ] || fail "it hangs where $1 fails$(said)"
+    has "$err" "second: $1 fails, as it was told to"
+}
+# Some releases take the node out of use then, and not at once.
+in_use() {
+    scontrol update nodename=ALL state=resume 2>&- || true
+    limit=10 as alice srun -Q -N2 --immediate=5 true
+}
 place init_post_opt
 try as alice srun -n1 --environment=dev touch ran
-[ "$code" != 0 ] || fail 'a required plug-in has failed, and the job ran'
+[ "$code" != 0 ] || fail 'a required plug-in has failed, and srun has not'
+told init_post_opt
+test ! -e ran || fail 'a required plug-in has failed, and the job ran'
 place init_post_opt optional
 ok as alice srun -n1 --environment=dev cat /etc/marker
 equal "$out" dev
@@ -62,17 +74,20 @@ for hook in user_init task_init; do
     place $hook
     # After a failed user_init, 22.05 runs the job all the same.
     try as alice srun -n1 --environment=none true
+    told $hook
     bare=$code
+    place
+    eventually 30 in_use
+    place $hook
     rm -f ran
     try as alice srun -n1 --environment=dev touch ran
+    told $hook
     equal "$((code != 0))" "$((bare != 0))" "whether the job failed after $hook had failed"
     [ "$bare" = 0 ] || test ! -e ran || fail "a command ran in spite of a plug-in that had failed in $hook"
     idle
-    # Some releases take the node out of use then.
-    scontrol update nodename=ALL state=resume 2>&- || true
-    eventually 10 sh -c 'test "$(sinfo -ho %t)" = idle'
+    place
+    eventually 30 in_use
 done
-place
 ok as alice srun -n1 --environment=dev cat /etc/marker
 equal "$out" dev
 idle

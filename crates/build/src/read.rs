@@ -185,7 +185,7 @@ fn open_context(path: &Path) -> Result<OwnedFd> {
                 .hint("clone it, and name the directory"))
         }
         Err(Errno::NOENT) if text.ends_with(".def") => {
-            Err(Fault::new(format!("{shown}: no such file")).hint("name a definition file that there is"))
+            Err(Fault::new(format!("{shown}: no such file")).hint("name an existing definition file"))
         }
         Err(Errno::NOENT) => Err(Fault::new(format!("build {shown}: no such directory"))
             .hint("name the directory with the files that are copied: `skiff build -t NAME .`")),

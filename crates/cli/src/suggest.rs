@@ -39,7 +39,7 @@ pub fn foreign(e: &clap::Error, said: &[&str]) -> Option<Fault> {
             if said.first() == Some(&"build")
                 && [".def", ".sif", ".sqsh"].iter().any(|end| word.ends_with(end))
             {
-                return Some(Fault::new(format!("build: {word} is a word too many")).hint(OF_BUILDING));
+                return Some(Fault::new(format!("build: unexpected argument {word}")).hint(OF_BUILDING));
             }
             Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(said, word)?))
         }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(why("skiff env create img --root --base image:debian:12"), told);
         assert_eq!(why("skiff instance exec --root web id"), None);
         assert_eq!(why("skiff env create img --nosuch"), None);
-        let told = Some("build: solver.def is a word too many".to_owned());
+        let told = Some("build: unexpected argument solver.def".to_owned());
         assert_eq!(why("skiff build out.sif solver.def"), told);
         assert_eq!(why("skiff env log"), Some("log: Skiff has no such command".to_owned()));
         assert_eq!(why("skiff build --pull ."), Some("--pull: Skiff has no such option".to_owned()));

@@ -318,7 +318,7 @@ impl SnapshotHistory {
         let all: Vec<String> = tags.chain(steps).chain(ids).collect();
         let short = match revision {
             Revision::Tag(tag) if tag.as_str().bytes().all(|byte| byte.is_ascii_hexdigit()) => {
-                format!("; of an ID it takes {FEWEST_DIGITS} digits")
+                format!("; an ID needs {FEWEST_DIGITS} digits at least")
             }
             _ => String::new(),
         };

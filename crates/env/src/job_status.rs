@@ -92,7 +92,7 @@ pub fn status(context: &UserContext, named: JobName, json: bool) -> Result<()> {
     let files = records.as_ref().map(JobRecords::all).transpose()?.unwrap_or_else(Vec::new);
     let files: Vec<RecordFile> = files.into_iter().filter(|file| Some(file.place.job) == job).collect();
     let (Some(records), Some(job), false) = (records, job, files.is_empty()) else {
-        return Err(Error::new(format!("job {named}: no node has noted anything of it"))
+        return Err(Error::new(format!("job {named}: no records found"))
             .hint("only jobs in environments and containers are noted, when they begin, and for 14 days"));
     };
     let mut found = FoundRecords::default();

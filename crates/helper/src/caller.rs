@@ -45,7 +45,7 @@ impl Caller {
         if !geteuid().is_root() {
             return Err(Error::new("the helper does not run as root")
                 .hint(
-                "in an environment or container it never can: on the login node it does, and in a job beside it (srun --overlap --environment=none ...); elsewhere it must belong to root with mode 4755, on a file system mounted without nosuid",
+                "environments and containers cannot use the helper: run this on the login node, or beside the job by `srun --overlap --environment=none ...`. Elsewhere the helper must belong to root and have mode 4755. Its file system must be mounted without nosuid",
             ));
         }
         let limits = LiftedLimits::lift();

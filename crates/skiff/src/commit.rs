@@ -49,8 +49,8 @@ pub fn commit(args: &CommitArgs) -> Result<()> {
     if named::is_environment(&context, &name, "commit")? {
         return with_state_of(&context, &args.env, |env| committing.environment(env));
     }
-    if let Some(revision) = &args.env.revision {
-        return Err(Fault::new(format!("instance {name}: has no snapshots, and so none is {revision}"))
+    if args.env.revision.is_some() {
+        return Err(Fault::new(format!("instance {name}: instances have no snapshots"))
             .hint(format!("`skiff commit {name} {}` makes an image of it as it is", args.image)));
     }
     let record = InstanceDir::existing(&context, &name)?;

@@ -15,7 +15,7 @@ use skiff_spec::job::names::{JOB, Submission};
 use skiff_spec::job::{CommitNodes, JobCommit, JobSpec, Snapshot};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::inside;
-use skiff_spec::revision::{EnvRevision, Revision};
+use skiff_spec::revision::{AT, EnvRevision, Revision};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
@@ -38,11 +38,12 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
         RequestedRoot::Environment(name) if Path::new(inside::PROGRAM).exists() => {
             of_this_job(&name, commit)?;
         }
+        // The history may be on a file system that this node lacks, or be that of another environment with this name.
         RequestedRoot::Snapshot(name, revision) if Path::new(inside::PROGRAM).exists() => {
             return Err(Error::new(format!(
-                "environment {name}: its history, and so {revision}, cannot be looked up in a job"
+                "environment {name}{AT}{revision}: a snapshot cannot be named in a job"
             ))
-            .hint("steps run in the job's own snapshot if they name none; or submit from outside"));
+            .hint("steps that name no environment run in the job's own snapshot; for another one submit from outside"));
         }
         asked => match &context {
             Some(context) => describe(context, asked, commit)?,

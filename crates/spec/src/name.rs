@@ -33,7 +33,8 @@ impl EnvName {
 }
 
 /// What to say of `NAME@REF` where an environment is wanted.
-const SNAPSHOT: &str = "names a snapshot, and here only an environment will do; `skiff env clone NAME@REF NEW` makes an environment of it";
+const SNAPSHOT: &str =
+    "an environment is needed, not a snapshot; `skiff env clone NAME@REF NEW` makes an environment of it";
 
 impl FromStr for EnvName {
     type Err = NameError;

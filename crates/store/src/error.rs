@@ -46,7 +46,7 @@ pub enum Error {
     #[error("{}", .0.message)]
     Fault(#[from] Fault),
     /// The user has no image of this name.
-    #[error("image {0}: you have none of this name")]
+    #[error("image {0}: not in your image list")]
     NotPulled(String),
     /// The user has no image of this file.
     #[error("image {0}: you have not imported it")]
@@ -307,14 +307,10 @@ mod tests {
         let machine = |name| Box::new(Platform::linux(name, None));
         let said = Fault::new("helper: not there").hint("install it");
         let cases = [
-            (
-                Error::NotPulled("x".into()),
-                "image x: you have none of this name",
-                "`skiff images` lists yours",
-            ),
+            (Error::NotPulled("x".into()), "image x: not in your image list", "`skiff images` lists yours"),
             (
                 Error::NotPulled("x:1".into()),
-                "image x:1: you have none of this name",
+                "image x:1: not in your image list",
                 "`skiff images` lists yours; `skiff pull x:1` gets it",
             ),
             (

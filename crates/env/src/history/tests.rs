@@ -142,7 +142,7 @@ fn references_find_one_snapshot_or_say_which_there_are() {
     for (text, message, hint) in [
         ("v2", "there is no snapshot v2", "there are: v1, @~0 to @~2, abababababab, cdcdcdcdcdcd;"),
         ("~3", "there is no snapshot ~3", "@~0 to @~2"),
-        ("476e3", "there is no snapshot 476e3", "; of an ID it takes 6 digits"),
+        ("476e3", "there is no snapshot 476e3", "; an ID needs 6 digits at least"),
         ("012345", "there is no snapshot 012345", "`skiff env history dev`"),
         ("ababab", "ababab is an ambiguous prefix", "use a longer one: ab"),
     ] {
