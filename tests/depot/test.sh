@@ -139,7 +139,7 @@ fits as alice skiff env history --json dev
 number=$(json "$out" '[e["number"] for e in d if e["damaged"] and "number" in e][0]')
 for command in "env rollback dev @~$number" "env rollback --dry-run dev @~$number" "env clone dev@~$number copy" "env export dev@~$number copy.skiff"; do
     fails 125 as alice skiff $command
-    has "$err" "snapshot dev@~$number is not whole any more: a part of snapshot"
+    has "$err" "snapshot dev@~$number is incomplete: a part of snapshot"
     has "$err" 'hint: `skiff env history dev` marks those that are damaged'
 done
 try as alice srun -n1 -w n2 "--environment=dev@~$number" true

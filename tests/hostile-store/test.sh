@@ -141,6 +141,7 @@ refused
 kill "$held"
 wait "$held" 2>/dev/null || true
 eventually 10 as mallory skiff pull --quiet $registry/held:2
+grep -rq "$given_up" $store/meanings || fail "$given_up is not among the resolved digests"
 # A mount that is only kept is let go of with what is given up.
 ok as mallory skiff run --pull never $registry/held:2 sh -c :
 ok as mallory skiff rmi $registry/held:2

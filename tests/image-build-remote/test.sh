@@ -4,6 +4,9 @@
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
 . "$(dirname "$0")/../cluster-run/lib.sh"
+daemon=
+silent=
+trap 'kill $daemon $silent 2>/dev/null || true; images_cleanup' EXIT
 root=$images_tmp/root
 start_registry
 make_store
@@ -214,6 +217,7 @@ server = socket.create_server(("127.0.0.1", 9419))
 held = []
 while True: held.append(server.accept())' 3>&- &
 silent=$!
+eventually 10 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 9419))'
 for signal in KILL TERM; do
     as alice mkdir -p ctx
     as alice tee ctx/Dockerfile >/dev/null <<<"FROM scratch
@@ -227,5 +231,7 @@ ADD git://127.0.0.1:9419/x#$(printf %040d 1) /x"
 done
 kill $silent && wait $silent 2>/dev/null || true
 kill $daemon && wait $daemon 2>/dev/null || true
+silent=
+daemon=
 for user in alice bob; do as $user rm -rf .ssh; done
 for node in $SKIFF_TESTBED_NODES; do on $node sh -c 'kill $(cat /run/sshd.pid)'; done

@@ -40,9 +40,15 @@ for where in none dev; do
     scancel --batch --signal=USR1 --name=batch-$where
 done
 # Who watches over a step is no task: what reaches it of such signals ends nothing.
+watcher='^/usr/bin/skiff slurm step-begin'
+reached=
 for node in $SKIFF_TESTBED_NODES; do
-    for signal in INT TERM HUP; do on $node pkill -$signal -f '^/usr/bin/skiff slurm step-begin' || true; done
+    on $node pgrep -f "$watcher" >/dev/null || continue
+    reached+=" $node"
+    # That of a step at its time limit may end meanwhile.
+    for signal in INT TERM HUP; do on $node pkill -$signal -f "$watcher" || true; done
 done
+[ -n "$reached" ] || fail "no process is $watcher"
 sleep 0.2
 for where in none dev; do
     kill -INT "$(eval echo "\$int_$where")"

@@ -15,7 +15,7 @@ pub fn ours(e: skiff_snapshot::Error) -> Error {
     }
 }
 
-/// The same of a snapshot that an environment's history names. Submitting again makes no such snapshot whole.
+/// The same of a snapshot that an environment's history names. Submitting again does not complete such a snapshot.
 pub fn of_history(e: skiff_snapshot::Error, name: &EnvName, revision: &Revision) -> Error {
     use skiff_snapshot::Error::{BadLayer, BadManifest, Missing};
     if !matches!(e, BadLayer { .. } | BadManifest { .. } | Missing { .. }) {
@@ -32,7 +32,7 @@ pub fn of_history(e: skiff_snapshot::Error, name: &EnvName, revision: &Revision)
     // Of a tag nobody knows the id by heart, and of a layer only Skiff knows the name.
     let state = match &e {
         Missing { what, .. } if what.starts_with("snapshot") => "was removed",
-        Missing { .. } => "is not whole any more",
+        Missing { .. } => "is incomplete",
         _ => "is damaged",
     };
     Error::new(format!("snapshot {name}{AT}{revision} {state}: {e}")).hint(hint)
@@ -49,7 +49,7 @@ mod tests {
         let name = "dev".parse().expect("a name");
         let fault = |revision: &str| of_history(missing(), &name, &revision.parse().expect("a revision"));
         let hint = |revision: &str| fault(revision).hint;
-        let said = "snapshot dev@good is not whole any more: a part of snapshot 12 is not in the depot /d";
+        let said = "snapshot dev@good is incomplete: a part of snapshot 12 is not in the depot /d";
         assert_eq!(fault("good").message, said);
         let tag = hint("good");
         assert!(tag.contains("`skiff env tag --remove dev@good`"), "{tag}");

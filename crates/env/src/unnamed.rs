@@ -19,7 +19,7 @@ use crate::{calling, history};
 /// snapshot, and empty in the copy.
 ///
 /// # Errors
-/// There is none, the snapshot is not whole, or those of `act`.
+/// There is none, the snapshot is incomplete, or those of `act`.
 pub fn with_state_of<T>(
     context: &UserContext,
     of: &EnvRevision,
@@ -31,14 +31,8 @@ pub fn with_state_of<T>(
     let copy = Environment::unnamed_like(&env, |dir| fill(context, (&env, &depot), (revision, id), dir))?;
     let done = act(&copy);
     control::stop_at(&copy.dir).ignore_error("what runs in it ends with its files");
-    let deleted = dirs::delete(context, copy.dir);
-    match done {
-        Err(e) => {
-            deleted.ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
-            Err(e)
-        }
-        done => deleted.and(done),
-    }
+    let done = delete_if_failed(context, done, &copy.dir)?;
+    dirs::delete(context, copy.dir).map(|()| done)
 }
 
 /// A snapshot of an environment's history, which is whole and stays for some time.
@@ -64,8 +58,9 @@ pub(crate) fn fill(
     delete_if_failed(context, made, dir)
 }
 
-/// Of root's files inside none are the user's to remove outside, and there may be no more room because of them.
-pub(crate) fn delete_if_failed(context: &UserContext, made: Result<()>, dir: &Path) -> Result<()> {
+/// Deletes an environment's directory after an error. Of root's files inside none are the user's to remove outside, and there may be no more room
+/// because of them.
+pub(crate) fn delete_if_failed<T>(context: &UserContext, made: Result<T>, dir: &Path) -> Result<T> {
     if made.is_err() {
         dirs::delete(context, dir.to_owned())
             .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");

@@ -189,10 +189,7 @@ fn or_taken(stopped: Result<()>, job_dirs: &TrustedDir, name: &str, owner: &Stat
     if trash::opened(job_dirs, name.as_ref())?.is_some_and(is_same) {
         return Ok(Err(e));
     }
-    output::note(&format!(
-        "{}; another process has taken its directory away meanwhile, and ends it",
-        e.message
-    ));
+    output::note(&format!("{}; another epilog is already ending it", e.message));
     Ok(Ok(()))
 }
 

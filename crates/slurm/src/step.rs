@@ -76,10 +76,10 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
             Ok(ready) => (Ok(()), Some(ready)),
             Err(why) => (Err(why), None),
         };
+        // It ends with slurmstepd, or when it is told to: a signal that is meant for the tasks, and that Slurm sends to all that it finds, would end
+        // them by its own end, before they could handle it. Once it has reported there may be tasks.
+        block_all(&[]);
         if let (true, Some((mut watcher, step))) = (reporter.tell(&reported), ready) {
-            // It ends with slurmstepd, or when it is told to: a signal that is meant for the tasks, and that Slurm sends to all that it finds, would end
-            // them by its own end, before they could handle it.
-            block_all(&[]);
             watcher.watch(&step, &stepd);
             watcher.end(&step, dir.file_name().unwrap_or_default());
         }

@@ -86,6 +86,16 @@ impl LayerStream for Kept {
     }
 }
 
+/// Nothing of what layers consist of is in the depot any more.
+fn lose_packs(world: &World) {
+    for pack in std::fs::read_dir(world.path("depot/packs")).unwrap() {
+        let pack = pack.unwrap().path();
+        let length = std::fs::metadata(&pack).unwrap().len();
+        std::fs::remove_file(&pack).unwrap();
+        std::fs::write(&pack, vec![0; usize::try_from(length).unwrap()]).unwrap();
+    }
+}
+
 #[test]
 fn layers_that_a_node_has_are_read_there() {
     if !is_root("layers_that_a_node_has_are_read_there") {
@@ -122,13 +132,7 @@ fn layers_that_a_node_has_are_read_there() {
     assert!(told(&expected).contains(&("opt/tool", ChangeKind::Changed)), "{:?}", told(&expected));
     assert_eq!(told(&changes(damaged.clone()).unwrap()), told(&expected), "a damaged one");
     assert_eq!(told(&changes(vec![1; 5]).unwrap()), told(&expected), "a short one");
-    // Now only the node has what the layer consists of.
-    for pack in std::fs::read_dir(world.path("depot/packs")).unwrap() {
-        let pack = pack.unwrap().path();
-        let length = std::fs::metadata(&pack).unwrap().len();
-        std::fs::remove_file(&pack).unwrap();
-        std::fs::write(&pack, vec![0; usize::try_from(length).unwrap()]).unwrap();
-    }
+    lose_packs(&world);
     assert_eq!(told(&changes(stream).unwrap()), told(&expected));
     changes(damaged).unwrap_err();
     changes(vec![]).unwrap_err();
@@ -142,56 +146,93 @@ fn for_few_files(count: &str) -> OwnedFd {
     rustix::mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
 }
 
+/// A snapshot of so many layers that the next one makes one of them.
+struct ManyLayers {
+    world: World,
+    id: SnapshotId,
+    /// The layers, as a node has them.
+    streams: BTreeMap<LayerId, Vec<u8>>,
+}
+
+impl ManyLayers {
+    fn new() -> ManyLayers {
+        let (world, id) = prepared();
+        std::fs::create_dir(world.path("scratch")).unwrap();
+        let mut many = ManyLayers { world, id, streams: BTreeMap::new() };
+        for number in 0..63 {
+            let name = format!("up{number}");
+            many.write(&name, "opt/count", &number.to_string());
+            many.write(&name, &format!("opt/of/{}", number % 7), &number.to_string());
+            many.id = many.push(&name, &many.scratch(), &|_| None).unwrap();
+        }
+        let depot = &many.world.depot;
+        for layer in depot.manifest(&many.id).unwrap().layers {
+            let mut stream = vec![];
+            depot.open_layer(&layer).unwrap().send(&mut stream).unwrap();
+            many.streams.insert(layer.digest, stream);
+        }
+        assert_eq!(many.streams.len(), 64);
+        many
+    }
+
+    fn write(&self, upper: &str, path: &str, content: &str) {
+        write(&self.world.path(upper).join(path), content);
+    }
+
+    fn scratch(&self) -> OwnedFd {
+        self.world.open("scratch").into()
+    }
+
+    /// Pushes what a job in the snapshot has changed.
+    fn push(
+        &self,
+        upper: &str,
+        scratch: &OwnedFd,
+        here: &OpenHere<'_>,
+    ) -> skiff_snapshot::Result<SnapshotId> {
+        let (upper, base) = (self.world.open(upper), self.world.open("base"));
+        let (upper, base, scratch) = (upper.as_fd(), base.as_fd(), scratch.as_fd());
+        let input = ChangesInput { parent: &self.id, upper, base, scratch, here };
+        push_changes(&self.world.depot, &input, |all| all).map(|(pushed, _)| pushed.unwrap().id)
+    }
+
+    /// A layer as the node has it, but for so many bytes that are damaged.
+    fn on_node(&self, id: &LayerId, damage: usize) -> Option<Box<dyn LayerStream>> {
+        let mut stream = self.streams.get(id)?.clone();
+        let middle = stream.len() / 2;
+        stream[middle..middle + damage].iter_mut().for_each(|byte| *byte ^= 0x55);
+        Some(Box::new(Kept(stream)))
+    }
+
+    fn layers_of(&self, id: &SnapshotId) -> usize {
+        self.world.depot.manifest(id).unwrap().layers.len()
+    }
+}
+
 #[test]
-fn layers_that_are_made_one_are_read_where_they_are_and_a_full_disk_is_told() {
-    if !is_root("layers_that_are_made_one_are_read_where_they_are_and_a_full_disk_is_told") {
+fn layers_that_are_made_one_are_read_in_the_depot_where_the_nodes_are_damaged() {
+    if !is_root("layers_that_are_made_one_are_read_in_the_depot_where_the_nodes_are_damaged") {
         return;
     }
-    let (world, mut parent) = prepared();
-    let base = world.open("base");
-    let push = |parent: &SnapshotId, upper: &str, scratch: &OwnedFd, here: &OpenHere<'_>| {
-        let upper = world.open(upper);
-        let (upper, base, scratch) = (upper.as_fd(), base.as_fd(), scratch.as_fd());
-        let input = ChangesInput { parent, upper, base, scratch, here };
-        push_changes(&world.depot, &input, |all| all).map(|(pushed, _)| pushed.unwrap().id)
-    };
-    std::fs::create_dir(world.path("scratch")).unwrap();
-    let scratch = OwnedFd::from(world.open("scratch"));
-    for number in 0..63 {
-        let name = format!("up{number}");
-        write(&world.path(&name).join("opt/count"), &number.to_string());
-        write(&world.path(&name).join(format!("opt/of/{}", number % 7)), &number.to_string());
-        parent = push(&parent, &name, &scratch, &|_| None).unwrap();
-    }
-    let layers = world.depot.manifest(&parent).unwrap().layers;
-    assert_eq!(layers.len(), 64);
-    let streams: BTreeMap<LayerId, Vec<u8>> = layers
-        .iter()
-        .map(|layer| {
-            let mut stream = vec![];
-            world.depot.open_layer(layer).unwrap().send(&mut stream).unwrap();
-            (layer.digest, stream)
-        })
-        .collect();
-    let kept = |damage: usize| {
-        let streams = &streams;
-        move |id: &LayerId| -> Option<Box<dyn LayerStream>> {
-            let mut stream = streams.get(id)?.clone();
-            let middle = stream.len() / 2;
-            stream[middle..middle + damage].iter_mut().for_each(|byte| *byte ^= 0x55);
-            Some(Box::new(Kept(stream)))
-        }
-    };
-    write(&world.path("last/opt/count"), "last");
-    // What the node has is damaged: then the depot has all of it.
-    let merged = push(&parent, "last", &scratch, &kept(8)).unwrap();
-    assert_eq!(world.depot.manifest(&merged).unwrap().layers.len(), 1);
-    let seen = world.seen_in(&merged);
+    let many = ManyLayers::new();
+    many.write("last", "opt/count", "last");
+    let merged = many.push("last", &many.scratch(), &|id| many.on_node(id, 8)).unwrap();
+    assert_eq!(many.layers_of(&merged), 1);
+    let seen = many.world.seen_in(&merged);
     assert_eq!(seen[Path::new("opt/count")].content, b"last");
     assert_eq!(seen[Path::new("opt/of/3")].content, b"59");
-    // The disk is full in the middle, of which nobody can know before: it says that there is room.
+}
+
+#[test]
+fn a_disk_that_is_full_when_layers_are_made_one_is_told_and_nothing_stays_on_it() {
+    if !is_root("a_disk_that_is_full_when_layers_are_made_one_is_told_and_nothing_stays_on_it") {
+        return;
+    }
+    let many = ManyLayers::new();
+    many.write("last", "opt/count", "last");
+    // In the middle, of which nobody can know before: it says that there is room.
     let full = for_few_files("8");
-    let told = push(&parent, "last", &full, &kept(0)).unwrap_err();
+    let told = many.push("last", &full, &|id| many.on_node(id, 0)).unwrap_err();
     assert!(matches!(told, Error::NoRoom { layers: 65, .. }), "{told}");
     let left = rustix::fs::Dir::read_from(&full).unwrap().flatten();
     let left: Vec<_> = left
@@ -199,17 +240,19 @@ fn layers_that_are_made_one_are_read_where_they_are_and_a_full_disk_is_told() {
         .filter(|name| !name.to_bytes().starts_with(b"."))
         .collect();
     assert!(left.is_empty(), "{left:?}");
-    // Now only the node has what the layers consist of.
-    for pack in std::fs::read_dir(world.path("depot/packs")).unwrap() {
-        let pack = pack.unwrap().path();
-        let length = std::fs::metadata(&pack).unwrap().len();
-        std::fs::remove_file(&pack).unwrap();
-        std::fs::write(&pack, vec![0; usize::try_from(length).unwrap()]).unwrap();
+}
+
+#[test]
+fn layers_that_only_the_node_has_are_made_one_if_they_are_whole() {
+    if !is_root("layers_that_only_the_node_has_are_made_one_if_they_are_whole") {
+        return;
     }
-    write(&world.path("other/opt/count"), "a content that no layer has");
-    push(&parent, "other", &scratch, &kept(8)).unwrap_err();
-    let merged = push(&parent, "other", &scratch, &kept(0)).unwrap();
-    assert_eq!(world.depot.manifest(&merged).unwrap().layers.len(), 1);
+    let many = ManyLayers::new();
+    lose_packs(&many.world);
+    many.write("other", "opt/count", "a content that no layer has");
+    many.push("other", &many.scratch(), &|id| many.on_node(id, 8)).unwrap_err();
+    let merged = many.push("other", &many.scratch(), &|id| many.on_node(id, 0)).unwrap();
+    assert_eq!(many.layers_of(&merged), 1);
 }
 
 #[test]

@@ -267,7 +267,7 @@ fn removal(checked: &[DepotCheck]) -> String {
         0 => "no snapshot needs it".into(),
         count => {
             let snapshots = output::count(count, "snapshot is", "snapshots are");
-            format!("{snapshots} not whole any more; the next submission writes again what it needs")
+            format!("{snapshots} incomplete; the next submission writes again what it needs")
         }
     };
     format!("removed {files}: {snapshots}")

@@ -14,7 +14,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::SystemError;
 
 use super::removed::NOBODY;
-use super::{Store, UserUsage};
+use super::{Store, UserUsage, resolved_digests};
 use crate::error::Result;
 
 /// What is being made without a lock has changed within this time; older remains are a crash's.
@@ -126,11 +126,11 @@ impl Store {
         for file in self.files("images")?.into_iter().filter(orphan) {
             gone += self.take_file(file, dry_run, done)?;
         }
-        let lost = self.lost_meanings()?;
+        let lost = self.lost_resolved_digests()?;
         let is_lost = |file: &StoredFile| {
             file.path.file_name().and_then(|name| name.to_str()).is_some_and(|name| lost.contains(name))
         };
-        for file in self.files("meanings")?.into_iter().filter(is_lost) {
+        for file in self.files(resolved_digests::DIR)?.into_iter().filter(is_lost) {
             self.take_file(file, dry_run, done)?;
         }
         let now = SystemTime::now();

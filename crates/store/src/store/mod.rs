@@ -8,7 +8,7 @@
 //! images/ID.lock       held by whoever makes it
 //! images/*.verity      the digest that fs-verity holds such a file to, where the file system has it
 //! users/UID/ID         that a user may use it; used last when its time says
-//! meanings/UID         the IDs that digests in registries, of indexes perhaps, led to for this user
+//! meanings/UID         resolved digests: the IDs that digests in registries, of indexes perhaps, led to for this user
 //! removed/UID.*        images that this user was the last to have, and that somebody still uses
 //! blobs/UID/...        layers as they came for this user, complete or not, for their next pull
 //! refusals/UID         when a user failed to show that they can have an image that is there
@@ -22,12 +22,12 @@
 
 mod collect;
 mod layers;
-mod meanings;
 mod metadata;
 mod patience;
 mod quota;
 mod refusals;
 mod removed;
+mod resolved_digests;
 mod squashfs;
 mod unfinished;
 mod users;
@@ -69,7 +69,7 @@ const VERSION: &str = "1\n";
 const DIRS: [(&str, Mode); 7] = [
     ("images", PASSABLE),
     ("users", PASSABLE),
-    ("meanings", CLOSED),
+    (resolved_digests::DIR, CLOSED),
     ("blobs", CLOSED),
     ("refusals", CLOSED),
     ("removed", CLOSED),

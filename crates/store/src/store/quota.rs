@@ -80,7 +80,7 @@ impl Store {
             usage.count += 1;
             usage.images += self.image_bytes(id);
         }
-        usage.images += self.removed_of(uid)?.bytes + self.meanings_bytes(uid);
+        usage.images += self.removed_of(uid)?.bytes + self.resolved_digests_bytes(uid);
         usage.blobs = match self.all_blobs()?.contains(&format!("blobs/{uid}")) {
             true => self.files(&format!("blobs/{uid}"))?.iter().map(|file| file.bytes).sum(),
             false => 0,

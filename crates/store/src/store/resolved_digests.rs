@@ -1,7 +1,7 @@
-//! What digests in registries have led to, so that a pull of what is there asks its registry one question only.
+//! Resolved digests: which image a digest in a registry has led to, so that a pull of what is there asks its registry one question only.
 //!
-//! Each user has one file of it, `meanings/UID`: a line for each digest, the newest last. It is bounded and counts in the user's quota. Nobody else's
-//! work reads it: a line whose image the user has no more means nothing, and goes when the file is written the next time.
+//! Each user has one file of them, `meanings/UID`: a line for each digest, the newest last. It is bounded and counts in the user's quota. Nobody else's
+//! work reads it: a line whose image the user has no more counts for nothing, and goes when the file is written the next time.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -16,9 +16,11 @@ use super::{Store, unique};
 use crate::error::Result;
 use skiff_sys::{IgnoreError as _, SystemContext};
 
-/// So many are noted of one user: two for each image that this one may have, since an index and a manifest both lead to it.
+/// Their directory in the store.
+pub(super) const DIR: &str = "meanings";
+/// So many are kept of one user: two for each image that this one may have, since an index and a manifest both lead to it.
 const MOST: usize = 2000;
-/// No digest with its platform is longer, in bytes, or it is not noted.
+/// No digest with its platform is longer, in bytes, or it is not kept.
 const LONGEST: usize = 255;
 /// No file is longer than its lines can make it.
 const LONGEST_FILE: u64 = MOST as u64 * (LONGEST as u64 + 80);
@@ -28,7 +30,7 @@ impl Store {
     #[must_use]
     pub fn known(&self, uid: u32, digest: &Digest, platform: &Platform) -> Option<ImageId> {
         let key = key(digest, platform);
-        let lines = self.meanings(uid).default_on_error("then the registry is asked");
+        let lines = self.resolved_digests(uid).default_on_error("then the registry is asked");
         lines
             .into_iter()
             .rev()
@@ -37,7 +39,7 @@ impl Store {
             .filter(|id| self.permitted(uid, *id))
     }
 
-    /// Notes that. Of two processes that do so at once one may be in vain: that only costs its registry another question.
+    /// Notes that a digest has led to an image. Of two processes that do so at once one may be in vain: that only costs its registry another question.
     ///
     /// # Errors
     /// When the store cannot be written to.
@@ -49,33 +51,33 @@ impl Store {
         {
             return Ok(());
         }
-        let mut lines = self.meanings(uid)?;
+        let mut lines = self.resolved_digests(uid)?;
         lines.retain(|(of, _)| *of != key);
         lines.push((key, id));
-        self.write_meanings(uid, lines, Some(id))
+        self.write_resolved_digests(uid, lines, Some(id))
     }
 
     /// An image is not this user's any more.
     pub(super) fn forget(&self, uid: u32, id: ImageId) -> Result<()> {
-        let mut lines = self.meanings(uid)?;
+        let mut lines = self.resolved_digests(uid)?;
         let before = lines.len();
         lines.retain(|(_, of)| *of != id);
-        if lines.len() == before { Ok(()) } else { self.write_meanings(uid, lines, None) }
+        if lines.len() == before { Ok(()) } else { self.write_resolved_digests(uid, lines, None) }
     }
 
-    /// How much of the disk the notes of a user take.
-    pub(super) fn meanings_bytes(&self, uid: u32) -> u64 {
+    /// How much of the disk the resolved digests of a user take.
+    pub(super) fn resolved_digests_bytes(&self, uid: u32) -> u64 {
         self.bytes_of(&name_of(uid))
     }
 
-    /// Files of notes that mean nothing: of users who have no image, and those of earlier versions, which had one for each digest.
-    pub(super) fn lost_meanings(&self) -> Result<BTreeSet<String>> {
+    /// Files of resolved digests that nobody needs: of users who have no image, and those of earlier versions, which had one for each digest.
+    pub(super) fn lost_resolved_digests(&self) -> Result<BTreeSet<String>> {
         let is_needed = |name: &str| match name.parse() {
             Ok(uid) => self.images_of(uid).map(|images| !images.is_empty()),
             Err(_) => Ok(false),
         };
         let mut lost = BTreeSet::new();
-        for name in self.list("meanings")? {
+        for name in self.list(DIR)? {
             if !is_needed(&name)? {
                 lost.insert(name);
             }
@@ -84,7 +86,12 @@ impl Store {
     }
 
     /// Writes those down whose images the user has, and `new`; the newest, if there are too many.
-    fn write_meanings(&self, uid: u32, lines: Vec<(String, ImageId)>, new: Option<ImageId>) -> Result<()> {
+    fn write_resolved_digests(
+        &self,
+        uid: u32,
+        lines: Vec<(String, ImageId)>,
+        new: Option<ImageId>,
+    ) -> Result<()> {
         let images: BTreeSet<ImageId> = self.images_of(uid)?.into_iter().chain(new).collect();
         let lines: Vec<_> = lines.into_iter().filter(|(_, id)| images.contains(id)).collect();
         let name = name_of(uid);
@@ -93,13 +100,13 @@ impl Store {
         }
         let newest = &lines[lines.len().saturating_sub(MOST)..];
         let text: String = newest.iter().map(|(key, id)| format!("{key} {id}\n")).collect();
-        let made = unique("tmp/meanings");
+        let made = unique("tmp/resolved-digests");
         self.write_new(&made, text.as_bytes())?;
         Ok(renameat(&self.dir, &made, &self.dir, &name).on("rename", self.shown(&name))?)
     }
 
-    /// A user's notes, the newest last.
-    fn meanings(&self, uid: u32) -> Result<Vec<(String, ImageId)>> {
+    /// A user's resolved digests, the newest last.
+    fn resolved_digests(&self, uid: u32) -> Result<Vec<(String, ImageId)>> {
         let name = name_of(uid);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match openat(&self.dir, &name, flags, Mode::empty()) {
@@ -118,7 +125,7 @@ impl Store {
 }
 
 fn name_of(uid: u32) -> String {
-    format!("meanings/{uid}")
+    format!("{DIR}/{uid}")
 }
 
 fn key(digest: &Digest, platform: &Platform) -> String {
@@ -142,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_digest_means_goes_with_its_image() {
+    fn resolved_digests_go_with_their_image() {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(dir.path()).expect("store");
         let platform = Platform::linux("amd64", None);
@@ -167,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_bounded_and_count_for_their_user() {
+    fn resolved_digests_are_bounded_and_count_for_their_user() {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(dir.path()).expect("store");
         let platform = Platform::linux("amd64", None);
         let id = add_with(&store, 1, (MALLORY, false), vec![]);
         let before = store.usage_of(MALLORY).expect("usage").total();
         let lines = (0..MOST as u32).map(|number| (key(&digest(number), &platform), id)).collect();
-        store.write_meanings(MALLORY, lines, None).expect("noted");
+        store.write_resolved_digests(MALLORY, lines, None).expect("noted");
         for number in [MOST as u32, MOST as u32 + 1] {
             store.remember(MALLORY, &digest(number), &platform, id).expect("noted");
         }
@@ -196,7 +203,7 @@ mod tests {
             std::fs::write(old(number), format!("{first}\n")).expect("written");
         }
         store.forbid(ALICE, first).expect("removed");
-        assert!(old(0).exists(), "whoever removes an image has nothing to do with the notes of others");
+        assert!(old(0).exists(), "whoever removes an image leaves the resolved digests of others alone");
         assert_eq!(store.collect(None, true).expect("looked").files.len(), 100);
         assert_eq!(store.collect(None, false).expect("collected").files.len(), 100);
         assert!(!old(0).exists());
@@ -230,7 +237,7 @@ mod tests {
         made.expect("a pipe");
         let removes = std::thread::scope(|scope| {
             let removing = scope.spawn(|| store.forbid(ALICE, alices));
-            let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
             while !removing.is_finished() && std::time::Instant::now() < until {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
