@@ -10,7 +10,7 @@ use skiff_registry::{ClientSettings, download};
 use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::git::Git;
-use crate::room::WorkRoom;
+use crate::room::{HeldRoom, WorkRoom};
 
 /// What a build has of other servers.
 #[derive(Default)]
@@ -48,11 +48,11 @@ impl Remotes {
 
 /// What has been fetched.
 #[derive(Default)]
-pub struct Downloads(RefCell<BTreeMap<String, (File, Digest)>>);
+pub struct Downloads(RefCell<BTreeMap<String, (File, Digest, HeldRoom)>>);
 
 impl Downloads {
     fn fetch(&self, address: &str, wanted: Option<&Digest>, room: &WorkRoom) -> Result<(File, Digest)> {
-        if let Some((file, digest)) = self.0.borrow().get(address) {
+        if let Some((file, digest, _)) = self.0.borrow().get(address) {
             return Ok((file.try_clone().context(|| address.to_owned())?, *digest));
         }
         let (to, most) = room.file()?;
@@ -60,7 +60,9 @@ impl Downloads {
             Fault::new(format!("{address}: {failure}"))
                 .hint("see whether curl gets it; or put the file into the context")
         })?;
-        let kept = (to.try_clone().context(|| address.to_owned())?, digest);
+        // Until the build's end.
+        let held = room.hold(to.metadata().context(|| address.to_owned())?.len());
+        let kept = (to.try_clone().context(|| address.to_owned())?, digest, held);
         self.0.borrow_mut().insert(address.into(), kept);
         Ok((to, digest))
     }

@@ -3,18 +3,24 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use skiff_image::source::{free_bytes, temporary_in};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_store::ours;
 
 /// Such a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkRoom(PathBuf);
+#[derive(Debug, Clone)]
+pub struct WorkRoom {
+    path: PathBuf,
+    /// How many bytes the files have there that the build has still.
+    held: Arc<AtomicU64>,
+}
 
 impl Default for WorkRoom {
     fn default() -> Self {
-        Self(std::env::temp_dir())
+        Self::new(&std::env::temp_dir())
     }
 }
 
@@ -22,22 +28,69 @@ impl WorkRoom {
     /// In this directory.
     #[must_use]
     pub fn new(path: &Path) -> Self {
-        Self(path.into())
+        Self { path: path.into(), held: Arc::default() }
     }
 
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
-    /// A file without a name, and how many bytes may be written to it: half of what is free, since the layer will have as much.
+    /// How many bytes the build has there. Layers may have to have as much yet.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// A file without a name, and how many bytes may be written to it: with all others no more than half of the room, since layers will have as much.
     ///
     /// # Errors
     /// The directory cannot be written to.
     pub fn file(&self) -> Result<(File, u64)> {
-        let (file, room, _) = temporary_in(&self.0).map_err(ours)?;
-        let free = free_bytes(&room).context(|| self.0.display().to_string())?;
-        Ok((file, free / 2))
+        let (file, room, _) = temporary_in(&self.path).map_err(ours)?;
+        let free = free_bytes(&room).context(|| self.path.display().to_string())?;
+        Ok((file, free.saturating_sub(self.held()) / 2))
+    }
+
+    /// Counts a file of so many bytes.
+    #[must_use]
+    pub fn hold(&self, bytes: u64) -> HeldRoom {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        HeldRoom { bytes, held: Arc::clone(&self.held) }
+    }
+}
+
+/// That a file counts, until it is closed.
+#[derive(Debug)]
+pub struct HeldRoom {
+    bytes: u64,
+    held: Arc<AtomicU64>,
+}
+
+impl Drop for HeldRoom {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_files_of_a_build_take_no_more_than_half_of_the_room() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let room = WorkRoom::new(dir.path());
+        let most = || room.clone().file().expect("a file").1;
+        let first = most();
+        assert!(first > 0);
+        // Others write to the disk meanwhile, but no gigabyte.
+        let held = room.hold(first);
+        assert!(most() < first / 2 + (1 << 30), "{} of {first}", most());
+        let others = room.hold(first);
+        assert!(most() < 1 << 30, "{} of {first}", most());
+        drop((held, others));
+        assert_eq!(room.held(), 0);
     }
 }

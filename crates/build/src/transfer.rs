@@ -147,7 +147,7 @@ pub fn from_context(
     let place = place(action, Shape::Several, target)?;
     check_sum(tree, action)?;
     for archive in archives {
-        unpack(archive, &place, Rights::AsPacked, target)?;
+        unpack(archive.file, &place, Rights::AsPacked, target)?;
     }
     if !chosen.is_empty() {
         copy_chosen(tree, &chosen, action, target)?;

@@ -24,7 +24,8 @@ use crate::spill::nameless;
 use crate::squashfs::Squashfs;
 use crate::trailer;
 use crate::transport::{
-    self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting, inflated_within,
+    self, Archive, Directory, FilePart, GivenFiles, ImageFiles, ImageLayout, Noting, inflated_head,
+    inflated_within,
 };
 use skiff_sys::SystemContext;
 
@@ -411,19 +412,39 @@ pub fn temporary_in(path: &Path) -> Result<(File, OwnedFd, String)> {
     Ok((file.into(), room, name))
 }
 
+/// The first `most` bytes of a file without its compression, or all of them, if there are fewer.
+///
+/// # Errors
+/// It is damaged.
+pub fn plain_head(part: &FilePart, most: usize) -> Result<Vec<u8>> {
+    inflated_head(&packed_head(part)?, part, most)
+}
+
 /// A whole file without its compression: itself, or a file without a name in the directory `room`. That takes no more than half of what is free there: who
-/// unpacks it needs as much once more.
+/// unpacks it needs as much once more. Of what is free, `kept` bytes are for others.
 ///
 /// # Errors
 /// It is damaged, or there is no room.
-pub fn plain_archive(part: FilePart, room: &Path) -> Result<File> {
-    let mut head = [0; HEAD];
-    let head = &mut head[..HEAD.min(usize::try_from(part.size).unwrap_or(HEAD))];
-    part.read(head, 0)?;
+pub fn plain_archive(part: FilePart, room: &Path, kept: u64) -> Result<File> {
+    let head = packed_head(&part)?;
     let (_, room, room_name) = temporary_in(room)?;
     let free = free_bytes(&room).on("look at the file system of", &*room_name)?;
-    let plain = inflated_within(head, part, (room.as_fd(), &room_name), Some(free))?;
+    let plain = inflated_within(&head, part, (room.as_fd(), &room_name), Some(free.saturating_sub(kept)));
+    let plain = plain.map_err(|error| match error {
+        Error::NoSpace { object, needed, .. } if kept > 0 => Error::NoSpace {
+            object: format!("{object}, and for what becomes of {kept} bytes fetched or inflated before"),
+            needed: needed.saturating_add(kept),
+            free,
+        },
+        error => error,
+    })?;
     Ok(plain.file.try_clone().on("open", &plain.name)?)
+}
+
+fn packed_head(part: &FilePart) -> Result<Vec<u8>> {
+    let mut head = vec![0; HEAD.min(usize::try_from(part.size).unwrap_or(HEAD))];
+    part.read(&mut head, 0)?;
+    Ok(head)
 }
 
 /// How many bytes a user may still write on a directory's file system.

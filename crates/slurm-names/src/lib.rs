@@ -15,6 +15,8 @@ pub const PROLOG_JOB: &str = "SPANK_SKIFF_JOB";
 pub const ARGV0: &str = "SKIFF_TASK_ARGV0";
 /// The same on its way to a node; where the plug-in has run, it is gone.
 pub const ARGV0_CARRIER: &str = "SLURM_SKIFF_TASK_ARGV0";
+/// On its way to a node: the word that srun has put before the command, or in its place. Login hosts and nodes may call `skiff` by different paths.
+pub const WRAPPER_CARRIER: &str = "SLURM_SKIFF_TASK_WRAPPER";
 /// The environment that submissions use when no option names one.
 pub const ENVIRONMENT: &str = "SKIFF_ENVIRONMENT";
 /// Whose changes in the environment are kept when no option says so: `rank0`, `all` or a node's name.

@@ -109,9 +109,14 @@ pub fn remove_job(
         stop: limits.from(Instant::now()),
         removing: limits.removing,
         leaves_running: limits.leaves_running,
+        is_taken: false,
         figures: JobFigures::default(),
     };
     let removed = job_dirs.iter().map(|dir| end.remove_user_dir(dir)).fold(links, Result::and);
+    if end.is_taken {
+        // What there is by now under this number may be the next run's.
+        return removed;
+    }
     count(context, &end.figures, || jobs.as_ref().and_then(|jobs| lasted(jobs, &name)));
     if stays_if_failed && removed.is_err() {
         return removed;
@@ -146,6 +151,8 @@ struct JobEnd {
     /// What is left of the time to remove files.
     removing: Duration,
     leaves_running: bool,
+    /// Whether another process has taken one of its directories away meanwhile.
+    is_taken: bool,
     /// What the directories that were removed have told.
     figures: JobFigures,
 }
@@ -162,7 +169,11 @@ impl JobEnd {
         let (id, name) = (self.id, self.id.to_string());
         // Its user decides what is in there, and whether that can be asked to end; not, whether it stays.
         let (figures, stopped) = stop_job(id, user_dir, owner, self.stop);
-        let stopped = or_taken(stopped, job_dirs, &name, owner)?;
+        if !is_there(job_dirs, &name, owner)? {
+            self.is_taken = true;
+            note_taken(stopped);
+            return Ok(());
+        }
         if self.leaves_running && stopped.is_err() {
             return stopped;
         }
@@ -181,16 +192,18 @@ impl JobEnd {
     }
 }
 
-/// Slurm may run two epilogs of a job at once. Whoever has taken the directory away meanwhile has ended what was in it, or says what did not end; it
-/// is root's then, so that the job's user can look at nothing in it. For the other one that is a job without a directory, as if it had come later.
-fn or_taken(stopped: Result<()>, job_dirs: &TrustedDir, name: &str, owner: &Stat) -> Result<Result<()>> {
-    let Err(e) = stopped else { return Ok(Ok(())) };
+/// Whether a job's directory is still the one that was opened. Slurm may run two epilogs of a job at once. Whoever has taken the directory away meanwhile
+/// has ended what was in it, or says what did not end; it is root's then, so that the job's user can look at nothing in it. For the other one that is
+/// a job without a directory, as if it had come later: one of that name is the next run's, if the job was requeued.
+fn is_there(job_dirs: &TrustedDir, name: &str, owner: &Stat) -> Result<bool> {
     let is_same = |(_, stat): (OwnedFd, Stat)| (stat.st_dev, stat.st_ino) == (owner.st_dev, owner.st_ino);
-    if trash::opened(job_dirs, name.as_ref())?.is_some_and(is_same) {
-        return Ok(Err(e));
+    Ok(trash::opened(job_dirs, name.as_ref())?.is_some_and(is_same))
+}
+
+fn note_taken(stopped: Result<()>) {
+    if let Err(e) = stopped {
+        output::note(&format!("{}; another epilog is already ending it", e.message));
     }
-    output::note(&format!("{}; another epilog is already ending it", e.message));
-    Ok(Ok(()))
 }
 
 /// How long a job was on this node, by what only root can write: the prolog's link, and the plug-in's note that it is over.
@@ -270,23 +283,31 @@ mod tests {
             stop: EndLimits::IN_PROLOG.from(Instant::now()),
             removing: Duration::from_secs(10),
             leaves_running: false,
+            is_taken: false,
             figures: JobFigures::default(),
         };
         let given = |id: u32, uid: u32| {
             dirs.give_dir(id.to_string(), (uid, uid)).expect("a job's directory");
             trash::opened(&dirs, id.to_string().as_ref()).expect("opened").expect("there")
         };
-        let (first, mut second) = (end(7), end(7));
-        let opened = given(7, NOBODYS);
-        // Of an empty one nobody needs to become the owner.
-        std::fs::write(home.join("7/file"), "x").expect("a file");
-        { first }.remove_user_dir(&dirs).expect("ended");
-        second.remove_opened(&dirs, &opened).expect("it has been ended");
-        // The next run of the job, requeued, is none of its business.
-        given(7, NOBODYS);
-        let taken = Err(skiff_spec::fault::Fault::new("."));
-        assert!(or_taken(taken, &dirs, "7", &opened.1).is_ok_and(|stopped| stopped.is_ok()));
-        end(7).remove_user_dir(&dirs).expect("ended");
+        // Of an empty one nobody needs to become the owner: whoever comes second can look at it still.
+        for is_empty in [false, true] {
+            let opened = given(7, NOBODYS);
+            if !is_empty {
+                std::fs::write(home.join("7/file"), "x").expect("a file");
+            }
+            let (mut first, mut second) = (end(7), end(7));
+            first.remove_user_dir(&dirs).expect("ended");
+            second.remove_opened(&dirs, &opened).expect("it has been ended");
+            assert!(!first.is_taken && second.is_taken);
+            // The next run of the job, requeued, is none of its business.
+            given(7, NOBODYS);
+            std::fs::write(home.join("7/next"), "x").expect("a file");
+            let mut second = end(7);
+            second.remove_opened(&dirs, &opened).expect("it has been ended");
+            assert!(second.is_taken && home.join("7/next").exists());
+            end(7).remove_user_dir(&dirs).expect("ended");
+        }
         // What is there still, and cannot be looked at, is a failure.
         let (dir, mut owner) = given(8, 0);
         owner.st_uid = NOBODYS;

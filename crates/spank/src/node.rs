@@ -1,7 +1,8 @@
 //! On the nodes: in the prolog's and epilog's process (root), in slurmstepd, and in each task.
 
-use std::ffi::{CStr, CString, OsString, c_int};
+use std::ffi::{CStr, CString, OsStr, OsString, c_int};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -109,7 +110,13 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
 fn wrapper_is_replaced(spank: &Spank, args: &PluginArgs) -> bool {
     let has_original = spank.variable(names::ARGV0_CARRIER).is_some_and(|argv0| !argv0.is_empty());
     let first = spank.command().and_then(|command| command.word(0));
-    has_original && first.is_some_and(|first| first.as_bytes() != args.skiff.as_os_str().as_bytes())
+    let put = spank.variable(names::WRAPPER_CARRIER);
+    has_original && first.is_some_and(|first| is_other(&first, put.as_deref(), &args.skiff))
+}
+
+/// Whether a command's first word is not the one that srun has put there (`put`; an older plug-in there does not say which one).
+fn is_other(first: &CStr, put: Option<&OsStr>, skiff: &Path) -> bool {
+    first.to_bytes() != put.unwrap_or(skiff.as_os_str()).as_bytes()
 }
 
 /// What is said of a failure; nothing if there is none.
@@ -178,6 +185,9 @@ fn leave_pmix_files(spank: &Spank) -> Option<()> {
 }
 
 fn wrap(spank: &Spank, args: &PluginArgs) -> Option<()> {
+    if spank.variable(names::WRAPPER_CARRIER).is_some() {
+        spank.unset_variable(names::WRAPPER_CARRIER).then_some(())?;
+    }
     if let Some(argv0) = spank.variable(names::ARGV0_CARRIER) {
         spank.unset_variable(names::ARGV0_CARRIER).then_some(())?;
         if WRAPPER_REPLACED.get() != Some(&true) {
@@ -289,5 +299,24 @@ fn report(
             }
         }
         Err(error) => say(&format!("{what} of job {} failed: {error}", job.id)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrapper_is_what_srun_has_put_there_whatever_the_node_calls_it() {
+        let here = Path::new("/usr/bin/skiff");
+        for (first, put, want) in [
+            (c"/usr/bin/skiff", None, false),
+            (c"/tmp/slurm_bcast_7.0_skiff", None, true),
+            (c"/opt/skiff/bin/skiff", Some("/opt/skiff/bin/skiff"), false),
+            (c"/tmp/slurm_bcast_7.0_skiff", Some("/opt/skiff/bin/skiff"), true),
+            (c"/usr/bin/skiff", Some("/usr/bin/skiff"), false),
+        ] {
+            assert_eq!(is_other(first, put.map(OsStr::new), here), want, "{first:?} of {put:?}");
+        }
     }
 }

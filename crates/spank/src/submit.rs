@@ -187,6 +187,7 @@ pub fn wrap_command(spank: &Spank, args: &PluginArgs) {
     // Never inherited from the task this srun may have been started in.
     unset_own_variable(names::ARGV0);
     unset_own_variable(names::ARGV0_CARRIER);
+    unset_own_variable(names::WRAPPER_CARRIER);
     if !step_has_environment() {
         return;
     }
@@ -217,6 +218,7 @@ fn wrap(command: &ffi::TaskCommand, skiff: &CStr) -> Option<()> {
     let argv0 = if rules.is_some() { c"" } else { first.as_c_str() };
     set_own_variable(names::ARGV0, argv0);
     set_own_variable(names::ARGV0_CARRIER, argv0);
+    set_own_variable(names::WRAPPER_CARRIER, skiff);
     if let Some(rules) = rules {
         let wrapped = CString::new(multi_prog::wrap(rules.as_bytes(), skiff.to_bytes())).ok()?;
         return command.replace(1, &wrapped).then_some(());

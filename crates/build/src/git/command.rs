@@ -41,8 +41,14 @@ const TO_LIST: u32 = 60;
 /// How long it may take to send one commit, and how long git may report no progress meanwhile. (`git://` has no limit of its own, nor has `ssh` of a
 /// server that lives and sends nothing.)
 const TO_FETCH: u32 = 1800;
-const SILENT: SilenceLimit =
-    SilenceLimit { silent: Duration::from_secs(120), to_end: Duration::from_secs(10) };
+const SILENT: SilenceLimit = SilenceLimit {
+    searching: Duration::from_secs(600),
+    silent: Duration::from_secs(120),
+    to_end: Duration::from_secs(10),
+};
+/// How git's progress begins once files come. Before, a server may search long for what belongs to a commit: it says all the time that it is still
+/// there, but git does not show that.
+const RECEIVING: [&[u8]; 2] = [b"Receiving objects:", b"Unpacking objects:"];
 /// What `timeout` returns if the time is over, and if there is no git.
 const TOO_LATE: i32 = 124;
 const NO_GIT: i32 = 127;
@@ -67,7 +73,9 @@ const MOST_ERRORS: usize = 64 << 10;
 /// How long git may say nothing.
 #[derive(Clone, Copy)]
 struct SilenceLimit {
-    /// After so long it is told to end.
+    /// After so long it is told to end, as long as no files come.
+    searching: Duration,
+    /// The same, once files come.
     silent: Duration,
     /// And after so long again it is killed.
     to_end: Duration,
@@ -184,7 +192,7 @@ fn run(mut command: Command, repository: &GitSource, silence: Option<SilenceLimi
         return Ok(String::from_utf8_lossy(&heard.said).into_owned());
     }
     if let Some(limit) = silence.filter(|_| heard.was_silent) {
-        let seconds = limit.silent.as_secs();
+        let seconds = heard.patience(limit).as_secs();
         let killed = if heard.was_killed { ", and had to be killed" } else { "" };
         return Err(Fault::new(format!("{} reported no progress for {seconds} s{killed}", about())));
     }
@@ -213,6 +221,8 @@ struct Heard {
     said: Vec<u8>,
     /// On standard error: the end.
     complained: Vec<u8>,
+    /// Whether files come.
+    is_receiving: bool,
     /// Whether it was told to end because it said nothing.
     was_silent: bool,
     /// Whether it did not end then.
@@ -226,9 +236,16 @@ impl Heard {
             self.said.extend(&bytes[..bytes.len().min(room)]);
         } else {
             self.complained.extend(bytes);
+            let has = |begin: &&[u8]| self.complained.windows(begin.len()).any(|part| part == *begin);
+            self.is_receiving = self.is_receiving || RECEIVING.iter().any(has);
             let excess = self.complained.len().saturating_sub(MOST_ERRORS);
             self.complained.drain(..excess);
         }
+    }
+
+    /// How long it may say nothing now.
+    fn patience(&self, limit: SilenceLimit) -> Duration {
+        if self.is_receiving { limit.silent } else { limit.searching }
     }
 }
 
@@ -238,10 +255,13 @@ fn hear(child: &mut Child, silence: Option<SilenceLimit>) -> std::io::Result<Hea
     let said = child.stdout.take().map(OwnedFd::from).map(|pipe| (true, pipe));
     let mut pipes: Vec<_> = said.into_iter().collect();
     pipes.extend(child.stderr.take().map(OwnedFd::from).map(|pipe| (false, pipe)));
-    let mut patience = silence.map(|limit| limit.silent);
     let mut piece = vec![0; 64 << 10];
     while !pipes.is_empty() {
         let mut polled: Vec<_> = pipes.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
+        let patience = silence.map(|limit| match heard.was_silent {
+            true => limit.to_end,
+            false => heard.patience(limit),
+        });
         let limit = patience.and_then(|patience| Timespec::try_from(patience).ok());
         match poll(&mut polled, limit.as_ref()) {
             Err(Errno::INTR) => continue,
@@ -251,7 +271,6 @@ fn hear(child: &mut Child, silence: Option<SilenceLimit>) -> std::io::Result<Hea
             }
             Ok(0) => {
                 heard.was_silent = true;
-                patience = silence.map(|limit| limit.to_end);
                 end(child);
                 continue;
             }
@@ -306,8 +325,26 @@ mod tests {
         let why = fetch(1, SILENT);
         assert!(why.ends_with("git: no answer in time"), "{why}");
         // That it was told to end is enough, however long that takes on a machine that is busy.
-        let (silent, to_end) = (Duration::from_secs(1), Duration::from_secs(120));
-        let why = fetch(TO_FETCH, SilenceLimit { silent, to_end });
+        let (searching, to_end) = (Duration::from_secs(1), Duration::from_secs(120));
+        let why = fetch(TO_FETCH, SilenceLimit { searching, to_end, ..SILENT });
         assert!(why.ends_with("git reported no progress for 1 s"), "{why}");
+    }
+
+    #[test]
+    fn a_server_has_longer_until_files_come() {
+        let was_silent = |script: &str, limits: (u64, u64)| {
+            let (searching, silent) = (Duration::from_secs(limits.0), Duration::from_secs(limits.1));
+            let mut shell = Command::new("sh");
+            shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = shell.spawn().expect("begun");
+            let heard = hear(&mut child, Some(SilenceLimit { searching, silent, ..SILENT })).expect("heard");
+            child.wait().expect("ended");
+            heard.was_silent
+        };
+        assert!(!was_silent("echo 'remote: Enumerating objects: 9' >&2; sleep 2", (300, 1)));
+        // In two pieces, as a pipe may bring it.
+        let receives = r"printf Recei >&2; sleep 1; printf 'ving objects:   1%%\r' >&2; exec sleep 300";
+        assert!(was_silent(receives, (200, 1)));
+        assert!(was_silent("exec sleep 300", (1, 200)));
     }
 }

@@ -13,7 +13,7 @@ use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
 
 use super::{Shape, begin_unpacking, both, copy_chosen, place, unpack};
-use crate::archive;
+use crate::archive::{self, Archive};
 use crate::context::mode::ModeChange;
 use crate::context::sink::{EntrySink, Naming, PIECE, PackedStream};
 use crate::context::{ChosenSource, Found, SourceTree};
@@ -36,7 +36,7 @@ pub fn copy(
             let file = remotes.file(address, digest)?;
             match unpacks.then(|| as_archive(&file, address, &remotes.room)).transpose()?.flatten() {
                 Some(archive) => {
-                    unpack(archive, &place(action, Shape::Several, target)?, Rights::AsPacked, target)
+                    unpack(archive.file, &place(action, Shape::Several, target)?, Rights::AsPacked, target)
                 }
                 None => copy_file(&file, name, action, target),
             }
@@ -55,7 +55,7 @@ pub fn copy(
     }
 }
 
-fn as_archive(file: &File, address: &str, room: &WorkRoom) -> Result<Option<File>> {
+fn as_archive(file: &File, address: &str, room: &WorkRoom) -> Result<Option<Archive>> {
     let own = file.try_clone().context(|| address.to_owned())?;
     (&own).rewind().context(|| address.to_owned())?;
     archive::plain(own, address.to_owned(), room)

@@ -50,9 +50,34 @@ pub(crate) fn inflated_within(
     let mut to = InflatedFile::new(&part, (room, room_name), free)?;
     match other.filter(|_| is_plain) {
         Some(compression) => compression.inflate(&part, &mut to)?,
-        None => inflate_as_layer(&part, &mut to)?,
+        None => {
+            let limit = to.limit();
+            inflate_as_layer(&part, &limit, &mut |bytes| to.push(bytes).map(|()| true))?;
+        }
     }
     Ok(to.end())
+}
+
+/// The first `most` bytes of an archive without its compression, or all of them, if there are fewer.
+pub(crate) fn inflated_head(head: &[u8], part: &FilePart, most: usize) -> Result<Vec<u8>> {
+    let mut found = vec![];
+    match (LayerCompression::of(head), OtherCompression::of(head)) {
+        (LayerCompression::Plain, None) => {
+            found.resize(most.min(usize::try_from(part.size).unwrap_or(most)), 0);
+            part.read(&mut found, 0)?;
+        }
+        (LayerCompression::Plain, Some(compression)) => {
+            let (reader, called) = compression.reader(part);
+            let read = reader.take(most as u64).read_to_end(&mut found);
+            read.map_err(|error| bad(part, format!("its {called} stream: {error}")))?;
+        }
+        _ => inflate_as_layer(part, &Limit { object: part, free: None }, &mut |bytes| {
+            found.extend(bytes);
+            Ok(found.len() < most)
+        })?,
+    }
+    found.truncate(most);
+    Ok(found)
 }
 
 pub(super) fn bad(part: &FilePart, why: String) -> Error {
@@ -76,13 +101,18 @@ impl OtherCompression {
         }
     }
 
-    /// Inflates an archive into `to`.
-    fn inflate(self, part: &FilePart, to: &mut InflatedFile<'_>) -> Result<()> {
+    /// An archive's bytes inflated, and what the compression is called.
+    fn reader(self, part: &FilePart) -> (Box<dyn Read + '_>, &'static str) {
         let packed = BufReader::with_capacity(PIECE, PartReader { part, at: 0 });
-        let (mut reader, called): (Box<dyn Read>, _) = match self {
+        match self {
             Self::Bzip2 => (Box::new(MultiBzDecoder::new(packed)), "bzip2"),
             Self::Xz => (Box::new(XzReader::new_mem_limit(packed, true, MOST_MEMORY_KIB)), "xz"),
-        };
+        }
+    }
+
+    /// Inflates an archive into `to`.
+    fn inflate(self, part: &FilePart, to: &mut InflatedFile<'_>) -> Result<()> {
+        let (mut reader, called) = self.reader(part);
         let mut piece = vec![0; PIECE];
         loop {
             match reader.read(&mut piece) {
@@ -94,19 +124,22 @@ impl OtherCompression {
     }
 }
 
-fn inflate_as_layer(part: &FilePart, to: &mut InflatedFile<'_>) -> Result<()> {
+/// Hands an archive's bytes inflated to `push`, as long as that says that it wants more.
+fn inflate_as_layer(
+    part: &FilePart,
+    limit: &Limit<'_>,
+    push: &mut dyn FnMut(&[u8]) -> Result<bool>,
+) -> Result<()> {
     let blob = FileBlob::part(Arc::clone(&part.file), part.name.clone(), part.offset, part.size, None);
-    let limit = to.limit();
-    let mut inflater = Inflater::new(&blob, &limit);
+    let mut inflater = Inflater::new(&blob, limit);
     loop {
         let bytes = inflater.fill().map_err(|error| match error {
             Error::BadLayer { why, .. } => bad(part, why),
             error => error,
         })?;
-        if bytes.is_empty() {
+        if bytes.is_empty() || !push(bytes)? {
             return Ok(());
         }
-        to.push(bytes)?;
         let used = bytes.len();
         inflater.consume(used);
     }
@@ -205,6 +238,28 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    #[test]
+    fn of_an_archive_no_more_is_inflated_than_is_looked_at() {
+        let head_of = |packed: &[u8]| {
+            let mut file = tempfile::tempfile().expect("a file");
+            file.write_all(packed).expect("written");
+            let part = FilePart::whole(file, "x.gz".into()).expect("a file");
+            inflated_head(&packed[..packed.len().min(18)], &part, 1000)
+        };
+        let mut bytes = b"first".to_vec();
+        assert_eq!(head_of(&bytes).expect("read"), bytes, "a plain file that has fewer");
+        bytes.resize(8 << 20, 0);
+        let mut gzip = flate2::write::GzEncoder::new(vec![], flate2::Compression::best());
+        gzip.write_all(&bytes).expect("packed");
+        let mut bzip2 = bzip2::write::BzEncoder::new(vec![], bzip2::Compression::fast());
+        bzip2.write_all(&bytes).expect("packed");
+        for mut packed in [gzip.finish().expect("packed"), bzip2.finish().expect("packed"), bytes.clone()] {
+            // The end is not looked at.
+            packed.extend(b"damaged");
+            assert_eq!(head_of(&packed).expect("read"), bytes[..1000]);
+        }
+    }
 
     #[test]
     fn an_archive_takes_no_more_than_half_of_what_is_free() {

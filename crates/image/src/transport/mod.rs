@@ -17,7 +17,7 @@ use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 
 pub use archive::Archive;
-pub(crate) use compressed::inflated_within;
+pub(crate) use compressed::{inflated_head, inflated_within};
 pub use files::{Directory, FilePart, GivenFiles, ImageFiles, Noting};
 use skiff_oci::hash::sha256;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, Index, Manifest};

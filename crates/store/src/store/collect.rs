@@ -162,7 +162,7 @@ impl Store {
                     (true, true) => {}
                     (true, false) => {
                         self.remove(&names::permit(user.uid, id))?;
-                        self.forget(user.uid, id)?;
+                        self.forget(user.uid, id);
                     }
                     (false, _) => gone += self.take_image(id, dry_run, done)?,
                 }
@@ -187,7 +187,7 @@ impl Store {
             .unwrap_or_default()
     }
 
-    fn take_image(&self, id: ImageId, dry_run: bool, done: &mut Collected) -> Result<u64> {
+    pub(super) fn take_image(&self, id: ImageId, dry_run: bool, done: &mut Collected) -> Result<u64> {
         let files = [names::image(id), names::squashfs(id)];
         let bytes = files.into_iter().map(|name| on_disk(&self.path.join(name))).sum();
         if !dry_run {
@@ -196,7 +196,7 @@ impl Store {
             self.set_aside(id, last)?;
             for uid in users {
                 self.remove(&names::permit(uid, id))?;
-                self.forget(uid, id)?;
+                self.forget(uid, id);
             }
             self.delete(id, last)?;
             for uid in self.list("blobs")?.iter().filter_map(|name| name.parse().ok()) {

@@ -58,11 +58,15 @@ impl Store {
     }
 
     /// An image is not this user's any more.
-    pub(super) fn forget(&self, uid: u32, id: ImageId) -> Result<()> {
-        let mut lines = self.resolved_digests(uid)?;
-        let before = lines.len();
-        lines.retain(|(_, of)| *of != id);
-        if lines.len() == before { Ok(()) } else { self.write_resolved_digests(uid, lines, None) }
+    pub(super) fn forget(&self, uid: u32, id: ImageId) {
+        let forgotten = self.resolved_digests(uid).and_then(|mut lines| {
+            let before = lines.len();
+            lines.retain(|(_, of)| *of != id);
+            if lines.len() == before { Ok(()) } else { self.write_resolved_digests(uid, lines, None) }
+        });
+        forgotten.ignore_error(
+            "without its permit a line means nothing, and whoever frees a full disk has no room to write",
+        );
     }
 
     /// How much of the disk the resolved digests of a user take.
@@ -101,7 +105,10 @@ impl Store {
         let newest = &lines[lines.len().saturating_sub(MOST)..];
         let text: String = newest.iter().map(|(key, id)| format!("{key} {id}\n")).collect();
         let made = unique("tmp/resolved-digests");
-        self.write_new(&made, text.as_bytes())?;
+        if let Err(e) = self.write_new(&made, text.as_bytes()) {
+            self.remove(&made).ignore_error("then a later collection removes it");
+            return Err(e);
+        }
         Ok(renameat(&self.dir, &made, &self.dir, &name).on("rename", self.shown(&name))?)
     }
 
@@ -171,6 +178,29 @@ mod tests {
         assert_eq!(text.lines().count(), 1, "{text}");
         store.forbid(ALICE, second).expect("removed");
         assert_eq!(std::fs::read_dir(dir.path().join("meanings")).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn an_image_goes_although_nothing_can_be_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(dir.path()).expect("store");
+        let platform = Platform::linux("amd64", None);
+        let ids = [1, 2, 3].map(|number| add(&store, number, false));
+        // Also another's, so that only her permit of it goes first.
+        store.permit(MALLORY, ids[1]).expect("permitted");
+        for (number, id) in (1..).zip(ids) {
+            store.remember(ALICE, &digest(number), &platform, id).expect("noted");
+        }
+        // As where the disk is full: what is new cannot be written.
+        std::fs::remove_dir_all(dir.path().join("tmp")).expect("nothing is being made");
+        store.forbid(ALICE, ids[0]).expect("removed");
+        store.forbid(ALICE, ids[1]).expect("hers no more");
+        assert_eq!(store.images().expect("listed"), ids[1..]);
+        store.take_image(ids[2], false, &mut Default::default()).expect("collected");
+        assert_eq!(store.images().expect("listed"), ids[1..2]);
+        for number in 1..4 {
+            assert_eq!(store.known(ALICE, &digest(number), &platform), None);
+        }
     }
 
     #[test]

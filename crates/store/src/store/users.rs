@@ -40,7 +40,7 @@ impl Store {
             self.set_aside(id, uid)?;
         }
         self.remove(&names::permit(uid, id))?;
-        self.forget(uid, id)?;
+        self.forget(uid, id);
         self.drop_layers_of(uid, &self.layers_of_image(id))?;
         if self.users_of(id)?.is_empty() { self.delete(id, uid) } else { Ok(()) }
     }
