@@ -111,7 +111,7 @@ def sysv_shared():
 
 @program
 def sysv_shared_parts():
-    """System V shared memory that is to go, attached by two: whole, in part, to be read only"""
+    """System V shared memory marked for removal, attached by two: whole, in part, to be read only"""
     number = call('shmget', 0, 5 * 4096, 0o600)
     whole, read = libc.shmat(number, None, 0), libc.shmat(number, None, 0o10000)
     part = libc.shmat(number, None, 0)
@@ -133,6 +133,7 @@ def sysv_shared_parts():
 
     def other():
         equal('content in the child', (within(600, told), ctypes.string_at(part + 2 * 4096, 5)), (True, b'third'))
+        ctypes.memmove(whole + 3 * 4096, b'r', 1)
         equal('what the parent writes', within(60, lambda: ctypes.string_at(part + 2 * 4096, 5) == b'later'), True)
         ctypes.memmove(whole + 4 * 4096, b'child', 5)
     lines = lambda: [line.split()[:2] for line in open('/proc/self/maps') if '/SYSV' in line]
@@ -141,6 +142,7 @@ def sysv_shared_parts():
     equal('what is attached', (lines(), flags()), before)
     equal('by the one to be read', ctypes.string_at(read + 2 * 4096, 5), b'third')
     equal('made writable', libc.mprotect(ctypes.c_void_p(read), 4096, 3), -1)
+    equal('read in the child', within(60, lambda: ctypes.string_at(read + 3 * 4096, 1) == b'r'), True)
     ctypes.memmove(part + 2 * 4096, b'later', 5)
     equal('child', os.waitpid(pid, 0)[1], 0)
     equal('what the child has written', ctypes.string_at(read + 4 * 4096, 5), b'child')

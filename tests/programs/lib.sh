@@ -1,8 +1,8 @@
 # Moves the programs of the corpus, and judges what comes of it. `. "$here/../programs/lib.sh"` after lib.sh.
 #
 #     judge WAY [NAMES]           each program (or those) by WAY, a function below, alone in an instance
-#     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, all of a file side by side in one instance; where one
-#                                 is not, each of that file alone
+#     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, those of a file side by side in one instance (System V
+#                                 semaphores in one of their own); where one is not right, each of them alone
 #     verdicts                    fails unless each that was judged is right or refused beforehand, or loses only what the user is told of
 #
 # What each did stands in $corpus/table, a line with file, name, way, verdict and reason each, separated by tabs.
@@ -119,7 +119,7 @@ row() { # WAY FILE NAME OPTIONS
     where=$(first_node)
     begin "$name" "${4:-}" "$file" "$name" $corpus || verdict=unjudged reason=$err
     if [ -n "$verdict" ]; then :
-    elif ! says "$name" ready 20; then
+    elif ! says "$name" ready 60; then
         verdict=unjudged reason=$(instance_says "$name")
     elif refused "$way" "$name"; then
         verdict=refused

@@ -12,7 +12,7 @@ use skiff_sys::memory::page_size;
 use skiff_sys::process::positive_pid;
 use skiff_sys::traced::{AttachedPart, Traced};
 
-use crate::mappings::{Mapping, make_stand_in, of_process, stand_in};
+use crate::mappings::{Mapping, make_placeholder, of_process, placeholder};
 
 /// Flags of mappings, and the advice that sets each. Source: `filesystems/proc.rst`, `asm-generic/mman-common.h`.
 const ADVICE: [(&str, u32); 6] = [("rr", 1), ("sr", 2), ("dc", 10), ("hg", 14), ("nh", 15), ("dd", 16)];
@@ -103,20 +103,22 @@ pub(crate) fn make_placeholders(all: &[Attachment], sizes: &[(i32, u64)]) -> Res
     ids.sort_unstable();
     ids.dedup();
     for id in ids {
-        make_stand_in(id, size_of(id, sizes)?)?;
+        make_placeholder(id, size_of(id, sizes)?)?;
     }
     Ok(())
 }
 
 fn size_of(id: i32, sizes: &[(i32, u64)]) -> Result<u64> {
     let found = sizes.iter().find(|(of, _)| *of == id).map(|(_, size)| *size);
-    found.ok_or_else(|| Fault::new(format!("System V shared memory {id}: it is attached, and not there")))
+    found.ok_or_else(|| {
+        Fault::new(format!("System V shared memory {id}: attached but missing from the checkpoint"))
+    })
 }
 
 /// Removes what is left of placeholders.
 pub(crate) fn remove_placeholders(all: &[Attachment]) {
     for one in all {
-        fs::remove_file(stand_in(one.id)).ignore_error("another part of the segment had the same");
+        fs::remove_file(placeholder(one.id)).ignore_error("another part of the segment had the same");
     }
 }
 

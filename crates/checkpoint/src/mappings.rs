@@ -18,7 +18,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::IgnoreError;
 use skiff_sys::intercept::{Listener, OpenCall};
-use skiff_sys::memory::page_size;
+use skiff_sys::memory::{page_size, read_of};
 
 /// In messages.
 const NAME: &str = "what processes have mapped";
@@ -40,7 +40,7 @@ const OF_FILE: u64 = 1 << 61;
 const TMPFS: u64 = 0x0102_1994;
 
 /// An object as the kernel numbers it: its device, and its number there.
-pub(crate) type Object = (u32, u32, u64);
+pub(crate) type ObjectId = (u32, u32, u64);
 
 /// A line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) struct Mapping {
     /// Four letters: to be read, written, executed; shared or private.
     pub rights: String,
     pub offset: u64,
-    pub object: Object,
+    pub object: ObjectId,
     pub path: String,
 }
 
@@ -116,7 +116,7 @@ fn read(path: &str) -> io::Result<Vec<Mapping>> {
 }
 
 /// The object behind an open file, if it has no name.
-pub(crate) fn nameless(file: &fs::Metadata) -> Option<Object> {
+pub(crate) fn nameless(file: &fs::Metadata) -> Option<ObjectId> {
     (file.is_file() && file.nlink() == 0).then(|| (major(file.dev()), minor(file.dev()), file.ino()))
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn tmpfs_device(path: &str) -> Option<(u32, u32)> {
 }
 
 /// A file with a name that stands for a System V segment while CRIU saves or restores the processes that have it attached.
-pub(crate) fn stand_in(id: i32) -> PathBuf {
+pub(crate) fn placeholder(id: i32) -> PathBuf {
     PathBuf::from(format!("{}/sysv.{id}", inside::DIR))
 }
 
@@ -147,8 +147,8 @@ pub(crate) fn stand_in(id: i32) -> PathBuf {
 ///
 /// # Errors
 /// When it cannot be made.
-pub(crate) fn make_stand_in(id: i32, length: u64) -> Result<File> {
-    let path = stand_in(id);
+pub(crate) fn make_placeholder(id: i32, length: u64) -> Result<File> {
+    let path = placeholder(id);
     let about = || path.display().to_string();
     fs::remove_file(&path).ignore_error("it is there only if one was killed that made it");
     let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
@@ -163,7 +163,7 @@ pub(crate) fn make_stand_in(id: i32, length: u64) -> Result<File> {
 /// The first that could not be answered rightly: that call has failed.
 pub(crate) fn serve(listener: OwnedFd) -> Result<()> {
     let listener = Listener::from(listener);
-    let mut server = Server { scene: None, given: HashMap::new(), stand_ins: vec![] };
+    let mut server = Server { frozen: None, given: HashMap::new(), placeholders: vec![] };
     let mut served = Ok(());
     while let Some(call) = listener.next_call().context(|| NAME)? {
         let answered = match server.wanted(call) {
@@ -176,25 +176,25 @@ pub(crate) fn serve(listener: OwnedFd) -> Result<()> {
         };
         answered.context(|| NAME)?;
     }
-    for id in server.stand_ins {
-        fs::remove_file(stand_in(id)).ignore_error("whoever saves removes it, too");
+    for id in server.placeholders {
+        fs::remove_file(placeholder(id)).ignore_error("whoever saves removes it, too");
     }
     served
 }
 
 /// What processes had when they stood still.
-struct Scene {
+struct FrozenMappings {
     mappings: Vec<(i32, Mapping)>,
     /// Where an object is open that has no name.
-    open: HashMap<Object, PathBuf>,
+    open: HashMap<ObjectId, PathBuf>,
     /// Devices of files in memory.
     memory: Vec<(u32, u32)>,
 }
 
 struct Server {
-    scene: Option<Scene>,
-    given: HashMap<Object, File>,
-    stand_ins: Vec<i32>,
+    frozen: Option<FrozenMappings>,
+    given: HashMap<ObjectId, File>,
+    placeholders: Vec<i32>,
 }
 
 impl Server {
@@ -212,12 +212,12 @@ impl Server {
         if !(mapping.is_memfd() || mapping.is_deleted() || mapping.is_anonymous()) {
             return Ok(None);
         }
-        if self.scene.is_none() {
-            self.scene = Some(Scene::of(call.pid.as_raw_nonzero().get())?);
+        if self.frozen.is_none() {
+            self.frozen = Some(FrozenMappings::of(call.pid.as_raw_nonzero().get())?);
         }
-        let Some(scene) = &self.scene else { return Ok(None) };
+        let Some(frozen) = &self.frozen else { return Ok(None) };
         if let Entry::Vacant(place) = self.given.entry(mapping.object) {
-            let Some(file) = scene.file(&mapping).context(|| mapping.path.clone())? else { return Ok(None) };
+            let Some(file) = frozen.file(&mapping).context(|| mapping.path.clone())? else { return Ok(None) };
             place.insert(file);
         }
         Ok(self.given.get(&mapping.object))
@@ -231,8 +231,8 @@ impl Server {
             let table = crate::sysv_tables::table(skiff_sys::sysv::Kind::Segment)?;
             let size = table.iter().find(|entry| entry.id == id).map(|entry| entry.size);
             let size = size.ok_or_else(|| Fault::new(format!("System V segment {id}: it is not there")))?;
-            let file = make_stand_in(id, size)?;
-            self.stand_ins.push(id);
+            let file = make_placeholder(id, size)?;
+            self.placeholders.push(id);
             self.given.insert(mapping.object, file);
         }
         self.given.get(&mapping.object).ok_or_else(|| Fault::new(NAME))
@@ -245,14 +245,13 @@ fn mapping_of(call: OpenCall) -> Option<(i32, u64, u64)> {
     let dir = fs::read_link(format!("/proc/{caller}/fd/{}", call.dir)).ok()?;
     let pid = dir.to_str()?.strip_prefix("/proc/")?.strip_suffix("/map_files")?.parse().ok()?;
     let mut path = [0; LONGEST];
-    let memory = File::open(format!("/proc/{caller}/mem")).ok()?;
-    let length = memory.read_at(&mut path, call.path).ok()?;
+    let length = read_of(caller.get(), call.path, &mut path).ok()?;
     let path = std::ffi::CStr::from_bytes_until_nul(&path[..length]).ok()?;
     let (start, end) = path.to_str().ok()?.split_once('-')?;
     Some((pid, u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-impl Scene {
+impl FrozenMappings {
     /// Of all processes but this one and CRIU.
     fn of(criu: i32) -> Result<Self> {
         let about = || "processes";

@@ -34,7 +34,7 @@ use process::{held_locks, last_number, number, read, unread_timers};
 const IN_THE_WAY: i32 = 1;
 
 /// Why a process with such a list is not saved.
-const UNDO_LIST: &str = "System V semaphores that may have to be set back when it ends (SEM_UNDO; a process with several threads always looks so): the kernel does not say which";
+const UNDO_LIST: &str = "System V semaphores that may have to be set back when it ends (SEM_UNDO; always reported for processes with several threads): the kernel does not say which";
 
 /// Something that cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -149,10 +149,10 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
     let threads: Vec<(i32, Vec<i32>)> =
         seen.iter().map(|(_, process)| (process.pid, process.threads.clone())).collect();
     let spaces = space::look(inside, &threads)?;
-    let scene = Scene::of((init, inside), moment, &seen, spaces.shared_memory)?;
+    let context = PreflightContext::of((init, inside), moment, &seen, spaces.shared_memory)?;
     found.notes = spaces.notes;
     for (outer, mut process) in seen {
-        obstacles(outer, &process, &scene, &mut found.obstacles);
+        obstacles(outer, &process, &context, &mut found.obstacles);
         process.locks = held_locks(outer, &process, &mut found.bound_locks);
         if moment == Moment::Frozen {
             process.timers = unread_timers(outer);
@@ -165,7 +165,7 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
             let (pid, name, why) = (process.pid, process.name.clone(), UNDO_LIST.into());
             found.obstacles.push(Obstacle { pid, name, why });
         }
-        found.processes.push(SavedProcess { attributes: scene.attributes(outer, &process)?, ..process });
+        found.processes.push(SavedProcess { attributes: context.attributes(outer, &process)?, ..process });
     }
     for (_, outer) in &tops[1..] {
         let Some(SavedProcess { pid, name, .. }) = read(*outer) else { continue };
@@ -214,7 +214,7 @@ fn has_ended(e: &io::Error) -> bool {
 }
 
 /// What is the same for all processes that are looked at.
-struct Scene {
+struct PreflightContext {
     init: i32,
     own_network: bool,
     moment: Moment,
@@ -224,7 +224,7 @@ struct Scene {
     defaults: attributes::Defaults,
 }
 
-impl Scene {
+impl PreflightContext {
     /// `shared` is the device of `/dev/shm`.
     fn of(
         (init, inside): (Pid, EnterTarget<'_>),
@@ -280,15 +280,15 @@ fn fd_info(outer: i32, path: &Path) -> String {
     text(format!("/proc/{outer}/fdinfo/{number}")).default_on_error("it has just been closed")
 }
 
-fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<Obstacle>) {
+fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, found: &mut Vec<Obstacle>) {
     let mut say = |why: String| {
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
     let at = |name: &str| format!("/proc/{outer}/{name}");
-    state::states(outer, scene).into_iter().for_each(&mut say);
+    state::states(outer, context).into_iter().for_each(&mut say);
     match text(at("maps")) {
         Ok(mapped) => {
-            mapped.lines().filter_map(|line| memory::mapping(line, &scene.openable)).for_each(&mut say);
+            mapped.lines().filter_map(|line| memory::mapping(line, &context.openable)).for_each(&mut say);
         }
         Err(e) if has_ended(&e) => return,
         Err(e) => say(format!("its memory map cannot be read: {e}")),
@@ -307,7 +307,7 @@ fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<
     let table = |name: &str| {
         text(at(&format!("net/{name}"))).default_on_error("a kernel without IPv6 has half of the tables")
     };
-    descriptors::sockets(&sockets, scene.own_network, table).into_iter().for_each(say);
+    descriptors::sockets(&sockets, context.own_network, table).into_iter().for_each(say);
 }
 
 #[cfg(test)]
@@ -320,11 +320,11 @@ mod tests {
     use super::*;
 
     /// As of processes in an environment whose process 1 is this one.
-    fn scene() -> Scene {
+    fn context() -> PreflightContext {
         let own = rustix::process::getpid();
         let defaults = attributes::Defaults::of(own).expect("our own");
         let init = own.as_raw_nonzero().get();
-        Scene {
+        PreflightContext {
             init,
             own_network: false,
             moment: Moment::Running,
@@ -356,7 +356,7 @@ mod tests {
         let process = read(pid).expect("there");
         assert_eq!((process.pid, process.threads.len()), (pid, 1));
         let mut found = vec![];
-        obstacles(pid, &process, &scene(), &mut found);
+        obstacles(pid, &process, &context(), &mut found);
         assert_eq!(found, []);
         child.kill().expect("killed");
         child.wait().expect("gone");
@@ -386,7 +386,7 @@ mod tests {
         let (mut child, pid) = asleep(&program, Stdio::null());
         let (found, mut told) = (read(pid), vec![]);
         let maps = text(format!("/proc/{pid}/maps"));
-        found.iter().for_each(|process| obstacles(pid, process, &scene(), &mut told));
+        found.iter().for_each(|process| obstacles(pid, process, &context(), &mut told));
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(found.expect("seen").name, "sl\u{fffd}\u{fffd}p");
         assert!(maps.expect("its memory").contains("[stack]"));

@@ -9,13 +9,13 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::process::positive_pid;
 use skiff_sys::sysv::{self, Kind};
 
-/// Of a segment's mode: it goes once nobody has it attached; it stays out of swap space. Source: `linux/shm.h`.
-pub(crate) const TO_GO: u32 = 0o1000;
+/// Of a segment's mode: it is marked for removal (`SHM_DEST`); it stays out of swap space. Source: `linux/shm.h`.
+pub(crate) const MARKED_FOR_REMOVAL: u32 = 0o1000;
 pub(crate) const LOCKED: u32 = 0o2000;
 /// Whose an object is, and how it is found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Object {
+pub(crate) struct SystemVObject {
     pub id: i32,
     pub key: i32,
     pub mode: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub id: i32,
     pub key: i32,
     pub size: u64,
-    pub object: Object,
+    pub object: SystemVObject,
     /// All numbers of the line.
     numbers: Vec<i64>,
 }
@@ -48,7 +48,7 @@ impl Entry {
         let number = |place: usize| words.get(place)?.parse::<u32>().ok();
         let (id, key) = (words.get(1)?.parse().ok()?, words.first()?.parse().ok()?);
         let mode = u32::from_str_radix(words.get(2)?, 8).ok()?;
-        let object = Object {
+        let object = SystemVObject {
             id,
             key,
             mode,
@@ -68,9 +68,9 @@ impl Entry {
         i32::try_from(self.number(place)).unwrap_or(0)
     }
 
-    /// Whether a segment goes once nobody has it attached, and how many have.
-    pub(crate) fn is_to_go(&self) -> bool {
-        self.object.mode & TO_GO != 0
+    /// Whether a segment is marked for removal: it goes once nobody has it attached.
+    pub(crate) fn is_marked_for_removal(&self) -> bool {
+        self.object.mode & MARKED_FOR_REMOVAL != 0
     }
 }
 
@@ -97,7 +97,8 @@ pub(crate) fn next_number(kind: Kind) -> String {
     format!("/proc/sys/kernel/{}_next_id", kind.name())
 }
 
-/// The processes of these threads that have, or may have, semaphores to be set back when they end. Threads of one process always look so.
+/// The processes of these threads that have, or may have, semaphores to be set back when they end. Processes with several threads
+/// are always among them.
 ///
 /// # Errors
 /// When the kernel cannot compare processes.
@@ -134,7 +135,7 @@ mod tests {
         let entry = Entry::parse(Kind::Segment, segment).expect("an entry");
         assert_eq!((entry.id, entry.key, entry.size, entry.process(4)), (98_307, 24_122, 8192, 12));
         assert_eq!((entry.object.mode, entry.object.uid, entry.object.creator), (0o1600, 1, (3, 4)));
-        assert_eq!((entry.number(14), entry.number(15), entry.is_to_go()), (4096, 0, true));
+        assert_eq!((entry.number(14), entry.number(15), entry.is_marked_for_removal()), (4096, 0, true));
         let set = "-1      0   600          2     0     0     5     6          7 1795686000";
         let entry = Entry::parse(Kind::Semaphores, set).expect("an entry");
         assert_eq!((entry.key, entry.size, entry.number(8), entry.object.creator), (-1, 2, 7, (5, 6)));

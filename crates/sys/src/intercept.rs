@@ -206,18 +206,19 @@ impl Listener {
 mod tests {
     use std::fs::File;
     use std::io::Read;
+    use std::process::{Command, Stdio};
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
     use crate::fdpass;
-    use crate::process::{CloneFlags, Fork, exit_now, fork};
 
     /// Opens what it cannot, and sends what it has got.
     fn open_both(to: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: plain integers.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-        fdpass::send(to, b"l", &[listen_to_self()?.as_fd()])?;
+        let own = rustix::thread::gettid().as_raw_nonzero().get();
+        fdpass::send(to, &own.to_ne_bytes(), &[listen_to_self()?.as_fd()])?;
         for path in ["/no such file", "/proc/self/comm"] {
             let mut text = String::new();
             File::open(path)?.read_to_string(&mut text)?;
@@ -226,24 +227,34 @@ mod tests {
         Ok(())
     }
 
+    /// The process that opens is this program once more: what is forked beside the threads of other tests could wait for a lock of theirs.
     #[test]
     fn a_call_is_answered_with_another_descriptor() {
+        const CHILD: &str = "SKIFF_INTERCEPT_TEST";
+        const TEST: &str = "intercept::tests::a_call_is_answered_with_another_descriptor";
+        if std::env::var_os(CHILD).is_some() {
+            // SAFETY: a plain integer. The signal ends this process if nobody answers.
+            unsafe { libc::alarm(60) };
+            std::process::exit(i32::from(open_both(std::io::stdin().as_fd()).is_err()));
+        }
         assert!(is_available());
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .expect("a pair");
-        let Fork::Parent(child) = fork(CloneFlags::NONE).expect("forked") else {
-            drop(ours);
-            exit_now(i32::from(open_both(theirs.as_fd()).is_err()));
-        };
-        drop(theirs);
-        let (_, mut fds) = fdpass::receive(ours.as_fd(), 1).expect("told");
+        let mut child = Command::new(std::env::current_exe().expect("this program"));
+        child.args(["--exact", TEST, "--test-threads", "1", "--nocapture"]).env(CHILD, "1");
+        child.stdin(theirs).stdout(Stdio::null());
+        let mut started = child.spawn().expect("started");
+        // It has a copy of their end of the pair.
+        drop(child);
+        let (thread, mut fds) = fdpass::receive(ours.as_fd(), 4).expect("told");
         let listener = Listener::from(fds.pop().expect("a listener"));
         let mut given = tempfile::tempfile().expect("a file");
         std::io::Write::write_all(&mut given, b"something else").expect("written");
         std::io::Seek::rewind(&mut given).expect("rewound");
         let call = listener.next_call().expect("asked").expect("a call");
-        assert_eq!((call.pid, call.dir), (child.pid, libc::AT_FDCWD));
+        let caller = call.pid.as_raw_nonzero().get().to_ne_bytes();
+        assert_eq!((&caller[..], call.dir), (&thread[..], libc::AT_FDCWD));
         let mut path = [0; 8];
         crate::memory::read_of(call.pid.as_raw_nonzero().get(), call.path, &mut path).expect("read");
         assert_eq!(&path, b"/no such");
@@ -252,8 +263,7 @@ mod tests {
         listener.proceed(call).expect("told");
         assert_eq!(fdpass::receive(ours.as_fd(), 100).expect("told").0, b"something else");
         assert!(!fdpass::receive(ours.as_fd(), 100).expect("told").0.is_empty());
-        let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty());
-        assert!(ended.expect("ended").is_some_and(|(_, status)| status.exit_status() == Some(0)));
+        assert!(started.wait().expect("ended").success());
         assert!(listener.next_call().expect("asked").is_none());
     }
 }

@@ -202,11 +202,11 @@ fn set_registers(pid: Pid, mut all: Registers) -> io::Result<()> {
 
 /// Eight bytes of its memory.
 fn peek(pid: Pid, at: u64) -> io::Result<u64> {
-    use std::os::unix::fs::FileExt;
     let mut bytes = [0; 8];
-    let memory = std::fs::File::open(format!("/proc/{}/mem", pid.as_raw_nonzero()))?;
-    memory.read_exact_at(&mut bytes, at)?;
-    Ok(u64::from_le_bytes(bytes))
+    match crate::memory::read_of(pid.as_raw_nonzero().get(), at, &mut bytes)? {
+        8 => Ok(u64::from_le_bytes(bytes)),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 pub(crate) fn wait_for(pid: Pid) -> io::Result<i32> {
@@ -240,48 +240,49 @@ mod tests {
     use super::*;
     use crate::process::positive_pid;
 
-    /// A process that sleeps in the kernel.
-    fn asleep(program: &str, word: &str) -> (std::process::Child, Pid) {
-        let child = Command::new(program)
-            .arg(word)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let number = child.id().cast_signed();
-        let sleeps = || {
-            std::fs::read_to_string(format!("/proc/{number}/syscall"))
-                .is_ok_and(|said| !said.starts_with("running"))
+    /// Waits until a process sleeps in one of these system calls, whose first argument is 0. Its loader makes others.
+    fn sleeps_in(pid: Pid, calls: &[libc::c_long]) -> bool {
+        let is_there = || {
+            let said = std::fs::read_to_string(format!("/proc/{}/syscall", pid.as_raw_nonzero()));
+            said.is_ok_and(|said| calls.iter().any(|call| said.starts_with(&format!("{call} 0x0 "))))
         };
-        let is_program = || {
-            std::fs::read_to_string(format!("/proc/{number}/comm")).is_ok_and(|name| name.trim() == program)
-        };
-        let slept = (0..1000).any(|_| {
+        (0..3000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
-            is_program() && sleeps()
-        });
-        assert!(slept);
-        (child, positive_pid(number).expect("a number"))
+            is_there()
+        })
     }
 
     #[test]
     fn a_sleeping_process_makes_a_call_and_sleeps_on() {
         // A call that is begun again with its arguments, and one that the kernel begins again with what is left of its time.
-        for (program, word) in [("cat", "-"), ("sleep", "1")] {
-            let (mut child, pid) = asleep(program, word);
+        for (program, word, call) in
+            [("cat", "-", libc::SYS_read), ("sleep", "60", libc::SYS_clock_nanosleep)]
+        {
+            let mut child = Command::new(program)
+                .arg(word)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("started");
+            let pid = positive_pid(child.id().cast_signed()).expect("a number");
+            assert!(sleeps_in(pid, &[call]), "{program}");
             let traced = Traced::stop(pid).expect("stopped");
             let given = traced.call(libc::SYS_getpid, &[]).expect("called");
             assert_eq!(given, u64::from(child.id()));
             let e = traced.call(libc::SYS_close, &[u64::from(u32::MAX)]).expect_err("no such descriptor");
             assert_eq!(e.raw_os_error(), Some(libc::EBADF));
             traced.release().expect("released");
-            if let Some(mut input) = child.stdin.take() {
-                // `sleep` does not read.
-                let (Ok(()) | Err(_)) = std::io::Write::write_all(&mut input, b"read");
+            assert!(sleeps_in(pid, &[call, libc::SYS_restart_syscall]), "{program}");
+            let mut input = child.stdin.take().expect("a pipe");
+            if program == "cat" {
+                std::io::Write::write_all(&mut input, b"read").expect("written");
+            } else {
+                child.kill().expect("killed");
             }
+            drop(input);
             let output = child.wait_with_output().expect("ended");
-            assert!(output.status.success(), "{program}: {:?}", output.status);
-            assert_eq!(output.stdout, if program == "cat" { &b"read"[..] } else { b"" });
+            let wanted = if program == "cat" { (true, &b"read"[..]) } else { (false, &b""[..]) };
+            assert_eq!((output.status.success(), &*output.stdout), wanted, "{program}");
         }
     }
 }

@@ -10,7 +10,7 @@ use skiff_spec::fault::Result;
 use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
-use crate::mappings::{Mapping, Object, memory_device, nameless};
+use crate::mappings::{Mapping, ObjectId, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
@@ -21,11 +21,11 @@ pub(super) struct Openable {
     /// Whether the kernel lets us.
     is_available: bool,
     /// Objects without names that any process has open.
-    open: BTreeSet<Object>,
+    open: BTreeSet<ObjectId>,
     /// The kernel's own device of what lies in memory, and that of `/dev/shm`.
     own: (u32, u32),
     shared: Option<(u32, u32)>,
-    /// Whether descriptors are under way in sockets, where nobody sees what they lead to.
+    /// Whether descriptors are in transit through sockets, where nobody sees what they lead to.
     in_flight: bool,
 }
 
@@ -92,7 +92,7 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
 fn lost(has_small_pages: bool, openable: &Openable) -> &'static str {
     match (has_small_pages, openable.in_flight) {
         (false, _) => "it has huge pages",
-        (true, true) => "a descriptor of it may be under way in a socket; try again once none is",
+        (true, true) => "it may be in transit through a socket; try again later",
         (true, false) => "it has no name by which it could be mapped again",
     }
 }
@@ -127,10 +127,10 @@ mod tests {
             ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
             ("00:0e", "/SYSV00000000 (deleted)", [Some("huge"); 3]),
             ("00:01", "/dev/zero (deleted)", [None; 3]),
-            ("00:01", "/memfd:name (deleted)", [None, Some("under way"), Some("name")]),
+            ("00:01", "/memfd:name (deleted)", [None, Some("in transit"), Some("name")]),
             ("00:0e", "/memfd:name (deleted)", [Some("huge"); 3]),
             ("00:20", "/dev/shm/sem.x", [None; 3]),
-            ("00:20", "/dev/shm/x (deleted)", [None, Some("under way"), Some("/dev/shm/x")]),
+            ("00:20", "/dev/shm/x (deleted)", [None, Some("in transit"), Some("/dev/shm/x")]),
             ("00:05", "/dev/nvidia0", [Some("GPU"); 3]),
             ("08:01", "/usr/lib/libc.so.6", [None; 3]),
             ("08:01", "/tmp/gone.so (deleted)", [None, Some("/tmp/gone.so"), Some("/tmp/gone.so")]),

@@ -41,7 +41,7 @@ pub(super) fn look(inside: EnterTarget<'_>, processes: &[(i32, Vec<i32>)]) -> Re
             if keys.is_none() || sysv::can_number(kind) {
                 continue;
             }
-            let why = |keys| format!("{what} ({keys}): this kernel gives nobody the numbers again");
+            let why = |keys| format!("{what} ({keys}): this kernel cannot restore their ids");
             found.obstacles.extend(keys.map(why));
         }
         if !sysv::table(Kind::Semaphores)?.is_empty() {

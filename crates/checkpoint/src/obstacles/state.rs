@@ -4,10 +4,10 @@ use std::fs;
 
 use skiff_sys::IgnoreError;
 
-use super::{Moment, Scene, number, tasks, text};
+use super::{Moment, PreflightContext, number, tasks, text};
 
 /// What is in the way of what a process is.
-pub(super) fn states(outer: i32, scene: &Scene) -> Vec<String> {
+pub(super) fn states(outer: i32, context: &PreflightContext) -> Vec<String> {
     let mut found = vec![];
     for task in tasks(outer) {
         let status = text(format!("/proc/{outer}/task/{task}/status"))
@@ -17,7 +17,7 @@ pub(super) fn states(outer: i32, scene: &Scene) -> Vec<String> {
                 "a system call filter (seccomp), which the kernel shows to nobody but the host's root".into(),
             );
         }
-        if scene.moment == Moment::Running && number(&status, "TracerPid:") != 0 {
+        if context.moment == Moment::Running && number(&status, "TracerPid:") != 0 {
             found.push("another process traces it (ptrace), as a debugger does".into());
         }
     }
@@ -26,7 +26,7 @@ pub(super) fn states(outer: i32, scene: &Scene) -> Vec<String> {
     let is_there = space(outer, "mnt").is_some();
     let kinds = ["user", "mnt", "pid_for_children", "net", "ipc", "uts", "cgroup", "time_for_children"];
     for kind in kinds {
-        let (theirs, its) = (space(outer, kind), space(scene.init, kind));
+        let (theirs, its) = (space(outer, kind), space(context.init, kind));
         if is_there && theirs != its {
             let kind = kind.trim_end_matches("_for_children");
             found.push(format!("a namespace of its own ({kind}), as a sandbox within the instance has it"));
