@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::IgnoreError;
-use skiff_sys::intercept::{Listener, OpenCall};
+use skiff_sys::intercept::{OpenCall, OpenListener};
 use skiff_sys::memory::{page_size, read_of};
 
 /// In messages.
@@ -162,7 +162,7 @@ pub(crate) fn make_placeholder(id: i32, length: u64) -> Result<File> {
 /// # Errors
 /// The first that could not be answered rightly: that call has failed.
 pub(crate) fn serve(listener: OwnedFd) -> Result<()> {
-    let listener = Listener::from(listener);
+    let listener = OpenListener::from(listener);
     let mut server = Server { frozen: None, given: HashMap::new(), placeholders: vec![] };
     let mut served = Ok(());
     while let Some(call) = listener.next_call().context(|| NAME)? {

@@ -72,7 +72,7 @@ pub struct Checkpoint {
     /// What its clocks said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,
-    /// Its System V semaphores, message queues and shared memory.
+    /// System V semaphores, message queues and shared memory of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysv: Option<SystemV>,
     /// What it was made with and on.

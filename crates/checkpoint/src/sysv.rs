@@ -14,7 +14,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::memory::page_size;
 use skiff_sys::process::{CloneFlags, Fork, exit_now, fork, fork_as, positive_pid};
-use skiff_sys::sysv::{self, Attached, Kind, Message};
+use skiff_sys::sysv::{self, Attached, Kind, QueueMessage};
 
 use crate::attach;
 pub use crate::attach::Attachment;
@@ -338,7 +338,7 @@ impl Queue {
             let length = length.ok_or_else(|| Fault::new(format!("{}: a message is too long", about())))?;
             let mut text = vec![0; length];
             from.read_exact(&mut text).context(about)?;
-            all.push(Message { kind, text });
+            all.push(QueueMessage { kind, text });
         }
         let send = || all.iter().try_for_each(|message| sysv::send_message(id, message));
         as_process(self.sender, (0, 0), send).context(about)
@@ -501,7 +501,7 @@ mod tests {
         as_process(50, (0, 0), || sysv::set_semaphore(set, 1, 9)).context(about)?;
         let queue = sysv::create_queue(0, 0o600).context(about)?;
         for (kind, text) in [(2, &b"two"[..]), (1, b""), (2, b"again")] {
-            sysv::send_message(queue, &Message { kind, text: text.into() }).context(about)?;
+            sysv::send_message(queue, &QueueMessage { kind, text: text.into() }).context(about)?;
         }
         // Not the first number of its kind.
         let first = sysv::create_segment(0, 1, 0o600).context(about)?;

@@ -98,21 +98,21 @@ pub struct OpenCall {
 }
 
 /// What a call waits for.
-pub struct Listener(OwnedFd);
+pub struct OpenListener(OwnedFd);
 
-impl From<OwnedFd> for Listener {
+impl From<OwnedFd> for OpenListener {
     fn from(fd: OwnedFd) -> Self {
         Self(fd)
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for OpenListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Listener {
+impl OpenListener {
     /// Waits for the next call; nothing once no process is left that could call.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ mod tests {
         // It has a copy of their end of the pair.
         drop(child);
         let (thread, mut fds) = fdpass::receive(ours.as_fd(), 4).expect("told");
-        let listener = Listener::from(fds.pop().expect("a listener"));
+        let listener = OpenListener::from(fds.pop().expect("a listener"));
         let mut given = tempfile::tempfile().expect("a file");
         std::io::Write::write_all(&mut given, b"something else").expect("written");
         std::io::Seek::rewind(&mut given).expect("rewound");

@@ -182,7 +182,7 @@ pub fn queue_limit(id: i32) -> io::Result<u64> {
 
 /// A message: its type, and what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct QueueMessage {
     /// The type, from 1 on.
     pub kind: i64,
     /// The text.
@@ -193,7 +193,7 @@ pub struct Message {
 ///
 /// # Errors
 /// `ENOSYS` on a kernel that cannot, `E2BIG` for one that is longer.
-pub fn peek_message(id: i32, place: usize, longest: usize) -> io::Result<Option<Message>> {
+pub fn peek_message(id: i32, place: usize, longest: usize) -> io::Result<Option<QueueMessage>> {
     let mut buffer = vec![0_u8; size_of::<libc::c_long>() + longest];
     let place = libc::c_long::try_from(place).map_err(io::Error::other)?;
     // SAFETY: the buffer has room for a type and as many bytes as the kernel is told.
@@ -203,7 +203,7 @@ pub fn peek_message(id: i32, place: usize, longest: usize) -> io::Result<Option<
         Ok(length) => {
             let (kind, text) = buffer.split_at(size_of::<libc::c_long>());
             let kind = kind.try_into().map(i64::from_ne_bytes).map_err(io::Error::other)?;
-            Ok(Some(Message { kind, text: text[..length.min(longest)].to_vec() }))
+            Ok(Some(QueueMessage { kind, text: text[..length.min(longest)].to_vec() }))
         }
         Err(_) => match io::Error::last_os_error() {
             e if e.raw_os_error() == Some(libc::ENOMSG) => Ok(None),
@@ -216,7 +216,7 @@ pub fn peek_message(id: i32, place: usize, longest: usize) -> io::Result<Option<
 ///
 /// # Errors
 /// `EAGAIN` if there is no room, `EINVAL` for one that no queue takes.
-pub fn send_message(id: i32, message: &Message) -> io::Result<()> {
+pub fn send_message(id: i32, message: &QueueMessage) -> io::Result<()> {
     let buffer = [&message.kind.to_ne_bytes()[..], &message.text].concat();
     // SAFETY: the buffer holds a type and as many bytes as the kernel is told.
     checked(unsafe { libc::msgsnd(id, buffer.as_ptr().cast(), message.text.len(), libc::IPC_NOWAIT) })
@@ -377,7 +377,7 @@ mod tests {
             return;
         }
         let id = create_queue(0, 0o600).expect("made");
-        let message = |kind, text: &[u8]| Message { kind, text: text.into() };
+        let message = |kind, text: &[u8]| QueueMessage { kind, text: text.into() };
         let all = [message(3, b"three"), message(1, b""), message(2, b"two")];
         all.iter().for_each(|message| send_message(id, message).expect("sent"));
         for (place, message) in all.iter().enumerate() {
