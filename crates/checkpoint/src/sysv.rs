@@ -264,10 +264,10 @@ impl Object {
 impl Semaphores {
     fn read(entry: Entry) -> Result<Self> {
         let about = || named(Kind::Semaphores, entry.id);
-        let count = usize::try_from(entry.size).map_err(|_| Fault::new(about()))?;
-        let values = sysv::semaphore_values(entry.id, count).context(about)?;
+        let count = i32::try_from(entry.size).map_err(|_| Fault::new(about()))?;
         let mut all = vec![];
-        for (number, value) in (0..).zip(values) {
+        for number in 0..count {
+            let value = sysv::semaphore_value(entry.id, number).context(about)?;
             all.push((value, sysv::semaphore_pid(entry.id, number).context(about)?));
         }
         // When one was last used.

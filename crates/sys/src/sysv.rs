@@ -9,10 +9,8 @@ use rustix::process::Pid;
 const NEW: libc::c_int = libc::IPC_CREAT | libc::IPC_EXCL;
 /// What `semctl` and `msgrcv` are asked for, which libraries do not always name. Source: `linux/sem.h`, `linux/msg.h`, `linux/kcmp.h`.
 const GET_PID: libc::c_int = 11;
-const GET_ALL: libc::c_int = 13;
+const GET_VALUE: libc::c_int = 12;
 const SET_VALUE: libc::c_int = 16;
-/// No set has more semaphores. Source: `SEMMSL` may be set to 65536 at most (`linux/sem.h`, `ipc/sem.c`).
-const MOST_SEMAPHORES: usize = 65_536;
 const COPY: libc::c_int = 0o40_000;
 const COMPARE_UNDO_LISTS: libc::c_int = 6;
 
@@ -79,17 +77,15 @@ pub fn create_segment(key: i32, size: usize, mode: u32) -> io::Result<i32> {
     checked(unsafe { libc::shmget(key, size, NEW | mode.cast_signed()) })
 }
 
-/// The values of a set of so many semaphores.
+/// The value of a semaphore of a set.
 ///
 /// # Errors
-/// `EINVAL` if there is no such set.
-pub fn semaphore_values(id: i32, count: usize) -> io::Result<Vec<u16>> {
-    // Whatever the caller believes of this one.
-    let mut values = vec![0_u16; MOST_SEMAPHORES.max(count)];
-    // SAFETY: no set has more semaphores than there is room for.
-    checked(unsafe { libc::semctl(id, 0, GET_ALL, values.as_mut_ptr()) })?;
-    values.truncate(count);
-    Ok(values)
+/// `EINVAL` if there is no such semaphore.
+pub fn semaphore_value(id: i32, number: i32) -> io::Result<u16> {
+    // All at once (`GETALL`) would need a buffer for as many as there are by then, and another may have made the set anew.
+    // SAFETY: plain integers.
+    let value = checked(unsafe { libc::semctl(id, number, GET_VALUE) })?;
+    u16::try_from(value).map_err(io::Error::other)
 }
 
 /// The process that has last changed a semaphore; 0 for none.
@@ -358,7 +354,8 @@ mod tests {
             create_semaphores(5, 2, 0o600).expect_err("the key is taken");
             use_semaphores(id).expect("zero");
             set_semaphore(id, 1, 7).expect("set");
-            assert_eq!(semaphore_values(id, 2).expect("read"), [0, 7]);
+            assert_eq!([0, 1].map(|number| semaphore_value(id, number).expect("read")), [0, 7]);
+            semaphore_value(id, 2).expect_err("there are two");
             assert_ne!(semaphore_pid(id, 1).expect("read"), 0);
         });
     }
