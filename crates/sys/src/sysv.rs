@@ -12,6 +12,8 @@ const GET_PID: libc::c_int = 11;
 const GET_VALUE: libc::c_int = 12;
 const SET_VALUE: libc::c_int = 16;
 const COPY: libc::c_int = 0o40_000;
+/// Of a segment: memory is taken as it is written, and not set aside before. Source: `linux/shm.h`.
+const NO_RESERVE: libc::c_int = 0o10_000;
 const COMPARE_UNDO_LISTS: libc::c_int = 6;
 
 /// Kinds of objects.
@@ -68,13 +70,13 @@ pub fn create_queue(key: i32, mode: u32) -> io::Result<i32> {
     checked(unsafe { libc::msgget(key, NEW | mode.cast_signed()) })
 }
 
-/// Makes a new segment of shared memory; its number.
+/// Makes a new segment of shared memory, for which no memory is set aside; its number.
 ///
 /// # Errors
 /// `EEXIST` if the key is taken, `ENOSPC` and `ENOMEM` without room.
 pub fn create_segment(key: i32, size: usize, mode: u32) -> io::Result<i32> {
     // SAFETY: plain integers.
-    checked(unsafe { libc::shmget(key, size, NEW | mode.cast_signed()) })
+    checked(unsafe { libc::shmget(key, size, NEW | NO_RESERVE | mode.cast_signed()) })
 }
 
 /// The value of a semaphore of a set.
