@@ -39,6 +39,8 @@ const LIMITS: [&str; 9] = [
 const BLOCK: usize = 4096;
 /// The longest piece.
 const PIECE: usize = 1 << 20;
+/// Of so many bytes the kernel is asked at once which are in memory.
+const STRETCH: usize = 1 << 30;
 /// The most that limits of the namespace may be: an `int`, a number of objects, and what `shmmax` and `shmall` say at first. Source:
 /// `ipc/ipc_sysctl.c`, `linux/shm.h`. (More objects there may be only where the kernel was started so.)
 const MOST: u64 = 0x7fff_ffff;
@@ -425,22 +427,19 @@ impl Segment {
         let size = usize::try_from(entry.size).map_err(|_| Fault::new(about()))?;
         let attached = Attached::attach(entry.id, size).context(about)?;
         refuse_huge(&attached).context(about)?;
-        let page = page_size();
-        let size = size.next_multiple_of(page);
-        // To read what was never written would make it take memory. Of what lies in swap space the kernel says nothing.
-        let (held, swapped) = (entry.number(14), entry.number(15));
-        let pages = if swapped == 0 { attached.in_memory(page) } else { vec![true; size / page] };
-        let mut piece = vec![0; PIECE];
-        let mut at = 0;
-        while held + swapped > 0 && at < size {
-            let wanted = PIECE.min(size - at);
-            let pages = pages.get(at / page..(at + wanted).div_ceil(page));
-            let is_there = pages.is_none_or(|pages| pages.contains(&true));
-            if is_there {
-                let got = attached.read(at, &mut piece[..wanted]);
-                write_runs(at, &piece[..got], into).context(about)?;
-            }
-            at += wanted;
+        let size = size.next_multiple_of(page_size());
+        // What the table said when it was read; the kernel may move pages to swap space at any time.
+        let seen = match memory_of(&entry) {
+            (held, 0) => Some(write_present(&attached, (size, held), into).context(about)?),
+            _ => None,
+        };
+        let now = table(Kind::Segment)?.into_iter().find(|line| line.id == entry.id);
+        let now = now.ok_or_else(|| Fault::new(format!("{}: it is not there any more", about())))?;
+        let (held, swapped) = memory_of(&now);
+        // If none is in swap space and as many are there as were seen, those were all. Of what is there the kernel does not say which.
+        if swapped != 0 || seen != Some(held) {
+            mappings::refuse_without_room((size as u64).saturating_sub(held)).context(about)?;
+            write_all_of(&attached, size, into).context(about)?;
         }
         into.write_all(&[0; 16]).context(about)?;
         let maker = entry.process(4);
@@ -474,6 +473,49 @@ impl Segment {
         }
         self.object.set_owner(Kind::Segment, 0)
     }
+}
+
+/// How many bytes of a segment are in memory, and in swap space.
+fn memory_of(entry: &Entry) -> (u64, u64) {
+    let bytes = |place| u64::try_from(entry.number(place)).unwrap_or(u64::MAX);
+    (bytes(14), bytes(15))
+}
+
+/// Writes what of a segment of this size is in memory, where so many bytes should be; how many were. To read what was never written would make
+/// it take memory.
+fn write_present(
+    attached: &Attached,
+    (size, held): (usize, u64),
+    into: &mut impl Write,
+) -> io::Result<u64> {
+    let (page, mut piece, mut seen) = (page_size(), vec![0; PIECE], 0);
+    for at in (0..size).step_by(STRETCH) {
+        // Most of a large one may be empty.
+        if seen >= held {
+            break;
+        }
+        let pages = attached.in_memory(at, STRETCH.min(size - at));
+        let mut number = 0;
+        while number < pages.len() {
+            let run = pages[number..].iter().take(PIECE / page).take_while(|is_there| **is_there).count();
+            let from = at + number * page;
+            let got = attached.read(from, &mut piece[..run * page]);
+            write_runs(from, &piece[..got], into)?;
+            seen += got as u64;
+            number += run.max(1);
+        }
+    }
+    Ok(seen)
+}
+
+/// Writes all that a segment of this size holds.
+fn write_all_of(attached: &Attached, size: usize, into: &mut impl Write) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    for at in (0..size).step_by(PIECE) {
+        let got = attached.read(at, &mut piece[..PIECE.min(size - at)]);
+        write_runs(at, &piece[..got], into)?;
+    }
+    Ok(())
 }
 
 /// Huge pages are not to be had on every host.

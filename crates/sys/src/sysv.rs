@@ -278,12 +278,15 @@ impl Attached {
         self.at.addr().get()
     }
 
-    /// Which pages of so many bytes are in memory. Where the kernel does not say it, all are.
+    /// Which pages are in memory, of so many bytes from a page on. Where the kernel does not say it, all are.
     #[must_use]
-    pub fn in_memory(&self, page: usize) -> Vec<bool> {
-        let mut pages = vec![1_u8; self.length.div_ceil(page)];
+    pub fn in_memory(&self, from: usize, length: usize) -> Vec<bool> {
+        let from = from.min(self.length);
+        let length = length.min(self.length - from);
+        let mut pages = vec![1_u8; length.div_ceil(crate::memory::page_size())];
         // SAFETY: what is asked about is ours, and there is a byte for each of its pages.
-        let asked = unsafe { libc::mincore(self.at.as_ptr().cast(), self.length, pages.as_mut_ptr()) };
+        let asked =
+            unsafe { libc::mincore(self.at.as_ptr().add(from).cast(), length, pages.as_mut_ptr()) };
         pages.into_iter().map(|page| asked != 0 || page & 1 != 0).collect()
     }
 
@@ -386,8 +389,10 @@ mod tests {
             let attached = Attached::attach(id, 10_000).expect("attached");
             let page = crate::memory::page_size();
             let end = 10_000_usize.next_multiple_of(page);
-            assert!(attached.in_memory(page).iter().all(|page| !page));
+            assert_eq!(attached.in_memory(0, end), vec![false; end / page]);
             assert_eq!(attached.write(end - 2, b"abc"), 2);
+            assert_eq!(attached.in_memory(end - page, 2 * page), [true]);
+            assert!(attached.in_memory(end, page).is_empty());
             let mut into = [0; 5];
             assert_eq!((attached.read(end - 3, &mut into), &into[..3]), (3, &b"\0ab"[..]));
             assert_eq!(attached.read(end, &mut into), 0);
