@@ -26,6 +26,7 @@ use skiff_sys::IgnoreError;
 
 use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
+use crate::mappings::SharedMemory;
 
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time};
 use process::{held_locks, last_number, number, read, unread_timers};
@@ -225,12 +226,12 @@ struct Scene {
 }
 
 impl Scene {
-    /// `shared` is the device of `/dev/shm`.
+    /// `shared` is what has names in `/dev/shm`.
     fn of(
         (init, inside): (Pid, EnterTarget<'_>),
         moment: Moment,
         seen: &[(i32, SavedProcess)],
-        shared: Option<(u32, u32)>,
+        shared: SharedMemory,
     ) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
         let mut openable = memory::Openable::with(shared)?;

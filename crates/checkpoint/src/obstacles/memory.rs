@@ -10,28 +10,28 @@ use skiff_spec::fault::Result;
 use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
-use crate::mappings::{Mapping, Object, memory_device, nameless};
+use crate::mappings::{Mapping, Object, SharedMemory, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
 
 /// What of all that processes have mapped can be opened for CRIU.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Openable {
     /// Whether the kernel lets us.
     is_available: bool,
     /// Objects without names that any process has open.
     open: BTreeSet<Object>,
-    /// The kernel's own device of what lies in memory, and that of `/dev/shm`.
+    /// The kernel's own device of what lies in memory, and `/dev/shm`.
     own: (u32, u32),
-    shared: Option<(u32, u32)>,
+    shared: SharedMemory,
     /// Whether descriptors are under way in sockets, where nobody sees what they lead to.
     in_flight: bool,
 }
 
 impl Openable {
-    /// In an instance with this device of `/dev/shm`.
-    pub(super) fn with(shared: Option<(u32, u32)>) -> Result<Self> {
+    /// In an instance with this `/dev/shm`.
+    pub(super) fn with(shared: SharedMemory) -> Result<Self> {
         let is_available = intercept::is_available();
         Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
     }
@@ -48,11 +48,13 @@ impl Openable {
 
     /// Whether an object is what all its mappings and descriptors lead to when it comes back.
     fn has(&self, mapping: &Mapping) -> bool {
-        let (major, minor, _) = mapping.object;
-        let in_memory = (major, minor) == self.own || Some((major, minor)) == self.shared;
+        let in_shared = Some(mapping.device()) == self.shared.device;
+        // It has another name, by which it is mapped again.
+        let has_name = in_shared && self.shared.named.contains(&mapping.object);
+        let in_memory = mapping.device() == self.own || in_shared && self.shared.is_whole;
         // Whoever makes a semaphore by `sem_open` gets no descriptor of it.
         let alone = !self.in_flight || mapping.path.starts_with("/dev/shm/sem.");
-        self.is_available && (self.open.contains(&mapping.object) || in_memory && alone)
+        self.is_available && (self.open.contains(&mapping.object) || has_name || in_memory && alone)
     }
 }
 
@@ -90,8 +92,10 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
 
 /// Why an object that has no name is not kept.
 fn lost(has_small_pages: bool, openable: &Openable) -> &'static str {
+    let is_hidden = openable.is_available && openable.shared.device.is_some() && !openable.shared.is_whole;
     match (has_small_pages, openable.in_flight) {
         (false, _) => "it has huge pages",
+        (true, _) if is_hidden => "whether it has another name cannot be seen",
         (true, true) => "a descriptor of it may be under way in a socket; try again once none is",
         (true, false) => "it has no name by which it could be mapped again",
     }
@@ -112,16 +116,16 @@ mod tests {
 
     #[test]
     fn mappings_that_would_come_back_wrong_are_named_and_nothing_else() {
+        let shared = SharedMemory { device: Some((0, 0x20)), named: [(0, 0x20, 6)].into(), is_whole: true };
         let all = Openable {
             is_available: true,
             open: [(8, 1, 5)].into(),
             own: (0, 1),
-            shared: Some((0, 0x20)),
-            in_flight: false,
+            shared: shared.clone(),
+            ..Openable::default()
         };
-        let shared = Some((0, 0x20));
-        let flight =
-            Openable { is_available: true, own: (0, 1), shared, in_flight: true, ..Openable::default() };
+        let flight = Openable { in_flight: true, open: BTreeSet::new(), ..all.clone() };
+        let hidden = Openable { shared: SharedMemory { is_whole: false, ..shared }, ..all.clone() };
         let old = Openable { own: (0, 1), ..Openable::default() };
         for (device, path, words) in [
             ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
@@ -145,6 +149,15 @@ mod tests {
                 assert_eq!(why.is_some(), word.is_some(), "{path}: {why:?}");
                 assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{path}");
             }
+        }
+
+        // One with another name, whatever is under way; one that may have one.
+        for (openable, number, word) in
+            [(&flight, 6, None), (&hidden, 6, None), (&hidden, 5, Some("another name"))]
+        {
+            let why = mapping(&format!("7f00-7f01 rw-s 0 00:20 {number} /dev/shm/x (deleted)"), openable);
+            assert_eq!(why.is_some(), word.is_some(), "{number}: {why:?}");
+            assert!(why.unwrap_or_default().contains(word.unwrap_or_default()));
         }
     }
 
