@@ -458,8 +458,18 @@ impl Scene {
     }
 }
 
-/// A memfd with what processes see by their mappings of one object.
+/// A memfd with what processes see by their mappings of one object. To read what was never written makes the object take memory, and no process has
+/// told the kernel of each page that is there: so there must be room for all that may not be.
 fn copy(views: &[&(i32, Mapping)]) -> io::Result<File> {
+    let room = room();
+    let mut absent = views.iter().map(|(_, view)| view.end - view.start).fold(0, u64::saturating_add);
+    if absent > room {
+        absent = 0;
+        for (pid, view) in views {
+            absent += absent_pages(*pid, view, room - absent)?;
+            refuse_without_room(absent)?;
+        }
+    }
     let file = File::from(memfd_create("", MemfdFlags::CLOEXEC)?);
     let mut seen: Vec<(u64, u64)> = vec![];
     let mut length = 0;
@@ -475,6 +485,67 @@ fn copy(views: &[&(i32, Mapping)]) -> io::Result<File> {
     Ok(file)
 }
 
+/// Half of the memory that the host has free: so much may be taken beside what processes have.
+fn room() -> u64 {
+    let said = fs::read_to_string("/proc/meminfo").default_on_error("then nobody knows, and it is tried");
+    let free = said.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
+    free.and_then(|kilobytes| kilobytes.parse().ok()).map_or(u64::MAX, |free: u64| free.saturating_mul(512))
+}
+
+/// Refuses to take so much memory only to see what is there.
+///
+/// # Errors
+/// When it is too much.
+pub(crate) fn refuse_without_room(bytes: u64) -> io::Result<()> {
+    let why = || {
+        let (bytes, room) = (skiff_output::size(bytes), skiff_output::size(room()));
+        let why = format!(
+            "to read it may take {bytes} of memory, as the kernel does not say what of it was ever written; there is room for {room}"
+        );
+        io::Error::other(why)
+    };
+    (bytes <= room()).then_some(()).ok_or_else(why)
+}
+
+/// How many bytes of a mapping its process has no pages of. More than the limit are not counted to the end.
+fn absent_pages(pid: i32, view: &Mapping, limit: u64) -> io::Result<u64> {
+    let pages = File::open(format!("/proc/{pid}/pagemap"))?;
+    let page = page_size() as u64;
+    let (mut at, end, mut absent) = (view.start / page, view.end / page, 0);
+    let mut entries = vec![0; 8 * ENTRIES as usize];
+    while at < end && absent <= limit {
+        let count = ENTRIES.min(end - at);
+        let wanted = &mut entries[..8 * count as usize];
+        pages.read_exact_at(wanted, at * 8)?;
+        let is_absent = |entry: &&[u8]| {
+            let entry = <[u8; 8]>::try_from(*entry).map_or(0, u64::from_ne_bytes);
+            entry & PRESENT == 0
+        };
+        absent += wanted.chunks(8).filter(is_absent).count() as u64 * page;
+        at += count;
+    }
+    Ok(absent)
+}
+
+/// Refuses a mapping of which something is hidden: from there to its end nothing must be readable because the object ends there.
+fn refuse_hidden((memory, pages): (&File, &File), view: &Mapping, from: u64) -> io::Result<()> {
+    let hidden = || io::Error::other("a part of it cannot be read");
+    let (page, mut byte) = (page_size() as u64, [0]);
+    if !view.rights.starts_with('r') || view.end - from > LONGEST_END {
+        return Err(hidden());
+    }
+    let mut at = from;
+    while at < view.end {
+        // What is guarded, or broken, has an entry.
+        let is_none = entry(pages, at / page)? & (PRESENT | SWAPPED) == 0;
+        match memory.read_at(&mut byte, at) {
+            Err(e) if is_none && Errno::from_io_error(&e) == Some(Errno::IO) => at += page,
+            _ => return Err(hidden()),
+        }
+    }
+    Ok(())
+}
+
 /// Copies one; up to where the object goes, as far as it shows.
 fn copy_view(pid: i32, view: &Mapping, into: &File) -> io::Result<u64> {
     let memory = File::open(format!("/proc/{pid}/mem"))?;
@@ -484,9 +555,13 @@ fn copy_view(pid: i32, view: &Mapping, into: &File) -> io::Result<u64> {
     while at < view.end {
         let wanted = usize::try_from(view.end - at).unwrap_or(PIECE).min(PIECE);
         let got = match memory.read_at(&mut piece[..wanted], at) {
+            // The process has ended.
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             // Beyond the end of the object there is nothing.
-            Ok(0) => break,
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) => break,
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::IO) => {
+                refuse_hidden((&memory, &pages), view, at)?;
+                break;
+            }
             got => got?,
         };
         for (number, bytes) in piece[..got].chunks(page).enumerate() {
@@ -505,15 +580,62 @@ fn copy_view(pid: i32, view: &Mapping, into: &File) -> io::Result<u64> {
 
 /// Whether a page of a private mapping is the process's own, and no longer the object's.
 fn is_own(pages: &File, number: u64) -> io::Result<bool> {
+    let entry = entry(pages, number)?;
+    Ok(entry & (PRESENT | SWAPPED) != 0 && entry & OF_FILE == 0)
+}
+
+fn entry(pages: &File, number: u64) -> io::Result<u64> {
     let mut entry = [0; 8];
     pages.read_exact_at(&mut entry, number * 8)?;
-    let entry = u64::from_ne_bytes(entry);
-    Ok(entry & (PRESENT | SWAPPED) != 0 && entry & OF_FILE == 0)
+    Ok(u64::from_ne_bytes(entry))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What `sem_open` does: the mapping's name is gone, the file has another.
+    #[test]
+    fn another_name_is_found() {
+        let Some(device) = tmpfs_device("/dev/shm") else { return };
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let (first, last) = (dir.path().join("first"), dir.path().join("last"));
+        let file = File::create_new(&first).expect("made");
+        fs::hard_link(&first, &last).and_then(|()| fs::remove_file(&first)).expect("another name");
+        let wanted = object(&file.metadata().expect("known"));
+        assert_eq!(named_files(device).0.get(&wanted), Some(&last));
+        fs::remove_file(&last).expect("removed");
+        assert_eq!(named_files(device).0.get(&wanted), None);
+        assert_eq!(nameless(&file.metadata().expect("known")), Some(wanted));
+    }
+
+    #[test]
+    fn what_is_hidden_is_not_taken_for_the_end() {
+        let pid = std::process::id().cast_signed();
+        let all = own().expect("its own");
+        let stack = all.into_iter().find(|one| one.path == "[stack]").expect("a stack");
+        let open = |name: &str| File::open(format!("/proc/self/{name}")).expect("opened");
+        let files = (&open("mem"), &open("pagemap"));
+        refuse_hidden(files, &stack, stack.end).expect("nothing follows");
+        refuse_hidden(files, &stack, stack.start).expect_err("something follows");
+        let size = stack.end - stack.start;
+        let absent = absent_pages(pid, &stack, u64::MAX).expect("counted");
+        assert!(absent < size, "{absent} of {size}");
+        let hidden = Mapping { rights: "---s".into(), ..stack.clone() };
+        refuse_hidden(files, &hidden, stack.start).expect_err("nobody knows");
+        refuse_without_room(0).expect("none");
+        refuse_without_room(u64::MAX - 1).expect_err("nobody has that");
+    }
+
+    #[test]
+    fn numbers_of_one_kind_are_not_those_of_another() {
+        let of = |path: &str| {
+            Mapping::parse(&format!("1000-2000 rw-s 0 00:01 5 {path} (deleted)")).map(|one| one.key())
+        };
+        let all =
+            ["/SYSV00000000", "/memfd:x", "/dev/zero", "/dev/shm/x"].map(|path| of(path).expect("a line"));
+        assert_eq!(HashMap::from(all.map(|key| (key, ()))).len(), 4);
+    }
 
     #[test]
     fn lines_are_told_apart() {

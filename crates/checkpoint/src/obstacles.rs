@@ -239,6 +239,8 @@ impl Scene {
             for (path, link) in links(*outer) {
                 openable.add(&path, &link, &fd_info(*outer, &path));
             }
+            let mapped = text(format!("/proc/{outer}/maps"));
+            openable.add_mapped(&mapped.default_on_error("it has ended, or this is said later"));
         }
         let (own_network, defaults) = (inside.net.is_its(), attributes::Defaults::of(init)?);
         Ok(Self { init: init_number, own_network, moment, openable, defaults })
@@ -302,6 +304,7 @@ fn obstacles(outer: i32, process: &SavedProcess, scene: &Scene, found: &mut Vec<
         let info = fd_info(outer, &path);
         descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
         descriptors::watch(outer, &target, &path).into_iter().for_each(&mut say);
+        memory::nameless_file(&target, &path).into_iter().for_each(&mut say);
         sockets
             .extend(target.strip_prefix("socket:[").and_then(|n| n.strip_suffix(']')?.parse::<u64>().ok()));
     }

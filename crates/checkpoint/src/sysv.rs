@@ -483,11 +483,7 @@ fn memory_of(entry: &Entry) -> (u64, u64) {
 
 /// Writes what of a segment of this size is in memory, where so many bytes should be; how many were. To read what was never written would make
 /// it take memory.
-fn write_present(
-    attached: &Attached,
-    (size, held): (usize, u64),
-    into: &mut impl Write,
-) -> io::Result<u64> {
+fn write_present(attached: &Attached, (size, held): (usize, u64), into: &mut impl Write) -> io::Result<u64> {
     let (page, mut piece, mut seen) = (page_size(), vec![0; PIECE], 0);
     for at in (0..size).step_by(STRETCH) {
         // Most of a large one may be empty.

@@ -285,8 +285,7 @@ impl Attached {
         let length = length.min(self.length - from);
         let mut pages = vec![1_u8; length.div_ceil(crate::memory::page_size())];
         // SAFETY: what is asked about is ours, and there is a byte for each of its pages.
-        let asked =
-            unsafe { libc::mincore(self.at.as_ptr().add(from).cast(), length, pages.as_mut_ptr()) };
+        let asked = unsafe { libc::mincore(self.at.as_ptr().add(from).cast(), length, pages.as_mut_ptr()) };
         pages.into_iter().map(|page| asked != 0 || page & 1 != 0).collect()
     }
 

@@ -3,13 +3,16 @@
 //! CRIU without the host's rights may not follow `/proc/PID/map_files`, so it does not know the object behind a mapping of what has no name.
 //! [`crate::mappings`] opens it for CRIU, if some process has it open, or it lies in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use skiff_spec::fault::Result;
 use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
+use crate::criu::GHOST_LIMIT;
 use crate::mappings::{Mapping, Object, SharedMemory, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
@@ -27,6 +30,9 @@ pub(super) struct Openable {
     shared: SharedMemory,
     /// Whether descriptors are under way in sockets, where nobody sees what they lead to.
     in_flight: bool,
+    /// Memory shared by `mmap`, each with how much of it is mapped; nothing if that differs or is not from the beginning on. Where it cannot be
+    /// opened, CRIU takes the first mapping for the whole.
+    shared_parts: BTreeMap<Object, Option<u64>>,
 }
 
 impl Openable {
@@ -44,6 +50,20 @@ impl Openable {
         }
         let under_way = info.lines().find_map(|line| line.strip_prefix("scm_fds:"));
         self.in_flight |= under_way.is_some_and(|count| count.trim() != "0");
+    }
+
+    /// Takes note of what a process has mapped, as `/proc/PID/maps` says it.
+    pub(super) fn add_mapped(&mut self, lines: &str) {
+        if self.is_available {
+            return;
+        }
+        for mapping in lines.lines().filter_map(Mapping::parse).filter(Mapping::is_anonymous) {
+            let length = (mapping.offset == 0).then_some(mapping.end - mapping.start);
+            let known = self.shared_parts.entry(mapping.object).or_insert(length);
+            if *known != length {
+                *known = None;
+            }
+        }
     }
 
     /// Whether an object is what all its mappings and descriptors lead to when it comes back.
@@ -76,6 +96,8 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
         let name = path.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
         let is_kept = of_memory && openable.has(&mapping);
         (!is_kept).then(|| format!("mapping of memfd {name}: {}", lost(of_memory, openable)))
+    } else if mapping.is_anonymous() && openable.shared_parts.get(&mapping.object) == Some(&None) {
+        Some("shared memory (mmap) of which it has a part: this kernel does not let CRIU save it".into())
     } else if mapping.is_deleted() && openable.has(&mapping) {
         None
     } else if path.starts_with("/dev/shm/") && path.ends_with(" (deleted)") {
@@ -88,6 +110,20 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
     } else {
         None
     }
+}
+
+/// What is in the way of a descriptor of a file whose name is gone, which CRIU would find only when all stand still: it keeps what the file holds
+/// up to a limit.
+pub(super) fn nameless_file(target: &str, path: &Path) -> Option<String> {
+    let name = target.strip_suffix(" (deleted)").filter(|name| !name.starts_with("/memfd:"))?;
+    let file = fs::metadata(path).ok()?;
+    nameless(&file)?;
+    // The kernel counts blocks of 512 bytes.
+    let held = file.blocks().saturating_mul(512);
+    let (size, limit) = (skiff_output::size(held), skiff_output::size(GHOST_LIMIT.into()));
+    (held > GHOST_LIMIT.into()).then(|| {
+        format!("open file {name}: it has no name any more, and is kept only up to {limit}; it has {size}")
+    })
 }
 
 /// Why an object that has no name is not kept.
@@ -159,6 +195,33 @@ mod tests {
             assert_eq!(why.is_some(), word.is_some(), "{number}: {why:?}");
             assert!(why.unwrap_or_default().contains(word.unwrap_or_default()));
         }
+    }
+
+    #[test]
+    fn parts_of_shared_memory_are_in_the_way_of_an_old_kernel() {
+        let line = |number: u32, range: &str| format!("{range} 00:01 {number} /dev/zero (deleted)");
+        let lines = [
+            line(1, "1000-3000 rw-s 0"),
+            line(1, "5000-7000 rw-s 0"),
+            line(2, "8000-9000 rw-s 1000"),
+            line(3, "a000-c000 rw-s 0"),
+            line(3, "d000-e000 rw-s 0"),
+        ];
+        for (is_available, refused) in [(true, [false; 5]), (false, [false, false, true, true, true])] {
+            let mut openable = Openable { is_available, own: (0, 1), ..Openable::default() };
+            openable.add_mapped(&lines.join("\n"));
+            assert_eq!(lines.each_ref().map(|line| mapping(line, &openable).is_some()), refused);
+        }
+    }
+
+    #[test]
+    fn a_large_file_without_a_name_is_in_the_way() {
+        let file = tempfile::tempfile().expect("a file");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        file.set_len(2 * u64::from(GHOST_LIMIT)).expect("longer");
+        // It has holes only.
+        assert_eq!(nameless_file("/tmp/x (deleted)", Path::new(&path)), None);
+        assert_eq!(nameless_file("/tmp/x", Path::new("/nowhere")), None);
     }
 
     #[test]
