@@ -372,7 +372,7 @@ impl Queue {
         let mut messages = 0;
         while let Some(message) =
             sysv::peek_message(entry.id, usize::try_from(messages).unwrap_or(usize::MAX), longest)
-                .context(about)?
+                .map_err(|e| unread(e, about()))?
         {
             into.write_all(&message.kind.to_le_bytes())
                 .and_then(|()| into.write_all(&(message.text.len() as u64).to_le_bytes()))
@@ -402,6 +402,16 @@ impl Queue {
         }
         // It may hold more than it may be given now.
         self.object.set_owner(Kind::Queue, self.limit)
+    }
+}
+
+/// Why a message cannot be read so that it stays.
+fn unread(e: io::Error, queue: String) -> Fault {
+    let is_longer = e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error());
+    match is_longer {
+        true => Fault::new(format!("{queue}: it has a message that is longer than kernel.msgmax is now"))
+            .hint("inside: make /proc/sys/kernel/msgmax as large as it was"),
+        false => Fault::new(format!("{queue}: {e}")),
     }
 }
 
@@ -601,7 +611,7 @@ mod tests {
         attached.write(2 * BLOCK - 1, b"across");
         // What is there may be above a limit that was set since.
         sysv::set_owner(Kind::Queue, queue, (0, 0, 0o600), 5).context(about)?;
-        for (name, below) in [("shmmax", "4096"), ("shmmni", "0"), ("msgmax", "2"), ("msgmnb", "3")] {
+        for (name, below) in [("shmmax", "4096"), ("shmmni", "0"), ("msgmax", "5"), ("msgmnb", "3")] {
             fs::write(format!("/proc/sys/kernel/{name}"), below)
                 .ignore_error("an old kernel lets nobody set it here");
         }
