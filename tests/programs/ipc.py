@@ -4,6 +4,7 @@ import ctypes
 import os
 import socket
 import struct
+import sys
 
 from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
@@ -205,6 +206,50 @@ def multiprocessing_queue():
     moved()
     there.put(21)
     equal('answer', back.get(timeout=10), 42)
+
+
+@program
+def posix_semaphore():
+    """a POSIX semaphore with a name (sem_open), of the process that has made it and of another that has opened it"""
+    name = f'/{sys.argv[1]}-{os.getpid()}'.encode()
+    libc.sem_open.restype = ctypes.c_void_p
+
+    def opened(*words):
+        semaphore = libc.sem_open(name, *words)
+        if not semaphore:
+            raise OSError(ctypes.get_errno(), 'sem_open')
+        return ctypes.c_void_p(semaphore)
+
+    tell, told_by = os.pipe()
+    r, w = os.pipe()
+
+    def work():
+        # Not inherited: the library would give it out again.
+        os.read(tell, 1)
+        mine = opened(0)
+        os.write(w, b'o')
+        while libc.sem_wait(mine):
+            pass
+        os.write(w, b'w')
+    other = child(work)
+    # Its file had another name when it was mapped, which is gone.
+    made = opened(os.O_CREAT | os.O_EXCL, 0o600, 0)
+    os.write(told_by, b'm')
+    equal('opened', os.read(r, 1), b'o')
+    moved()
+    call('sem_post', made)
+    os.set_blocking(r, False)
+
+    def woken():
+        try:
+            return os.read(r, 1) == b'w'
+        except BlockingIOError:
+            return False
+    equal('woken by who has made it', within(10, woken), True)
+    equal('ended', os.waitpid(other, 0)[1], 0)
+    call('sem_post', opened(0))
+    equal('posted by its name', libc.sem_trywait(made), 0)
+    call('sem_unlink', name)
 
 
 @program

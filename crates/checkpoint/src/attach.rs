@@ -1,7 +1,7 @@
 //! System V segments that processes have attached. Only a process itself can attach one: so each is made to, when CRIU has made it and it stands
 //! still. CRIU knows the place as a mapping of a file, the placeholder, which is replaced then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use rustix::io::Errno;
@@ -54,18 +54,23 @@ pub(crate) fn read(processes: &[i32]) -> Result<Vec<Attachment>> {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::SRCH) => vec![],
             mappings => mappings.context(about)?,
         };
-        for mapping in mappings.iter().filter(|mapping| mapping.is_system_v()) {
-            all.push(Attachment::of(*pid, mapping)?);
+        let attached: Vec<&Mapping> = mappings.iter().filter(|mapping| mapping.is_system_v()).collect();
+        if attached.is_empty() {
+            continue;
+        }
+        let flags = flags(&fs::read(format!("/proc/{pid}/smaps")).context(about)?);
+        for mapping in attached {
+            all.push(Attachment::of(*pid, mapping, &flags)?);
         }
     }
     Ok(all)
 }
 
 impl Attachment {
-    fn of(pid: i32, mapping: &Mapping) -> Result<Self> {
+    fn of(pid: i32, mapping: &Mapping, flags: &HashMap<u64, Vec<String>>) -> Result<Self> {
         let about = || format!("process {pid}: System V shared memory");
         let id = i32::try_from(mapping.object.2).map_err(|_| Fault::new(about()))?;
-        let flags = flags(pid, mapping.start).ok_or_else(|| Fault::new(about()))?;
+        let flags = flags.get(&mapping.start).ok_or_else(|| Fault::new(about()))?;
         let is_set = |flag: &str| flags.iter().any(|set| set == flag);
         let rights = ['r', 'w', 'x'].map(|letter| mapping.rights.contains(letter));
         let advice = ADVICE.iter().filter(|(flag, _)| is_set(flag)).map(|(_, advice)| *advice).collect();
@@ -84,14 +89,17 @@ impl Attachment {
     }
 }
 
-/// The kernel's flags of a mapping, as `/proc/PID/smaps` tells them.
-fn flags(pid: i32, start: u64) -> Option<Vec<String>> {
-    let text = fs::read(format!("/proc/{pid}/smaps")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    let begin = format!("{start:08x}-");
-    let mut lines = text.lines().skip_while(|line| !line.starts_with(&begin));
-    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"))?;
-    Some(flags.split_whitespace().map(str::to_owned).collect())
+/// The kernel's flags of the segments' mappings, by where each begins, as `/proc/PID/smaps` tells them.
+fn flags(smaps: &[u8]) -> HashMap<u64, Vec<String>> {
+    let (mut found, mut start) = (HashMap::new(), None);
+    for line in String::from_utf8_lossy(smaps).lines() {
+        if let Some(mapping) = Mapping::parse(line) {
+            start = mapping.is_system_v().then_some(mapping.start);
+        } else if let (Some(start), Some(flags)) = (start, line.strip_prefix("VmFlags:")) {
+            found.insert(start, flags.split_whitespace().map(str::to_owned).collect());
+        }
+    }
+    found
 }
 
 /// Makes the placeholder of each segment that is attached.

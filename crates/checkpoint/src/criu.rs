@@ -21,7 +21,7 @@ use crate::mappings;
 /// The oldest that is good enough: before, it does not run on new kernels, or not without privilege.
 pub const OLDEST: (i32, i32) = (4, 1);
 /// Open files without a name are kept in the images up to this size, in bytes.
-const GHOST_LIMIT: u32 = 1 << 30;
+pub(crate) const GHOST_LIMIT: u32 = 1 << 30;
 
 /// The folder that `packaging/get-criu` makes, beside the installed program `exe` (`PREFIX/bin/skiff`), if it is there.
 #[must_use]

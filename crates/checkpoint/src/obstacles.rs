@@ -26,6 +26,7 @@ use skiff_sys::IgnoreError;
 
 use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
+use crate::mappings::SharedMemory;
 
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time};
 use process::{held_locks, last_number, number, read, unread_timers};
@@ -225,12 +226,12 @@ struct PreflightContext {
 }
 
 impl PreflightContext {
-    /// `shared` is the device of `/dev/shm`.
+    /// `shared` is what has names in `/dev/shm`.
     fn of(
         (init, inside): (Pid, EnterTarget<'_>),
         moment: Moment,
         seen: &[(i32, SavedProcess)],
-        shared: Option<(u32, u32)>,
+        shared: SharedMemory,
     ) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
         let mut openable = memory::Openable::with(shared)?;
@@ -238,6 +239,8 @@ impl PreflightContext {
             for (path, link) in links(*outer) {
                 openable.add(&path, &link, &fd_info(*outer, &path));
             }
+            let mapped = text(format!("/proc/{outer}/maps"));
+            openable.add_mapped(&mapped.default_on_error("it has ended, or this is said later"));
         }
         let (own_network, defaults) = (inside.net.is_its(), attributes::Defaults::of(init)?);
         Ok(Self { init: init_number, own_network, moment, openable, defaults })
@@ -301,6 +304,7 @@ fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, fou
         let info = fd_info(outer, &path);
         descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
         descriptors::watch(outer, &target, &path).into_iter().for_each(&mut say);
+        memory::nameless_file(&target, &path).into_iter().for_each(&mut say);
         sockets
             .extend(target.strip_prefix("socket:[").and_then(|n| n.strip_suffix(']')?.parse::<u64>().ok()));
     }

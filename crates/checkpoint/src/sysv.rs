@@ -32,13 +32,24 @@ const LIMITS: [&str; 9] = [
     "kernel/shmmax",
     "kernel/shmall",
     "kernel/shmmni",
-    "kernel/shm_rmid_forced",
+    FORCED,
     "kernel/auto_msgmni",
 ];
 /// Of what segments hold, blocks of this size are left out that are empty.
 const BLOCK: usize = 4096;
 /// The longest piece.
 const PIECE: usize = 1 << 20;
+/// Of so many bytes the kernel is asked at once which are in memory.
+const STRETCH: usize = 1 << 30;
+/// The most that limits of the namespace may be: an `int`, a number of objects, and what `shmmax` and `shmall` say at first. Source:
+/// `ipc/ipc_sysctl.c`, `linux/shm.h`. (More objects there may be only where the kernel was started so.)
+const MOST: u64 = 0x7fff_ffff;
+const MOST_OBJECTS: u64 = 1 << 15;
+const MOST_MEMORY: u64 = u64::MAX - (1 << 24);
+/// Which limit has the kernel remove segments that nobody has attached.
+const FORCED: &str = "kernel/shm_rmid_forced";
+/// So many messages are sent by one process.
+const BATCH: usize = 1024;
 /// No message is longer than the kernel's limit, and that not than this one. Source: `MSGMAX` may be set to 2 GiB; no sane host has it so.
 const LONGEST_MESSAGE: usize = 16 << 20;
 
@@ -140,7 +151,22 @@ impl SystemV {
             found.limits.extend(text.ok().map(|text| (name.to_owned(), text.trim().to_owned())));
         }
         attach::remove_placeholders(&found.attached);
+        found.refuse_forced()?;
         Ok(Some(found))
+    }
+
+    /// Refuses segments that the kernel would remove, as nobody has them attached and the process that made them is another one.
+    fn refuse_forced(&self) -> Result<()> {
+        let is_forced = self.limits.iter().any(|(name, text)| name == FORCED && text != "0");
+        let is_attached = |segment: &&Segment| self.attached.iter().any(|one| one.id == segment.object.id);
+        match self.segments.iter().find(|segment| is_forced && !is_attached(segment)) {
+            Some(segment) => Err(Fault::new(format!(
+                "{}: no process has it attached, and the kernel would remove it when it is restored",
+                named(Kind::Segment, segment.object.id)
+            ))
+            .hint("inside: echo 0 >/proc/sys/kernel/shm_rmid_forced")),
+            None => Ok(()),
+        }
     }
 
     /// Makes all of them in a new instance, with what the file says that they held, and a placeholder for each segment that processes had attached. CRIU runs after that.
@@ -155,12 +181,18 @@ impl SystemV {
         })
     }
 
-    /// Makes them in this process's namespace; `from` has what they hold.
+    /// Makes them in this process's namespace; `from` has what they hold. Limits are set last: what was there when they were set may be above
+    /// them, and where segments are removed that nobody has attached, they must have been attached before.
     fn make(&self, from: &mut impl Read) -> Result<()> {
-        self.limits.iter().try_for_each(|(name, text)| set_limit(name, text))?;
+        self.refuse_forced()?;
+        self.limits.iter().for_each(|(name, text)| widen_limit(name, text));
         self.semaphores.iter().try_for_each(Semaphores::make)?;
         self.queues.iter().try_for_each(|queue| queue.make(from))?;
-        self.segments.iter().try_for_each(|segment| segment.make(from))
+        self.segments.iter().try_for_each(|segment| segment.make(from))?;
+        if self.attached.is_empty() {
+            return self.set_limits();
+        }
+        Ok(())
     }
 
     /// Ids of the segments, and their sizes.
@@ -168,7 +200,11 @@ impl SystemV {
         self.segments.iter().map(|segment| (segment.object.id, segment.size)).collect()
     }
 
-    /// Has processes, which are there and stand still, attach segments where they had them.
+    fn set_limits(&self) -> Result<()> {
+        self.limits.iter().try_for_each(|(name, text)| set_limit(name, text))
+    }
+
+    /// Has processes, which are there and stand still, attach segments where they had them. Then the limits are as they were.
     ///
     /// # Errors
     /// When one cannot.
@@ -185,7 +221,7 @@ impl SystemV {
                     sysv::remove_segment(id).context(|| named(Kind::Segment, id))?;
                 }
             }
-            Ok(())
+            self.set_limits()
         })
     }
 }
@@ -209,6 +245,30 @@ fn set_limit(name: &str, text: &str) -> Result<()> {
         Ok(has) if has.trim() == text => Ok(()),
         _ => fs::write(&path, text).context(|| path),
     }
+}
+
+/// Sets a limit so that it is in nobody's way, if the kernel lets us. (If not, it is as it was by itself, and what was there fits.)
+fn widen_limit(name: &str, saved: &str) {
+    let path = format!("/proc/sys/{name}");
+    let widest: &[u64] = match name {
+        "kernel/sem" => &[MOST, MOST, 0, MOST_OBJECTS],
+        "kernel/msgmax" | "kernel/msgmnb" => &[MOST],
+        "kernel/msgmni" | "kernel/shmmni" => &[MOST_OBJECTS],
+        "kernel/shmmax" | "kernel/shmall" => &[MOST_MEMORY],
+        FORCED => {
+            fs::write(&path, "0").ignore_error("then what is made is missed at once");
+            return;
+        }
+        _ => return,
+    };
+    let has = fs::read_to_string(&path).default_on_error("a kernel without this limit");
+    let number = |text: &str, place: usize| text.split_whitespace().nth(place)?.parse::<u64>().ok();
+    let numbers = widest.iter().enumerate().map(|(place, most)| {
+        let others = [number(&has, place), number(saved, place)];
+        others.into_iter().flatten().fold(*most, u64::max).to_string()
+    });
+    let text = numbers.collect::<Vec<_>>().join(" ");
+    fs::write(&path, text).ignore_error("it is as wide as the kernel lets us have it");
 }
 
 /// Does something in a process of this number, or of another where it cannot have that, and with these ids. The kernel remembers of some objects
@@ -265,10 +325,10 @@ impl SystemVObject {
 impl Semaphores {
     fn read(entry: Entry) -> Result<Self> {
         let about = || named(Kind::Semaphores, entry.id);
-        let count = usize::try_from(entry.size).map_err(|_| Fault::new(about()))?;
-        let values = sysv::semaphore_values(entry.id, count).context(about)?;
+        let count = i32::try_from(entry.size).map_err(|_| Fault::new(about()))?;
         let mut all = vec![];
-        for (number, value) in (0..).zip(values) {
+        for number in 0..count {
+            let value = sysv::semaphore_value(entry.id, number).context(about)?;
             all.push((value, sysv::semaphore_pid(entry.id, number).context(about)?));
         }
         // When one was last used.
@@ -313,7 +373,7 @@ impl Queue {
         let mut messages = 0;
         while let Some(message) =
             sysv::peek_message(entry.id, usize::try_from(messages).unwrap_or(usize::MAX), longest)
-                .context(about)?
+                .map_err(|e| unread(e, about()))?
         {
             into.write_all(&message.kind.to_le_bytes())
                 .and_then(|()| into.write_all(&(message.text.len() as u64).to_le_bytes()))
@@ -329,20 +389,40 @@ impl Queue {
         let id = self.object.id;
         let about = || named(Kind::Queue, id);
         self.object.make(Kind::Queue, 0, sysv::create_queue)?;
-        self.object.set_owner(Kind::Queue, self.limit)?;
-        let mut all = vec![];
-        for _ in 0..self.messages {
-            let kind = i64::from_le_bytes(number(from).context(about)?);
-            let length = u64::from_le_bytes(number(from).context(about)?);
-            let length = usize::try_from(length).ok().filter(|length| *length <= LONGEST_MESSAGE);
-            let length = length.ok_or_else(|| Fault::new(format!("{}: a message is too long", about())))?;
-            let mut text = vec![0; length];
-            from.read_exact(&mut text).context(about)?;
-            all.push(QueueMessage { kind, text });
+        let (mut batch, mut bytes) = (vec![], 0);
+        for place in 1..=self.messages {
+            let message = message(from).context(about)?;
+            bytes += message.text.len();
+            batch.push(message);
+            // Whoever wrote the checkpoint does not say how much of our memory they take.
+            if bytes >= PIECE || batch.len() == BATCH || place == self.messages {
+                let send = || batch.iter().try_for_each(|message| sysv::send_message(id, message));
+                as_process(self.sender, (0, 0), send).context(about)?;
+                (batch, bytes) = (vec![], 0);
+            }
         }
-        let send = || all.iter().try_for_each(|message| sysv::send_message(id, message));
-        as_process(self.sender, (0, 0), send).context(about)
+        // It may hold more than it may be given now.
+        self.object.set_owner(Kind::Queue, self.limit)
     }
+}
+
+/// Why a message cannot be read so that it stays.
+fn unread(e: io::Error, queue: String) -> Fault {
+    let is_longer = e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error());
+    match is_longer {
+        true => Fault::new(format!("{queue}: it has a message that is longer than kernel.msgmax is now"))
+            .hint("inside: make /proc/sys/kernel/msgmax as large as it was"),
+        false => Fault::new(format!("{queue}: {e}")),
+    }
+}
+
+fn message(from: &mut impl Read) -> io::Result<QueueMessage> {
+    let kind = i64::from_le_bytes(number(from)?);
+    let length = usize::try_from(u64::from_le_bytes(number(from)?));
+    let length = length.ok().filter(|length| *length <= LONGEST_MESSAGE);
+    let mut text = vec![0; length.ok_or_else(|| io::Error::other("a message is too long"))?];
+    from.read_exact(&mut text)?;
+    Ok(QueueMessage { kind, text })
 }
 
 fn number(from: &mut impl Read) -> io::Result<[u8; 8]> {
@@ -358,22 +438,19 @@ impl Segment {
         let size = usize::try_from(entry.size).map_err(|_| Fault::new(about()))?;
         let attached = Attached::attach(entry.id, size).context(about)?;
         refuse_huge(&attached).context(about)?;
-        let page = page_size();
-        let size = size.next_multiple_of(page);
-        // To read what was never written would make it take memory. Of what lies in swap space the kernel says nothing.
-        let (held, swapped) = (entry.number(14), entry.number(15));
-        let pages = if swapped == 0 { attached.in_memory(page) } else { vec![true; size / page] };
-        let mut piece = vec![0; PIECE];
-        let mut at = 0;
-        while held + swapped > 0 && at < size {
-            let wanted = PIECE.min(size - at);
-            let pages = pages.get(at / page..(at + wanted).div_ceil(page));
-            let is_there = pages.is_none_or(|pages| pages.contains(&true));
-            if is_there {
-                let got = attached.read(at, &mut piece[..wanted]);
-                write_runs(at, &piece[..got], into).context(about)?;
-            }
-            at += wanted;
+        let size = size.next_multiple_of(page_size());
+        // What the table said when it was read; the kernel may move pages to swap space at any time.
+        let seen = match memory_of(&entry) {
+            (held, 0) => Some(write_present(&attached, (size, held), into).context(about)?),
+            _ => None,
+        };
+        let now = table(Kind::Segment)?.into_iter().find(|line| line.id == entry.id);
+        let now = now.ok_or_else(|| Fault::new(format!("{}: it is not there any more", about())))?;
+        let (held, swapped) = memory_of(&now);
+        // If none is in swap space and as many are there as were seen, those were all. Of what is there the kernel does not say which.
+        if swapped != 0 || seen != Some(held) {
+            mappings::refuse_without_room((size as u64).saturating_sub(held)).context(about)?;
+            write_all_of(&attached, size, into).context(about)?;
         }
         into.write_all(&[0; 16]).context(about)?;
         let maker = entry.process(4);
@@ -407,6 +484,45 @@ impl Segment {
         }
         self.object.set_owner(Kind::Segment, 0)
     }
+}
+
+/// How many bytes of a segment are in memory, and in swap space.
+fn memory_of(entry: &Entry) -> (u64, u64) {
+    let bytes = |place| u64::try_from(entry.number(place)).unwrap_or(u64::MAX);
+    (bytes(14), bytes(15))
+}
+
+/// Writes what of a segment of this size is in memory, where so many bytes should be; how many were. To read what was never written would make
+/// it take memory.
+fn write_present(attached: &Attached, (size, held): (usize, u64), into: &mut impl Write) -> io::Result<u64> {
+    let (page, mut piece, mut seen) = (page_size(), vec![0; PIECE], 0);
+    for at in (0..size).step_by(STRETCH) {
+        // Most of a large one may be empty.
+        if seen >= held {
+            break;
+        }
+        let pages = attached.in_memory(at, STRETCH.min(size - at));
+        let mut number = 0;
+        while number < pages.len() {
+            let run = pages[number..].iter().take(PIECE / page).take_while(|is_there| **is_there).count();
+            let from = at + number * page;
+            let got = attached.read(from, &mut piece[..run * page]);
+            write_runs(from, &piece[..got], into)?;
+            seen += got as u64;
+            number += run.max(1);
+        }
+    }
+    Ok(seen)
+}
+
+/// Writes all that a segment of this size holds.
+fn write_all_of(attached: &Attached, size: usize, into: &mut impl Write) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    for at in (0..size).step_by(PIECE) {
+        let got = attached.read(at, &mut piece[..PIECE.min(size - at)]);
+        write_runs(at, &piece[..got], into)?;
+    }
+    Ok(())
 }
 
 /// Huge pages are not to be had on every host.
@@ -509,6 +625,12 @@ mod tests {
         let segment = sysv::create_segment(-5, 3 * BLOCK + 1, 0o600).context(about)?;
         let attached = Attached::attach(segment, 3 * BLOCK + 1).context(about)?;
         attached.write(2 * BLOCK - 1, b"across");
+        // What is there may be above a limit that was set since.
+        sysv::set_owner(Kind::Queue, queue, (0, 0, 0o600), 5).context(about)?;
+        for (name, below) in [("shmmax", "4096"), ("shmmni", "0"), ("msgmax", "5"), ("msgmnb", "3")] {
+            fs::write(format!("/proc/sys/kernel/{name}"), below)
+                .ignore_error("an old kernel lets nobody set it here");
+        }
         let mut held = vec![];
         let found = SystemV::read(&[], &mut held)?.ok_or_else(|| Fault::new("nothing"))?;
         Ok((found, held))

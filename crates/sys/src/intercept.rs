@@ -3,11 +3,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Pid;
 
-use crate::process::positive_pid;
+use crate::process::{CloneFlags, Fork, exit_now, fork, positive_pid};
 use crate::seccomp::{NATIVE_ARCHITECTURE, install_listener, jump, load_word, ret};
 
 /// Where a filter finds the number of a call and the architecture (`struct seccomp_data`).
@@ -54,9 +55,30 @@ struct AddedDescriptor {
     number_flags: u32,
 }
 
-/// Whether the kernel can do that.
+/// Whether the kernel can do that, and lets this process: nobody under a filter that has a listener already may have another.
 #[must_use]
 pub fn is_available() -> bool {
+    static IS_AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *IS_AVAILABLE.get_or_init(|| is_known() && is_allowed())
+}
+
+/// Tries it in another process, as it cannot be taken back.
+fn is_allowed() -> bool {
+    match fork(CloneFlags::NONE) {
+        Ok(Fork::Child) => {
+            // SAFETY: plain integers.
+            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+            exit_now(i32::from(listen_to_self().is_err()))
+        }
+        Ok(Fork::Parent(child)) => {
+            let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty());
+            ended.is_ok_and(|ended| ended.is_some_and(|(_, status)| status.exit_status() == Some(0)))
+        }
+        Err(_) => false,
+    }
+}
+
+fn is_known() -> bool {
     let action = libc::SECCOMP_RET_USER_NOTIF;
     // SAFETY: the kernel reads one number, which lives through the call.
     let asked =
@@ -228,6 +250,20 @@ mod tests {
     }
 
     /// The process that opens is this program once more: what is forked beside the threads of other tests could wait for a lock of theirs.
+    #[test]
+    fn nobody_listens_twice() {
+        assert!(is_allowed());
+        let Fork::Parent(child) = fork(CloneFlags::NONE).expect("forked") else {
+            // SAFETY: plain integers.
+            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+            // It opens nothing while nobody answers.
+            let listener = listen_to_self();
+            exit_now(i32::from(listener.is_err() || is_allowed()));
+        };
+        let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty());
+        assert!(ended.expect("ended").is_some_and(|(_, status)| status.exit_status() == Some(0)));
+    }
+
     #[test]
     fn a_call_is_answered_with_another_descriptor() {
         const CHILD: &str = "SKIFF_INTERCEPT_TEST";

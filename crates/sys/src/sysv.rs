@@ -9,11 +9,11 @@ use rustix::process::Pid;
 const NEW: libc::c_int = libc::IPC_CREAT | libc::IPC_EXCL;
 /// What `semctl` and `msgrcv` are asked for, which libraries do not always name. Source: `linux/sem.h`, `linux/msg.h`, `linux/kcmp.h`.
 const GET_PID: libc::c_int = 11;
-const GET_ALL: libc::c_int = 13;
+const GET_VALUE: libc::c_int = 12;
 const SET_VALUE: libc::c_int = 16;
-/// No set has more semaphores. Source: `SEMMSL` may be set to 65536 at most (`linux/sem.h`, `ipc/sem.c`).
-const MOST_SEMAPHORES: usize = 65_536;
 const COPY: libc::c_int = 0o40_000;
+/// Of a segment: memory is taken as it is written, and not set aside before. Source: `linux/shm.h`.
+const NO_RESERVE: libc::c_int = 0o10_000;
 const COMPARE_UNDO_LISTS: libc::c_int = 6;
 
 /// Kinds of objects.
@@ -70,26 +70,24 @@ pub fn create_queue(key: i32, mode: u32) -> io::Result<i32> {
     checked(unsafe { libc::msgget(key, NEW | mode.cast_signed()) })
 }
 
-/// Makes a new segment of shared memory; its number.
+/// Makes a new segment of shared memory, for which no memory is set aside; its number.
 ///
 /// # Errors
 /// `EEXIST` if the key is taken, `ENOSPC` and `ENOMEM` without room.
 pub fn create_segment(key: i32, size: usize, mode: u32) -> io::Result<i32> {
     // SAFETY: plain integers.
-    checked(unsafe { libc::shmget(key, size, NEW | mode.cast_signed()) })
+    checked(unsafe { libc::shmget(key, size, NEW | NO_RESERVE | mode.cast_signed()) })
 }
 
-/// The values of a set of so many semaphores.
+/// The value of a semaphore of a set.
 ///
 /// # Errors
-/// `EINVAL` if there is no such set.
-pub fn semaphore_values(id: i32, count: usize) -> io::Result<Vec<u16>> {
-    // Whatever the caller believes of this one.
-    let mut values = vec![0_u16; MOST_SEMAPHORES.max(count)];
-    // SAFETY: no set has more semaphores than there is room for.
-    checked(unsafe { libc::semctl(id, 0, GET_ALL, values.as_mut_ptr()) })?;
-    values.truncate(count);
-    Ok(values)
+/// `EINVAL` if there is no such semaphore.
+pub fn semaphore_value(id: i32, number: i32) -> io::Result<u16> {
+    // All at once (`GETALL`) would need a buffer for as many as there are by then, and another may have made the set anew.
+    // SAFETY: plain integers.
+    let value = checked(unsafe { libc::semctl(id, number, GET_VALUE) })?;
+    u16::try_from(value).map_err(io::Error::other)
 }
 
 /// The process that has last changed a semaphore; 0 for none.
@@ -280,12 +278,14 @@ impl Attached {
         self.at.addr().get()
     }
 
-    /// Which pages of so many bytes are in memory. Where the kernel does not say it, all are.
+    /// Which pages are in memory, of so many bytes from a page on. Where the kernel does not say it, all are.
     #[must_use]
-    pub fn in_memory(&self, page: usize) -> Vec<bool> {
-        let mut pages = vec![1_u8; self.length.div_ceil(page)];
+    pub fn in_memory(&self, from: usize, length: usize) -> Vec<bool> {
+        let from = from.min(self.length);
+        let length = length.min(self.length - from);
+        let mut pages = vec![1_u8; length.div_ceil(crate::memory::page_size())];
         // SAFETY: what is asked about is ours, and there is a byte for each of its pages.
-        let asked = unsafe { libc::mincore(self.at.as_ptr().cast(), self.length, pages.as_mut_ptr()) };
+        let asked = unsafe { libc::mincore(self.at.as_ptr().add(from).cast(), length, pages.as_mut_ptr()) };
         pages.into_iter().map(|page| asked != 0 || page & 1 != 0).collect()
     }
 
@@ -367,7 +367,8 @@ mod tests {
         create_semaphores(5, 2, 0o600).expect_err("the key is taken");
         use_semaphores(id).expect("zero");
         set_semaphore(id, 1, 7).expect("set");
-        assert_eq!(semaphore_values(id, 2).expect("read"), [0, 7]);
+        assert_eq!([0, 1].map(|number| semaphore_value(id, number).expect("read")), [0, 7]);
+        semaphore_value(id, 2).expect_err("there are two");
         assert_ne!(semaphore_pid(id, 1).expect("read"), 0);
     }
 
@@ -398,8 +399,10 @@ mod tests {
         let attached = Attached::attach(id, 10_000).expect("attached");
         let page = crate::memory::page_size();
         let end = 10_000_usize.next_multiple_of(page);
-        assert!(attached.in_memory(page).iter().all(|page| !page));
+        assert_eq!(attached.in_memory(0, end), vec![false; end / page]);
         assert_eq!(attached.write(end - 2, b"abc"), 2);
+        assert_eq!(attached.in_memory(end - page, 2 * page), [true]);
+        assert!(attached.in_memory(end, page).is_empty());
         let mut into = [0; 5];
         assert_eq!((attached.read(end - 3, &mut into), &into[..3]), (3, &b"\0ab"[..]));
         assert_eq!(attached.read(end, &mut into), 0);

@@ -3,35 +3,41 @@
 //! CRIU without the host's rights may not follow `/proc/PID/map_files`, so it does not know the object behind a mapping of what has no name.
 //! [`crate::mappings`] opens it for CRIU, if some process has it open, or it lies in memory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use skiff_spec::fault::Result;
 use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
-use crate::mappings::{Mapping, ObjectId, memory_device, nameless};
+use crate::criu::GHOST_LIMIT;
+use crate::mappings::{Mapping, ObjectId, SharedMemory, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
 
 /// What of all that processes have mapped can be opened for CRIU.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Openable {
     /// Whether the kernel lets us.
     is_available: bool,
     /// Objects without names that any process has open.
     open: BTreeSet<ObjectId>,
-    /// The kernel's own device of what lies in memory, and that of `/dev/shm`.
+    /// The kernel's own device of what lies in memory, and `/dev/shm`.
     own: (u32, u32),
-    shared: Option<(u32, u32)>,
+    shared: SharedMemory,
     /// Whether descriptors are in transit through sockets, where nobody sees what they lead to.
     in_flight: bool,
+    /// Memory shared by `mmap`, each with how much of it is mapped; nothing if that differs or is not from the beginning on. Where it cannot be
+    /// opened, CRIU takes the first mapping for the whole.
+    shared_parts: BTreeMap<ObjectId, Option<u64>>,
 }
 
 impl Openable {
-    /// In an instance with this device of `/dev/shm`.
-    pub(super) fn with(shared: Option<(u32, u32)>) -> Result<Self> {
+    /// In an instance with this `/dev/shm`.
+    pub(super) fn with(shared: SharedMemory) -> Result<Self> {
         let is_available = intercept::is_available();
         Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
     }
@@ -46,13 +52,29 @@ impl Openable {
         self.in_flight |= under_way.is_some_and(|count| count.trim() != "0");
     }
 
+    /// Takes note of what a process has mapped, as `/proc/PID/maps` says it.
+    pub(super) fn add_mapped(&mut self, lines: &str) {
+        if self.is_available {
+            return;
+        }
+        for mapping in lines.lines().filter_map(Mapping::parse).filter(Mapping::is_anonymous) {
+            let length = (mapping.offset == 0).then_some(mapping.end - mapping.start);
+            let known = self.shared_parts.entry(mapping.object).or_insert(length);
+            if *known != length {
+                *known = None;
+            }
+        }
+    }
+
     /// Whether an object is what all its mappings and descriptors lead to when it comes back.
     fn has(&self, mapping: &Mapping) -> bool {
-        let (major, minor, _) = mapping.object;
-        let in_memory = (major, minor) == self.own || Some((major, minor)) == self.shared;
+        let in_shared = Some(mapping.device()) == self.shared.device;
+        // It has another name, by which it is mapped again.
+        let has_name = in_shared && self.shared.named.contains(&mapping.object);
+        let in_memory = mapping.device() == self.own || in_shared && self.shared.is_whole;
         // Whoever makes a semaphore by `sem_open` gets no descriptor of it.
         let alone = !self.in_flight || mapping.path.starts_with("/dev/shm/sem.");
-        self.is_available && (self.open.contains(&mapping.object) || in_memory && alone)
+        self.is_available && (self.open.contains(&mapping.object) || has_name || in_memory && alone)
     }
 }
 
@@ -74,6 +96,8 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
         let name = path.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
         let is_kept = of_memory && openable.has(&mapping);
         (!is_kept).then(|| format!("mapping of memfd {name}: {}", lost(of_memory, openable)))
+    } else if mapping.is_anonymous() && openable.shared_parts.get(&mapping.object) == Some(&None) {
+        Some("shared memory (mmap) of which it has a part: this kernel does not let CRIU save it".into())
     } else if mapping.is_deleted() && openable.has(&mapping) {
         None
     } else if path.starts_with("/dev/shm/") && path.ends_with(" (deleted)") {
@@ -88,10 +112,26 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
     }
 }
 
+/// What is in the way of a descriptor of a file whose name is gone, which CRIU would find only when all stand still: it keeps what the file holds
+/// up to a limit.
+pub(super) fn nameless_file(target: &str, path: &Path) -> Option<String> {
+    let name = target.strip_suffix(" (deleted)").filter(|name| !name.starts_with("/memfd:"))?;
+    let file = fs::metadata(path).ok()?;
+    nameless(&file)?;
+    // The kernel counts blocks of 512 bytes.
+    let held = file.blocks().saturating_mul(512);
+    let (size, limit) = (skiff_output::size(held), skiff_output::size(GHOST_LIMIT.into()));
+    (held > GHOST_LIMIT.into()).then(|| {
+        format!("open file {name}: it has no name any more, and is kept only up to {limit}; it has {size}")
+    })
+}
+
 /// Why an object that has no name is not kept.
 fn lost(has_small_pages: bool, openable: &Openable) -> &'static str {
+    let is_hidden = openable.is_available && openable.shared.device.is_some() && !openable.shared.is_whole;
     match (has_small_pages, openable.in_flight) {
         (false, _) => "it has huge pages",
+        (true, _) if is_hidden => "whether it has another name cannot be seen",
         (true, true) => "it may be in transit through a socket; try again later",
         (true, false) => "it has no name by which it could be mapped again",
     }
@@ -112,16 +152,16 @@ mod tests {
 
     #[test]
     fn mappings_that_would_come_back_wrong_are_named_and_nothing_else() {
+        let shared = SharedMemory { device: Some((0, 0x20)), named: [(0, 0x20, 6)].into(), is_whole: true };
         let all = Openable {
             is_available: true,
             open: [(8, 1, 5)].into(),
             own: (0, 1),
-            shared: Some((0, 0x20)),
-            in_flight: false,
+            shared: shared.clone(),
+            ..Openable::default()
         };
-        let shared = Some((0, 0x20));
-        let flight =
-            Openable { is_available: true, own: (0, 1), shared, in_flight: true, ..Openable::default() };
+        let flight = Openable { in_flight: true, open: BTreeSet::new(), ..all.clone() };
+        let hidden = Openable { shared: SharedMemory { is_whole: false, ..shared }, ..all.clone() };
         let old = Openable { own: (0, 1), ..Openable::default() };
         for (device, path, words) in [
             ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
@@ -146,6 +186,42 @@ mod tests {
                 assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{path}");
             }
         }
+
+        // One with another name, whatever is under way; one that may have one.
+        for (openable, number, word) in
+            [(&flight, 6, None), (&hidden, 6, None), (&hidden, 5, Some("another name"))]
+        {
+            let why = mapping(&format!("7f00-7f01 rw-s 0 00:20 {number} /dev/shm/x (deleted)"), openable);
+            assert_eq!(why.is_some(), word.is_some(), "{number}: {why:?}");
+            assert!(why.unwrap_or_default().contains(word.unwrap_or_default()));
+        }
+    }
+
+    #[test]
+    fn parts_of_shared_memory_are_in_the_way_of_an_old_kernel() {
+        let line = |number: u32, range: &str| format!("{range} 00:01 {number} /dev/zero (deleted)");
+        let lines = [
+            line(1, "1000-3000 rw-s 0"),
+            line(1, "5000-7000 rw-s 0"),
+            line(2, "8000-9000 rw-s 1000"),
+            line(3, "a000-c000 rw-s 0"),
+            line(3, "d000-e000 rw-s 0"),
+        ];
+        for (is_available, refused) in [(true, [false; 5]), (false, [false, false, true, true, true])] {
+            let mut openable = Openable { is_available, own: (0, 1), ..Openable::default() };
+            openable.add_mapped(&lines.join("\n"));
+            assert_eq!(lines.each_ref().map(|line| mapping(line, &openable).is_some()), refused);
+        }
+    }
+
+    #[test]
+    fn a_large_file_without_a_name_is_in_the_way() {
+        let file = tempfile::tempfile().expect("a file");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        file.set_len(2 * u64::from(GHOST_LIMIT)).expect("longer");
+        // It has holes only.
+        assert_eq!(nameless_file("/tmp/x (deleted)", Path::new(&path)), None);
+        assert_eq!(nameless_file("/tmp/x", Path::new("/nowhere")), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::sysv::Kind;
 
 use super::keys;
-use crate::mappings::tmpfs_device;
+use crate::mappings::SharedMemory;
 use crate::sysv_tables::{self as sysv, Entry};
 
 /// What there is of these and of keys in the instance, as it is told to the user.
@@ -21,8 +21,8 @@ pub(super) struct SpaceReport {
     pub undo_lists: Vec<i32>,
     /// What may be of keys.
     pub notes: Vec<String>,
-    /// The device of `/dev/shm`, if that is in memory. (Who is not inside may not get there.)
-    pub shared_memory: Option<(u32, u32)>,
+    /// `/dev/shm`, if that is in memory. (Who is not inside may not get there.)
+    pub shared_memory: SharedMemory,
 }
 
 /// Looks at the instance of these processes, which are given with their threads.
@@ -52,7 +52,7 @@ pub(super) fn look(inside: EnterTarget<'_>, processes: &[(i32, Vec<i32>)]) -> Re
         let (held, apart) = keys::look()?;
         found.obstacles.extend(held);
         found.notes = apart;
-        found.shared_memory = tmpfs_device("/dev/shm");
+        found.shared_memory = SharedMemory::of(processes.iter().map(|(process, _)| *process));
         Ok(found)
     })
 }
