@@ -116,10 +116,10 @@ fn what_is_not_supported_is_refused_with_its_line_and_a_hint() {
         (
             "Bootstrap: debootstrap\nOSVersion: sid\nMirrorURL: http://h/x\nKeyring: /k",
             4,
-            "keyring: not known",
+            "unknown header key keyring",
         ),
-        ("Bootstrap: docker\nFrom: x\nInclude: y", 3, "include: not known"),
-        ("Bootstrap: yum\nOSVersion: 7\nFrom: x", 2, "osversion: not known"),
+        ("Bootstrap: docker\nFrom: x\nInclude: y", 3, "unknown header key include"),
+        ("Bootstrap: yum\nOSVersion: 7\nFrom: x", 2, "unknown header key osversion"),
         ("Bootstrap: localimage\nFrom: x\nFingerprints: F3,22", 3, "signatures are not checked"),
         ("Bootstrap: docker\nheaderTest\nFrom: x", 2, "not a line of a header"),
         ("Bootstrap: docker\nFrom: x\n%setup\ntouch x", 3, "%setup: not supported"),
