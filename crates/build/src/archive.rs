@@ -18,7 +18,7 @@ use crate::room::{HeldRoom, WorkRoom};
 const HEAD: usize = 64 << 10;
 
 /// A plain archive.
-pub struct Archive {
+pub struct PlainArchive {
     /// To be read from here.
     pub file: File,
     _held: HeldRoom,
@@ -32,7 +32,7 @@ pub fn take(
     tree: SourceTree<'_>,
     chosen: &mut Vec<ChosenSource<'_>>,
     room: &WorkRoom,
-) -> Result<Vec<Archive>> {
+) -> Result<Vec<PlainArchive>> {
     let mut archives = vec![];
     let mut rest = vec![];
     for one in chosen.drain(..) {
@@ -51,7 +51,7 @@ pub fn take(
     Ok(archives)
 }
 
-fn of_tree(tree: SourceTree<'_>, found: &Found, room: &WorkRoom) -> Result<Option<Archive>> {
+fn of_tree(tree: SourceTree<'_>, found: &Found, room: &WorkRoom) -> Result<Option<PlainArchive>> {
     let shown = tree.shown(&found.path);
     let file = tree.open(&found.path, OFlags::RDONLY | OFlags::NONBLOCK).context(|| shown.clone())?;
     plain(File::from(file), shown, room)
@@ -61,7 +61,7 @@ fn of_tree(tree: SourceTree<'_>, found: &Found, room: &WorkRoom) -> Result<Optio
 ///
 /// # Errors
 /// The file cannot be read, or there is no room for what it unpacks to.
-pub fn plain(file: File, shown: String, room: &WorkRoom) -> Result<Option<Archive>> {
+pub fn plain(file: File, shown: String, room: &WorkRoom) -> Result<Option<PlainArchive>> {
     let given = file.metadata().context(|| shown.clone())?;
     if !given.is_file() {
         return Ok(None);
@@ -82,7 +82,7 @@ pub fn plain(file: File, shown: String, room: &WorkRoom) -> Result<Option<Archiv
     let found = file.metadata().context(|| shown)?;
     let is_given = (found.dev(), found.ino()) == (given.dev(), given.ino());
     let held = room.hold(if is_given { 0 } else { found.len() });
-    Ok(Some(Archive { file, _held: held }))
+    Ok(Some(PlainArchive { file, _held: held }))
 }
 
 /// Whether the first entry of an archive that begins so can be read.

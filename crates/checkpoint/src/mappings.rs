@@ -305,7 +305,7 @@ struct FrozenMappings {
     open: HashMap<(ObjectKind, ObjectId), PathBuf>,
     /// The kernel's own device of files in memory.
     memory: (u32, u32),
-    /// That of `/dev/shm`, if that is in memory, its files with names, and whether these are all.
+    /// The device of `/dev/shm`, if that is in memory. Behind it: its files with names, and whether these are all.
     shared: Option<(u32, u32)>,
     named: (HashMap<ObjectId, PathBuf>, bool),
 }

@@ -16,7 +16,7 @@ use super::{Store, unique};
 use crate::error::Result;
 use skiff_sys::{IgnoreError as _, SystemContext};
 
-/// Their directory in the store.
+/// Directory of resolved digests in the store.
 pub(super) const DIR: &str = "meanings";
 /// So many are kept of one user: two for each image that this one may have, since an index and a manifest both lead to it.
 const MOST: usize = 2000;
