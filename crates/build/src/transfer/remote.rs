@@ -13,7 +13,7 @@ use skiff_sys::clock::now;
 use skiff_tar::TarEntry;
 
 use super::{Shape, begin_unpacking, both, copy_chosen, place, unpack};
-use crate::archive::{self, Archive};
+use crate::archive::{self, PlainArchive};
 use crate::context::mode::ModeChange;
 use crate::context::sink::{EntrySink, Naming, PIECE, PackedStream};
 use crate::context::{ChosenSource, Found, SourceTree};
@@ -55,7 +55,7 @@ pub fn copy(
     }
 }
 
-fn as_archive(file: &File, address: &str, room: &WorkRoom) -> Result<Option<Archive>> {
+fn as_archive(file: &File, address: &str, room: &WorkRoom) -> Result<Option<PlainArchive>> {
     let own = file.try_clone().context(|| address.to_owned())?;
     (&own).rewind().context(|| address.to_owned())?;
     archive::plain(own, address.to_owned(), room)
