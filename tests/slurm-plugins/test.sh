@@ -22,7 +22,8 @@ show='echo $(cat /etc/marker 2>&1) $TASK_first $BEFORE_first $TASK_second $BEFOR
 ok as alice srun --help
 for option in --environment= --first= --second=; do has "$out" " $option"; done
 
-# The options, variables and words of all of them, in steps and scripts, with an environment and without.
+# The options, variables and words of all of them, in steps and scripts, with an environment and without. Without -Q,
+# a step that has to wait for the end of the one before says that it was created, into what is compared.
 ok as alice srun -N2 --first=one --second=two --environment=dev sh -c "$show"
 equal "$(uniq -c <<<"$out" | xargs)" '2 dev one yes two yes'
 ok as alice srun -n1 --second=two sh -c "$show"
@@ -32,8 +33,8 @@ equal "$out" "cat: /etc/marker: No such file or directory one yes yes"
 as alice tee script >/dev/null <<X
 #!/bin/sh
 $show
-srun -n1 sh -c '$show'
-srun -n1 --second=other sh -c '$show'
+srun -Q -n1 sh -c '$show'
+srun -Q -n1 --second=other sh -c '$show'
 X
 ok as alice sbatch --parsable -o out --first=one --second=two --environment=dev script
 equal "$(ended "$out")" 'COMPLETED 0:0'
