@@ -57,7 +57,8 @@ for where in none dev; do
 done
 sleep 0.3
 for where in none dev; do scancel --name=step-$where; scancel --name=batch-$where; done
-eventually 10 sh -c '! squeue -h -o %j | grep -v "^wrap$"'
+# A step whose srun is gone tries for 7 s to tell it how its tasks have ended.
+eventually 30 sh -c '! squeue -h -o %j | grep -v "^wrap$"'
 for case in step batch; do
     for role in main child; do equal "$(heard $case-dev.$role)" "$(heard $case-none.$role)" "$case, $role"; done
 done
