@@ -209,9 +209,21 @@ impl CriuProcess {
 
     /// Waits until CRIU has ended. (How, says nothing: what counts is its answer.)
     pub fn end(self) {
+        self.wait().ignore_error("CRIU has said what it could not open");
+    }
+
+    /// Waits until CRIU, which has failed for this reason, has taken all back and ended; the reason, which is another if it was refused something
+    /// to open.
+    #[must_use]
+    pub fn end_failed(self, why: Fault) -> Fault {
+        self.wait().err().unwrap_or(why)
+    }
+
+    /// Waits until CRIU has ended, and says what it could not be given.
+    fn wait(self) -> Result<()> {
         let Self { talk, process, opener } = self;
         drop(talk);
         enter::wait_for(&process);
-        opener.map_or(Ok(()), ReportingChild::end).ignore_error("CRIU has said what it could not open");
+        opener.map_or(Ok(()), ReportingChild::end)
     }
 }

@@ -220,10 +220,13 @@ fn named_files(device: (u32, u32)) -> (HashMap<ObjectId, PathBuf>, bool) {
     }
     while let Some(dir) = open.pop() {
         // One that another mount hides.
-        if !fs::symlink_metadata(&dir).is_ok_and(|found| device_of(&found) == device) {
-            continue;
+        let found = fs::symlink_metadata(&dir).ok().filter(|found| device_of(found) == device);
+        match found {
+            Some(found) if found.is_dir() => is_whole &= list(&dir, device, &mut files, &mut open).is_ok(),
+            // A file may be mounted by itself.
+            Some(found) if found.is_file() => drop(files.insert(object(&found), dir)),
+            _ => {}
         }
-        is_whole &= list(&dir, device, &mut files, &mut open).is_ok();
         if files.len() + open.len() > MOST_FILES {
             return (files, false);
         }

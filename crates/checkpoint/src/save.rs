@@ -244,8 +244,10 @@ impl Saving<'_> {
         });
         let frozen = stopped.elapsed();
         // What CRIU says of its end nobody wants to know.
-        if committed.is_none() || !self.ended() {
-            dumped?;
+        if let Err(why) = dumped
+            && (committed.is_none() || !self.ended())
+        {
+            return Err(criu.end_failed(why));
         }
         noted?;
         criu.end();
