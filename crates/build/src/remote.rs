@@ -27,7 +27,7 @@ impl Remotes {
     /// The digest of what is at an address.
     ///
     /// # Errors
-    /// It cannot be had, or there is no room.
+    /// The file cannot be fetched, or there is no room for it.
     pub fn digest(&self, address: &str) -> Result<String> {
         self.downloads.fetch(address, None, &self.room).map(|(_, digest)| digest.to_string())
     }

@@ -10,7 +10,7 @@ use skiff_image::source::{free_bytes, temporary_in};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_store::ours;
 
-/// Such a directory.
+/// The directory of a build for what it fetches and inflates, with the limit of that.
 #[derive(Debug, Clone)]
 pub struct WorkRoom {
     path: PathBuf,
@@ -61,7 +61,7 @@ impl WorkRoom {
     }
 }
 
-/// That a file counts, until it is closed.
+/// Room that a file takes of the build's limit. Dropping it gives the room back.
 #[derive(Debug)]
 pub struct HeldRoom {
     bytes: u64,

@@ -375,7 +375,7 @@ impl Server {
     }
 }
 
-/// Which mapping of which process a call wants to open, if that is what it wants.
+/// The process and the addresses of the mapping that a call wants to open; nothing if it opens something else.
 fn mapping_of(call: OpenCall) -> Option<(i32, u64, u64)> {
     let caller = call.pid.as_raw_nonzero();
     let dir = fs::read_link(format!("/proc/{caller}/fd/{}", call.dir)).ok()?;
@@ -489,7 +489,8 @@ fn copy(views: &[&(i32, Mapping)]) -> io::Result<File> {
 
 /// Half of the memory that the host has free: so much may be taken beside what processes have.
 fn room() -> u64 {
-    let said = fs::read_to_string("/proc/meminfo").default_on_error("then nobody knows, and it is tried");
+    let said = fs::read_to_string("/proc/meminfo")
+        .default_on_error("then the free memory is unknown, and the copy is tried");
     let free = said.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
     free.and_then(|kilobytes| kilobytes.parse().ok()).map_or(u64::MAX, |free: u64| free.saturating_mul(512))
 }

@@ -46,7 +46,7 @@ const STRETCH: usize = 1 << 30;
 const MOST: u64 = 0x7fff_ffff;
 const MOST_OBJECTS: u64 = 1 << 15;
 const MOST_MEMORY: u64 = u64::MAX - (1 << 24);
-/// Which limit has the kernel remove segments that nobody has attached.
+/// Setting by which the kernel removes segments that no process has attached.
 const FORCED: &str = "kernel/shm_rmid_forced";
 /// So many messages are sent by one process.
 const BATCH: usize = 1024;

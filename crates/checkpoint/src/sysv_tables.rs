@@ -1,4 +1,4 @@
-//! Which System V objects there are in this process's IPC namespace, and whether they can be made again.
+//! Tables of the System V objects in this process's IPC namespace, and whether these can be made again.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use skiff_sys::sysv::{self, Kind};
 /// Of a segment's mode: it is marked for removal (`SHM_DEST`); it stays out of swap space. Source: `linux/shm.h`.
 pub(crate) const MARKED_FOR_REMOVAL: u32 = 0o1000;
 pub(crate) const LOCKED: u32 = 0o2000;
-/// Whose an object is, and how it is found.
+/// Owner, creator, rights and key of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SystemVObject {

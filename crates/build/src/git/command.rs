@@ -77,7 +77,7 @@ struct SilenceLimit {
     searching: Duration,
     /// The same, once files come.
     silent: Duration,
-    /// And after so long again it is killed.
+    /// A program that has been told to end, and has not after this time, is killed.
     to_end: Duration,
 }
 
