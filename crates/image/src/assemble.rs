@@ -360,9 +360,6 @@ impl LayerSlot<'_> {
             self.all.progress.forget(self.layer);
             self.read.store(0, Ordering::Relaxed);
         }
-        if promise(blob)? != self.all.promises[self.layer] {
-            self.all.misled.store(true, Ordering::Relaxed);
-        }
         unpacker.finish()
     }
 
@@ -386,6 +383,10 @@ impl LayerSlot<'_> {
         }
         // If the bytes are wrong, then that is the reason for whatever else is.
         let got = inflater.finish()?;
+        // Before it is settled: whoever fetches it may then do to its file what he likes.
+        if got.is_none() && promised_size(blob)? != self.all.promises[self.layer] {
+            self.all.misled.store(true, Ordering::Relaxed);
+        }
         // What is left is little, and others may wait for it.
         self.outside(|| blob.settle(got), u64::MAX)?;
         outcome
