@@ -161,7 +161,8 @@ fn bytes_read(setting: &Setting, job: &str, nodes: usize) -> anyhow::Result<u64>
         if len(roots) == int(sys.argv[3]): break\n    \
         time.sleep(0.1)\n\
         parts = [part for root in roots for part in root['parts']]\n\
-        print(sum(part.get('read', 0) + (part['bytes'] if part['from'] == 'depot' else 0) for part in parts))";
+        of = lambda part: part['bytes'] - part.get('reused', 0)\n\
+        print(sum(part.get('read', 0) + (of(part) if part['from'] == 'depot' else 0) for part in parts))";
     let mut python = setting.user.command("python3");
     python.args(["-c", noted, &setting.skiff, job, &nodes.to_string()]);
     people::output(&mut python, "skiff env status")?.trim().parse().context("what env status says")
