@@ -70,9 +70,36 @@ for way in a w; do
         rm -rf $checkpoints/other
         [ "$(stat -c %s log.$way)" -ge "$length" ] || fail 'a log was cut'
     else
+        fails 125 as alice skiff checkpoint restore --files keep sim
+        has "$err" "/home/alice/log.$way has "
+        has "$err" 'hint: --files restore'
+        # Without a word what was written since is kept beside it.
+        cp -p log.$way kept
+        has "$(as alice skiff checkpoint show sim)" "/home/alice/log.$way, of "
+        ok as alice skiff checkpoint restore sim other
+        has "$err" "written since are in /home/alice/log.$way.after-checkpoint"
+        ok as alice skiff kill other
+        eventually 30 nobody_saves other
+        ok as alice skiff rm other
+        rm -rf $checkpoints/other
+        before=$(stat -c %s log.$way.after-checkpoint)
+        has "$(tail -1 log.$way.after-checkpoint)" more
+        equal "$(tail -c "$before" kept)" "$(cat log.$way.after-checkpoint)"
+        rm log.$way.after-checkpoint
+        cat kept >log.$way
+        rm kept
+        # While somebody has it open it is not cut but by the user's own word.
+        exec 6<log.$way
+        fails 125 as alice skiff checkpoint restore sim
+        has "$err" "/home/alice/log.$way cannot be changed: another process has it open"
+        exec 6<&-
+        [ ! -e log.$way.after-checkpoint ] || fail 'something is left of the attempt'
+        # The configuration says it for a path.
+        as alice mkdir -p .config/skiff
+        printf '[checkpoint]\nfiles = ["~/:keep", "~/log.w:refuse"]\n' | as alice tee .config/skiff/config.toml >/dev/null
         fails 125 as alice skiff checkpoint restore sim
         has "$err" "/home/alice/log.$way has "
-        has "$err" 'hint: --files truncate'
+        rm .config/skiff/config.toml
     fi
     ok as alice skiff checkpoint restore --files truncate sim
     has "$err" "/home/alice/log.$way: cut to the "
@@ -88,21 +115,62 @@ for way in a w; do
     ok as alice skiff checkpoint delete sim
 done
 
-# What is shorter, or written anywhere, is not touched; nothing of the attempt is left.
-echo begin | as alice tee log >/dev/null
-ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log r+
-eventually 10 steps log 5
-ok as alice skiff checkpoint save sim
-echo more >>log
-before=$(md5sum log)
-fails 125 as alice skiff checkpoint restore --files truncate sim
-has "$err" '/home/alice/log has '
-lacks "$err" '--files truncate'
-equal "$(md5sum log)" "$before"
+# Of one that is written anywhere there is a copy. What was there is kept beside it; without a copy it is not touched, and nothing of the attempt is left.
+base() { # LIMIT: saved with copies of files up to that size
+    echo begin | as alice tee log >/dev/null
+    printf '[checkpoint]\ncopied_file_bytes = %s\n' "$1" | as alice tee .config/skiff/config.toml >/dev/null
+    ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log r+
+    eventually 10 steps log 5
+    ok as alice skiff checkpoint save sim
+    saved=$(md5sum <log)
+    echo more >>log
+    before=$(md5sum log)
+}
+base 3
+has "$err" '/home/alice/log: no copy of it is kept'
+for way in truncate restore keep; do
+    fails 125 as alice skiff checkpoint restore --files $way sim
+    has "$err" '/home/alice/log has '
+    lacks "$err" '--files'
+    equal "$(md5sum log)" "$before"
+done
 ok as alice skiff instance list
 lacks "$out" sim
 ok as alice skiff checkpoint delete sim
-rm log
+base 1000000
+ok as alice skiff checkpoint show sim
+has "$out" '/home/alice/log, of '
+has "$out" 'a copy of it is kept'
+fails 125 as alice skiff checkpoint restore --files keep sim
+has "$err" '/home/alice/log has '
+printf another | as alice tee other >/dev/null
+mv log kept
+mv other log
+fails 125 as alice skiff checkpoint restore sim
+has "$err" 'another file now'
+equal "$(cat log)" another
+rm log kept
+touch /shared/enough
+ok as alice skiff checkpoint restore sim
+has "$err" '/home/alice/log: it was missing'
+has_ended() { ok as alice skiff instance list; grep -q 'sim.*exited 0' <<<"$out"; }
+eventually 10 has_ended
+whole log
+rm /shared/enough log
+ok as alice skiff rm sim
+ok as alice skiff checkpoint delete sim
+base 1000000
+dd if=/dev/zero of=log bs=1 count=2 conv=notrunc status=none
+before=$(md5sum <log)
+touch /shared/enough
+ok as alice skiff checkpoint restore sim
+has "$err" '/home/alice/log: it is as it was; what was there is in /home/alice/log.before-restore'
+eventually 10 has_ended
+equal "$(md5sum <log.before-restore)" "$before"
+whole log
+ok as alice skiff rm sim
+ok as alice skiff checkpoint delete sim
+rm /shared/enough log log.before-restore .config/skiff/config.toml
 
 # In the foreground it ends with the instance; two saves at one time wait for each other.
 ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log a

@@ -80,6 +80,39 @@ def outside_grows():
     equal('file', open(place('.log')).read(), 'one\ntwo\n')
 
 
+@program
+def outside_log():
+    """a log in the home that a shell has opened (>), and that goes on growing after it was saved"""
+    f = open(place('.log'), 'w')
+    count = 0
+
+    def write():
+        nonlocal count
+        print(count, file=f, flush=True)
+        count += 1
+    write()
+    moved(write)
+    write()
+    equal('log', open(place('.log')).read().split(), [str(n) for n in range(count)])
+
+
+@program
+def outside_base():
+    """a file in the home that is written anywhere, as a database is, and goes on being written after it was saved"""
+    fd = os.open(place('.base'), os.O_CREAT | os.O_RDWR, 0o600)
+    count = 0
+
+    def write():
+        nonlocal count
+        equal('base', os.pread(fd, 100, 0), b'' if count == 0 else b'%d' % count + b'.' * (count % 7))
+        count += 1
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b'%d' % count + b'.' * (count % 7), 0)
+    write()
+    moved(write)
+    write()
+
+
 def held(path, way):
     """Whether somebody else is kept from the lock."""
     def other():

@@ -55,20 +55,84 @@ def sysv_semaphores_waited_for():
 
 @program
 def sysv_semaphores_undone():
-    """a System V semaphore that is set back when a process ends (SEM_UNDO)"""
+    """a System V semaphore that is set back when a process ends (SEM_UNDO), whole sets of them, by several processes"""
     number = call('semget', 0, 1, 0o600)
-    r, w = os.pipe()
+    many = call('semget', 0, 40, 0o600)
+    (r, w), (r2, w2) = os.pipe(), os.pipe()
+    value = lambda which, of=many: call('semctl', of, which, 12)
+
+    def undone(which, by, of=many):
+        call('semop', of, struct.pack('HhH', which, by, 0o10000), 1)
 
     def hold():
-        call('semop', number, struct.pack('HhH', 0, 1, 0o10000), 1)
+        undone(0, 1, number)
+        undone(3, 7)
+        undone(39, 32767)
         os.read(r, 1)
+
+    def take():
+        undone(3, -4)
+        undone(20, -9)
+        os.read(r2, 1)
+    call('semctl', many, 20, 16, 9)
     holds = child(hold)
-    equal('held', within(20, lambda: call('semctl', number, 0, 12) == 1), True)
+    equal('held', within(20, lambda: value(39) == 32767), True)
+    takes = child(take)
+    equal('taken', within(20, lambda: value(20) == 0), True)
+    state = lambda: [(value(which), call('semctl', many, which, 11)) for which in range(40)] + [value(0, number)]
+    before = state()
     moved()
-    equal('held still', call('semctl', number, 0, 12), 1)
+    equal('held still', state(), before)
+    # In this order: nothing is set back below zero.
+    os.write(w2, b'g')
+    os.waitpid(takes, 0)
     os.write(w, b'g')
     os.waitpid(holds, 0)
-    equal('set back', call('semctl', number, 0, 12), 0)
+    equal('set back', (value(0, number), value(3), value(20), value(39)), (0, 0, 9, 0))
+
+
+@program
+def sysv_semaphores_threads():
+    """threads beside System V semaphores, one of which computes; a semaphore that one of them has set back at the end"""
+    import threading
+    number = call('semget', 0, 2, 0o600)
+    go = threading.Event()
+    r, w = os.pipe()
+    count = [0]
+
+    def compute():
+        while not go.is_set():
+            count[0] += 1
+
+    def threads(undone):
+        def work():
+            if undone:
+                call('semop', number, struct.pack('HhH', 1, 5, 0o10000), 1)
+                os.write(w, b'd')
+            go.wait()
+        all = [threading.Thread(target=of) for of in (work, compute)]
+        [one.start() for one in all]
+        return all
+    own = threads(False)
+    r2, w2 = os.pipe()
+
+    def other():
+        nonlocal go
+        go = threading.Event()
+        all = threads(True)
+        os.read(r2, 1)
+        go.set()
+        [one.join() for one in all]
+    ends = child(other)
+    equal('done', os.read(r, 1), b'd')
+    call('semop', number, struct.pack('HhH', 0, 3, 0), 1)
+    moved()
+    equal('values', (call('semctl', number, 0, 12), call('semctl', number, 1, 12)), (3, 5))
+    os.write(w2, b'g')
+    os.waitpid(ends, 0)
+    go.set()
+    [one.join() for one in own]
+    equal('set back', (call('semctl', number, 0, 12), call('semctl', number, 1, 12)), (3, 0))
 
 
 @program
@@ -180,17 +244,33 @@ def posix_queue():
 
 @program
 def posix_queue_closed():
-    """a POSIX message queue with messages that nobody has open"""
+    """POSIX message queues that nobody has open: messages with priorities, an empty one, rights"""
     librt = ctypes.CDLL('librt.so.1', use_errno=True)
-    queue = librt.mq_open(b'/corpus', os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, 0o600, None)
-    equal('opened', queue >= 0, True)
-    librt.mq_send(queue, b'message', 7, 3)
+    full, empty = f'/{sys.argv[1]}-full'.encode(), f'/{sys.argv[1]}-empty'.encode()
+    attributes = struct.pack('8l', 0, 5, 100, 0, 0, 0, 0, 0)
+
+    def opened(name, *words):
+        queue = librt.mq_open(name, os.O_RDWR | os.O_NONBLOCK | (os.O_CREAT if words else 0), *words)
+        equal('opened', queue >= 0, True)
+        return queue
+    messages = [(b'second', 3), (b'', 9), (b'last', 3), (b'x' * 100, 0)]
+    queue = opened(full, 0o640, attributes)
+    [librt.mq_send(queue, text, len(text), priority) for text, priority in messages]
+    os.fchmod(queue, 0o640)
     os.close(queue)
+    os.close(opened(empty, 0o600, attributes))
     moved()
-    queue = librt.mq_open(b'/corpus', os.O_RDWR | os.O_NONBLOCK)
-    into = ctypes.create_string_buffer(8192)
-    size = librt.mq_receive(queue, into, 8192, None) if queue >= 0 else -1
-    equal('message', into.raw[:max(size, 0)], b'message')
+    queue, priority = opened(full), ctypes.c_uint()
+    said = ctypes.create_string_buffer(64)
+    librt.mq_getattr(queue, said)
+    equal('attributes', struct.unpack('8l', said.raw)[1:4], (5, 100, 4))
+    equal('rights', (os.fstat(queue).st_mode & 0o777, os.fstat(queue).st_uid), (0o640, os.getuid()))
+    into, got = ctypes.create_string_buffer(100), []
+    while (size := librt.mq_receive(queue, into, 100, ctypes.byref(priority))) >= 0:
+        got.append((into.raw[:size], priority.value))
+    equal('messages', got, [messages[1], messages[0], messages[2], messages[3]])
+    equal('empty', librt.mq_receive(opened(empty), into, 100, None), -1)
+    call('mq_unlink', full)
 
 
 @program

@@ -1,8 +1,8 @@
 # Moves the programs of the corpus, and judges what comes of it. `. "$here/../programs/lib.sh"` after lib.sh.
 #
 #     judge WAY [NAMES]           each program (or those) by WAY, a function below, alone in an instance
-#     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, those of a file side by side in one instance (System V
-#                                 semaphores in one of their own); where one is not right, each of them alone
+#     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, those of a file side by side in one instance; where one is not
+#                                 right, each of them alone
 #     verdicts                    fails unless each that was judged is right or refused beforehand, or loses only what the user is told of
 #
 # What each did stands in $corpus/table, a line with file, name, way, verdict and reason each, separated by tabs.
@@ -127,7 +127,7 @@ row() { # WAY FILE NAME OPTIONS
     elif ! by_way "$way" "$name"; then
         verdict=late reason=$(grep -v '^hint:' <<<"$text" | tail -n 1 | cut -c 1-300)
         # What only CRIU sees is refused once all is stopped, in our words.
-        [[ $text != *'it cannot be saved: process'* ]] || verdict='refused as it stops'
+        [[ $text != *'it cannot be saved: process'* && $text != *'to read it may take '* ]] || verdict='refused as it stops'
     else
         verdict=moved
     fi
@@ -202,7 +202,7 @@ together() { # WAY FILE NAMES...
 }
 
 judge_together() { # WAY [NAMES]
-    local way=$1 only=${2:-} file name about names apart beside right='{ print $1 }' job jobs=() chosen=()
+    local way=$1 only=${2:-} file name about names right='{ print $1 }' job jobs=() chosen=()
     # Each with how it fares when it is saved and restored, and when it is moved.
     [[ $way = migrated* ]] && right="\$3 == \"right\" $right" || right="\$2 == \"right\" $right"
     right=$(awk -F '\t' "$right" /shared/programs/verdicts)
@@ -212,13 +212,7 @@ judge_together() { # WAY [NAMES]
             [ -z "$only" ] || [[ " $only " == *" $name "* ]] || continue
             [[ $'\n'$right$'\n' != *$'\n'$name$'\n'* ]] || names+=("$name")
         done < <(programs_of $file)
-        # Where there are semaphores, processes with several threads are refused.
-        apart=() beside=()
-        for name in "${names[@]}"; do
-            if [[ $name = sysv-semaphores* ]]; then apart+=("$name"); else beside+=("$name"); fi
-        done
-        if [ ${#apart[@]} != 0 ]; then together "$way" "$file" "${apart[@]}" & jobs+=($!); fi
-        if [ ${#beside[@]} != 0 ]; then together "$way" "$file" "${beside[@]}" & jobs+=($!); fi
+        if [ ${#names[@]} != 0 ]; then together "$way" "$file" "${names[@]}" & jobs+=($!); fi
         chosen+=("${names[@]}")
     done
     [ ${#chosen[@]} != 0 ] || fail "no program that is right: $only"

@@ -55,6 +55,20 @@ def anonymous_shared_in_part():
 
 
 @program
+def anonymous_shared_beyond_room():
+    """a part of memory shared by mmap that may hold far more than there is room for"""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    size = 1 << 38
+    address = libc.mmap(None, size, 3, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)
+    call('munmap', ctypes.c_void_p(address), PAGE)
+    ctypes.memmove(address + PAGE, b'kept', 4)
+    moved()
+    equal('content', ctypes.string_at(address + PAGE, 4), b'kept')
+
+
+@program
 def copied_on_write():
     """memory that parent and child have from before a fork"""
     data = bytearray(b'x' * (1 << 20))

@@ -50,9 +50,10 @@ def pause():
     ctypes.CDLL(None).usleep(20000)
 
 
-def moved():
+def moved(meanwhile=lambda: None):
     print('ready', flush=True)
     while not told():
+        meanwhile()
         pause()
 
 

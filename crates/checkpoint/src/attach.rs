@@ -136,6 +136,8 @@ pub(crate) fn remove_placeholders(all: &[Attachment]) {
 /// When one cannot.
 pub(crate) fn again(all: &[Attachment], sizes: &[(i32, u64)]) -> Result<()> {
     let mut pids: Vec<i32> = all.iter().map(|one| one.pid).collect();
+    // In any order in the record: none is traced twice.
+    pids.sort_unstable();
     pids.dedup();
     for pid in pids {
         let about = || format!("process {pid}: System V shared memory");

@@ -6,6 +6,9 @@
 //! Nothing in here has privilege on the host. What CRIU may do to processes it may do because the instance's user namespace is the
 //! user's; and a forged image can do no more in there than the user could by themselves.
 
+#[cfg(test)]
+#[path = "../../sys/src/apart.rs"]
+mod apart;
 mod attach;
 pub mod attributes;
 pub mod criu;
@@ -19,8 +22,10 @@ mod mappings;
 pub mod member;
 pub mod notes;
 pub mod obstacles;
+mod parts;
 pub mod place;
 pub mod portable;
+pub mod posix_queues;
 pub mod probe;
 pub mod record;
 pub mod restore;
@@ -29,6 +34,7 @@ pub mod sysv;
 mod sysv_tables;
 pub mod timers;
 pub mod trees;
+mod undo;
 pub mod versions;
 
 use skiff_cli::{CheckpointCommand, SaveArgs};

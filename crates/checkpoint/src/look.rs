@@ -1,17 +1,20 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
+use std::fs::File;
+use std::os::fd::AsFd;
+
 use serde::Serialize;
 use skiff_env::depot::CheckpointUse;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Context as _, Result};
 use skiff_user::checkpoints::{all, dir_of, refuse_missing};
 use skiff_user::context::UserContext;
 
-use crate::files::WrittenFile;
+use crate::files;
 use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
-use crate::record::Checkpoint;
+use crate::record::{Checkpoint, IMAGES};
 
 /// One, for people and programs.
 #[derive(Serialize)]
@@ -117,8 +120,9 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         written_files,
         clocks: _,
         sysv,
+        posix_queues,
         made_with,
-        files,
+        files: digests,
     } = &checkpoint;
     output::line(&format!("checkpoint   {slot}, {}", output::size(checkpoint.size())))?;
     output::line(&format!("where        {}", dir.display()))?;
@@ -141,14 +145,21 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     }
     for tree in trees {
         let path = format!("{}/{}", crate::record::TREES, tree.file);
-        let size = files.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
+        let size = digests.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
         output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
     }
     if let Some(sysv) = sysv {
         output::line(&format!("System V     {}", sysv.summary()))?;
     }
-    for WrittenFile { path, size, .. } in written_files {
-        output::line(&format!("writes       {path}, of {size} bytes then"))?;
+    if let Some(queues) = posix_queues {
+        output::line(&format!("POSIX        {}", queues.summary()))?;
+    }
+    if !written_files.is_empty() {
+        let images = dir.join(IMAGES);
+        let images = File::open(&images).context(|| images.display().to_string())?;
+        for line in files::outlook(images.as_fd(), written_files)? {
+            output::line(&format!("writes       {line}"))?;
+        }
     }
     Ok(())
 }

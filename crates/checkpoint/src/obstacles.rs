@@ -34,9 +34,6 @@ use process::{held_locks, last_number, number, read, unread_timers};
 /// Exit code of `--dry-run` where something is in the way.
 const IN_THE_WAY: i32 = 1;
 
-/// Why a process with such a list is not saved.
-const UNDO_LIST: &str = "System V semaphores that may have to be set back when it ends (SEM_UNDO; always reported for processes with several threads): the kernel does not say which";
-
 /// Something that cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Obstacle {
@@ -161,10 +158,6 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         if Some(outer) == command {
             let of_command = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
             found.obstacles.extend(spaces.obstacles.iter().cloned().map(of_command));
-        }
-        if spaces.undo_lists.contains(&process.pid) {
-            let (pid, name, why) = (process.pid, process.name.clone(), UNDO_LIST.into());
-            found.obstacles.push(Obstacle { pid, name, why });
         }
         found.processes.push(SavedProcess { attributes: context.attributes(outer, &process)?, ..process });
     }

@@ -5,7 +5,9 @@
 //! checkpoint          one line with the format's name, its number and the digest of the rest; then JSON: `Checkpoint`
 //! images/             what CRIU writes
 //! trees/NAME          directories, as `skiff_snapshot::whole` writes them
+//! trees/file.N        a copy of a file outside the instance that is open to be written (`files.rs`)
 //! trees/sysv          what System V message queues and segments hold (`sysv.rs`)
+//! trees/posix-queues  messages of POSIX message queues (`posix_queues.rs`)
 //! image.json          the image below the instance, if there is one
 //! ```
 
@@ -15,7 +17,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, openat2, unlinkat};
+use rustix::fs::{AtFlags, CWD, unlinkat};
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::clocks::Clocks;
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -24,16 +26,18 @@ use skiff_sys::small_file;
 
 use crate::files::WrittenFile;
 use crate::obstacles::SavedProcess;
+use crate::posix_queues::PosixQueues;
 use crate::sysv::SystemV;
 use crate::versions::Versions;
 
 /// The record's file.
 pub const FILE: &str = "checkpoint";
+pub use crate::parts::{TREES, open};
 pub use skiff_spec::checkpoint::IMAGES;
-/// Where directories are.
-pub const TREES: &str = "trees";
 /// What System V objects hold: a file's path in the directory.
 pub const SYSV: &str = "trees/sysv";
+/// The messages of POSIX message queues: likewise.
+pub const POSIX_QUEUES: &str = "trees/posix-queues";
 /// What the record begins with.
 pub const MAGIC: &str = "skiff-checkpoint";
 /// The format that is written, and the newest that is read.
@@ -75,6 +79,9 @@ pub struct Checkpoint {
     /// System V semaphores, message queues and shared memory of the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysv: Option<SystemV>,
+    /// POSIX message queues of the instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub posix_queues: Option<PosixQueues>,
     /// What it was made with and on.
     pub made_with: Versions,
     /// All files beside the record.
@@ -262,18 +269,6 @@ impl FileDigest {
     }
 }
 
-/// Opens a file of a checkpoint, and nothing that a link in it leads to.
-///
-/// # Errors
-/// When it is not there.
-pub fn open(dir: &Path, path: &str) -> Result<File> {
-    let about = || dir.join(path).display().to_string();
-    let top = File::open(dir).context(|| dir.display().to_string())?;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    openat2(&top, path, flags, Mode::empty(), resolve).map(File::from).context(about)
-}
-
 /// The sums of all files of a checkpoint whose record is not written yet, flushed to the disk, the directories too.
 ///
 /// # Errors
@@ -405,7 +400,13 @@ mod tests {
         let (trees, files, processes) = (vec![tree], vec![], vec![process]);
         let (created, left_running, written) = (7, false, 9);
         let clocks = Some(Clocks { monotonic: 1 << 50, boot: 1 << 51 });
-        let written_files = vec![WrittenFile { path: "/log".into(), size: 3, number: 7 }];
+        let written_files = vec![WrittenFile {
+            path: "/log".into(),
+            size: 3,
+            number: 7,
+            copy: Some("file.0".into()),
+            owner: Some((0, 0, 0o600)),
+        }];
         Checkpoint {
             created,
             instance,
@@ -416,6 +417,7 @@ mod tests {
             written_files,
             clocks,
             sysv: None,
+            posix_queues: None,
             made_with,
             files,
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
-use skiff_cli::{GrownFiles, RestoreArgs};
+use skiff_cli::RestoreArgs;
 use skiff_criu::rpc::{Options, RequestType};
 use skiff_env::deploy::own_layers;
 use skiff_instance::saves;
@@ -34,14 +34,14 @@ use skiff_user::context::UserContext;
 use crate::attributes;
 use crate::criu::{self, CriuProcess, Installation};
 use crate::daemons::Daemons;
-use crate::files;
+use crate::files::{self, FileRules};
 use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
 use crate::notes::RestoreNotes;
 use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
 use crate::place;
 use crate::probe;
-use crate::record::{self, Checkpoint, IMAGES, SYSV, tidy};
+use crate::record::{self, Checkpoint, IMAGES, POSIX_QUEUES, SYSV, tidy};
 use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
@@ -92,7 +92,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
     network::join(context, checkpoint.instance.plan.network_to_join())?;
     checkpoint.verify(&dir)?;
     let member = SavedInterface::read(&dir)?;
-    let files = Some(restore.files);
+    let files = Some(FileRules::of(context, restore.files)?);
     let revived = CriuRestorer {
         folder,
         checkpoint: &checkpoint,
@@ -223,8 +223,8 @@ pub struct CriuRestorer<'a> {
     pub member: Option<SavedInterface>,
     /// Where its files are.
     pub dir: &'a Path,
-    /// What becomes of files outside the instance that have grown since; nothing where nobody could have written them.
-    pub files: Option<GrownFiles>,
+    /// What becomes of files outside the instance that have changed since; nothing where nobody could have written them.
+    pub files: Option<FileRules>,
     /// What is noted meanwhile.
     pub notes: RestoreNotes,
     /// What has been read of those may go.
@@ -271,15 +271,18 @@ impl Restorer for CriuRestorer<'_> {
         if let Some(sysv) = &checkpoint.sysv {
             sysv.make_again(inside, &record::open(self.dir, SYSV)?)?;
         }
+        if let Some(queues) = &checkpoint.posix_queues {
+            queues.make_again(inside, &record::open(self.dir, POSIX_QUEUES)?)?;
+        }
         let criu = CriuProcess::start(&self.folder, inside, Some(images.as_fd()))?;
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
             positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
         let (mut process, mut daemons) = (None, Daemons::of(checkpoint, inside)?);
         // Last: what has been cut stays so if the restore fails after that.
-        self.files.map_or(Ok(()), |way| {
-            let inside = EnterTarget { number: None, ..inside };
-            files::make_fit(inside, images.as_fd(), &checkpoint.written_files, (way, &self.notes))
+        self.files.as_ref().map_or(Ok(()), |rules| {
+            let (inside, place) = (EnterTarget { number: None, ..inside }, (self.dir, images.as_fd()));
+            files::make_fit(inside, place, &checkpoint.written_files, (rules, &self.notes))
         })?;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {

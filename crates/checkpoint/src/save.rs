@@ -29,12 +29,13 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
-use crate::files::{self, WrittenFile};
+use crate::files::{self, CopySettings, FileRules, WrittenFile};
 use crate::member::SavedInterface;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::place::NewCheckpoint;
+use crate::posix_queues::{self, PosixQueues};
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, SYSV, SavedTree, sums, tidy};
+use crate::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums, tidy};
 use crate::sysv::{self, SystemV};
 use crate::trees;
 use crate::versions::Versions;
@@ -187,6 +188,7 @@ struct Stood {
     clocks: Option<Clocks>,
     written_files: Vec<WrittenFile>,
     sysv: Option<SystemV>,
+    posix_queues: Option<PosixQueues>,
 }
 
 /// One that is being saved.
@@ -204,6 +206,9 @@ impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
     fn carry_out(&self, new: &NewCheckpoint, slot: &CheckpointName) -> Result<Saved> {
         let begun = Instant::now();
+        let (rules, largest) =
+            (FileRules::of(self.context, None)?, self.context.config.checkpoint.copied_file_bytes);
+        let copied = CopySettings { rules, largest, own_places: trees::own_places(&self.started.plan) };
         let member = SavedInterface::leaving(self.context, self.record, self.started)?;
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
@@ -226,11 +231,13 @@ impl Saving<'_> {
             // Now that they stand still.
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&new.dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
-            stood.sysv = sysv::keep(self.inside, &found.numbers(), &new.dir.join(SYSV))?;
+            stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &new.dir.join(SYSV))?;
+            stood.posix_queues = posix_queues::keep(self.inside, &new.dir.join(POSIX_QUEUES))?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
-            stood.written_files = files::written(self.inside, images.as_fd())?;
+            let place = (&*new.dir, images.as_fd());
+            stood.written_files = files::written(self.inside, place, &copied)?;
             stood.trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
             if !leave_running {
                 // Only what is safe on the disk may end.
@@ -314,6 +321,7 @@ impl Saving<'_> {
             written_files: stood.written_files,
             clocks: stood.clocks,
             sysv: stood.sysv,
+            posix_queues: stood.posix_queues,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,
         };

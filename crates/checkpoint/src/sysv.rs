@@ -18,8 +18,11 @@ use skiff_sys::sysv::{self, Attached, Kind, QueueMessage};
 
 use crate::attach;
 pub use crate::attach::Attachment;
+use crate::criu::CriuProcess;
 use crate::mappings::{self, Mapping};
+use crate::obstacles::{self, SavedProcess};
 use crate::sysv_tables::{Entry, LOCKED, MARKED_FOR_REMOVAL, SystemVObject, next_number, table};
+use crate::undo::{self, SetState, Undo};
 
 /// Messages and what segments hold, in messages.
 const HELD: &str = "what System V objects hold";
@@ -64,6 +67,9 @@ pub struct SystemV {
     segments: Vec<Segment>,
     /// Where processes have segments attached.
     attached: Vec<Attachment>,
+    /// Semaphores that are set back when a process ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    undo: Vec<Undo>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,16 +102,23 @@ struct Segment {
     maker: i32,
 }
 
-/// Reads all of them in an instance whose processes, of these numbers inside, stand still, and writes what they hold into a new file; nothing if there are none.
+/// Reads all of them in an instance whose processes stand still, and writes what they hold into a new file; nothing if there are none. CRIU has
+/// stopped them, and waits for a word.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn keep(inside: EnterTarget<'_>, processes: &[i32], path: &Path) -> Result<Option<SystemV>> {
+pub fn keep(
+    inside: EnterTarget<'_>,
+    processes: &[SavedProcess],
+    criu: &CriuProcess,
+    path: &Path,
+) -> Result<Option<SystemV>> {
+    let tracer = obstacles::number_inside(criu.number()?.as_raw_nonzero().get());
     let about = || path.display().to_string();
     let file = File::options().write(true).create_new(true).open(path).context(about)?;
     let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
         let mut into = BufWriter::new(file.try_clone().context(about)?);
-        let found = SystemV::read(processes, &mut into)?;
+        let found = SystemV::read(processes, tracer, &mut into)?;
         into.flush().context(about)?;
         Ok(found)
     })?;
@@ -127,13 +140,15 @@ impl SystemV {
         )
     }
 
-    fn read(processes: &[i32], into: &mut impl Write) -> Result<Option<Self>> {
+    fn read(processes: &[SavedProcess], tracer: Option<i32>, into: &mut impl Write) -> Result<Option<Self>> {
+        let numbers: Vec<i32> = processes.iter().map(|process| process.pid).collect();
         // Whoever has died with a segment attached has left a placeholder.
-        let attached = attach::read(processes)?;
+        let attached = attach::read(&numbers)?;
         let mut found = Self { attached, ..Self::default() };
         for entry in table(Kind::Semaphores)? {
             found.semaphores.push(Semaphores::read(entry)?);
         }
+        found.undo = undo::read(processes, tracer, &found.sets())?;
         for entry in table(Kind::Queue)? {
             found.queues.push(Queue::read(entry, into)?);
         }
@@ -189,10 +204,14 @@ impl SystemV {
         self.semaphores.iter().try_for_each(Semaphores::make)?;
         self.queues.iter().try_for_each(|queue| queue.make(from))?;
         self.segments.iter().try_for_each(|segment| segment.make(from))?;
-        if self.attached.is_empty() {
+        if self.attached.is_empty() && self.undo.is_empty() {
             return self.set_limits();
         }
         Ok(())
+    }
+
+    fn sets(&self) -> Vec<SetState<'_>> {
+        self.semaphores.iter().map(|set| SetState { object: &set.object, all: &set.all }).collect()
     }
 
     /// Ids of the segments, and their sizes.
@@ -204,16 +223,18 @@ impl SystemV {
         self.limits.iter().try_for_each(|(name, text)| set_limit(name, text))
     }
 
-    /// Has processes, which are there and stand still, attach segments where they had them. Then the limits are as they were.
+    /// Has processes, which are there and stand still, attach segments where they had them, and have semaphores set back at their ends. Then the
+    /// limits are as they were.
     ///
     /// # Errors
     /// When one cannot.
     pub fn attach_again(&self, inside: EnterTarget<'_>) -> Result<()> {
-        if self.attached.is_empty() {
+        if self.attached.is_empty() && self.undo.is_empty() {
             return Ok(());
         }
         enter::run(EnterTarget { number: None, ..inside }, &[], || {
             attach::again(&self.attached, &self.sizes())?;
+            undo::set_again(&self.undo, &self.sets())?;
             attach::remove_placeholders(&self.attached);
             for segment in &self.segments {
                 let id = segment.object.id;
@@ -342,9 +363,11 @@ impl Semaphores {
         let count = i32::try_from(self.all.len()).map_err(|_| Fault::new(about()))?;
         self.object.make(Kind::Semaphores, 0, |key, mode| sysv::create_semaphores(key, count, mode))?;
         if self.used {
-            // All are zero yet.
-            let first = self.all.first().map_or(0, |(_, process)| *process);
-            as_process(first, (0, 0), || sysv::use_semaphores(id)).context(about)?;
+            // All are zero yet. One that somebody has changed is changed again below.
+            let changed = self.all.iter().position(|(_, process)| *process != 0).unwrap_or(0);
+            let number = u16::try_from(changed).map_err(|_| Fault::new(about()))?;
+            let process = self.all.get(changed).map_or(0, |(_, process)| *process);
+            as_process(process, (0, 0), || sysv::use_semaphores(id, number)).context(about)?;
         }
         let mut processes: Vec<i32> = self.all.iter().map(|(_, process)| *process).collect();
         processes.sort_unstable();
@@ -558,9 +581,8 @@ fn write_runs(at: usize, bytes: &[u8], into: &mut impl Write) -> io::Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
+    use crate::apart::is_apart;
 
     #[test]
     fn empty_pages_are_left_out() {
@@ -577,32 +599,6 @@ mod tests {
         assert_eq!(written, wanted);
     }
 
-    /// Whether this process is root, process 1 and alone in namespaces of its own. If not, the named test is run once more, in a process that
-    /// is: what is forked beside the threads of other tests could wait for a lock of theirs.
-    fn is_apart(test: &str) -> bool {
-        const INSIDE: &str = "SKIFF_SYSV_TEST";
-        if std::env::var_os(INSIDE).is_some() {
-            return true;
-        }
-        let unshare = ["unshare", "--user", "--map-root-user", "--ipc", "--pid", "--fork", "--kill-child"];
-        let tried = Command::new(unshare[0]).args(&unshare[1..]).arg("true").output().expect("unshare");
-        if !tried.status.success() {
-            let why = format!("{test}: namespaces are refused: {}", String::from_utf8_lossy(&tried.stderr));
-            assert!(std::env::var_os("CI").is_none(), "{why}");
-            // Past the harness, which keeps what a passing test prints to itself.
-            std::io::stderr().write_all(format!("SKIPPED {}\n", why.trim()).as_bytes()).expect("told");
-            return false;
-        }
-        let own = std::env::current_exe().expect("this program");
-        let mut child = Command::new("timeout");
-        child.args(["--signal", "KILL", "60"]).args(unshare).arg(own);
-        child.args(["--exact", test, "--test-threads", "1", "--nocapture"]).env(INSIDE, "1");
-        let child = child.output().expect("timeout");
-        let has_run = String::from_utf8_lossy(&child.stdout).contains("1 passed");
-        assert!(child.status.success() && has_run, "{child:?}");
-        false
-    }
-
     /// Leaves all objects behind, and is where there are none.
     #[expect(deprecated, reason = "what makes it unsafe is CLONE_FILES, which is not asked for")]
     fn leave_objects() {
@@ -613,7 +609,7 @@ mod tests {
     fn make_some() -> Result<(SystemV, Vec<u8>)> {
         let about = || "objects";
         let set = sysv::create_semaphores(7, 3, 0o640).context(about)?;
-        sysv::use_semaphores(set).context(about)?;
+        sysv::use_semaphores(set, 0).context(about)?;
         as_process(50, (0, 0), || sysv::set_semaphore(set, 1, 9)).context(about)?;
         let queue = sysv::create_queue(0, 0o600).context(about)?;
         for (kind, text) in [(2, &b"two"[..]), (1, b""), (2, b"again")] {
@@ -632,7 +628,7 @@ mod tests {
                 .ignore_error("an old kernel lets nobody set it here");
         }
         let mut held = vec![];
-        let found = SystemV::read(&[], &mut held)?.ok_or_else(|| Fault::new("nothing"))?;
+        let found = SystemV::read(&[], None, &mut held)?.ok_or_else(|| Fault::new("nothing"))?;
         Ok((found, held))
     }
 
@@ -648,7 +644,7 @@ mod tests {
         leave_objects();
         found.make(&mut &held[..]).expect("made again");
         let mut held_again = vec![];
-        let mut again = SystemV::read(&[], &mut held_again).expect("read").expect("some");
+        let mut again = SystemV::read(&[], None, &mut held_again).expect("read").expect("some");
         // Of a restart: whoever makes them is another process.
         again.segments[0].maker = found.segments[0].maker;
         again.queues[0].sender = found.queues[0].sender;

@@ -3,11 +3,9 @@
 use std::fs::{self, File};
 use std::io;
 
-use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Result};
-use skiff_sys::process::positive_pid;
-use skiff_sys::sysv::{self, Kind};
+use skiff_sys::sysv::Kind;
 
 /// Of a segment's mode: it is marked for removal (`SHM_DEST`); it stays out of swap space. Source: `linux/shm.h`.
 pub(crate) const MARKED_FOR_REMOVAL: u32 = 0o1000;
@@ -95,34 +93,6 @@ pub(crate) fn can_number(kind: Kind) -> bool {
 
 pub(crate) fn next_number(kind: Kind) -> String {
     format!("/proc/sys/kernel/{}_next_id", kind.name())
-}
-
-/// The processes of these threads that have, or may have, semaphores to be set back when they end. Processes with several threads
-/// are always among them.
-///
-/// # Errors
-/// When the kernel cannot compare processes.
-pub(crate) fn with_undo_lists(processes: &[(i32, Vec<i32>)]) -> Result<Vec<i32>> {
-    let own = rustix::process::getpid();
-    let mut found = vec![];
-    for (process, threads) in processes {
-        let differs = |thread: &i32| match positive_pid(*thread).map(|thread| differs(thread, own)) {
-            Some(Err(e)) if e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Ok(false),
-            Some(differs) => differs,
-            None => Ok(false),
-        };
-        for thread in threads {
-            if differs(thread).context(|| format!("process {process}"))? {
-                found.push(*process);
-                break;
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn differs(thread: Pid, own: Pid) -> io::Result<bool> {
-    sysv::undo_lists_differ(thread, own)
 }
 
 #[cfg(test)]

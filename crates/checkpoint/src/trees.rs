@@ -36,6 +36,13 @@ fn all(plan: &Plan) -> Vec<(String, TreeContents)> {
     [upper].into_iter().chain(own).chain(memory).chain([("output".into(), TreeContents::Output)]).collect()
 }
 
+/// Where that is, inside.
+pub fn own_places(plan: &Plan) -> Vec<PathBuf> {
+    let is_own = |source: &Source| matches!(source, Source::Own(_) | Source::Memory { .. });
+    let own = plan.mounts.iter().filter(|mount| is_own(&mount.source)).map(|mount| mount.target.clone());
+    [PathBuf::from("/")].into_iter().chain(own).collect()
+}
+
 /// Writes all of them into a checkpoint's directory. Nothing may change them meanwhile.
 pub fn keep(
     inside: EnterTarget<'_>,

@@ -112,22 +112,35 @@ pub struct EveryArgs {
     pub instance: EnvName,
 }
 
-/// What becomes of files outside the instance that its processes had open, and that have grown since the checkpoint.
+/// What becomes of files outside the instance that its processes had open to be written, and that have changed since the checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum GrownFiles {
-    /// Keep them: a log that is appended to goes on behind what was written since, and with any other nothing is restored
+    /// Put back those of which the checkpoint has a copy, and cut those that were written at their end; what is there now is kept beside them.
+    /// One that is opened to be appended to goes on behind what was written since
     #[default]
-    Keep,
-    /// Cut those that are only written at their end to the length that they had
+    Restore,
+    /// Cut all that were only written at their end to the length that they had, and drop what was written since
     Truncate,
+    /// Change none: one that is opened to be appended to goes on behind what was written since, and with any other nothing is restored
+    Keep,
+    /// Restore nothing if any has changed
+    Refuse,
+}
+
+impl GrownFiles {
+    /// By its word on the command line.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Self::from_str(word, false).ok()
+    }
 }
 
 #[derive(Args)]
 pub struct RestoreArgs {
-    /// Files elsewhere that the processes only write at their end, and that have grown since: keep, or truncate to the length
-    /// that they had then
-    #[arg(long, value_name = "WAY", default_value = "keep", hide_possible_values = true)]
-    pub files: GrownFiles,
+    /// What to do with files elsewhere that have changed since: restore, truncate, keep or refuse [default: the configuration's
+    /// checkpoint.files, else restore]
+    #[arg(long, value_name = "WAY", hide_possible_values = true)]
+    pub files: Option<GrownFiles>,
     /// Check the checkpoint, print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,

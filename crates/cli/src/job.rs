@@ -31,10 +31,10 @@ pub struct OnSignalArgs {
     /// Do not requeue the job
     #[arg(long)]
     pub no_requeue: bool,
-    /// Files elsewhere that the instance only writes at their end, and that have grown since its checkpoint: keep, or truncate to
-    /// the length that they had then
-    #[arg(long, value_name = "WAY", default_value = "keep", hide_possible_values = true)]
-    pub files: GrownFiles,
+    /// What to do with files elsewhere that have changed since the checkpoint: restore, truncate, keep or refuse [default: the
+    /// configuration's checkpoint.files, else restore]
+    #[arg(long, value_name = "WAY", hide_possible_values = true)]
+    pub files: Option<GrownFiles>,
     #[command(flatten)]
     pub start: StartArgs,
 }

@@ -14,10 +14,10 @@ use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
-use skiff_checkpoint::record::{Checkpoint, IMAGES, SYSV, SavedTree, sums};
+use skiff_checkpoint::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
-use skiff_checkpoint::{required_criu, save, sysv, trees};
+use skiff_checkpoint::{posix_queues, required_criu, save, sysv, trees};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
@@ -152,11 +152,13 @@ impl Migration<'_> {
         let dumped = self.dump(&criu, &mut way, (&mut pages, ranges), progress);
         // Of two errors that of the dump says more.
         let ended = pages.end(&way);
-        dumped?;
+        if let Err(why) = dumped {
+            return Err(criu.end_failed(why));
+        }
         let Sorted { runs, sent } = ended.inspect_err(|_| criu.take_back())?;
         progress.done("dump");
         // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
-        let files = self.send(&mut way, &scratch, &version, progress);
+        let files = self.send(&mut way, &scratch, (&criu, &version), progress);
         let given = files.and_then(|(files, locks)| {
             let (plain, more) = self.fill(&mut way, (&mut pages, &runs), progress)?;
             self.give_away(&criu, &mut way.peer, token, locks)?;
@@ -195,6 +197,7 @@ impl Migration<'_> {
             // While they stand still: this is called again then. Not before their timers have been read, or these would end early.
             clocks: Some(Clocks::of(self.init)?),
             sysv: None,
+            posix_queues: None,
             made_with: Versions::here(criu),
             files: vec![],
         })
@@ -274,7 +277,7 @@ impl Migration<'_> {
         &self,
         way: &mut ReceiverLink,
         scratch: &DumpDir,
-        criu: &str,
+        (criu, version): (&CriuProcess, &str),
         progress: &mut Progress,
     ) -> std::result::Result<(u64, HeldLocks), SwitchoverError> {
         let dir = scratch.dir();
@@ -283,15 +286,17 @@ impl Migration<'_> {
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
-        let sysv = sysv::keep(self.inside, &found.numbers(), &dir.join(SYSV))?;
+        let sysv = sysv::keep(self.inside, &found.processes, criu, &dir.join(SYSV))?;
+        let posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES))?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
         }
         let member = self.member.as_ref().map(|member| member.renewed(self.context, self.started));
         member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;
-        let mut checkpoint = self.checkpoint(criu, &found, trees)?;
+        let mut checkpoint = self.checkpoint(version, &found, trees)?;
         checkpoint.sysv = sysv;
+        checkpoint.posix_queues = posix_queues;
         let size;
         if let DumpDir::Shared(new) = scratch {
             checkpoint.files = sums(&new.dir)?;

@@ -114,6 +114,10 @@ pub struct Migrate {
 pub struct CheckpointConfig {
     /// Hours that pass on average until a node fails, or what runs on it is lost for another reason.
     pub mtbf_hours: u32,
+    /// What `restore` does with files outside of an instance that have changed since: `PATH:WAY`, for what is at or below the path.
+    pub files: Vec<String>,
+    /// Of files outside that are open to be written anywhere, up to this size each, a checkpoint has a copy, in bytes.
+    pub copied_file_bytes: u64,
 }
 
 /// Throw-away environments.
@@ -266,7 +270,7 @@ impl Default for Cluster {
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { mtbf_hours: 720 }
+        Self { mtbf_hours: 720, files: vec![], copied_file_bytes: 64 << 20 }
     }
 }
 

@@ -6,6 +6,8 @@
 
 pub mod alloc;
 pub mod allow;
+#[cfg(test)]
+mod apart;
 pub mod caps;
 pub mod clock;
 pub mod cred;
@@ -22,6 +24,7 @@ pub mod lock;
 pub mod loopdev;
 pub mod memory;
 pub mod mount;
+pub mod mqueue;
 pub mod net;
 pub mod ns;
 pub mod path;

@@ -108,12 +108,12 @@ pub fn set_semaphore(id: i32, number: i32, value: u16) -> io::Result<()> {
     checked(unsafe { libc::semctl(id, number, SET_VALUE, libc::c_int::from(value)) }).map(drop)
 }
 
-/// Uses a set whose first semaphore is zero, so that programs see that it has been.
+/// Uses a set of which this semaphore is zero, so that programs see that it has been. This process is then the one that has last changed it.
 ///
 /// # Errors
 /// `EAGAIN` if the semaphore is not zero.
-pub fn use_semaphores(id: i32) -> io::Result<()> {
-    let mut wait = libc::sembuf { sem_num: 0, sem_op: 0, sem_flg: libc::IPC_NOWAIT as libc::c_short };
+pub fn use_semaphores(id: i32, number: u16) -> io::Result<()> {
+    let mut wait = libc::sembuf { sem_num: number, sem_op: 0, sem_flg: libc::IPC_NOWAIT as libc::c_short };
     // SAFETY: one operation, which lives through the call.
     checked(unsafe { libc::semop(id, &raw mut wait, 1) }).map(drop)
 }
@@ -326,37 +326,11 @@ fn checked(given: libc::c_int) -> io::Result<i32> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::process::Command;
 
     use super::*;
+    use crate::apart::is_apart;
     use crate::process::positive_pid;
-
-    /// Whether this process is root, process 1 and alone in namespaces of its own. If not, the named test is run once more, in a process that
-    /// is: what is forked beside the threads of other tests could wait for a lock of theirs.
-    fn is_apart(test: &str) -> bool {
-        const INSIDE: &str = "SKIFF_SYSV_TEST";
-        if std::env::var_os(INSIDE).is_some() {
-            return true;
-        }
-        let unshare = ["unshare", "--user", "--map-root-user", "--ipc", "--pid", "--fork", "--kill-child"];
-        let tried = Command::new(unshare[0]).args(&unshare[1..]).arg("true").output().expect("unshare");
-        if !tried.status.success() {
-            let why = format!("{test}: namespaces are refused: {}", String::from_utf8_lossy(&tried.stderr));
-            assert!(std::env::var_os("CI").is_none(), "{why}");
-            // Past the harness, which keeps what a passing test prints to itself.
-            std::io::stderr().write_all(format!("SKIPPED {}\n", why.trim()).as_bytes()).expect("told");
-            return false;
-        }
-        let own = std::env::current_exe().expect("this program");
-        let mut child = Command::new("timeout");
-        child.args(["--signal", "KILL", "60"]).args(unshare).arg(own);
-        child.args(["--exact", test, "--test-threads", "1", "--nocapture"]).env(INSIDE, "1");
-        let child = child.output().expect("timeout");
-        let has_run = String::from_utf8_lossy(&child.stdout).contains("1 passed");
-        assert!(child.status.success() && has_run, "{child:?}");
-        false
-    }
 
     #[test]
     fn semaphores_are_read_as_they_were_set() {
@@ -365,7 +339,7 @@ mod tests {
         }
         let id = create_semaphores(5, 2, 0o600).expect("made");
         create_semaphores(5, 2, 0o600).expect_err("the key is taken");
-        use_semaphores(id).expect("zero");
+        use_semaphores(id, 0).expect("zero");
         set_semaphore(id, 1, 7).expect("set");
         assert_eq!([0, 1].map(|number| semaphore_value(id, number).expect("read")), [0, 7]);
         semaphore_value(id, 2).expect_err("there are two");

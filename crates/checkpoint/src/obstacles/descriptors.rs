@@ -66,7 +66,7 @@ pub(super) fn kind(target: &str, path: &Path, info: &str) -> Option<String> {
     let is_queue = target.starts_with('/')
         && !target[1..].contains('/')
         && statfs(path).is_ok_and(|of| u64::try_from(of.f_type) == Ok(MQUEUE_MAGIC));
-    is_queue.then(|| format!("POSIX message queue {target}"))
+    is_queue.then(|| format!("POSIX message queue {target} (open): CRIU knows no descriptor of one"))
 }
 
 /// What is in the way of a descriptor of a directory: a watch by `F_NOTIFY`, of which the kernel says no more than that somebody gets its

@@ -1,0 +1,126 @@
+//! Copies, in a checkpoint, of files outside the instance that processes have open to be written anywhere, as databases have.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, fstat, statx};
+use serde::{Deserialize, Serialize};
+use skiff_cli::GrownFiles;
+use skiff_output as output;
+use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_spec::fault::{Context as _, Result};
+
+use super::{FileRules, WrittenFile, access, is_appended, open, open_in};
+use crate::parts::TREES;
+
+/// Which files are copied.
+#[derive(Clone, Debug)]
+pub struct CopySettings {
+    /// What becomes of them.
+    pub rules: FileRules,
+    /// No larger one is copied, in bytes.
+    pub largest: u64,
+    /// Where what is the instance's own is mounted: that comes back with it.
+    pub own_places: Vec<PathBuf>,
+}
+
+/// A file as it is found inside.
+#[derive(Serialize, Deserialize)]
+struct FoundFile {
+    file: WrittenFile,
+    /// Whether it is none of the instance's own, which come back with it.
+    is_outside: bool,
+}
+
+/// The files that are open to be written, in CRIU's images of processes that stand still. Copies go into the checkpoint's directory.
+///
+/// # Errors
+/// The images are not there, or a file cannot be copied.
+pub fn written(
+    inside: EnterTarget<'_>,
+    (dir, images): (&Path, BorrowedFd<'_>),
+    settings: &CopySettings,
+) -> Result<Vec<WrittenFile>> {
+    let opened: Vec<_> = open_in(images)?.into_iter().filter(|file| access(file) != OFlags::RDONLY).collect();
+    let paths: BTreeSet<&str> = opened.iter().map(|file| file.path.as_str()).collect();
+    let anywhere: BTreeSet<&str> =
+        opened.iter().filter(|file| !is_appended(file)).map(|file| file.path.as_str()).collect();
+    if paths.is_empty() {
+        return Ok(vec![]);
+    }
+    let found: Vec<FoundFile> = enter::run(inside, &[], || {
+        let own: BTreeSet<u64> = settings.own_places.iter().filter_map(|place| mount_of(place)).collect();
+        Ok(paths.iter().filter_map(|path| look(path, &own)).collect())
+    })?;
+    let is_copied = |found: &FoundFile| {
+        let wanted = found.is_outside
+            && anywhere.contains(&*found.file.path)
+            && settings.rules.way(&found.file.path) == GrownFiles::Restore;
+        if wanted && found.file.size > settings.largest {
+            output::note(&format!(
+                "{}: no copy of it is kept, as it is larger than checkpoint.copied_file_bytes",
+                found.file.path
+            ));
+        }
+        wanted && found.file.size <= settings.largest
+    };
+    let (mut files, mut copies) = (vec![], vec![]);
+    for found in found {
+        let copied = is_copied(&found);
+        let mut file = found.file;
+        if copied {
+            let name = format!("file.{}", copies.len());
+            copies.push((file.path.clone(), create(&dir.join(TREES).join(&name))?));
+            file.copy = Some(name);
+        } else {
+            file.owner = None;
+        }
+        files.push(file);
+    }
+    copy_all(inside, &copies)?;
+    Ok(files)
+}
+
+fn copy_all(inside: EnterTarget<'_>, copies: &[(String, File)]) -> Result<()> {
+    if copies.is_empty() {
+        return Ok(());
+    }
+    let into: Vec<BorrowedFd<'_>> = copies.iter().map(|(_, file)| file.as_fd()).collect();
+    enter::run(inside, &into, || {
+        for (path, into) in copies {
+            let from = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+            // Blocks are shared where the file system can.
+            std::io::copy(&mut File::from(from.context(|| path.clone())?), &mut &*into)
+                .context(|| format!("copy of {path}"))?;
+        }
+        Ok(())
+    })
+}
+
+fn create(path: &Path) -> Result<File> {
+    let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path);
+    file.context(|| path.display().to_string())
+}
+
+/// What has no name any more, or another file has its name, comes back in another way.
+fn look(path: &str, own: &BTreeSet<u64>) -> Option<FoundFile> {
+    let fd = open(path, OFlags::PATH).ok()?;
+    let of = fstat(&fd).ok()?;
+    let is_regular = FileType::from_raw_mode(of.st_mode) == FileType::RegularFile;
+    let mount = statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
+    let file = WrittenFile {
+        path: path.to_owned(),
+        size: of.st_size.cast_unsigned(),
+        number: of.st_ino,
+        copy: None,
+        owner: Some((of.st_uid, of.st_gid, of.st_mode & 0o7777)),
+    };
+    Some(FoundFile { file, is_outside: is_regular && !own.contains(&mount) })
+}
+
+fn mount_of(place: &Path) -> Option<u64> {
+    statx(CWD, place, AtFlags::empty(), StatxFlags::MNT_ID).ok().map(|of| of.stx_mnt_id)
+}

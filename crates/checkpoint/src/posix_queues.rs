@@ -1,0 +1,292 @@
+//! POSIX message queues of an instance that no process of it has open. (CRIU knows no descriptor of one.) Their messages can only be taken out:
+//! so they are put in again at once, while all processes stand still.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use rustix::fs::{Dir, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, openat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::mqueue::{self, PriorityMessage, QueueAttributes};
+
+/// These queues, in messages.
+const ALL: &str = "POSIX message queues";
+/// The kernel's limits of a namespace, below `/proc/sys/fs/mqueue`, and what may be had of each at most. Source: `HARD_*` of
+/// `linux/ipc_namespace.h`.
+const LIMITS: [(&str, u64); 5] = [
+    ("queues_max", 1024),
+    ("msg_max", 65_536),
+    ("msgsize_max", 16 << 20),
+    ("msg_default", 65_536),
+    ("msgsize_default", 16 << 20),
+];
+/// No message of a sane queue is longer, in bytes.
+const LONGEST: usize = 16 << 20;
+
+/// All of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PosixQueues {
+    /// Limits of the namespace, and what they say.
+    limits: Vec<(String, String)>,
+    queues: Vec<PosixQueue>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PosixQueue {
+    /// Without the slash.
+    name: String,
+    /// Owner, group and rights.
+    owner: (u32, u32, u32),
+    /// The most messages that it holds, and the longest in bytes.
+    most: i64,
+    longest: i64,
+    messages: u64,
+}
+
+/// Reads all of them in an instance whose processes stand still, and writes their messages into a new file; nothing if there are none.
+///
+/// # Errors
+/// When one cannot be read.
+pub fn keep(inside: EnterTarget<'_>, path: &Path) -> Result<Option<PosixQueues>> {
+    let about = || path.display().to_string();
+    let file = File::options().write(true).create_new(true).open(path).context(about)?;
+    let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
+        let mut into = BufWriter::new(file.try_clone().context(about)?);
+        let found = PosixQueues::read(&mut into)?;
+        into.flush().context(about)?;
+        Ok(found)
+    })?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    fs::remove_file(path).context(about).map(|()| None)
+}
+
+/// The names of the namespace's queues that somebody waits to be notified of, which ends with the message that is taken out.
+///
+/// # Errors
+/// When the kernel does not show them.
+pub(crate) fn notified() -> Result<Vec<String>> {
+    let Some(root) = root()? else { return Ok(vec![]) };
+    let mut found = vec![];
+    for name in names(&root)? {
+        if is_notified(&root, &name)? {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+impl PosixQueues {
+    /// What there is, in words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let messages: u64 = self.queues.iter().map(|queue| queue.messages).fold(0, u64::saturating_add);
+        format!("message queues {}, messages in them {messages}", self.queues.len())
+    }
+
+    fn read(into: &mut impl Write) -> Result<Option<Self>> {
+        let Some(root) = root()? else { return Ok(None) };
+        let mut found = Self::default();
+        for name in names(&root)? {
+            if is_notified(&root, &name)? {
+                return Err(Fault::new(format!("{}: a process waits to be notified of it", named(&name))));
+            }
+            found.queues.push(PosixQueue::read(&root, name, into)?);
+        }
+        if found.queues.is_empty() {
+            return Ok(None);
+        }
+        for (name, _) in LIMITS {
+            let text = fs::read_to_string(limit(name));
+            found.limits.extend(text.ok().map(|text| (name.to_owned(), text.trim().to_owned())));
+        }
+        Ok(Some(found))
+    }
+
+    /// Makes all of them in a new instance, with the messages of the file.
+    ///
+    /// # Errors
+    /// When one cannot be made as it was.
+    pub fn make_again(&self, inside: EnterTarget<'_>, file: &File) -> Result<()> {
+        enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
+            let copy = file.try_clone().context(|| ALL)?;
+            self.make(&mut BufReader::new(copy))
+        })
+    }
+
+    fn make(&self, from: &mut impl Read) -> Result<()> {
+        let root = root()?.ok_or_else(|| Fault::new(format!("{ALL}: this kernel has none")))?;
+        for (name, most) in LIMITS {
+            fs::write(limit(name), most.to_string())
+                .ignore_error("it is as wide as the kernel lets us have it");
+        }
+        let most = getrlimit(Resource::Msgqueue).maximum;
+        setrlimit(Resource::Msgqueue, Rlimit { current: most, maximum: most })
+            .ignore_error("then the limit is what it was");
+        self.queues.iter().try_for_each(|queue| queue.make(&root, from))?;
+        for (name, text) in &self.limits {
+            if LIMITS.iter().any(|(known, _)| known == name) {
+                let is_it = fs::read_to_string(limit(name)).is_ok_and(|now| now.trim() == text);
+                if !is_it {
+                    fs::write(limit(name), text).context(|| limit(name))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PosixQueue {
+    fn read(root: &OwnedFd, name: String, into: &mut impl Write) -> Result<Self> {
+        let about = || named(&name);
+        let queue = mqueue::open(&c_name(&name)?).context(about)?;
+        let QueueAttributes { most, longest, .. } = mqueue::attributes(queue.as_fd()).context(about)?;
+        let file = openat(root, &*name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let of = fstat(file.context(about)?).context(about)?;
+        let length = usize::try_from(longest).unwrap_or(LONGEST).min(LONGEST);
+        let (mut taken, mut why) = (vec![], None);
+        loop {
+            match mqueue::take(queue.as_fd(), length) {
+                Ok(Some(message)) => taken.push(message),
+                Ok(None) => break,
+                Err(e) => {
+                    why = Some(e);
+                    break;
+                }
+            }
+        }
+        // First of all: nothing may come in between.
+        for message in &taken {
+            mqueue::put(queue.as_fd(), message).context(about)?;
+        }
+        if let Some(why) = why {
+            return Err(why).context(about);
+        }
+        for PriorityMessage { priority, text } in &taken {
+            into.write_all(&priority.to_le_bytes())
+                .and_then(|()| into.write_all(&(text.len() as u64).to_le_bytes()))
+                .and_then(|()| into.write_all(text))
+                .context(about)?;
+        }
+        let owner = (of.st_uid, of.st_gid, of.st_mode & 0o777);
+        Ok(Self { owner, most, longest, messages: taken.len() as u64, name })
+    }
+
+    fn make(&self, root: &OwnedFd, from: &mut impl Read) -> Result<()> {
+        let about = || named(&self.name);
+        let attributes = QueueAttributes::new(self.most, self.longest);
+        let queue = mqueue::create(&c_name(&self.name)?, attributes).context(about)?;
+        for _ in 0..self.messages {
+            let message = message(from).context(about)?;
+            mqueue::put(queue.as_fd(), &message).context(about)?;
+        }
+        let (uid, gid, mode) = self.owner;
+        let file =
+            openat(root, &*self.name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let file = file.context(about)?;
+        fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))).context(about)?;
+        fchmod(&file, Mode::from_bits_truncate(mode)).context(about)
+    }
+}
+
+fn message(from: &mut impl Read) -> io::Result<PriorityMessage> {
+    let (mut priority, mut length) = ([0; 4], [0; 8]);
+    from.read_exact(&mut priority)?;
+    from.read_exact(&mut length)?;
+    let length = usize::try_from(u64::from_le_bytes(length)).ok().filter(|length| *length <= LONGEST);
+    let mut text = vec![0; length.ok_or_else(|| io::Error::other("a message is too long"))?];
+    from.read_exact(&mut text)?;
+    Ok(PriorityMessage { priority: u32::from_le_bytes(priority), text })
+}
+
+fn named(name: &str) -> String {
+    format!("POSIX message queue /{name}")
+}
+
+fn limit(name: &str) -> String {
+    format!("/proc/sys/fs/mqueue/{name}")
+}
+
+fn c_name(name: &str) -> Result<CString> {
+    CString::new(name).map_err(|_| Fault::new(format!("{name:?}: not the name of a message queue")))
+}
+
+/// The root of the namespace's queues, whether or not anybody has mounted them; nothing of a kernel without them.
+fn root() -> Result<Option<OwnedFd>> {
+    let about = || ALL;
+    let context = match fsopen("mqueue", FsOpenFlags::FSOPEN_CLOEXEC) {
+        Err(Errno::NODEV) => return Ok(None),
+        context => context.context(about)?,
+    };
+    fsconfig_create(&context).context(about)?;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).context(about)?;
+    let root = openat(&mount, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    root.context(about).map(Some)
+}
+
+fn names(root: &OwnedFd) -> Result<Vec<String>> {
+    let mut names = vec![];
+    for entry in Dir::read_from(root).context(|| ALL)? {
+        let name = entry.context(|| ALL)?.file_name().to_bytes().to_owned();
+        if name != b"." && name != b".." {
+            let name = OsString::from_vec(name).into_string();
+            names.push(name.map_err(|name| Fault::new(format!("{ALL}: {}: not UTF-8", name.display())))?);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Whether somebody waits to be notified, as its file says (`mq_overview(7)`).
+fn is_notified(root: &OwnedFd, name: &str) -> Result<bool> {
+    let file = openat(root, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    let mut said = String::new();
+    File::from(file.context(|| named(name))?).read_to_string(&mut said).context(|| named(name))?;
+    let pid = said.split_whitespace().find_map(|word| word.strip_prefix("NOTIFY_PID:"));
+    Ok(pid.is_some_and(|pid| pid != "0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apart::is_apart;
+
+    #[test]
+    fn queues_stay_as_they_are_and_are_made_again() {
+        if !is_apart("posix_queues::tests::queues_stay_as_they_are_and_are_made_again") {
+            return;
+        }
+        let queue = mqueue::create(c"one", QueueAttributes::new(4, 100)).expect("made");
+        let other = mqueue::create(c"other", QueueAttributes::new(1, 1)).expect("made");
+        for (priority, text) in [(2, &b"second"[..]), (9, b""), (2, b"last")] {
+            mqueue::put(queue.as_fd(), &PriorityMessage { priority, text: text.into() }).expect("put");
+        }
+        drop((queue, other));
+        let mut held = vec![];
+        let found = PosixQueues::read(&mut held).expect("read").expect("some");
+        let mut again = vec![];
+        assert_eq!(PosixQueues::read(&mut again).expect("read").as_ref(), Some(&found));
+        assert_eq!((found.queues.len(), found.queues[0].messages, &again), (2, 3, &held));
+        found.make(&mut &held[..]).expect_err("they are there");
+        #[expect(deprecated, reason = "what makes it unsafe is CLONE_FILES, which is not asked for")]
+        rustix::thread::unshare(rustix::thread::UnshareFlags::NEWIPC).expect("another namespace");
+        assert_eq!(PosixQueues::read(&mut again).expect("read"), None);
+        found.make(&mut &held[..]).expect("made again");
+        let mut held_again = vec![];
+        assert_eq!(PosixQueues::read(&mut held_again).expect("read"), Some(found));
+        assert_eq!(held_again, held);
+        assert_eq!(notified().expect("said"), Vec::<String>::new());
+    }
+}
