@@ -38,5 +38,44 @@ for node in n1 n2; do
     try on $node sh -c 'ls -A /tmp/skiff-oci.*/'
     equal "$out" '' "what is left on $node"
 done
-rm -rf /etc/slurm/oci.conf /tmp/skiff-oci.*
+
+# scrun, which Slurm has from 23.02 on: an engine's runtime that has a job carry the container out, by the same lines.
+if command -v scrun >/dev/null; then
+    sed -n '/^function/,/^return/p' /usr/share/doc/skiff/oci-runtime.md >/etc/slurm/scrun.lua
+    as alice mkdir -p -m 700 spool
+    configure 'process["args"] = ["/bin/sh", "-c", "echo begun; hostname; id -u; while [ ! -e /data/end ]; do sleep 0.1; done; echo ended"]
+c["mounts"].append({"destination": "/data", "type": "bind", "source": "/home/alice/data", "options": ["bind"]})'
+    as alice mkdir data
+    box() { as alice scrun --root=/home/alice/spool "$@" box; }
+    status() { json "$(box state)" 'd["status"]'; }
+    stopped() { [ "$(status)" = stopped ]; }
+    for end in by-itself killed; do
+        rm -f data/end
+        as alice sh -c "scrun --root=/home/alice/spool create -b $bundle box >box.out 2>&1 </dev/null"
+        equal "$(cat box.out)" '' 'output before its start'
+        ok box start
+        eventually 30 grep -qx 0 box.out
+        equal "$(status)" running "$end: $(cat box.out)"
+        case $end in
+        by-itself) as alice touch data/end ;;
+        killed) ok as alice scrun --root=/home/alice/spool kill box KILL ;;
+        esac
+        eventually 30 stopped
+        # Its daemon may have been the first to.
+        try box delete
+        # srun says more of what is killed.
+        equal "$(head -3 box.out)" $'begun\nskiff\n0'
+        case $end in
+        by-itself) equal "$(tail -n +4 box.out)" ended ;;
+        killed) lacks "$(cat box.out)" ended ;;
+        esac
+        idle
+    done
+    for node in n1 n2; do
+        try on $node sh -c 'ls -A /tmp/skiff-oci.*/'
+        equal "$out" '' "what is left on $node"
+    done
+    eventually 10 sh -c '[ -z "$(ls -A spool)" ]'
+fi
+rm -rf /etc/slurm/oci.conf /etc/slurm/scrun.lua /tmp/skiff-oci.*
 for node in n1 n2; do on $node sh -c 'rm -rf /tmp/skiff-oci.*'; done

@@ -10,6 +10,8 @@ script 'echo started; exec sleep 1000' 'c["annotations"] = {"a": "b"}'
 ok as alice sh -c "skiff-oci create -b $bundle --pid-file pid box >out"
 equal "$(state box)" created
 equal "$(cat /home/alice/out)" '' 'output before its start'
+fails 125 as alice skiff-oci exec box true
+has "$err" 'nothing can be started in it before it runs'
 fails 125 as alice skiff-oci create -b $bundle box
 has "$err" 'already exists'
 fails 125 as alice skiff-oci delete box
@@ -30,6 +32,13 @@ fails 125 as alice skiff-oci exec box nothing
 has "$err" 'nothing'
 ok as alice skiff-oci exec -e A=1 --cwd /data box sh -c 'echo $A; pwd; grep -c . /proc/self/status'
 has "$out" $'1\n/data'
+# A process may come by a pipe; signal 0 asks whether there is one.
+process='{"args": ["/bin/echo", "piped"], "cwd": "/"}'
+ok as alice bash -c "skiff-oci exec -p <(echo '$process') box"
+equal "$out" piped
+ok as alice skiff-oci kill box 0
+fails 125 as alice skiff-oci pause box
+has "$err" 'control group'
 ok as alice skiff-oci list
 has "$out" "box  $(cat /home/alice/pid)"
 ok as alice skiff-oci ps box
@@ -77,6 +86,80 @@ done
 equal "$(as alice skiff-oci list -q)" ''
 if pgrep -u alice sleep; then fail 'a process is left'; fi
 
+# What a `run` that was killed has left goes by itself; what runs, is waited for, or was made by `create`, stays.
+script 'echo begun; exec sleep 1000'
+for id in lost awaited; do
+    start alice skiff-oci run -b $bundle $id >/home/alice/$id
+    eval "$id=$started"
+    eventually 20 grep -q begun /home/alice/$id
+done
+as alice skiff-oci create -b $bundle made >/dev/null
+kill -9 "$lost"
+{ wait "$lost"; } 2>&- || true
+ok as alice skiff-oci delete --orphaned
+equal "$(state lost)" running
+for id in lost made; do ok as alice skiff-oci kill $id KILL; done
+for id in lost made; do eventually 20 sh -c "skiff-oci --root /tmp/skiff-oci.$(id -u alice) state $id | grep -q stopped"; done
+ok as alice skiff-oci delete --orphaned
+equal "$(as alice skiff-oci list -q | xargs)" 'awaited made'
+as alice skiff-oci kill awaited KILL
+wait "$awaited" || true
+ok as alice skiff-oci delete made
+fails 125 as alice skiff-oci delete --orphaned made
+equal "$(as alice skiff-oci list -q)" ''
+
+# Further capabilities are handed on where the container's first process has those that can be inherited.
+script 'exec sleep 1000' '
+for kind in "bounding", "permitted", "inheritable": process["capabilities"].setdefault(kind, []).append("CAP_CHOWN")'
+ok as alice skiff-oci run -d -b $bundle box
+ok as alice skiff-oci exec --cap CAP_CHOWN --cap CAP_SYSLOG box grep -E 'CapAmb|CapEff' /proc/self/status
+equal "$(awk '{ print $2 }' <<<"$out" | xargs)" '0000000420000421 0000000000000001'
+ok as alice skiff-oci delete --force box
+
+# Paused and resumed in a control group that alice has been given. (The machine's are shown in a mount namespace that goes.)
+script 'while :; do i=$((i + 1)); echo $i >/tmp/n; sleep 0.05; done' 'linux["cgroupsPath"] = "box"
+c["mounts"].append({"destination": "/tmp", "type": "bind", "source": "/home/alice/paused", "options": ["bind"]})'
+cat >/shared/paused <<'SCRIPT'
+set -euE
+trap 'echo "failed: $BASH_COMMAND" >&2' ERR
+cd paused
+refused() { if "$@" 2>&1; then echo "not refused: $*" >&2; exit 1; fi; }
+is() { [ "$(skiff-oci state box | sed -n 's/.*"status": "\(.*\)",/\1/p')" = "$1" ]; }
+skiff-oci run -d -b ../bundle box
+until [ -s n ]; do sleep 0.05; done
+is running
+skiff-oci pause box
+is paused
+before=$(cat n)
+sleep 0.5
+[ "$(cat n)" = "$before" ]
+refused skiff-oci exec box true
+refused skiff-oci pause box
+skiff-oci resume box
+until [ "$(cat n)" != "$before" ]; do sleep 0.05; done
+is running
+refused skiff-oci resume box
+skiff-oci pause box
+skiff-oci delete --force box
+[ -z "$(find "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)" -mindepth 1 -type d)" ]
+SCRIPT
+as alice mkdir paused
+cat >/shared/grouped <<'SCRIPT'
+set -eu
+own=$(sed -n 's/^0:://p' /proc/self/cgroup)
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+group=/sys/fs/cgroup/skiff-oci-test
+mkdir -p $group
+chown -R alice: $group
+echo $$ >$group/cgroup.procs
+code=0
+setpriv --reuid alice --regid alice --init-groups env -i -C /home/alice HOME=/home/alice PATH=/usr/bin:/bin timeout 60 bash /shared/paused || code=$?
+echo $$ >"/sys/fs/cgroup$own/cgroup.procs"
+rmdir $group
+exit $code
+SCRIPT
+ok unshare --mount bash /shared/grouped
+
 # ---- What the configuration asks for ---------------------------------------------------------------------------------------
 
 script 'id -u; id -g; hostname; pwd; echo $A $HOME; cat /proc/self/oom_score_adj; umask 2>&1; ulimit -n
@@ -102,6 +185,12 @@ run
 equal "$out" $'kept\n0\n0\n/proc/self/fd/1\none\nup\ncopied' "$err"
 equal "$(cat /home/alice/one)" one
 [ ! -e $bundle/rootfs/copied/two ] || fail 'written through to the root'
+# A file system that is read-only has its mounts and devices all the same.
+script 'touch /dev/x 2>&1 | grep -o "Read-only.*"; echo x >/dev/null; ls /dev/pts' '
+for mount in c["mounts"]:
+    if mount["destination"] == "/dev": mount["options"].append("ro")'
+run
+equal "$out" $'Read-only file system\nptmx' "$err"
 # Ids of the user's own subordinate ones.
 script 'id -u; id -g; id -G; stat -c %u:%g /data' '
 first = [int(line.split(":")[1]) for line in open("/etc/subuid") if line.startswith("alice:")][0]

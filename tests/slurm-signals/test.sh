@@ -49,9 +49,17 @@ for node in $SKIFF_TESTBED_NODES; do
     for signal in INT TERM HUP; do on $node pkill -$signal -f "$watcher" || true; done
 done
 [ -n "$reached" ] || fail "no process is $watcher"
-sleep 0.2
+# srun gives up at a Ctrl-C that comes less than a second after another one.
+interrupt() { # PID
+    local i
+    for i in $(seq 20); do
+        kill -INT "$1" 2>&- || return 0
+        sleep 0.5
+    done
+    fail "srun (process $1) goes on after $i times Ctrl-C"
+}
 for where in none dev; do
-    kill -INT "$(eval echo "\$int_$where")"
+    interrupt "$(eval echo "\$int_$where")"
     scancel --signal=USR2 "$(squeue -h -n step-$where -o %i).0"
     scancel --full --signal=USR2 --name=batch-$where
 done
@@ -64,7 +72,7 @@ for case in step batch; do
 done
 # After its own Ctrl-C srun kills at once: who ends before that is written down has heard nothing, on the bare node as well.
 for file in int-{none,dev}.{main,child}; do
-    case $(heard $file) in
+    case $(heard $file | tr ' ' '\n' | uniq | xargs) in
     start | 'SIGINT start') ;;
     *) fail "twice Ctrl-C, $file: $(heard $file)" ;;
     esac

@@ -235,7 +235,13 @@ const ALL: &[Examples] = &[
     ),
     ("oci state", &[("As JSON:", "skiff oci state first")]),
     ("oci kill", &[("All of its processes, at once:", "skiff oci kill --all first KILL")]),
-    ("oci delete", &[("Whatever its state:", "skiff oci delete --force first")]),
+    (
+        "oci delete",
+        &[
+            ("Whatever its state:", "skiff oci delete --force first"),
+            ("What is left of calls of `run` that were killed:", "skiff oci delete --orphaned"),
+        ],
+    ),
     ("oci exec", &[("A shell in it:", "skiff oci exec --tty first sh")]),
     ("oci list", &[("All of yours:", "skiff oci list")]),
     ("oci ps", &[("By their PIDs:", "skiff oci ps --format json first")]),

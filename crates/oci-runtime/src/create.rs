@@ -35,6 +35,8 @@ pub struct Creation<'a> {
     pub console: Console<'a>,
     /// Descriptors from 3 on that the program gets.
     pub kept: u32,
+    /// Whether this process waits for the container's end, and deletes it.
+    pub is_awaited: bool,
 }
 
 /// Who operates the container's terminal.
@@ -81,8 +83,10 @@ pub fn create(states: &States, creation: Creation<'_>, log: &Log) -> Result<Crea
     let dir = openat(CWD, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let (config, unknown) = BundleConfig::read(dir.context(|| format!("bundle {}", bundle.display()))?)?;
     check::check(&config, &unknown, log)?;
+    let waiter = creation.is_awaited.then(|| InitProcess::of(rustix::process::getpid())).transpose()?;
     let container = states.create(creation.id)?;
     let mut maker = Maker::new(&container, &config, bundle);
+    maker.record.waiter = waiter;
     let made = maker.make(console.as_ref(), creation.kept, pid_file.as_deref(), log);
     match made {
         Ok(pid) => Ok(Created { container, pid, config }),
@@ -133,6 +137,7 @@ impl<'a> Maker<'a> {
             is_created: false,
             cgroup: None,
             is_single: false,
+            waiter: None,
             hooks: config.hooks.clone().unwrap_or_default(),
         };
         Self { container, config, record }

@@ -65,6 +65,13 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
     let console = console.open()?;
     let start = Start::new(&process, filter.as_ref(), kept, record.is_single, log)?;
     let kinds = others(init)?;
+    // Until it has become its program it is this runtime's own, and not dumpable: an ordinary user may not even look which namespaces it has.
+    if kinds.is_empty() && status == ContainerStatus::Created {
+        return Err(Fault::new(format!(
+            "container {id} is created: nothing can be started in it before it runs"
+        ))
+        .hint(format!("`skiff oci start {id}` begins its program")));
+    }
     let (call, sync) = sync::pair()?;
     let inside = Inside { process: &process, start: &start, console: console.as_ref(), sync: &sync, log };
     let join = || {

@@ -80,7 +80,7 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
     }
     match &args.command {
         OciCommand::Create(create) => {
-            return create::create(&States::make(root)?, creation(create, None), log).map(|_| 0);
+            return create::create(&States::make(root)?, creation(create, None, false), log).map(|_| 0);
         }
         OciCommand::Run(run) => return run_whole(&States::make(root)?, run, log),
         _ => {}
@@ -88,7 +88,9 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
     // What is missing has no containers, and is not made, least of all by root.
     let Some(states) = States::find(root)? else {
         return match &args.command {
-            OciCommand::List { .. } | OciCommand::Delete { force: true, .. } => Ok(0),
+            OciCommand::List { .. }
+            | OciCommand::Delete { force: true, .. }
+            | OciCommand::Delete { orphaned: true, .. } => Ok(0),
             _ => Err(Fault::new("container does not exist: there is no directory of containers")
                 .hint("--root names it")),
         };
@@ -97,11 +99,16 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
         OciCommand::Start { id } => lifecycle::start(&states, id, log)?,
         OciCommand::State { id } => output::line(&lifecycle::state(&states, id)?)?,
         OciCommand::Kill { all, id, signal } => {
-            let number = skiff_plan::stop::number(signal)
-                .ok_or_else(|| Fault::new(format!("{signal}: no such signal")))?;
+            // By 0 an engine asks whether it runs.
+            let number = match &**signal {
+                "0" => 0,
+                name => skiff_plan::stop::number(name)
+                    .ok_or_else(|| Fault::new(format!("{name}: no such signal")))?,
+            };
             lifecycle::kill(&states, id, number, *all)?;
         }
-        OciCommand::Delete { force, id } => lifecycle::delete(&states, id, *force, log)?,
+        OciCommand::Delete { id: Some(id), force, .. } => lifecycle::delete(&states, id, *force, log)?,
+        OciCommand::Delete { id: None, .. } => lifecycle::delete_orphaned(&states, log)?,
         OciCommand::Exec(exec) => return execute(&states, exec, log),
         OciCommand::List { quiet, format } => list(&states, *quiet, format)?,
         OciCommand::Ps { id, format } => list_processes(&lifecycle::pids(&states, id)?, format)?,
@@ -112,13 +119,14 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
     Ok(0)
 }
 
-fn creation(args: &CreateArgs, end: Option<OwnedFd>) -> Creation<'_> {
+fn creation(args: &CreateArgs, end: Option<OwnedFd>, is_awaited: bool) -> Creation<'_> {
     Creation {
         id: &args.id,
         bundle: &args.bundle,
         pid_file: args.pid_file.as_deref(),
         console: console(args.console_socket.as_deref(), end),
         kept: args.preserve_fds,
+        is_awaited,
     }
 }
 
@@ -146,7 +154,7 @@ fn run_whole(states: &States, args: &OciRunArgs, log: &Log) -> Result<i32> {
     let pair = (!args.detach && args.create.console_socket.is_none()).then(console_pair).transpose()?;
     let (own, end) = pair.unzip();
     let id = &args.create.id;
-    let created = create::create(states, creation(&args.create, end), log)?;
+    let created = create::create(states, creation(&args.create, end, !args.detach && !args.keep), log)?;
     let has_terminal = created.config.process.as_ref().is_some_and(|process| process.terminal);
     // From here on the container does not end with this call: a signal that comes while it is started is for it.
     let signals = (!args.detach).then(foreground::signals).transpose();
@@ -202,7 +210,11 @@ fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
 /// The process that a file describes.
 fn process_of(path: &Path) -> Result<ProcessConfig> {
     let about = || format!("process {}", path.display());
-    let bytes = small_file::read(path).context(about)?;
+    // The engine's own: it may be a link, or a pipe of its.
+    let file = std::fs::File::open(path).context(about)?;
+    let mut bytes = vec![];
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, small_file::LONGEST), &mut bytes)
+        .context(about)?;
     serde_json::from_slice(&bytes).map_err(|e| Fault::new(format!("{}: {e}", about())))
 }
 
@@ -221,9 +233,11 @@ fn process_like(states: &States, args: &OciExecArgs) -> Result<ProcessConfig> {
     }
     process.user.additional_gids.extend(&args.additional_gids);
     if !args.cap.is_empty() {
-        let Capabilities { bounding, effective, inheritable: _, permitted, ambient: _ } =
+        let Capabilities { bounding, effective, inheritable, permitted, ambient } =
             process.capabilities.get_or_insert_default();
         [bounding, effective, permitted].into_iter().for_each(|set| set.extend(args.cap.iter().cloned()));
+        // As runc has it: what can be inherited gets to programs that the first one executes, too.
+        ambient.extend(args.cap.iter().filter(|name| inheritable.contains(name)).cloned());
     }
     Ok(process)
 }

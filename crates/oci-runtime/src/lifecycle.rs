@@ -189,6 +189,23 @@ pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Resu
     Ok(())
 }
 
+/// Removes what is left of all containers that have ended and whose `run` has, too: it was killed, or it would have removed them.
+///
+/// # Errors
+/// When the directory of containers cannot be read, or one of the containers cannot be removed.
+pub fn delete_orphaned(states: &States, log: &Log) -> Result<()> {
+    for id in states.names()? {
+        let Some(container) = states.find_container(&id)? else { continue };
+        // What is being made, or cannot be read, is left to who names it.
+        let Ok(Some(record)) = container.record() else { continue };
+        let has_waiter = record.waiter.is_none_or(|waiter| waiter.alive().is_some());
+        if !has_waiter && container.status(Some(&record)) == ContainerStatus::Stopped {
+            delete(states, &id, true, log)?;
+        }
+    }
+    Ok(())
+}
+
 /// Kills all processes, and waits until they are gone.
 fn end(record: &Record, id: &ContainerId) -> Result<()> {
     let Some(init) = init(record) else { return Ok(()) };

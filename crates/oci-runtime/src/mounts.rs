@@ -39,6 +39,8 @@ pub struct Mounted {
     pub processes: Option<OwnedFd>,
     /// `/dev/pts`.
     pub terminals: Option<OwnedFd>,
+    /// New file systems that take no more changes once everything in them is in its place.
+    pub read_only: Vec<OwnedFd>,
 }
 
 /// Opens the sources of all mounts.
@@ -89,10 +91,13 @@ impl<'a> OpenedMount<'a> {
         if self.options.copies_up {
             copy_up::copy(at.as_fd(), what.as_fd(), log)?;
         }
-        self.set_attributes(what.as_fd(), log)?;
+        let is_read_only = self.set_attributes(what.as_fd(), log)?;
         attach_to(&what, &at).context(|| "attached")?;
         for (propagation, recursive) in &self.options.propagation {
             set_propagation_of(what.as_fd(), *propagation, *recursive).context(|| "its propagation")?;
+        }
+        if is_read_only {
+            mounted.read_only.push(what.try_clone().context(|| "attached")?);
         }
         match self.mount.kind.as_deref() {
             Some("proc") => mounted.processes = Some(what),
@@ -102,8 +107,14 @@ impl<'a> OpenedMount<'a> {
         Ok(())
     }
 
-    fn set_attributes(&self, what: BorrowedFd<'_>, log: &Log) -> Result<()> {
-        let MountOptions { set, clear, set_below, clear_below, .. } = self.options;
+    /// Sets what the options say; whether the mount is to be read-only later.
+    fn set_attributes(&self, what: BorrowedFd<'_>, log: &Log) -> Result<bool> {
+        let MountOptions { mut set, clear, set_below, clear_below, .. } = self.options;
+        // Others are mounted in a new one, which has no places for them yet.
+        let is_read_only = self.source.is_none() && set != set.without(MountAttr::RDONLY);
+        if is_read_only {
+            set = set.without(MountAttr::RDONLY);
+        }
         for (set, clear, recursive) in [(set, clear, false), (set_below, clear_below, true)] {
             if set.is_empty() && clear.is_empty() {
                 continue;
@@ -119,7 +130,7 @@ impl<'a> OpenedMount<'a> {
             }
             .context(|| "its attributes")?;
         }
-        Ok(())
+        Ok(is_read_only)
     }
 
     fn file_system(&self, log: &Log) -> Result<OwnedFd> {

@@ -108,6 +108,9 @@ impl Rootfs<'_> {
     /// The kernel's.
     pub fn enter(self) -> Result<()> {
         let linux = &self.config.linux;
+        for mount in &self.mounted.read_only {
+            set_attributes(mount.as_fd(), MountAttr::RDONLY, false).context(|| "a read-only mount")?;
+        }
         for path in &linux.readonly_paths {
             self.take_writes(path)
                 .map_err(|e| e.about(&format!("linux.readonlyPaths: {}", path.display())))?;

@@ -104,6 +104,9 @@ pub struct Record {
     /// Whether the container has the user's id only, as its maps say.
     #[serde(default)]
     pub is_single: bool,
+    /// Who waits for the container's end, and deletes it then.
+    #[serde(default)]
+    pub waiter: Option<InitProcess>,
     /// Of programs run after it.
     pub hooks: Hooks,
 }

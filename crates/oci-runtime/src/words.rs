@@ -71,8 +71,12 @@ pub enum OciCommand {
         /// Kill its processes before
         #[arg(short, long)]
         force: bool,
+        /// Delete all that have stopped after their `run` was killed
+        #[arg(long, conflicts_with_all = ["force", "id"])]
+        orphaned: bool,
         /// Container
-        id: ContainerId,
+        #[arg(required_unless_present = "orphaned")]
+        id: Option<ContainerId>,
     },
     /// Start a further process in a container
     Exec(OciExecArgs),

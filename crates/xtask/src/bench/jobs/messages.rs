@@ -14,13 +14,14 @@ const LIMIT: f64 = 1.0;
 /// Of as many batches of messages of a size the program tells the middle one.
 const BATCHES: usize = 20;
 
-/// An image with Open MPI, as Debian has it, and with the program.
+/// An image with Open MPI, as Debian has it, with the program, and with the kernels of NPB where they were built.
 const IMAGE: &str = r#"
 lib=/usr/lib/x86_64-linux-gnu
 for dir in openmpi/lib/openmpi3 pmix2/lib ucx; do mkdir -p mpi$lib/$dir; cp -aT $lib/$dir mpi$lib/$dir; done
 for dir in /usr/share/openmpi /etc/openmpi; do mkdir -p mpi$dir; cp -aT $dir mpi$dir; done
 find mpi -name '*.a' -delete
 mkdir -p mpi/bin mpi/tmp && cp exchange mpi/bin
+for kernel in is ep; do [ ! -e $kernel ] || cp $kernel mpi/bin; done
 find mpi -type f \( -name '*.so*' -o -path '*/bin/*' \) -exec ldd {} + 2>&- | sed -nE 's/.*(=> |\t)(\/[^ ]*) .*/\2/p' | sort -u |
     while read -r file; do [ -e "mpi$file" ] || install -D "$file" "mpi$file"; done
 /sbin/ldconfig -r mpi

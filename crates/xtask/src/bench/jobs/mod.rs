@@ -1,7 +1,9 @@
-//! What a job's steps lose in an environment and in a container: each system call, the start of all tasks, and messages between them.
+//! What a job's steps lose in an environment and in a container: each system call, the start of all tasks, messages between them, and kernels of NPB.
 
 mod messages;
+mod npb;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -31,9 +33,15 @@ pub struct Args {
     /// Milliseconds for each of the calls
     #[arg(long, default_value_t = 400)]
     milliseconds: u32,
-    /// Measure messages between ranks only
+    /// Measure messages between ranks, and only what such options name
     #[arg(long)]
     messages: bool,
+    /// Measure the starts of tasks
+    #[arg(long)]
+    starts: bool,
+    /// Measure kernels of NPB, whose sources are in DIR (docs/benchmarks.md says from where)
+    #[arg(long, value_name = "DIR")]
+    npb: Option<PathBuf>,
 }
 
 /// What is run in the same rounds, and compared with the first of them.
@@ -50,10 +58,23 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     let job = Job { user: RunAs::User(&setting.user), home: &home, environment: live.name };
     job.prepare(&setting.skiff)?;
     let (mut series, mut claims) = (vec![], vec![]);
-    messages::prepare(&job, &setting.skiff)?;
-    messages::measure(setting.rounds, &job, &mut series, &mut claims)?;
-    if !args.messages {
+    let all = !(args.messages || args.starts || args.npb.is_some());
+    if let Some(sources) = &args.npb {
+        npb::build(&job, sources)?;
+    }
+    if all || args.messages || args.npb.is_some() {
+        messages::prepare(&job, &setting.skiff)?;
+    }
+    if args.npb.is_some() {
+        npb::measure(setting.rounds, &job, &mut series, &mut claims)?;
+    }
+    if all || args.messages {
+        messages::measure(setting.rounds, &job, &mut series, &mut claims)?;
+    }
+    if all {
         calls(setting.rounds, &job, args.milliseconds, &mut series, &mut claims)?;
+    }
+    if all || args.starts {
         starts(setting.rounds, &job, &mut series, &mut claims)?;
     }
     let bars = claims.iter().map(|c| Bar::over_median(&c.name, c.unit, c.spread, c.limit)).collect();
