@@ -351,6 +351,8 @@ ok as bob skiff env exec dev -- sh -c 'head -c 2500000 /dev/urandom >/opt/noise'
 fails 125 full srun -n1 --environment=dev true
 has "$err" 'No space left on device'
 has "$err" "depot $small/depot is full"
+has "$err" ': it needs up to 2.4 MiB, '
+has "$err" ' MiB are free; it takes up '
 has "$err" '2.4 MiB can go'
 has "$err" 'hint: `skiff depot gc --budget 0`'
 equal "$(find $small/depot | sort)" "$before" 'what is left of it'

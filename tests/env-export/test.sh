@@ -42,6 +42,22 @@ equal "$(as alice skiff env exec again -- sh -c 'cd /opt && find . ! -name log !
 ok as alice srun -Q -N2 --environment=again mytool
 equal "$out" $'tool of alice\ntool of alice'
 
+# A disk that is full: it is said how much the environment may need, and nothing of it stays.
+ok as alice skiff env create large
+inside alice large 'head -c 3000000 /dev/urandom >/opt/random'
+ok as alice skiff env export large large.skiff
+mkdir /home/alice/small
+mount -t tmpfs -o size=2m,mode=700,uid="$(id -u alice)",gid="$(id -g alice)" small /home/alice/small
+fails 125 as alice env SKIFF_STATE=/home/alice/small skiff env import large.skiff
+has "$err" 'No space left on device'
+has "$err" ': it needs up to 2.9 MiB, '
+has "$err" ' MiB are free'
+equal "$(find /home/alice/small -size +100k)" '' 'half an environment is left'
+umount /home/alice/small
+rmdir /home/alice/small
+rm /home/alice/large.skiff
+ok as alice skiff env rm large
+
 # Typed inside, it is done outside, and the environment's own /tmp is not the host's.
 inside alice again 'cd; skiff env export again by-inside.skiff'
 fails 125 as alice skiff env exec again -- skiff env export again /tmp/x.skiff

@@ -47,6 +47,27 @@ enough() { # OUTPUT WHAT
     [ "$(sed -n 's/^seen //p' "$1")" -gt 0 ] || fail "$2: mallory saw none"
 }
 
+# ---- Slurm may run two epilogs of a job at once. With the end of the first one the job may begin anew: the second one waits, and leaves the next run be.
+ok prolog 9220 bob
+touch /run/skiff/jobs/9220/ended
+python3 -c 'import fcntl, sys; f = open("/run/skiff/jobs.busy", "r+b"); fcntl.lockf(f, fcntl.LOCK_EX, 1, 9220); print("held", flush=True); sys.stdin.read()' \
+    < <(until [ -e /shared/first-ended ]; do sleep 0.05; done) >first 3>&- & first=$!
+pids+=($first)
+eventually 5 grep -q held first
+env SLURM_JOB_ID=9220 skiff slurm epilog >second 2>&1 3>&- & second=$!
+pids+=($second)
+eventually 5 sh -c "readlink /proc/$second/fd/* | grep -x /run/skiff/jobs/9220"
+rm /run/skiff/jobs/9220/ended
+touch $jobs/9220/next
+touch /shared/first-ended
+wait $first
+wait $second || fail "the second epilog: $(cat second)"
+equal "$(cat second)" ''
+test -e $jobs/9220/next && test -e /run/skiff/jobs/9220/descriptor || fail 'the next run has no directory'
+touch /run/skiff/jobs/9220/ended
+ok epilog 9220
+equal "$(ls -d /run/skiff/jobs/9220 $jobs/9220 2>&-)" ''
+
 # ---- What ends her job as her: it waits for a socket of hers while she looks at it.
 ok prolog 9200 mallory
 start mallory python3 /shared/hold.py $jobs/9200/a >held

@@ -102,7 +102,7 @@ on n1 sh -c "mount --bind $cache $cache; mount -o remount,ro,bind $cache"
 refused $cache 'Read-only'
 on n1 umount $cache
 on n1 mount -t tmpfs -o size=1m,mode=755 none $cache
-refused 'No space left'
+refused 'No space left' ': it needs up to '
 equal "$(on n1 find $cache -size +100k)" '' 'half a layer is left'
 on n1 umount $cache
 # /run is full: the job's own directory cannot be made.

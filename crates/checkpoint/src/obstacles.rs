@@ -22,14 +22,14 @@ use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::reaper::is_reaper;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Plan, Source};
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, ns};
 
 use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
 use crate::mappings::SharedMemory;
 
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time};
-use process::{held_locks, last_number, number, read, unread_timers};
+use process::{held_locks, number, read, unread_timers};
 
 /// Exit code of `--dry-run` where something is in the way.
 const IN_THE_WAY: i32 = 1;
@@ -194,7 +194,7 @@ pub fn children(outer: i32) -> Result<Vec<i32>> {
 
 /// The number that a process has in the innermost of its PID namespaces.
 pub fn number_inside(outer: i32) -> Option<i32> {
-    last_number(&text(format!("/proc/{outer}/status")).ok()?, "NSpid:")
+    ns::number_inside(&text(format!("/proc/{outer}/status")).ok()?)
 }
 
 /// What the kernel says in a file. The names of programs and files in it may be of any bytes.
@@ -244,7 +244,7 @@ impl PreflightContext {
         for task in tasks(outer) {
             let Some(thread) = text(format!("/proc/{outer}/task/{task}/status"))
                 .ok()
-                .and_then(|status| last_number(&status, "NSpid:"))
+                .and_then(|status| ns::number_inside(&status))
             else {
                 continue;
             };

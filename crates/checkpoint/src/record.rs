@@ -11,13 +11,12 @@
 //! image.json          the image below the instance, if there is one
 //! ```
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::fd::BorrowedFd;
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, unlinkat};
+use rustix::fs::CWD;
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::clocks::Clocks;
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -29,6 +28,11 @@ use crate::obstacles::SavedProcess;
 use crate::posix_queues::PosixQueues;
 use crate::sysv::SystemV;
 use crate::versions::Versions;
+
+mod digests;
+
+pub use digests::{FileDigest, files, sums, tidy};
+use digests::{is_image, list};
 
 /// The record's file.
 pub const FILE: &str = "checkpoint";
@@ -121,18 +125,6 @@ impl std::fmt::Display for TreeContents {
             Self::Output => f.write_str("its output"),
         }
     }
-}
-
-/// A file and what it must be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileDigest {
-    /// Relative to the checkpoint's directory.
-    pub path: String,
-    /// In bytes.
-    pub size: u64,
-    /// BLAKE3, hexadecimal.
-    pub digest: String,
 }
 
 impl Checkpoint {
@@ -245,94 +237,10 @@ impl Checkpoint {
     }
 }
 
-impl FileDigest {
-    /// Reads a file of a checkpoint.
-    ///
-    /// # Errors
-    /// When it is not there, or leads somewhere else.
-    pub fn of(dir: &Path, path: &str) -> Result<Self> {
-        let about = || dir.join(path).display().to_string();
-        let mut file = open(dir, path)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; 1 << 20];
-        let mut size = 0;
-        loop {
-            match file.read(&mut buffer).context(about)? {
-                0 => break,
-                n => {
-                    hasher.update(&buffer[..n]);
-                    size += n as u64;
-                }
-            }
-        }
-        Ok(Self { path: path.into(), size, digest: hasher.finalize().to_hex().to_string() })
-    }
-}
-
-/// The sums of all files of a checkpoint whose record is not written yet, flushed to the disk, the directories too.
-///
-/// # Errors
-/// What reading says.
-pub fn sums(dir: &Path) -> Result<Vec<FileDigest>> {
-    for part in [IMAGES, TREES] {
-        File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
-    }
-    let flushed = |path: String| {
-        open(dir, &path)?.sync_all().context(|| path.clone())?;
-        FileDigest::of(dir, &path)
-    };
-    files(dir)?.into_iter().map(flushed).collect()
-}
-
-/// The paths of all files of a checkpoint but its record, in order.
-///
-/// # Errors
-/// What reading says.
-pub fn files(dir: &Path) -> Result<Vec<String>> {
-    let mut paths: Vec<String> = list(dir)?.into_iter().filter(|name| name != FILE).collect();
-    for part in [IMAGES, TREES] {
-        let names = list(&dir.join(part))?.into_iter().filter(|name| part != IMAGES || is_image(name));
-        paths.extend(names.map(|name| format!("{part}/{name}")));
-    }
-    paths.sort();
-    Ok(paths)
-}
-
-/// Whether CRIU reads it: what it writes of how long it took, at the very end, is nobody's concern.
-fn is_image(name: &str) -> bool {
-    name.ends_with(".img")
-}
-
-/// Takes that away again.
-///
-/// # Errors
-/// What removing says.
-pub fn tidy(images: BorrowedFd<'_>) -> Result<()> {
-    for name in ["stats-dump", "stats-restore"] {
-        match unlinkat(images, name, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(e) => return Err(e).context(|| name.to_owned()),
-        }
-    }
-    Ok(())
-}
-
-/// The names of the files in a directory.
-fn list(dir: &Path) -> Result<Vec<String>> {
-    let about = || dir.display().to_string();
-    let mut names = vec![];
-    for entry in fs::read_dir(dir).context(about)? {
-        let entry = entry.context(about)?;
-        if !entry.file_type().context(about)?.is_dir() {
-            names.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::attributes::ThreadAttributes;
     use skiff_spec::network::Net;

@@ -3,6 +3,7 @@
 mod background;
 mod keepers;
 mod look;
+mod users;
 mod uses;
 mod young;
 
@@ -23,12 +24,14 @@ use skiff_user::context::UserContext;
 use crate::base_fingerprint;
 use crate::job_records::JobRecords;
 use crate::snapshot_fault::ours;
-use keepers::{JobList, Keepers};
+use keepers::Keepers;
+use users::JobList;
 use young::YoungFiles;
 
 pub use background::{collect_daily, delete_leftovers, leftovers, trim_records_daily};
-pub use keepers::{CheckpointUse, Keeper, LiveJob, SnapshotUsers, ask_by, kept_by_environments};
+pub use keepers::{Keeper, kept_by_environments};
 pub use look::fullness;
+pub use users::{CheckpointUse, LiveJob, SnapshotUsers, ask_by};
 pub use uses::note_use;
 
 /// What was used within this time stays in any case: somebody may be about to rely on it.

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use skiff_oci::Error as Document;
 use skiff_sys::SystemError;
 use skiff_sys::error::SPACE;
+use skiff_sys::size::size;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -86,7 +87,7 @@ pub enum Error {
     #[error(transparent)]
     Reference(#[from] skiff_oci::reference::ReferenceError),
     /// There is not enough room.
-    #[error("no space for {object}: it needs at least {needed} bytes, {free} are free")]
+    #[error("no space for {object}: it needs at least {}, {} are free", size(*needed), size(*free))]
     NoSpace {
         /// The file.
         object: String,

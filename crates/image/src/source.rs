@@ -28,6 +28,7 @@ use crate::transport::{
     inflated_within,
 };
 use skiff_sys::SystemContext;
+use skiff_sys::size::size;
 
 /// In which form an image lies in a file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -432,7 +433,7 @@ pub fn plain_archive(part: FilePart, room: &Path, kept: u64) -> Result<File> {
     let plain = inflated_within(&head, part, (room.as_fd(), &room_name), Some(free.saturating_sub(kept)));
     let plain = plain.map_err(|error| match error {
         Error::NoSpace { object, needed, .. } if kept > 0 => Error::NoSpace {
-            object: format!("{object}, and for what becomes of {kept} bytes fetched or inflated before"),
+            object: format!("{object}, and for what becomes of {} fetched or inflated before", size(kept)),
             needed: needed.saturating_add(kept),
             free,
         },

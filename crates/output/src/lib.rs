@@ -13,6 +13,7 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context, Fault as Error, Result};
 use skiff_sys::IgnoreError;
+pub use skiff_sys::size::size;
 
 use readable::{readable, shortened};
 pub use table::{line_and_rest, table, whole_table};
@@ -160,18 +161,6 @@ pub fn failed(why: Failed) -> i32 {
             skiff_sandbox::command::exit_code(&e)
         }
     }
-}
-
-/// A number of bytes for people.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
 /// A number of things for people: `1 change`, `2 changes`.

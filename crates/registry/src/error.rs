@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_sys::SystemError;
 use skiff_sys::error::SPACE;
+use skiff_sys::size::size;
 
 use super::failure::{Failure, RegistryError};
 
@@ -67,7 +68,7 @@ pub enum Error {
         why: String,
     },
     /// There is not enough room.
-    #[error("no space for {object}: it needs at least {needed} bytes, {free} are free")]
+    #[error("no space for {object}: it needs at least {}, {} are free", size(*needed), size(*free))]
     NoSpace {
         /// The file.
         object: String,

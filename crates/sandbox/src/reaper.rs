@@ -9,9 +9,9 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, chdir, getpid, kill_process, set_child_subreaper, setsid};
 use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::inside;
-use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, Fork, close_on_exec_from, exec, fork, positive_pid};
 use skiff_sys::signal::{self, SignalMask};
+use skiff_sys::{IgnoreError, ns};
 
 /// The number of this process inside: always the same, and beside that of [`crate::SERVER_NUMBER`]. So the command has the first number after
 /// process 1, as it has in other environments.
@@ -64,19 +64,17 @@ pub(crate) fn command_of(process: Pid) -> Option<Pid> {
         return Some(process);
     }
     let words = fs::read(format!("/proc/{outer}/cmdline")).ok()?;
-    let number = words.split(|byte| *byte == 0).nth(1)?;
+    let number: i32 = str::from_utf8(words.split(|byte| *byte == 0).nth(1)?).ok()?.parse().ok()?;
     let children = fs::read_to_string(format!("/proc/{outer}/task/{outer}/children")).ok()?;
     let mut children = children.split_whitespace();
-    let command = children.find(|child| number_inside(child).is_some_and(|own| own.as_bytes() == number));
+    let command = children.find(|child| number_inside(child) == Some(number));
     command.and_then(|child| child.parse().ok()).and_then(positive_pid)
 }
 
 /// The number that a process has in the innermost of its PID namespaces.
-fn number_inside(outer: &str) -> Option<String> {
+fn number_inside(outer: &str) -> Option<i32> {
     let status = fs::read(format!("/proc/{outer}/status")).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    numbers.split_whitespace().last().map(str::to_owned)
+    ns::number_inside(&String::from_utf8_lossy(&status))
 }
 
 #[cfg(test)]
@@ -88,7 +86,7 @@ mod tests {
         let own = getpid();
         assert!(!is_reaper(own.as_raw_nonzero().get()));
         assert_eq!(command_of(own), Some(own));
-        let number = number_inside(&own.as_raw_nonzero().to_string()).expect("a number");
-        assert!(number.parse::<i32>().is_ok(), "{number}");
+        // In tests there is no other PID namespace within this process's.
+        assert_eq!(number_inside(&own.as_raw_nonzero().to_string()), Some(own.as_raw_nonzero().get()));
     }
 }

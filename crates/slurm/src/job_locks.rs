@@ -13,7 +13,9 @@ use skiff_spec::job::names::JOBS;
 use skiff_sys::lock::{self, Lock, within};
 
 /// How long a prolog waits for a sweep to remove what the same job has left here earlier; the plug-in ends it after a minute.
-const LIMIT: Duration = Duration::from_secs(30);
+pub const IN_PROLOG: Duration = Duration::from_secs(30);
+/// How long an epilog waits for another that ends the same job; the plug-in ends it after 400 s.
+pub const IN_EPILOG: Duration = Duration::from_secs(360);
 
 /// The locks of all jobs: a byte each of one file, which only root can open. They end with the process, and leave nothing behind.
 pub struct JobLocks {
@@ -33,13 +35,13 @@ impl JobLocks {
         Ok(Self { file, path })
     }
 
-    /// Takes a job's lock, waiting for whoever has it.
-    pub fn take(&self, id: u32) -> Result<()> {
-        let taken = within(LIMIT, || self.try_take(id).map(|taken| taken.then_some(())))?;
+    /// Takes a job's lock, waiting for whoever has it, but no longer than `limit`.
+    pub fn take(&self, id: u32, limit: Duration) -> Result<()> {
+        let taken = within(limit, || self.try_take(id).map(|taken| taken.then_some(())))?;
         taken.ok_or_else(|| {
             let why = format!(
                 "what it has left on this node earlier is still being removed after {} s",
-                LIMIT.as_secs()
+                limit.as_secs()
             );
             Error::new(format!("job {id}: {why}"))
                 .hint(format!("administrator: find what that waits for: fuser -v {}", self.path.display()))

@@ -14,7 +14,7 @@ use skiff_user::context::UserContext;
 use crate::job::{FAILED, SlurmJob, dir, number};
 use crate::job_dirs::JobDirs;
 use crate::job_end::{EndLimits, remove_job};
-use crate::job_locks::JobLocks;
+use crate::job_locks::{IN_EPILOG, IN_PROLOG, JobLocks};
 use crate::leftovers::{forget_try, sweep_others};
 use crate::stepd::jobs_with_steps;
 use crate::trash;
@@ -45,7 +45,7 @@ fn prepare(job: &SlurmJob) -> Result<()> {
     let user = owner()?;
     let context = UserContext::load()?;
     let locks = JobLocks::open()?;
-    locks.take(job.id)?;
+    locks.take(job.id, IN_PROLOG)?;
     let is_jobs = std::env::var_os(names::STEP).is_none();
     if is_jobs {
         remove_earlier_run(&context, job.id)?;
@@ -84,7 +84,12 @@ pub fn epilog() -> Result<()> {
     // Where one is not to be trusted, the prolog has left the job why.
     let context = UserContext::load()?;
     let locks = JobLocks::open();
-    let taken = locks.as_ref().map_or(Ok(true), |locks| locks.try_take(id));
+    // Where there are no locks, nothing is to be waited for. That is told at the end: the job ends all the same.
+    if let Ok(locks) = &locks
+        && !begin_end(locks, id)?
+    {
+        return Ok(());
+    }
     let (mut job_dirs, found) = JobDirs::find(&context);
     let removed = remove_job(&context, id, &mut job_dirs, EndLimits::own(&context));
     // What other users have left is not this job's failure.
@@ -92,11 +97,27 @@ pub fn epilog() -> Result<()> {
         Ok(locks) => complain_of(sweep_others(&context, (id, begun), locks, &mut job_dirs)),
         Err(e) => output::complain(e),
     }
-    complain_of(taken);
     for dir in &job_dirs {
         complain_of(trash::empty(dir, Some(OTHERS)));
     }
     removed.and(found)
+}
+
+/// Takes a job's lock to end the job; false if another process has ended it meanwhile. Slurm may run two epilogs of a job at once. With the end of
+/// the first one a job that was requeued may begin anew here, and what there is under its number then is not the second one's to remove.
+fn begin_end(locks: &JobLocks, id: u32) -> Result<bool> {
+    match locks.try_take(id) {
+        Ok(false) => {}
+        Ok(true) => return Ok(true),
+        Err(e) => {
+            output::complain(&e);
+            return Ok(true);
+        }
+    }
+    let before = TrustedDir::find(&dir(id), 0)?;
+    locks.take(id, IN_EPILOG)?;
+    // Of a directory that was removed meanwhile nothing is found, and the next run's prolog takes the note away.
+    Ok(before.map_or(Ok(None), |before| before.stat(JOB_ENDED))?.is_some())
 }
 
 fn complain_of<T>(done: Result<T>) {

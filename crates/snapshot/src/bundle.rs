@@ -24,6 +24,7 @@ use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
 use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, write_at};
 use crate::plan::{full, take_out_unshippable};
+use crate::room::DiskRoom;
 use crate::snapshot::TRIES;
 use crate::walk::walk;
 use skiff_sys::error::show;
@@ -183,7 +184,9 @@ impl Bundle {
     /// environment's user namespace.
     pub fn unpack(&self, target: BorrowedFd<'_>) -> Result<()> {
         let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
-        let done = unpack(LayerReader::new(source, self.name.clone())?, target)?;
+        let before = DiskRoom::of(target);
+        let done = unpack(LayerReader::new(source, self.name.clone())?, target)
+            .map_err(|e| before.explain(e, self.list.length()))?;
         expect(&done, &self.about.layer)
     }
 }

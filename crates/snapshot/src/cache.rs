@@ -29,6 +29,7 @@ use crate::file::{read_to_end, write_atomically};
 use crate::layer::{expect, unpack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::remove::remove_all;
+use crate::room::DiskRoom;
 use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
@@ -220,7 +221,8 @@ impl Cache {
 
     /// Unpacks a layer; if there is no room, once more after removing all that is not in use.
     fn unpack_or_make_room(&self, depot: &Depot, layer: &LayerRef, name: &str) -> Result<()> {
-        let unpacked = self.unpack(depot, layer, name);
+        let before = DiskRoom::of(&self.temps);
+        let unpacked = self.unpack(depot, layer, name).map_err(|e| before.explain(e, layer.size));
         let no_room = |error: &Error| matches!(error.errno(), Some(Errno::NOSPC | Errno::DQUOT));
         if !unpacked.as_ref().is_err_and(no_room) {
             return unpacked;
@@ -228,7 +230,8 @@ impl Cache {
         if self.evict_to(0)?.layers == 0 {
             return unpacked;
         }
-        self.unpack(depot, layer, name)
+        let before = DiskRoom::of(&self.temps);
+        self.unpack(depot, layer, name).map_err(|e| before.explain(e, layer.size))
     }
 
     /// Unpacks a layer, under its exclusive lock. Nothing half made stays.

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::file::{read_to_end, write_durably};
 use crate::manifest::{self, SnapshotManifest};
 use crate::piece::PieceReader;
+use crate::room::DiskRoom;
 use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
@@ -99,6 +100,11 @@ impl Depot {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The room on its disk.
+    pub(crate) fn room(&self) -> DiskRoom {
+        DiskRoom::of(self.packs.as_ref().unwrap_or(&self.layers))
     }
 
     /// The manifest of a snapshot.

@@ -4,8 +4,7 @@
 
 use rustix::io::Errno;
 use skiff_sys::SystemError;
-
-const MIB: u64 = 1 << 20;
+use skiff_sys::size::size;
 
 /// The result of everything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -17,6 +16,16 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] SystemError),
+    /// A disk was full that had less room than what was written to it may need.
+    #[error("{error}: it needs up to {}, {} are free", size(*needed), size(*free))]
+    Full {
+        /// The system call that failed.
+        error: SystemError,
+        /// Bytes that are needed at most.
+        needed: u64,
+        /// Bytes that were free before.
+        free: u64,
+    },
     /// A layer file is not what its name and its format promise.
     #[error("layer {layer} is damaged or hostile: {why}")]
     BadLayer {
@@ -75,8 +84,8 @@ pub enum Error {
     },
     /// A node has no room to make one layer of many.
     #[error(
-        "there would be {layers} layers, and to make one of them takes {} MiB for a moment on this node's disk, which has {} MiB free",
-        needed.div_ceil(MIB), free / MIB
+        "there would be {layers} layers, and to make one of them takes {} for a moment on this node's disk, which has {} free",
+        size(*needed), size(*free)
     )]
     NoRoom {
         /// How many.
@@ -115,6 +124,7 @@ impl Error {
                 }
                 _ => None,
             }),
+            Error::Full { error, .. } => error.hint(),
             Error::BadLayer { .. } | Error::BadManifest { .. } => Some(
                 "`skiff depot verify --remove` removes what is damaged; submit again, and a new snapshot is made",
             ),
@@ -141,7 +151,7 @@ impl Error {
     /// The system's error number, where a system call failed.
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Error::Io(error) => Some(error.source),
+            Error::Io(error) | Error::Full { error, .. } => Some(error.source),
             Error::Untrusted(e) => e.errno(),
             _ => None,
         }

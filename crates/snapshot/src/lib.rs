@@ -27,6 +27,7 @@ mod piece;
 mod piece_files;
 mod plan;
 mod remove;
+mod room;
 mod snapshot;
 mod tree;
 mod unchanged;

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::base::BaseRoot;
+use crate::chunk::ChunkList;
 use crate::depot::Depot;
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
@@ -284,10 +285,22 @@ pub(crate) fn write_layer(
     chain: &[LayerRef],
     except: Option<LayerId>,
 ) -> Result<Option<PushedLayer>> {
-    let all = if weight_of(items, nodes) > LARGE { depot.layer_ids()? } else { vec![] };
+    let (needed, before) = (weight_of(items, nodes), depot.room());
+    let all = if needed > LARGE { depot.layer_ids()? } else { vec![] };
     let all = all.into_iter().map(|(id, _)| id);
     let chain = chain.iter().rev().map(|layer| layer.digest);
     let known = depot.known(chain.chain(all).collect::<BTreeSet<_>>())?;
+    write_new(depot, (upper, nodes), items, known, except).map_err(|e| before.explain(e, needed))
+}
+
+/// Writes of a layer what is not `known`.
+fn write_new(
+    depot: &Depot,
+    (upper, nodes): (BorrowedFd<'_>, &mut Vec<TreeNode>),
+    items: &[Item],
+    known: Vec<ChunkList>,
+    except: Option<LayerId>,
+) -> Result<Option<PushedLayer>> {
     let (temp, chunks) = depot.begin_layer(known)?;
     let mut writer = LayerWriter::new(chunks)?;
     let outcome = pack(upper, items, nodes, &mut writer)?;

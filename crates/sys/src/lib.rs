@@ -35,6 +35,7 @@ pub mod reaper;
 pub mod seccomp;
 pub mod signal;
 pub mod signal_owner;
+pub mod size;
 pub mod small_file;
 pub mod subreaper;
 pub mod syscalls;

@@ -28,6 +28,13 @@ pub fn owning_user_ns(ns: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     request_fd(ns, NS_GET_USERNS)
 }
 
+/// The number that a process or thread has in the innermost of its PID namespaces, by the text of its `status` in `/proc`.
+#[must_use]
+pub fn number_inside(status: &str) -> Option<i32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().last()?.parse().ok()
+}
+
 /// Whether that is `user_ns`.
 ///
 /// # Errors

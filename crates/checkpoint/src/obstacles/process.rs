@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, ns};
 
 use super::{Obstacle, links, number_inside, text};
 use crate::attributes::ThreadAttributes;
@@ -52,7 +52,7 @@ pub(super) fn read(outer: i32) -> Option<SavedProcess> {
     let mut threads: Vec<i32> = fs::read_dir(format!("/proc/{outer}/task"))
         .ok()?
         .flatten()
-        .filter_map(|task| last_number(&text(task.path().join("status")).ok()?, "NSpid:"))
+        .filter_map(|task| ns::number_inside(&text(task.path().join("status")).ok()?))
         .collect();
     threads.sort_unstable();
     let (mut files, mut sockets) = (0, 0);
@@ -65,7 +65,7 @@ pub(super) fn read(outer: i32) -> Option<SavedProcess> {
         files,
         sockets,
         attributes: vec![],
-        pid: last_number(&status, "NSpid:")?,
+        pid: ns::number_inside(&status)?,
         parent,
         name: field(&status, "Name:")?.to_owned(),
         threads,
@@ -159,7 +159,7 @@ pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-pub(super) fn last_number(status: &str, name: &str) -> Option<i32> {
+fn last_number(status: &str, name: &str) -> Option<i32> {
     field(status, name)?.split_whitespace().last()?.parse().ok()
 }
 

@@ -12,7 +12,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::clock::{DAY, was_within};
 use skiff_user::context::UserContext;
 
-use super::keepers::JobList;
+use super::users::JobList;
 use super::{Collection, Limits};
 use crate::bounded::{in_background, until};
 use crate::job_records::JobRecords;

@@ -15,7 +15,8 @@ use skiff_store::copies;
 use skiff_sys::error::SPACE;
 use skiff_user::context::UserContext;
 
-use super::keepers::{JobList, Keepers};
+use super::keepers::Keepers;
+use super::users::JobList;
 use super::young::YoungFiles;
 use super::{Limits, existing, seconds, shown, uses};
 use crate::calling::named_or_own;

@@ -129,7 +129,7 @@ impl<'a> Merged<'a> {
             hidden.insert(name.to_vec());
             let in_host = match found.kind {
                 ForeignFileType::CharDevice(0, 0) | ForeignFileType::Socket => continue,
-                ForeignFileType::Directory => shows_host && self.is_open_on_host(&found.file)?,
+                ForeignFileType::Directory => shows_host && self.is_for_others_on_host(&found.file)?,
                 _ => false,
             };
             children.push((name, self.taken(found, true, in_host)));
@@ -157,7 +157,7 @@ impl<'a> Merged<'a> {
     }
 
     /// Whether the host has a directory at a path, on its own file system, that others may list.
-    fn is_open_on_host(&self, path: &Path) -> Result<bool> {
+    fn is_for_others_on_host(&self, path: &Path) -> Result<bool> {
         match self.host.open(path, OFlags::PATH).and_then(fstat) {
             Err(Errno::NOENT | Errno::ACCESS) => Ok(false),
             found => {
@@ -196,12 +196,12 @@ impl<'a> Merged<'a> {
             ForeignFileType::Symlink(target) => Some(&target[..]),
             _ => None,
         };
-        let is_open = is_for_others(stat);
+        let for_others = is_for_others(stat);
         let is_left_out = match found.kind {
             ForeignFileType::Directory => false,
             ForeignFileType::Socket => true,
             ForeignFileType::File
-                if !is_open && stat.st_size > 0 && !filter.replaced.contains_key(&found.file) =>
+                if !for_others && stat.st_size > 0 && !filter.replaced.contains_key(&found.file) =>
             {
                 true
             }
@@ -213,10 +213,10 @@ impl<'a> Merged<'a> {
         {
             return Ok(None);
         }
-        if !is_open && target.is_none() {
+        if !for_others && target.is_none() {
             found.xattrs.clear();
         }
-        self.host_bytes.set(self.host_bytes.get() + if is_open { bytes } else { 0 });
+        self.host_bytes.set(self.host_bytes.get() + if for_others { bytes } else { 0 });
         Ok(Some(self.taken(found, false, true)))
     }
 
@@ -298,7 +298,8 @@ impl Foreign for Merged<'_> {
         let MergedFile { path, in_upper, in_host } = directory;
         let mut hidden = HashSet::new();
         // What is below a directory that others may not list is none of theirs, whatever its own mode.
-        let shows_host = *in_host && self.is_open_on_host(path)? && !(*in_upper && self.hides_host(path)?);
+        let shows_host =
+            *in_host && self.is_for_others_on_host(path)? && !(*in_upper && self.hides_host(path)?);
         let mut children = if *in_upper { self.of_upper((path, shows_host), &mut hidden)? } else { vec![] };
         if shows_host {
             children.extend(self.of_host(path, &hidden)?);

@@ -206,7 +206,7 @@ impl ReadRoot<'_> {
     /// Whether a file is one that is left out for that. What others may read is only found out when it is read.
     fn is_unreadable(&self, file: &ForeignFile<Path>) -> bool {
         let may_be = matches!(file.kind, ForeignFileType::File)
-            && file.attributes.mode & 0o004 == 0
+            && !may_be_read(file.attributes.mode.into())
             && self.filter.unreadable.is_some()
             && !self.filter.replaced.contains_key(&file.file);
         may_be && self.open(&file.file, OFlags::NONBLOCK).is_err_and(|why| self.skips(&file.file, why))
@@ -341,8 +341,13 @@ impl Foreign for ReadRoot<'_> {
 /// Whether others may read a file's content, or list a directory and look into it.
 #[must_use]
 pub fn is_for_others(stat: &Stat) -> bool {
-    let wanted = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory { 0o005 } else { 0o004 };
-    stat.st_mode & wanted == wanted
+    may_be_read(stat.st_mode)
+}
+
+/// The same by a mode. One without a type is a file's.
+fn may_be_read(mode: u32) -> bool {
+    let wanted = if FileType::from_raw_mode(mode) == FileType::Directory { 0o005 } else { 0o004 };
+    mode & wanted == wanted
 }
 
 impl ReadRoot<'_> {

@@ -284,7 +284,7 @@ mod tests {
             let refused = refused.to_string();
             let begins = "no space for unpacking x.tar.gz, which takes twice the size of its content: it needs at least ";
             assert!(refused.starts_with(begins), "{refused}");
-            assert!(refused.ends_with(" bytes, 16777215 are free"), "{refused}");
+            assert!(refused.ends_with(" MiB, 16.0 MiB are free"), "{refused}");
         }
     }
 }
