@@ -272,7 +272,7 @@ refused n2 alice 'another key'
 mv $key.away $key
 checkpoints=.local/share/skiff/checkpoint
 mkdir -p /home/bob/$checkpoints
-cp -a /home/alice/$checkpoints/lone /home/bob/$checkpoints
+cp -a /home/alice/$checkpoints/{.chunks,lone} /home/bob/$checkpoints
 chown -R bob: /home/bob/.local
 refused n2 bob 'it was not yours'
 refused n1 bob 'somebody has it, on this node'

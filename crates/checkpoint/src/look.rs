@@ -1,20 +1,23 @@
 //! Checkpoints as they lie there: listing, showing, removing them.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use skiff_env::depot::CheckpointUse;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Result};
-use skiff_user::checkpoints::{all, dir_of, refuse_missing};
+use skiff_user::checkpoints::{all, dir_of, homes, refuse_missing};
 use skiff_user::context::UserContext;
 
 use crate::files;
 use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
 use crate::record::{Checkpoint, IMAGES};
+use crate::stored;
 
 /// One, for people and programs.
 #[derive(Serialize)]
@@ -30,6 +33,9 @@ struct Listed {
     processes: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    /// Bytes that nothing else needs: so much room is there when it is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    own_bytes: Option<u64>,
     /// Whether its record can be read. Its files are checked when it is restored.
     readable: bool,
     /// Whether nothing has been saved into it yet.
@@ -38,7 +44,7 @@ struct Listed {
 }
 
 impl Listed {
-    fn of(context: &UserContext, slot: &CheckpointName) -> Result<Self> {
+    fn of(context: &UserContext, slot: &CheckpointName, rooms: &OwnRooms) -> Result<Self> {
         let dir = dir_of(context, slot)?;
         let read = Checkpoint::read(&dir).ok();
         let read = read.as_ref();
@@ -49,10 +55,29 @@ impl Listed {
             created: read.map(|c| c.created),
             processes: read.map(|c| c.processes.len()),
             bytes: read.map(Checkpoint::size),
+            own_bytes: read.map(|c| rooms.of(&dir, c)),
             readable: read.is_some(),
             empty: place::is_empty(&dir),
             path: dir.display().to_string(),
         })
+    }
+}
+
+/// How much room checkpoints take by themselves.
+struct OwnRooms(BTreeMap<PathBuf, u64>);
+
+impl OwnRooms {
+    fn look(context: &UserContext) -> Result<Self> {
+        let mut rooms = BTreeMap::new();
+        for home in homes(context)? {
+            rooms.extend(stored::own_bytes(&home)?.into_iter().map(|(name, own)| (home.join(name), own)));
+        }
+        Ok(Self(rooms))
+    }
+
+    /// Bytes of its files, and of the chunks that only it needs.
+    fn of(&self, dir: &Path, checkpoint: &Checkpoint) -> u64 {
+        checkpoint.files_size().saturating_add(self.0.get(dir).copied().unwrap_or(0))
     }
 }
 
@@ -68,8 +93,9 @@ pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
 
 /// Prints all.
 pub fn list(context: &UserContext, json: bool) -> Result<()> {
+    let rooms = OwnRooms::look(context)?;
     let all: Vec<Listed> =
-        all(context)?.iter().map(|slot| Listed::of(context, slot)).collect::<Result<_>>()?;
+        all(context)?.iter().map(|slot| Listed::of(context, slot, &rooms)).collect::<Result<_>>()?;
     if json {
         return output::json(&all);
     }
@@ -89,17 +115,18 @@ pub fn list(context: &UserContext, json: bool) -> Result<()> {
                 or_not(l.created.map(output::time)),
                 or_not(l.processes.map(|n| n.to_string())),
                 size,
+                l.own_bytes.map_or_else(String::new, output::size),
             ]
         })
         .collect();
-    output::table(&["NAME", "INSTANCE", "OF", "SAVED", "PROCESSES", "SIZE"], &rows)
+    output::table(&["NAME", "INSTANCE", "OF", "SAVED", "PROCESSES", "SIZE", "OWN"], &rows)
 }
 
 /// Prints what is in one.
 pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<()> {
     refuse_missing(context, slot)?;
     if place::is_empty(&dir_of(context, slot)?) {
-        let listed = Listed::of(context, slot)?;
+        let listed = Listed::of(context, slot, &OwnRooms::look(context)?)?;
         if json {
             return output::json(&listed);
         }
@@ -123,8 +150,11 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         posix_queues,
         made_with,
         files: digests,
+        stored: _,
     } = &checkpoint;
-    output::line(&format!("checkpoint   {slot}, {}", output::size(checkpoint.size())))?;
+    let own = OwnRooms::look(context)?.of(&dir, &checkpoint);
+    let (size, own) = (output::size(checkpoint.size()), output::size(own));
+    output::line(&format!("checkpoint   {slot}, {size}; {own} that no other checkpoint needs"))?;
     output::line(&format!("where        {}", dir.display()))?;
     let then = if *left_running { "went on" } else { "ended" };
     output::line(&format!("saved        {}; the instance {then} then", output::time(*created)))?;

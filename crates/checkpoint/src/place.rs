@@ -3,9 +3,8 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rustix::fs::{CWD, FlockOperation, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use skiff_cli::Retention;
 use skiff_site::TrustedDir;
@@ -14,18 +13,14 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
-use skiff_sys::lock;
 use skiff_user::checkpoints::{all, dir_of, home, homes, made_in_memory, refuse_missing};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
 
+use crate::names_lock;
 use crate::record::{self, Checkpoint};
-
-/// In the directory of checkpoints: who has it gives and takes names there.
-const LOCK: &str = ".lock";
-/// How long somebody else may have it; changing names takes milliseconds.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+use crate::stored;
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
@@ -129,6 +124,16 @@ impl NewCheckpoint {
         old.map(|old| set_aside(&self.slot(old.newer), &old.name)).transpose()
     }
 
+    /// Where those are that it will lie beside.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// What it will be called.
+    pub fn name(&self) -> &EnvName {
+        &self.name
+    }
+
     /// Whether it can be published, as far as that shows before anything stands still: a file system may have no locks.
     pub fn check(&self) -> Result<()> {
         self.lock().map(drop)
@@ -136,16 +141,7 @@ impl NewCheckpoint {
 
     /// Two saves into one name, on one host or on several, must not change places in between each other.
     fn lock(&self) -> Result<OwnedFd> {
-        let locked =
-            lock::within(LONGEST_WAIT, || self.home.lock(LOCK, FlockOperation::NonBlockingLockExclusive))?;
-        locked.ok_or_else(|| {
-            Error::new(format!(
-                "checkpoint {}: another save in {} does not end",
-                self.name,
-                self.home.path().display()
-            ))
-            .hint("end the other `skiff checkpoint save`")
-        })
+        names_lock::take(&self.home, self.name.as_str())
     }
 
     fn slot(&self, newer: u32) -> PathBuf {
@@ -198,7 +194,9 @@ fn change_places(from: &Path, to: &Path) -> Result<()> {
 /// Removes one: at once from under its name, then file by file.
 pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
     let aside = set_aside(dir, name)?;
-    fs::remove_dir_all(&aside).context(|| aside.display().to_string())
+    fs::remove_dir_all(&aside).context(|| aside.display().to_string())?;
+    stored::tell_uncollected(dir.parent().map_or(Ok(()), stored::collect));
+    Ok(())
 }
 
 /// What was killed while it was made or removed.
@@ -212,6 +210,7 @@ pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     for dir in &left {
         fs::remove_dir_all(dir).context(|| dir.display().to_string())?;
     }
+    homes(context)?.iter().for_each(|home| stored::tell_uncollected(stored::collect(home)));
     Ok(left)
 }
 
@@ -283,7 +282,7 @@ mod tests {
         drop(new);
         let mut left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, [LOCK, "work", "work@1"]);
+        assert_eq!(left, [names_lock::LOCK, "work", "work@1"]);
     }
 
     #[test]

@@ -16,19 +16,19 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use skiff_cli::Retention;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::name::EnvName;
-use skiff_sys::small_file;
 use skiff_user::checkpoints::{all, home};
 use skiff_user::context::UserContext;
 use skiff_user::new_file::NewFile;
 
 use crate::place::{self, NewCheckpoint};
 use crate::record::{self, Checkpoint, FileDigest, LONGEST};
+use crate::stored;
 
 /// What such a file begins with.
 const HEAD: &str = "skiff-checkpoint-file 1 ";
@@ -48,21 +48,38 @@ pub fn export(context: &UserContext, name: &CheckpointName, path: &Path) -> Resu
     let mut file = File::from(new.as_fd().try_clone_to_owned().context(about)?);
     file.write_all(format!("{HEAD}{}\n", name.name).as_bytes()).context(about)?;
     let mut packed = zstd::Encoder::new(&file, LEVEL).context(about)?;
-    let bytes = small_file::read_below(CWD, &*dir.join(record::FILE), LONGEST)
-        .context(|| dir.display().to_string())?;
+    let whole = whole(&dir, &checkpoint)?;
+    let bytes = whole.bytes()?;
     packed.write_all(&(bytes.len() as u64).to_le_bytes()).context(about)?;
     packed.write_all(&bytes).context(about)?;
-    for wanted in &checkpoint.files {
+    // What is in the store comes last, in its order there.
+    let in_store = |file: &&FileDigest| checkpoint.stored.iter().any(|stored| stored.path == file.path);
+    for wanted in whole.files.iter().filter(|file| !in_store(file)) {
         let from = record::open(&dir, &wanted.path)?;
         if copy(from, &mut packed, wanted).context(about)? != *wanted {
             return Err(Fault::new(format!("checkpoint {name}: {} is damaged", wanted.path)));
         }
     }
+    stored::each(&dir, &checkpoint, |_, bytes| bytes.write_to(&mut packed))?;
     packed.finish().and_then(|file| file.sync_all()).context(about)?;
     let length = file.metadata().context(about)?.len();
     new.publish()?;
     output::note(&format!("{}, {} as a file", output::size(checkpoint.size()), output::size(length)));
     Ok(())
+}
+
+/// The record of the same checkpoint if all its files were in its directory, as they are in the file: no store goes along.
+fn whole(dir: &Path, checkpoint: &Checkpoint) -> Result<Checkpoint> {
+    let mut whole = Checkpoint { stored: vec![], ..checkpoint.clone() };
+    whole.files.retain(|file| file.path != record::CHUNKS);
+    stored::each(dir, checkpoint, |file, bytes| {
+        let mut hasher = blake3::Hasher::new();
+        bytes.write_to(&mut hasher)?;
+        let (path, digest) = (file.path.clone(), hasher.finalize().to_hex().to_string());
+        whole.files.push(FileDigest { path, size: file.size, digest });
+        Ok(())
+    })?;
+    Ok(whole)
 }
 
 /// Makes a checkpoint of such a file, and gives its name.
@@ -107,6 +124,9 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
     let mut bytes = vec![];
     from.take(length).read_to_end(&mut bytes).context(cut)?;
     let checkpoint = Checkpoint::parse(&bytes).map_err(Fault::new)?;
+    if !checkpoint.stored.is_empty() {
+        return Err(Fault::new("its memory is in the store of whoever exported it"));
+    }
     for wanted in &checkpoint.files {
         let mut file = create(dir, &wanted.path)?;
         let found = copy(from.take(wanted.size), &mut file, wanted).context(|| wanted.path.clone())?;

@@ -36,6 +36,14 @@ pub fn version(criu: &CriuProcess) -> Result<String> {
     Ok(version.to_string())
 }
 
+/// Whether a CRIU is of this version or newer.
+///
+/// # Errors
+/// When it does not answer.
+pub fn is_at_least(criu: &CriuProcess, (major, minor): (i32, i32)) -> Result<bool> {
+    criu.talk().version().map(|version| version.is_at_least(major, minor)).map_err(fault)
+}
+
 /// Asks CRIU in the environment where `inside` is, then has it dump a process there and make it again: `scratch` is an empty directory for
 /// its images.
 ///

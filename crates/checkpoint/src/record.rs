@@ -8,6 +8,7 @@
 //! trees/file.N        a copy of a file outside the instance that is open to be written (`files.rs`)
 //! trees/sysv          what System V message queues and segments hold (`sysv.rs`)
 //! trees/posix-queues  messages of POSIX message queues (`posix_queues.rs`)
+//! chunks              of which chunks of the store beside the checkpoints the pages of memory consist (`stored.rs`), if they are there
 //! image.json          the image below the instance, if there is one
 //! ```
 
@@ -44,8 +45,12 @@ pub const SYSV: &str = "trees/sysv";
 pub const POSIX_QUEUES: &str = "trees/posix-queues";
 /// What the record begins with.
 pub const MAGIC: &str = "skiff-checkpoint";
-/// The format that is written, and the newest that is read.
-pub const FORMAT: u32 = 1;
+/// Which chunks of the store make up the files that are not in the directory: a file's name there.
+pub const CHUNKS: &str = "chunks";
+/// The newest format that is read.
+pub const FORMAT: u32 = 2;
+/// The format of a checkpoint of which all files are in its directory.
+const WHOLE: u32 = 1;
 /// Below, the kernel gives a number only once; the process that serves a root has one of them.
 const FIRST_FREE: i32 = 300;
 /// The kernel has numbers up to this one at least.
@@ -90,6 +95,19 @@ pub struct Checkpoint {
     pub made_with: Versions,
     /// All files beside the record.
     pub files: Vec<FileDigest>,
+    /// Images whose bytes are in the store, in the order in which they follow each other in the list of chunks. Such a checkpoint is of format 2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stored: Vec<StoredImage>,
+}
+
+/// A file whose bytes are in the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredImage {
+    /// Relative to the checkpoint's directory.
+    pub path: String,
+    /// In bytes.
+    pub size: u64,
 }
 
 /// A directory that is kept in one file.
@@ -148,10 +166,34 @@ impl Checkpoint {
         widest.map_or(FIRST_FREE, |(length, first)| first + (length / 2).min(FOR_SESSIONS))
     }
 
-    /// Bytes of all files.
+    /// Bytes of all that it holds, whole.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.files.iter().map(|file| file.size).sum()
+        self.files_size().saturating_add(self.stored_size())
+    }
+
+    /// Bytes of all files in its directory.
+    #[must_use]
+    pub fn files_size(&self) -> u64 {
+        self.files.iter().fold(0, |all, file| all.saturating_add(file.size))
+    }
+
+    /// Bytes of what is in the store.
+    #[must_use]
+    pub fn stored_size(&self) -> u64 {
+        self.stored.iter().fold(0, |all, file| all.saturating_add(file.size))
+    }
+
+    /// The bytes of its record.
+    ///
+    /// # Errors
+    /// There is no JSON for it.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        let body = serde_json::to_vec_pretty(self).map_err(|e| Fault::new(e.to_string()))?;
+        // An older Skiff is to refuse what it cannot put together.
+        let format = if self.stored.is_empty() { WHOLE } else { FORMAT };
+        let head = format!("{MAGIC} {format} {}\n", blake3::hash(&body));
+        Ok([head.as_bytes(), &body].concat())
     }
 
     /// Writes the record into `dir`, as its last file.
@@ -161,10 +203,9 @@ impl Checkpoint {
     pub fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let about = || path.display().to_string();
-        let body = serde_json::to_vec_pretty(self).map_err(|e| Fault::new(format!("{}: {e}", about())))?;
-        let head = format!("{MAGIC} {FORMAT} {}\n", blake3::hash(&body));
+        let bytes = self.bytes().map_err(|e| e.about(&about()))?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path).context(about)?;
-        file.write_all(&[head.as_bytes(), &body].concat()).and_then(|()| file.sync_all()).context(about)
+        file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)
     }
 
     /// Reads the record in `dir`.
@@ -191,7 +232,7 @@ impl Checkpoint {
         let words: Vec<&str> = head.split(' ').collect();
         let [MAGIC, format, digest] = words[..] else { return Err("not a checkpoint".into()) };
         match format.parse::<u32>() {
-            Ok(FORMAT) => {}
+            Ok(WHOLE..=FORMAT) => {}
             Ok(other) => {
                 return Err(format!("it is of format {other}, and this Skiff knows formats up to {FORMAT}"));
             }
@@ -205,8 +246,11 @@ impl Checkpoint {
         let below = |path: &str| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
         };
-        let named = read.files.iter().map(|file| &file.path).chain(read.trees.iter().map(|tree| &tree.file));
-        match named.into_iter().find(|path| !below(path)) {
+        let mut named =
+            read.files.iter().map(|file| &file.path).chain(read.trees.iter().map(|tree| &tree.file));
+        let mut images = read.stored.iter().map(|file| &file.path);
+        let image = |path: &String| Path::new(path).parent() == Some(Path::new(IMAGES)) && is_image(path);
+        match named.find(|path| !below(path)).or_else(|| images.find(|path| !image(path))) {
             Some(path) => Err(format!("its record names {path:?}, which is not in it")),
             None => Ok(read),
         }
@@ -328,6 +372,7 @@ mod tests {
             posix_queues: None,
             made_with,
             files,
+            stored: vec![],
         }
     }
 
@@ -402,13 +447,32 @@ mod tests {
         for end in [0, 5, 40, bytes.len() / 2, bytes.len() - 1] {
             assert_eq!(Checkpoint::parse(&bytes[..end]).as_ref().err(), Some(&DAMAGED.into()), "{end} bytes");
         }
-        let newer = [b"skiff-checkpoint 2 ", &bytes[19..]].concat();
-        assert!(Checkpoint::parse(&newer).expect_err("newer").contains("format 2"));
+        let newer = [b"skiff-checkpoint 3 ", &bytes[19..]].concat();
+        assert!(Checkpoint::parse(&newer).expect_err("newer").contains("format 3"));
         let mut out = example();
         out.trees[0].file = "../../x".into();
         let body = serde_json::to_vec(&out).expect("JSON");
         let forged = [format!("{MAGIC} {FORMAT} {}\n", blake3::hash(&body)).as_bytes(), &body].concat();
         assert!(Checkpoint::parse(&forged).expect_err("outside").contains("not in it"));
+    }
+
+    #[test]
+    fn only_what_an_older_skiff_cannot_put_together_is_of_another_format() {
+        let stored = |path: &str| {
+            let stored = vec![StoredImage { path: path.into(), size: 1 << 40 }];
+            Checkpoint { stored, ..example() }.bytes().expect("JSON")
+        };
+        let whole = example().bytes().expect("JSON");
+        assert!(whole.starts_with(b"skiff-checkpoint 1 "));
+        assert!(!String::from_utf8_lossy(&whole).contains("stored"));
+        let bytes = stored("images/pages-1.img");
+        assert!(bytes.starts_with(b"skiff-checkpoint 2 "));
+        assert_eq!(Checkpoint::parse(&bytes).expect("read").size(), 1 << 40);
+        for elsewhere in
+            ["trees/upper", "images/../x.img", "pages-1.img", "images/a/b.img", "/x.img", "images/x"]
+        {
+            assert!(Checkpoint::parse(&stored(elsewhere)).expect_err(elsewhere).contains("not in it"));
+        }
     }
 
     proptest::proptest! {

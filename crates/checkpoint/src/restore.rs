@@ -41,7 +41,8 @@ use crate::notes::RestoreNotes;
 use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
 use crate::place;
 use crate::probe;
-use crate::record::{self, Checkpoint, IMAGES, POSIX_QUEUES, SYSV, tidy};
+use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
+use crate::stored::{self, WholeImages};
 use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
@@ -87,10 +88,14 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
     fits(context, &checkpoint).map_err(about)?;
     if restore.dry_run {
         checkpoint.verify(&dir)?;
+        stored::verify(&dir, &checkpoint)?;
         return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
     checkpoint.verify(&dir)?;
+    // Checked as they are put together.
+    let whole = WholeImages::of(&dir, &slot.name, &checkpoint)?;
+    let (images, kept) = whole.kept()?;
     let member = SavedInterface::read(&dir)?;
     let files = Some(FileRules::of(context, restore.files)?);
     let revived = CriuRestorer {
@@ -98,12 +103,13 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         checkpoint: &checkpoint,
         member,
         dir: &dir,
+        images: &images,
         files,
         notes: RestoreNotes::of(&record.dir),
-        used_up: false,
+        used_up: whole.used_up(),
         gate: None,
     };
-    make_again(context, &record, &revived).map_err(about)?;
+    make_again(context, &record, &revived, kept).map_err(about)?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
         checkpoint: slot.to_string(),
@@ -115,14 +121,20 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
     }))
 }
 
-/// Makes the instance, and all of it; nothing is left of it if anything fails.
-pub fn make_again(context: &UserContext, record: &InstanceDir, revived: &CriuRestorer<'_>) -> Result<()> {
+/// Makes the instance, and all of it; nothing is left of it if anything fails. `kept` is what has to stay open for that.
+pub fn make_again(
+    context: &UserContext,
+    record: &InstanceDir,
+    revived: &CriuRestorer<'_>,
+    kept: Vec<OwnedFd>,
+) -> Result<()> {
     let CriuRestorer { checkpoint, dir, .. } = revived;
     let entry = match ImageName::read(&dir.join(IMAGE))? {
         Some(entry) => Some(get::again(context, entry)?),
         None => None,
     };
-    let (plan, held) = plan(context, checkpoint, record)?;
+    let (plan, mut held) = plan(context, checkpoint, record)?;
+    held.extend(kept);
     let started = Started { name: record.name.clone(), started: now(), plan, ..checkpoint.instance.clone() };
     let lock = record.make(context, &started, entry.as_ref())?;
     let made = trees::put_back_own(context, checkpoint, dir, record)
@@ -223,6 +235,8 @@ pub struct CriuRestorer<'a> {
     pub member: Option<SavedInterface>,
     /// Where its files are.
     pub dir: &'a Path,
+    /// Where CRIU's images are, all of them.
+    pub images: &'a Path,
     /// What becomes of files outside the instance that have changed since; nothing where nobody could have written them.
     pub files: Option<FileRules>,
     /// What is noted meanwhile.
@@ -264,8 +278,7 @@ impl Restorer for CriuRestorer<'_> {
         let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net, number: None };
         trees::put_back_memory(inside, checkpoint, self.dir)?;
         locks::refuse_taken(inside, checkpoint.processes.iter().flat_map(|process| &process.locks))?;
-        let images = self.dir.join(IMAGES);
-        let images = File::open(&images).context(|| images.display().to_string())?;
+        let images = File::open(self.images).context(|| self.images.display().to_string())?;
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
         if let Some(sysv) = &checkpoint.sysv {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::mem::take;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,7 @@ use rustix::fs::CWD;
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
 use skiff_cli::SaveArgs;
-use skiff_criu::rpc::{Options, RequestType};
+use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_instance::look::not_running;
 use skiff_output as output;
 use skiff_runtime::control::{self, ControlRequest, Live};
@@ -32,10 +32,12 @@ use crate::criu::{self, CriuProcess};
 use crate::files::{self, CopySettings, FileRules, WrittenFile};
 use crate::member::SavedInterface;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
+use crate::page_intake::{self, PageIntake};
 use crate::place::NewCheckpoint;
 use crate::posix_queues::{self, PosixQueues};
 use crate::probe;
 use crate::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums, tidy};
+use crate::stored;
 use crate::sysv::{self, SystemV};
 use crate::trees;
 use crate::versions::Versions;
@@ -50,8 +52,10 @@ pub struct Saved {
     pub checkpoint: String,
     instance: String,
     processes: usize,
-    /// Bytes of all its files.
+    /// Bytes of all that it holds.
     pub bytes: u64,
+    /// Bytes that were written for it: less, where others have what it holds.
+    pub written_bytes: u64,
     left_running: bool,
     /// How long the processes stood still.
     pub frozen_ms: u128,
@@ -95,11 +99,16 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
-    let new = NewCheckpoint::make(&home_of(context, &slot)?, &slot.name)?;
+    let home = home_of(context, &slot)?;
+    let new = NewCheckpoint::make(&home, &slot.name)?;
     new.check()?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    saving.carry_out(&new, &slot).map(|saved| SaveOutcome::Saved(Box::new(saved))).map_err(about)
+    let saved = saving.carry_out(&new, &slot);
+    // Together with this goes what it has replaced, and what others had to leave as long as it was being saved.
+    drop(new);
+    stored::tell_uncollected(stored::collect(&home));
+    saved.map(|saved| SaveOutcome::Saved(Box::new(saved))).map_err(about)
 }
 
 /// The instance, which must run and be made to be saved.
@@ -141,7 +150,10 @@ fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
     }
     let Saved { processes, instance, total_ms, .. } = saved;
     let goes_on = if saved.left_running { ", and it goes on" } else { ", and it has ended" };
-    let size = output::size(saved.bytes);
+    let size = match saved.bytes == saved.written_bytes {
+        true => output::size(saved.bytes),
+        false => format!("{} ({} written)", output::size(saved.bytes), output::size(saved.written_bytes)),
+    };
     output::note(&format!(
         "{processes} processes of instance {instance} saved, {size}{goes_on} ({total_ms} ms)"
     ));
@@ -191,6 +203,12 @@ struct Stood {
     posix_queues: Option<PosixQueues>,
 }
 
+/// How large a checkpoint is, and what of it was written.
+struct WrittenBytes {
+    bytes: u64,
+    new: u64,
+}
+
 /// One that is being saved.
 struct Saving<'a> {
     context: &'a UserContext,
@@ -213,14 +231,25 @@ impl Saving<'_> {
         member.iter().try_for_each(|member| member.write(&new.dir))?;
         let images = new.dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
+        let installed = super::required_criu()?;
+        let (pages, socket) = self.take_pages(new)?;
+        let mut pages = Some(pages);
         let criu =
-            CriuProcess::start_to_dump(&super::required_criu()?, self.inside, Some(images.as_fd()), &[])?;
+            CriuProcess::start_to_dump(&installed, self.inside, Some(images.as_fd()), &[socket.as_fd()])?;
         let version = probe::version(&criu)?;
+        // As long as it is open here, nobody hears that CRIU has ended.
+        let page_server = PageServer { fd: Some(socket.as_raw_fd()), ..PageServer::default() };
+        drop(socket);
+        if !probe::is_at_least(&criu, page_intake::OLDEST)? {
+            pages = None;
+        }
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
         // waits in them, and reading them would no longer wait.
-        let options = Options { pid: main, leave_running: Some(true), ..criu::options(self.inside.net) };
+        let page_server = pages.is_some().then_some(page_server);
+        let options =
+            Options { pid: main, leave_running: Some(true), page_server, ..criu::options(self.inside.net) };
         let (mut stood, mut committed) = (Stood::default(), None);
         let mut noted = Ok(());
         let stopped = Instant::now();
@@ -242,7 +271,8 @@ impl Saving<'_> {
             if !leave_running {
                 // Only what is safe on the disk may end.
                 let stood = take(&mut stood);
-                committed = Some(self.shut(member.as_ref(), || self.commit(new, stood, &version))?);
+                let pages = pages.take();
+                committed = Some(self.shut(member.as_ref(), || self.commit(new, stood, &version, pages))?);
                 // From here on it is to end, whatever fails: process 1 does, and takes all along, CRIU included, which is not heard of again.
                 noted = self.record.note_end(Some(End::Saved));
                 self.end()?;
@@ -254,14 +284,16 @@ impl Saving<'_> {
         if let Err(why) = dumped
             && (committed.is_none() || !self.ended())
         {
-            return Err(criu.end_failed(why));
+            let why = criu.end_failed(why);
+            // What took the pages may have failed first: then that is why.
+            return Err(pages.and_then(|pages| pages.end().err()).unwrap_or(why));
         }
         noted?;
         criu.end();
         tidy(images.as_fd())?;
-        let bytes = match committed {
-            None => self.commit(new, stood, &version)?,
-            Some(bytes) => bytes,
+        let written = match committed {
+            None => self.commit(new, stood, &version, pages)?,
+            Some(written) => written,
         };
         if let Err(e) = new.prune(self.save.keep) {
             output::note(&format!(
@@ -272,7 +304,8 @@ impl Saving<'_> {
             checkpoint: slot.to_string(),
             instance: self.record.name.to_string(),
             processes: self.found.processes.len(),
-            bytes,
+            bytes: written.bytes,
+            written_bytes: written.new,
             left_running: leave_running,
             frozen_ms: frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
@@ -306,8 +339,28 @@ impl Saving<'_> {
         end().inspect_err(|_| port.open(self.inside).ignore_error("the first error is the one to tell"))
     }
 
+    /// Has the pages of the processes taken, whose chunks others may have.
+    fn take_pages(&self, new: &NewCheckpoint) -> Result<(PageIntake, OwnedFd)> {
+        // Before the lists are read: what they name does not go from then on.
+        let store = stored::open(new.home())?;
+        let known = stored::known(new.home(), new.name())?;
+        let dir = File::open(&new.dir).context(|| new.dir.display().to_string())?;
+        PageIntake::begin(store, known, dir.as_fd())
+    }
+
     /// Makes it a checkpoint.
-    fn commit(&self, new: &NewCheckpoint, stood: Stood, criu: &str) -> Result<u64> {
+    fn commit(
+        &self,
+        new: &NewCheckpoint,
+        stood: Stood,
+        criu: &str,
+        pages: Option<PageIntake>,
+    ) -> Result<WrittenBytes> {
+        let unsaid = || Error::new("CRIU: it has not said that these were all pages");
+        let taken = pages.map(|pages| pages.end()?.ok_or_else(unsaid)).transpose()?;
+        // The store stays open until its list has its name.
+        let (taken, _store) = taken.unzip();
+        let (in_store, stored) = taken.map_or((0, vec![]), |taken| (taken.new, taken.stored));
         if let Some(entry) = self.record.image()? {
             entry.write(&new.dir.join(super::restore::IMAGE))?;
         }
@@ -324,9 +377,10 @@ impl Saving<'_> {
             posix_queues: stood.posix_queues,
             made_with: Versions::here(criu),
             files: sums(&new.dir)?,
+            stored,
         };
         checkpoint.write(&new.dir)?;
         new.publish(self.save.keep)?;
-        Ok(checkpoint.size())
+        Ok(WrittenBytes { bytes: checkpoint.size(), new: checkpoint.files_size().saturating_add(in_store) })
     }
 }

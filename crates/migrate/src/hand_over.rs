@@ -11,6 +11,7 @@ use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
 use skiff_checkpoint::member::SavedInterface;
+use skiff_checkpoint::memory;
 use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
@@ -36,7 +37,6 @@ use crate::direct::{MemoryRanges, PageRun};
 use crate::hear::{DestinationProgress, hear_progress, last_words, said, strange};
 use crate::leaving::{self, InDoubtRecord};
 use crate::lock_hand_over::{self, HeldLocks};
-use crate::memory;
 use crate::page_link::{Pages, Sorted};
 use crate::parcel;
 use crate::peer::{ControlChannel, wait};
@@ -200,6 +200,7 @@ impl Migration<'_> {
             posix_queues: None,
             made_with: Versions::here(criu),
             files: vec![],
+            stored: vec![],
         })
     }
 

@@ -20,7 +20,6 @@ mod layout;
 mod leaving;
 mod ledger;
 mod lock_hand_over;
-pub mod memory;
 mod page_io;
 mod page_link;
 pub mod pages;

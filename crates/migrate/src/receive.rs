@@ -10,6 +10,7 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Signal;
 use skiff_checkpoint::member::SavedInterface;
+use skiff_checkpoint::memory;
 use skiff_checkpoint::notes::RestoreNotes;
 use skiff_checkpoint::obstacles::{SavedProcess, description_locks};
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
@@ -35,7 +36,6 @@ use skiff_user::context::UserContext;
 use crate::direct;
 use crate::direct::Stock;
 use crate::early::PrecopyBuffer;
-use crate::memory;
 use crate::pages::Arrival;
 use crate::parcel;
 use crate::peer::{ControlChannel, wait};
@@ -203,8 +203,9 @@ fn restore(
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
     let (files, notes) = (None, RestoreNotes::of(&record.dir));
-    let revived = CriuRestorer { folder, checkpoint, member, dir, files, notes, used_up, gate };
-    make_again(context, record, &revived)
+    let images = &dir.join(IMAGES);
+    let revived = CriuRestorer { folder, checkpoint, member, dir, images, files, notes, used_up, gate };
+    make_again(context, record, &revived, vec![])
 }
 
 /// All stands ready: whether it is to run here.

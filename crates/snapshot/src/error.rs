@@ -42,6 +42,22 @@ pub enum Error {
         /// Version of the layer.
         version: u32,
     },
+    /// Chunks of a checkpoint, or the list of them, are not what they were.
+    #[error("{object} is damaged: {why}")]
+    BadChunks {
+        /// The file.
+        object: String,
+        /// What is wrong with it, and where.
+        why: String,
+    },
+    /// Somebody else removes chunks from a store, and does not end.
+    #[error("{object}: somebody else has been removing what is not needed there for {seconds} s")]
+    Collecting {
+        /// The store's directory.
+        object: String,
+        /// How long it was waited for that.
+        seconds: u64,
+    },
     /// A snapshot manifest is not what its name promises, or of a version unknown here.
     #[error("snapshot {snapshot} is damaged: {why}")]
     BadManifest {

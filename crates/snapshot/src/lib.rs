@@ -11,6 +11,7 @@ mod cache;
 mod cache_lists;
 mod changes;
 mod chunk;
+mod chunk_store;
 mod collect;
 mod compare;
 mod content_hash;
@@ -42,6 +43,9 @@ pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use cache_lists::LEAST_SHARED;
 pub use changes::{ChangesInput, push_changes};
 pub use chunk::{LayerStream, NearLayer, OpenHere, SharedChunks};
+pub use chunk_store::{
+    ChunkStore, ChunkUse, CollectedChunks, StoreWriter, StoredList, StoredStream, WrittenList,
+};
 pub use collect::{
     CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
     UnnamedFile,

@@ -3,6 +3,7 @@
 mod bundle;
 mod cache;
 mod changes;
+mod chunk_store;
 mod chunks;
 mod collect;
 mod common;

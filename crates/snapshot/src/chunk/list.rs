@@ -158,6 +158,23 @@ impl ChunkList {
     }
 
     fn read_body(from: &mut impl Read, length: u64, most_packs: u32) -> Result<Self, ListReadFault> {
+        let (mut list, chunks) = Self::read_frames(from, length, most_packs)?;
+        for _ in 0..chunks {
+            let chunk = chunk(from)?;
+            if !list.has_frame_of(&chunk) {
+                return Err(ListFault::Damaged(UNSOUND).into());
+            }
+            list.chunks.push(chunk);
+        }
+        Ok(list)
+    }
+
+    /// Packs and frames of a list whose part before the digest has so many bytes, and how many chunks follow.
+    pub(crate) fn read_frames(
+        from: &mut impl Read,
+        length: u64,
+        most_packs: u32,
+    ) -> Result<(Self, u32), ListReadFault> {
         let damaged = |why| Err(ListFault::Damaged(why).into());
         if &take::<8>(from)? != MAGIC {
             return damaged("it is not a list of chunks");
@@ -187,14 +204,7 @@ impl ChunkList {
             }
             list.frames.push(frame);
         }
-        for _ in 0..chunks {
-            let chunk = chunk(from)?;
-            if !list.has_frame_of(&chunk) {
-                return damaged(UNSOUND);
-            }
-            list.chunks.push(chunk);
-        }
-        Ok(list)
+        Ok((list, chunks))
     }
 
     fn has_packs_of(&self, frame: &PackFrame) -> bool {

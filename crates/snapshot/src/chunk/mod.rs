@@ -13,9 +13,10 @@ pub(crate) mod list;
 mod near;
 mod pack;
 mod read;
+mod workers;
 mod write;
 
-pub(crate) use list::{ChunkList, ListFault, ListReadFault, MAX_SIZE as MAX_LIST};
+pub(crate) use list::{ChunkList, ChunkRef, ListFault, ListReadFault, MAX_SIZE as MAX_LIST, PackFrame};
 pub(crate) use near::StreamBytes;
 pub use near::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub(crate) use read::{ChunkReader, PackSource, read_all};

@@ -20,38 +20,73 @@ pub(super) struct PackWriter {
     file: OwnedFd,
     /// The file's name, for messages.
     object: Vec<u8>,
-    compressor: Compressor<'static>,
-    compressed: Vec<u8>,
+    compressor: FrameCompressor,
     hasher: blake3::Hasher,
     at: u64,
 }
 
+/// Makes frames smaller, one after the other.
+pub(super) struct FrameCompressor {
+    compressor: Compressor<'static>,
+    compressed: Vec<u8>,
+}
+
+impl FrameCompressor {
+    /// `object` is the pack's name, for messages.
+    pub(super) fn new(object: &[u8]) -> Result<Self> {
+        // What fails here is memory.
+        let compressor = Compressor::new(LEVEL).map_err(|_| Errno::NOMEM).on("compress into", object)?;
+        Ok(Self { compressor, compressed: vec![0; zstd::zstd_safe::compress_bound(LARGEST_FRAME)] })
+    }
+
+    /// The frame as it is to be stored.
+    pub(super) fn compress<'a>(&'a mut self, bytes: &'a [u8]) -> &'a [u8] {
+        match self.compressor.compress_to_buffer(bytes, &mut self.compressed[..]) {
+            // What hardly gets smaller is read faster as it is.
+            Ok(length) if length < bytes.len() - bytes.len() / 16 => &self.compressed[..length],
+            _ => bytes,
+        }
+    }
+}
+
 impl PackWriter {
     pub(super) fn new(file: OwnedFd, object: Vec<u8>) -> Result<Self> {
-        // What fails here is memory.
-        let compressor = Compressor::new(LEVEL).map_err(|_| Errno::NOMEM).on("compress into", &object)?;
-        let compressed = vec![0; zstd::zstd_safe::compress_bound(LARGEST_FRAME)];
-        Ok(Self { file, object, compressor, compressed, hasher: blake3::Hasher::new(), at: 0 })
+        let compressor = FrameCompressor::new(&object)?;
+        Ok(Self { file, object, compressor, hasher: blake3::Hasher::new(), at: 0 })
+    }
+
+    /// The file's name, for messages.
+    pub(super) fn object(&self) -> &[u8] {
+        &self.object
     }
 
     /// Appends a frame; its pack's number is for the caller to say.
     pub(super) fn frame(&mut self, bytes: &[u8]) -> Result<PackFrame> {
-        let done = self.compressor.compress_to_buffer(bytes, &mut self.compressed[..]);
-        let stored = match done {
-            // What hardly gets smaller is read faster as it is.
-            Ok(length) if length < bytes.len() - bytes.len() / 16 => &self.compressed[..length],
-            _ => bytes,
-        };
-        write_at(self.file.as_fd(), stored, self.at).on("write to", &self.object)?;
-        self.hasher.update(stored);
-        let frame =
-            PackFrame { pack: 0, at: self.at, stored: stored.len() as u32, length: bytes.len() as u32 };
-        self.at += stored.len() as u64;
-        Ok(frame)
+        let Self { file, object, compressor, hasher, at } = self;
+        append(file, object, (hasher, at), (compressor.compress(bytes), bytes.len()))
+    }
+
+    /// Appends a frame of `length` bytes that is compressed already.
+    pub(super) fn compressed(&mut self, stored: &[u8], length: usize) -> Result<PackFrame> {
+        let Self { file, object, hasher, at, .. } = self;
+        append(file, object, (hasher, at), (stored, length))
     }
 
     /// The file, its name in the depot, and its length.
     pub(super) fn finish(self) -> (OwnedFd, PackId, u64) {
         (self.file, PackId(*self.hasher.finalize().as_bytes()), self.at)
     }
+}
+
+fn append(
+    file: &OwnedFd,
+    object: &[u8],
+    (hasher, at): (&mut blake3::Hasher, &mut u64),
+    (stored, length): (&[u8], usize),
+) -> Result<PackFrame> {
+    write_at(file.as_fd(), stored, *at).on("write to", object)?;
+    hasher.update(stored);
+    let frame = PackFrame { pack: 0, at: *at, stored: stored.len() as u32, length: length as u32 };
+    *at += stored.len() as u64;
+    Ok(frame)
 }

@@ -12,6 +12,7 @@ use skiff_sys::SystemError;
 use super::cutter::Cutter;
 use super::list::{ChunkRef, PackFrame};
 use super::pack::PackWriter;
+use super::workers::{CompressedFrame, FrameWorkers};
 use super::{ChunkList, FRAME, LARGEST_FRAME};
 use crate::digest::PackId;
 use crate::error::Result;
@@ -44,8 +45,25 @@ enum Message {
 impl ChunkWriter {
     /// Writes what none of the `known` lists has to `pack`, an empty file.
     pub(crate) fn new(pack: OwnedFd, object: Vec<u8>, known: Vec<ChunkList>) -> Result<Self> {
-        let (way, waiting) = sync_channel(WAITING);
+        let packer = Packer::new(PackWriter::new(pack, object.clone())?, known);
+        Self::begin(packer, object, WAITING)
+    }
+
+    /// The same for a stream that is to be taken as fast as possible: up to `waiting` chunks wait in memory, and so many further threads
+    /// compress.
+    pub(crate) fn fast(
+        pack: OwnedFd,
+        object: Vec<u8>,
+        known: Vec<ChunkList>,
+        (waiting, threads): (usize, usize),
+    ) -> Result<Self> {
         let mut packer = Packer::new(PackWriter::new(pack, object.clone())?, known);
+        packer.workers = Some(FrameWorkers::start(threads, &object)?);
+        Self::begin(packer, object, waiting)
+    }
+
+    fn begin(mut packer: Packer, object: Vec<u8>, waiting: usize) -> Result<Self> {
+        let (way, waiting) = sync_channel(waiting);
         let work = move || {
             packer.work(&waiting)?;
             packer.finish()
@@ -56,6 +74,11 @@ impl ChunkWriter {
             SystemError::new("start the thread that writes", object, errno)
         })?;
         Ok(Self { cutter: Cutter::default(), way: Some(way), thread: Some(thread) })
+    }
+
+    /// Appends a chunk, cut by whoever knows better. Not together with [`LayerSink::append`].
+    pub(crate) fn chunk(&mut self, bytes: Vec<u8>) -> Result<()> {
+        send(self.way.as_ref(), Message::Chunk(bytes)).map_err(|Closed| self.failure())
     }
 
     pub(crate) fn finish(mut self) -> Result<Written> {
@@ -139,11 +162,13 @@ enum ChunkLocation {
 
 struct Packer {
     pack: PackWriter,
+    /// Who compresses; nobody: this thread does.
+    workers: Option<FrameWorkers>,
     known: Vec<ChunkList>,
     locations: HashMap<[u8; 32], ChunkLocation>,
     /// The layer's chunks and their lengths.
     chunks: Vec<([u8; 32], u32)>,
-    /// Frames of the new pack.
+    /// Frames of the new pack; one that is not compressed yet is there with no length.
     frames: Vec<PackFrame>,
     /// The next one.
     frame: Vec<u8>,
@@ -162,7 +187,7 @@ impl Packer {
             }
         }
         let frame = Vec::with_capacity(LARGEST_FRAME);
-        Self { pack, known, locations, chunks: vec![], frames: vec![], frame }
+        Self { pack, workers: None, known, locations, chunks: vec![], frames: vec![], frame }
     }
 
     fn work(&mut self, waiting: &Receiver<Message>) -> Result<()> {
@@ -191,9 +216,24 @@ impl Packer {
     }
 
     fn end_frame(&mut self) -> Result<()> {
-        let frame = self.pack.frame(&self.frame)?;
-        self.frames.push(frame);
-        self.frame.clear();
+        let Some(workers) = &mut self.workers else {
+            let frame = self.pack.frame(&self.frame)?;
+            self.frames.push(frame);
+            self.frame.clear();
+            return Ok(());
+        };
+        let bytes = std::mem::replace(&mut self.frame, Vec::with_capacity(LARGEST_FRAME));
+        let number = self.frames.len();
+        self.frames.push(PackFrame { pack: 0, at: 0, stored: 0, length: 0 });
+        let compressed = workers.compress(number, bytes).ok_or_else(broken)?;
+        self.place(compressed)
+    }
+
+    /// Appends what the workers have compressed to the pack.
+    fn place(&mut self, compressed: Vec<CompressedFrame>) -> Result<()> {
+        for CompressedFrame { number, stored, length } in compressed {
+            self.frames[number] = self.pack.compressed(&stored, length)?;
+        }
         Ok(())
     }
 
@@ -202,7 +242,14 @@ impl Packer {
         if !self.frame.is_empty() {
             self.end_frame()?;
         }
+        if let Some(workers) = self.workers.take() {
+            self.place(workers.end())?;
+        }
         let Self { pack, known, locations, chunks, frames: new, .. } = self;
+        // A worker that has ended too early has not given its frame back.
+        if new.iter().any(|frame| frame.length == 0) {
+            return Err(SystemError::new("compress into", pack.object(), Errno::PIPE).into());
+        }
         let (file, id, length) = pack.finish();
         let mut builder = ListBuilder::default();
         for (digest, length) in chunks {

@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, mkdirat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use skiff_checkpoint::record::{IMAGES, TREES};
 use skiff_sandbox::mounts;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Base;
 use skiff_sys::{fdpass, ns};
+
+use crate::record::{IMAGES, TREES};
 
 /// Makes one with the directories of a checkpoint in it, which takes at most so many bytes.
 ///

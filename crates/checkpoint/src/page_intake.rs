@@ -1,0 +1,309 @@
+//! Takes the pages that CRIU sends instead of writing them to a file, cuts them into chunks, and writes those that the store has not.
+//!
+//! A process of its own does so: it has threads, and who saves forks. The processes that are saved stand still until the last page has been taken,
+//! not until it is written.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use skiff_criu::page_protocol::{self, PRESENT, PROCESS, PageServerCommand, SHARED};
+use skiff_criu::pagemap::Pagemap;
+use skiff_env::contents;
+use skiff_ipc::{Descriptors, ReportingChild};
+use skiff_snapshot::{ChunkStore, StoreWriter, StoredList};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::process::CloneFlags;
+
+use crate::criu::fault;
+use crate::record::{CHUNKS, IMAGES, StoredImage};
+
+/// The oldest CRIU that talks so: before, the number of pages had 32 bits.
+pub const OLDEST: (i32, i32) = (4, 2);
+/// Memory is cut at addresses that are multiples of this. Smaller chunks keep what is written for a page that has changed small, and have
+/// longer lists: 44 bytes for each.
+const CHUNK: u64 = 16 << 10;
+
+/// What was taken.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TakenPages {
+    /// Images that are in the store, in their order.
+    pub stored: Vec<StoredImage>,
+    /// Bytes that were new there, compressed.
+    pub new: u64,
+}
+
+/// A process that takes pages.
+pub struct PageIntake {
+    process: ReportingChild<Option<TakenPages>>,
+    /// No chunk goes from the store before this is dropped.
+    _store: ChunkStore,
+}
+
+impl PageIntake {
+    /// Starts it. What of the pages is in none of the `known` lists is written to the store, the list of their chunks and the images that say
+    /// where they belong to the directory `dir` of a new checkpoint. The descriptor is for CRIU.
+    ///
+    /// # Errors
+    /// When there are no processes or descriptors to be had, or the store cannot be written to.
+    pub fn begin(store: ChunkStore, known: Vec<StoredList>, dir: BorrowedFd<'_>) -> Result<(Self, OwnedFd)> {
+        let about = || "connection for pages";
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(about)?;
+        let (mut ready, is_ready) = std::io::pipe().context(about)?;
+        let kept = [ours.as_fd(), dir, is_ready.as_fd()].into_iter().chain(store.descriptors());
+        let kept: Vec<BorrowedFd<'_>> = kept.collect();
+        let name = "process that takes memory";
+        let process = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&kept), || {
+            set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
+            let writer = store.writer(known).map_err(contents::ours)?;
+            (&is_ready).write_all(b"r").context(about)?;
+            Taker {
+                criu: File::from(ours.as_fd().try_clone_to_owned().context(about)?),
+                dir,
+                writer,
+                images: vec![],
+            }
+            .take()
+        })?;
+        drop((ours, is_ready));
+        // Nothing stands still before it can take pages. If it cannot, it says why at its end.
+        ready.read(&mut [0]).context(about)?;
+        Ok((Self { process, _store: store }, theirs))
+    }
+
+    /// Waits until all is written and on the disk; nothing if CRIU has not said that these were all pages. The store stays open, so that nothing goes
+    /// from it until the checkpoint is there.
+    ///
+    /// # Errors
+    /// Why pages could not be written.
+    pub fn end(self) -> Result<Option<(TakenPages, ChunkStore)>> {
+        let Self { process, _store: store } = self;
+        Ok(process.end()?.map(|taken| (taken, store)))
+    }
+}
+
+/// One of CRIU's images with pages, and that which says where they belong.
+struct PagesImage {
+    of: u64,
+    name: String,
+    size: u64,
+    runs: Pagemap,
+}
+
+struct Taker<'a> {
+    criu: File,
+    dir: BorrowedFd<'a>,
+    writer: StoreWriter<'a>,
+    images: Vec<PagesImage>,
+}
+
+impl Taker<'_> {
+    fn take(mut self) -> Result<Option<TakenPages>> {
+        loop {
+            let command = match PageServerCommand::read(&mut self.criu) {
+                // It has failed, which it says elsewhere.
+                Err(skiff_criu::Error::Io { source, .. })
+                    if [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset].contains(&source.kind()) =>
+                {
+                    return Ok(None);
+                }
+                read => read.map_err(fault)?,
+            };
+            match command {
+                PageServerCommand::Open(of) => {
+                    self.open(of)?;
+                    // There are no pages from before.
+                    self.answer(&[0])?;
+                }
+                PageServerCommand::Add { of, address, pages, flags } => {
+                    if !self.add(of, address, pages, flags)? {
+                        return Ok(None);
+                    }
+                }
+                PageServerCommand::Close => {
+                    self.answer(&0_i32.to_ne_bytes())?;
+                    return self.finish().map(Some);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, bytes: &[u8]) -> Result<()> {
+        self.criu.write_all(bytes).context(|| "connection for pages")
+    }
+
+    fn open(&mut self, of: u64) -> Result<()> {
+        let number = of >> 8;
+        let name = match of as u8 {
+            PROCESS => format!("pagemap-{number}.img"),
+            SHARED => format!("pagemap-shmem-{number}.img"),
+            other => return Err(Fault::new(format!("CRIU: pages of kind {other}, which is not known"))),
+        };
+        let runs = Pagemap::new(self.images.len() as u32 + 1);
+        self.images.push(PagesImage { of, name, size: 0, runs });
+        Ok(())
+    }
+
+    /// Takes a run of pages; whether CRIU has sent all of it.
+    fn add(&mut self, of: u64, address: u64, pages: u64, flags: u16) -> Result<bool> {
+        let image = self.images.last_mut().filter(|image| image.of == of);
+        let image = image.ok_or_else(|| Fault::new("CRIU: pages of a process that was not named"))?;
+        image.runs.add(address, pages, flags);
+        if flags & PRESENT == 0 {
+            return Ok(true);
+        }
+        let mut left = page_protocol::bytes(pages).map_err(fault)?;
+        image.size = image.size.saturating_add(left);
+        let mut at = address;
+        while left > 0 {
+            let length = (CHUNK - at % CHUNK).min(left);
+            let mut chunk = vec![0; length as usize];
+            match self.criu.read_exact(&mut chunk) {
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                read => read.context(|| "connection for pages")?,
+            }
+            self.writer.chunk(chunk).map_err(contents::ours)?;
+            at = at.wrapping_add(length);
+            left -= length;
+        }
+        Ok(true)
+    }
+
+    fn finish(self) -> Result<TakenPages> {
+        let Self { dir, writer, images, .. } = self;
+        let written = writer.finish().map_err(contents::ours)?;
+        create(dir, CHUNKS, &written.list)?;
+        let mut stored = vec![];
+        for (number, image) in (1..).zip(&images) {
+            create(dir, &format!("{IMAGES}/{}", image.name), image.runs.bytes())?;
+            stored.push(StoredImage { path: format!("{IMAGES}/pages-{number}.img"), size: image.size });
+        }
+        Ok(TakenPages { stored, new: written.new })
+    }
+}
+
+fn create(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, Mode::from_raw_mode(0o600)).map(File::from);
+    file.context(|| name.to_owned())?.write_all(bytes).context(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    use rustix::fs::CWD;
+    use skiff_sys::IgnoreError;
+
+    use crate::stored;
+
+    const OF_2: u64 = 2 << 8 | PROCESS as u64;
+    const OF_9: u64 = 9 << 8 | SHARED as u64;
+
+    fn page(byte: u8) -> Vec<u8> {
+        vec![byte; 4096]
+    }
+
+    fn add(pages: u64, address: u64, of: u64, flags: u16) -> Vec<u8> {
+        PageServerCommand::Add { of, address, pages, flags }.bytes().into()
+    }
+
+    fn open(of: u64) -> Vec<u8> {
+        PageServerCommand::Open(of).bytes().into()
+    }
+
+    /// What CRIU says, and what has been taken of it into a checkpoint in `home`; the answers.
+    fn take(home: &Path, name: &str, said: &[u8]) -> (Result<Option<TakenPages>>, Vec<u8>) {
+        let dir = home.join(name);
+        fs::create_dir_all(dir.join(IMAGES)).expect("made");
+        let store = stored::open(home).expect("a store");
+        let known = stored::known(home, &"one".parse().expect("a name")).expect("known");
+        let dir = openat(CWD, &dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).expect("open");
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("sockets");
+        let (said, mut theirs) = (said.to_vec(), File::from(theirs));
+        let speaker = std::thread::spawn(move || {
+            theirs.write_all(&said).ignore_error("nobody listens any more where it is not understood");
+            rustix::net::shutdown(&theirs, rustix::net::Shutdown::Write).ignore_error("nobody listens");
+            let mut answers = vec![];
+            theirs.read_to_end(&mut answers).ignore_error("nobody answers where it is not understood");
+            answers
+        });
+        let writer = store.writer(known).expect("a writer");
+        let taker = Taker { criu: ours.into(), dir: dir.as_fd(), writer, images: vec![] };
+        let taken = taker.take();
+        (taken, speaker.join().expect("it ends"))
+    }
+
+    #[test]
+    fn pages_are_cut_at_their_addresses_and_only_new_ones_are_written() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let said = |runs: &[(u64, u8, u64)]| {
+            let mut said = open(OF_2);
+            for (address, byte, pages) in runs {
+                said.extend(add(*pages, *address, OF_2, PRESENT));
+                (0..*pages).for_each(|n| said.extend(page(byte + n as u8)));
+            }
+            said.extend(
+                [add(7, 0x9_0000, OF_2, 2), open(OF_9), add(1, 0, OF_9, PRESENT), page(200)].concat(),
+            );
+            [said, PageServerCommand::Close.bytes().into()].concat()
+        };
+        let (taken, answers) = take(temp.path(), "one", &said(&[(0x10_0000, 1, 40)]));
+        let taken = taken.expect("taken").expect("all");
+        assert_eq!(answers, [0, 0, 0, 0, 0, 0], "a byte for each opened, four at the end");
+        let sizes: Vec<(&str, u64)> = taken.stored.iter().map(|file| (&*file.path, file.size)).collect();
+        assert_eq!(sizes, [("images/pages-1.img", 40 * 4096), ("images/pages-2.img", 4096)]);
+        assert!(taken.new > 0);
+        let mut runs = Pagemap::new(1);
+        runs.add(0x10_0000, 40, PRESENT);
+        runs.add(0x9_0000, 7, 2);
+        assert_eq!(fs::read(temp.path().join("one/images/pagemap-2.img")).expect("there"), runs.bytes());
+        assert!(temp.path().join("one/images/pagemap-shmem-9.img").exists());
+        // Two pages before them move all that follows in the image, and make no other chunk a new one.
+        let (taken, _) = take(temp.path(), "two", &said(&[(0xf_0000, 240, 2), (0x10_0000, 1, 40)]));
+        let taken = taken.expect("taken").expect("all");
+        assert_eq!(taken.stored[0].size, 42 * 4096);
+        assert!(taken.new < 8192, "{}", taken.new);
+    }
+
+    #[test]
+    fn what_is_cut_is_not_all_and_what_is_strange_is_an_error() {
+        let begun = [open(OF_2), add(2, 0, OF_2, PRESENT), page(1)].concat();
+        for (what, said) in
+            [("nothing", vec![]), ("half a command", open(OF_2)[..9].to_vec()), ("half of the pages", begun)]
+        {
+            let temp = tempfile::tempdir().expect("a directory");
+            assert!(take(temp.path(), "one", &said).0.expect(what).is_none(), "{what}");
+            assert!(!temp.path().join("one").join(CHUNKS).exists(), "{what}");
+        }
+        for (said, reason) in [
+            (add(1, 0, OF_2, PRESENT), "of a process that was not named"),
+            ([open(OF_9), add(1, 0, OF_2, PRESENT)].concat(), "of a process that was not named"),
+            ([open(OF_2), add(u64::MAX, 0, OF_2, PRESENT)].concat(), "more than there can be"),
+            (vec![7; 32], "unknown page command"),
+            (open(2 << 8 | 7), "of kind 7"),
+        ] {
+            let temp = tempfile::tempdir().expect("a directory");
+            let refused = take(temp.path(), "one", &said).0.expect_err(reason);
+            assert!(refused.message.contains(reason), "{}", refused.message);
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_bytes_take_the_receiver_down(said in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let temp = tempfile::tempdir().expect("a directory");
+            let taken = take(temp.path(), "one", &said).0;
+            assert!(!taken.is_ok_and(|taken| taken.is_some_and(|taken| taken.new > 0)));
+        }
+    }
+}

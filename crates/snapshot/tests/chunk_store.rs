@@ -1,0 +1,206 @@
+//! The store of chunks that checkpoints have in common: what is written, read, and removed again.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use skiff_site::TrustedDir;
+use skiff_snapshot::{ChunkStore, ChunkUse, CollectedChunks, Error, StoredList};
+
+const CHUNK: usize = 16 << 10;
+const MIB: usize = 1 << 20;
+
+struct TestStore {
+    _temp: tempfile::TempDir,
+    dir: TrustedDir,
+}
+
+impl TestStore {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = TrustedDir::make(&temp.path().join("store"), geteuid().as_raw(), 0o700).unwrap();
+        Self { _temp: temp, dir }
+    }
+
+    /// Saves these bytes under a name; how many were new.
+    fn save(&self, name: &str, bytes: &[u8], known: &[&str]) -> u64 {
+        let store = ChunkStore::open(&self.dir).unwrap();
+        let mut writer = store.writer(known.iter().map(|name| self.list(name)).collect()).unwrap();
+        bytes.chunks(CHUNK).for_each(|chunk| writer.chunk(chunk.to_vec()).unwrap());
+        let written = writer.finish().unwrap();
+        assert_eq!(written.length, bytes.len() as u64);
+        fs::write(self.path(name), written.list).unwrap();
+        written.new
+    }
+
+    fn restore(&self, name: &str) -> Result<Vec<u8>, Error> {
+        let store = ChunkStore::open(&self.dir)?;
+        let list = self.list(name);
+        let (length, mut bytes) = (list.length(), vec![]);
+        store.read(list)?.copy(length, &mut bytes, name)?;
+        Ok(bytes)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn open(&self, name: &str) -> OwnedFd {
+        File::open(self.path(name)).unwrap().into()
+    }
+
+    fn list(&self, name: &str) -> StoredList {
+        StoredList::read(self.open(name), name).unwrap()
+    }
+
+    fn collect(&self, names: &[&str]) -> Result<Option<CollectedChunks>, Error> {
+        let lists = || Ok(names.iter().map(|name| (self.open(name), (*name).to_owned())).collect());
+        CollectedChunks::remove_unused(&self.dir, lists)
+    }
+
+    /// The files in it, and the room that they take.
+    fn packs(&self) -> Vec<(PathBuf, u64)> {
+        let entries = fs::read_dir(self.path("packs")).unwrap();
+        entries.map(|e| e.unwrap().path()).map(|path| (path.clone(), room(&path))).collect()
+    }
+}
+
+fn room(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// Bytes that cannot be compressed.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn what_has_changed_is_written_and_all_comes_back() {
+    let place = TestStore::new();
+    let mut bytes = noise(1, 8 * MIB);
+    bytes.extend(vec![0; 4 * MIB]);
+    bytes.extend(b"the end");
+    let first = place.save("first", &bytes, &[]);
+    assert!((8 * MIB as u64..9 * MIB as u64).contains(&first), "{first}");
+    for at in [5, 3 * MIB, 9 * MIB] {
+        bytes[at] ^= 1;
+    }
+    let second = place.save("second", &bytes, &["first"]);
+    assert!(second <= 3 * CHUNK as u64, "{second}");
+    assert_eq!(place.save("third", &bytes, &["second"]), 0);
+    assert!(place.restore("second").unwrap() == bytes);
+    assert!(place.restore("third").unwrap() == bytes);
+    bytes[5] ^= 1;
+    assert!(place.restore("first").unwrap() != bytes);
+    place.save("empty", &[], &[]);
+    assert!(place.restore("empty").unwrap().is_empty());
+}
+
+#[test]
+fn damage_is_found_and_what_is_gone_is_written_again() {
+    let place = TestStore::new();
+    let bytes = [noise(2, 4 * MIB), vec![7; MIB]].concat();
+    place.save("one", &bytes, &[]);
+    let (pack, _) = place.packs().pop().unwrap();
+    let length = fs::metadata(&pack).unwrap().len();
+    for at in [0, length / 2, length - 8] {
+        let whole = fs::read(&pack).unwrap();
+        let file = OpenOptions::new().write(true).open(&pack).unwrap();
+        file.write_all_at(b"\x55\xaa\x55\xaa\x55\xaa\x55\xaa", at).unwrap();
+        let why = place.restore("one").expect_err("damaged").to_string();
+        assert!(why.contains("is damaged") && why.contains(".pack"), "{why}");
+        fs::write(&pack, whole).unwrap();
+    }
+    assert!(place.restore("one").unwrap() == bytes);
+    OpenOptions::new().write(true).open(&pack).unwrap().set_len(length - 1).unwrap();
+    assert!(place.restore("one").expect_err("cut").to_string().contains("cut off"));
+    // Whoever saves now does not rely on it.
+    assert!(place.save("two", &bytes, &["one"]) > 4 * MIB as u64);
+    assert!(place.restore("two").unwrap() == bytes);
+    fs::remove_file(&pack).unwrap();
+    place.save("three", &bytes, &["one"]);
+    assert!(place.restore("three").unwrap() == bytes);
+}
+
+#[test]
+fn what_no_list_needs_goes_and_nothing_else() {
+    let place = TestStore::new();
+    let (old, new) = (noise(3, 8 * MIB), noise(4, 2 * MIB));
+    let both = [&new[..], &old[4 * MIB..]].concat();
+    place.save("old", &old, &[]);
+    place.save("both", &both, &["old"]);
+    assert_eq!(place.packs().len(), 2);
+    assert_eq!(place.collect(&["old", "both"]).unwrap(), Some(CollectedChunks::default()));
+    // What killed writers leave on NFS; and something that is nobody's of ours.
+    fs::write(place.path("packs/.new-host-1-2-3"), "half").unwrap();
+    fs::write(place.path("packs/notes"), "mine").unwrap();
+    let store = ChunkStore::open(&place.dir).unwrap();
+    assert_eq!(place.collect(&["both"]).unwrap(), None, "somebody uses it");
+    drop(store);
+    let before: u64 = place.packs().iter().map(|(_, room)| room).sum();
+    let collected = place.collect(&["both"]).unwrap().unwrap();
+    let after: u64 = place.packs().iter().map(|(_, room)| room).sum();
+    assert_eq!((collected.packs, collected.bytes), (1, before - after));
+    assert!(before - after > 3 * MIB as u64, "{before} {after}");
+    assert!(place.restore("both").unwrap() == both);
+    place.restore("old").expect_err("half of it is gone");
+    assert_eq!(place.collect(&[]).unwrap().unwrap().packs, 2);
+    assert_eq!(place.packs().len(), 1, "that is not ours");
+}
+
+#[test]
+fn with_a_list_that_cannot_be_read_nothing_goes() {
+    let place = TestStore::new();
+    place.save("one", &noise(5, MIB), &[]);
+    place.save("two", &noise(6, MIB), &[]);
+    let file = OpenOptions::new().write(true).open(place.path("one")).unwrap();
+    file.write_all_at(b"\x55\xaa\x55\xaa\x55\xaa\x55\xaa", 60).unwrap();
+    place.collect(&["one"]).expect_err("damaged");
+    assert_eq!(place.packs().len(), 2);
+    place.collect(&["two"]).unwrap();
+    assert_eq!(place.packs().len(), 1);
+}
+
+#[test]
+fn a_frame_of_which_little_is_needed_does_not_stay_for_ever() {
+    let place = TestStore::new();
+    let old = noise(7, 4 * MIB);
+    place.save("0", &old, &[]);
+    // All but every 16th chunk changes.
+    let mut bytes = old.clone();
+    for (number, chunk) in bytes.chunks_mut(CHUNK).enumerate().filter(|(number, _)| number % 16 != 0) {
+        chunk.copy_from_slice(&noise(100 + number as u64, CHUNK));
+    }
+    place.save("1", &bytes, &["0"]);
+    // The few that have not are written anew now, and the first pack goes.
+    let new = place.save("2", &bytes, &["1"]);
+    assert!((1..=4 * MIB as u64 / 16 + CHUNK as u64).contains(&new), "{new}");
+    place.collect(&["2"]).unwrap();
+    let room: u64 = place.packs().iter().map(|(_, room)| room).sum();
+    assert!(room < 5 * MIB as u64, "{room}");
+    assert!(place.restore("2").unwrap() == bytes);
+}
+
+#[test]
+fn how_much_only_one_needs() {
+    let place = TestStore::new();
+    let mut bytes = noise(8, 4 * MIB);
+    place.save("one", &bytes, &[]);
+    bytes.truncate(2 * MIB);
+    bytes.extend(noise(9, MIB));
+    place.save("two", &bytes, &["one"]);
+    let own = |names: &[&str]| {
+        let mut used = ChunkUse::default();
+        names.iter().for_each(|name| used.add(place.open(name), name).unwrap());
+        used.own_bytes()
+    };
+    assert_eq!(own(&["one"]), [4 * MIB as u64]);
+    assert_eq!(own(&["one", "two"]), [2 * MIB as u64, MIB as u64]);
+    assert_eq!(own(&["two", "two"]), [0, 0]);
+}
