@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
-use skiff_cli::{JobCommand, OnSignalArgs, OutputArgs, RestoreArgs, SaveArgs};
+use skiff_cli::{OnSignalArgs, OutputArgs, RestoreArgs, SaveArgs};
 use skiff_instance::foreground::{self, Attended};
 use skiff_instance::{look, start};
 use skiff_output as output;
@@ -24,14 +24,10 @@ use crate::{place, restore, save};
 /// How long Slurm may take to end a job that is to start again.
 const ENDING: Duration = Duration::from_secs(120);
 
-/// Does what was asked; the exit code.
-pub fn run(command: JobCommand) -> Result<i32> {
-    match command {
-        JobCommand::CheckpointOnSignal(mut words) => {
-            words.start.checkpoint.get_or_insert_default();
-            checkpoint_on_signal(&words)
-        }
-    }
+/// Runs an instance, and saves it at a signal; the exit code.
+pub fn run(mut words: OnSignalArgs) -> Result<i32> {
+    words.start.checkpoint.get_or_insert_default();
+    checkpoint_on_signal(&words)
 }
 
 fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {

@@ -17,6 +17,7 @@ use crate::files;
 use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
 use crate::record::{Checkpoint, IMAGES};
+use crate::set::{self, JobCheckpoint, SavedMember};
 use crate::stored;
 
 /// One, for people and programs.
@@ -41,14 +42,21 @@ struct Listed {
     /// Whether nothing has been saved into it yet.
     empty: bool,
     path: String,
+    /// Of a whole job's: its instances.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<SavedMember>,
 }
 
 impl Listed {
     fn of(context: &UserContext, slot: &CheckpointName, rooms: &OwnRooms) -> Result<Self> {
         let dir = dir_of(context, slot)?;
+        if let Ok(Some(job)) = JobCheckpoint::read(&dir) {
+            return Ok(Self::of_job(slot, &dir, job));
+        }
         let read = Checkpoint::read(&dir).ok();
         let read = read.as_ref();
         Ok(Self {
+            members: vec![],
             name: slot.to_string(),
             instance: read.map(|c| c.instance.name.to_string()),
             of: read.map(|c| c.instance.of.clone()),
@@ -60,6 +68,23 @@ impl Listed {
             empty: place::is_empty(&dir),
             path: dir.display().to_string(),
         })
+    }
+
+    fn of_job(slot: &CheckpointName, dir: &Path, job: JobCheckpoint) -> Self {
+        Self {
+            name: slot.to_string(),
+            instance: None,
+            of: None,
+            created: Some(job.created),
+            processes: Some(job.processes()),
+            bytes: Some(job.size()),
+            // Its parts are whole.
+            own_bytes: Some(job.size()),
+            readable: true,
+            empty: false,
+            path: dir.display().to_string(),
+            members: job.members,
+        }
     }
 }
 
@@ -83,12 +108,13 @@ impl OwnRooms {
 
 /// The checkpoints that need a snapshot to be restored. One that cannot be read cannot be restored either.
 pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
-    let of = |slot: &CheckpointName| -> Result<Option<CheckpointUse>> {
-        let read = Checkpoint::read(&dir_of(context, slot)?).ok();
-        let snapshot = read.and_then(|checkpoint| checkpoint.instance.snapshot);
-        Ok(snapshot.map(|snapshot| CheckpointUse { checkpoint: slot.to_string(), snapshot }))
-    };
-    all(context)?.iter().filter_map(|slot| of(slot).transpose()).collect()
+    let mut uses = vec![];
+    for slot in all(context)? {
+        let snapshots = set::instances(&dir_of(context, &slot)?).into_iter();
+        let snapshots = snapshots.filter_map(|checkpoint| checkpoint.instance.snapshot);
+        uses.extend(snapshots.map(|snapshot| CheckpointUse { checkpoint: slot.to_string(), snapshot }));
+    }
+    Ok(uses)
 }
 
 /// Prints all.
@@ -110,8 +136,11 @@ pub fn list(context: &UserContext, json: bool) -> Result<()> {
             };
             vec![
                 l.name,
-                or_not(l.instance),
-                or_not(l.of),
+                match l.members.len() {
+                    0 => or_not(l.instance),
+                    number => format!("{number} of a job"),
+                },
+                if l.members.is_empty() { or_not(l.of) } else { "-".into() },
                 or_not(l.created.map(output::time)),
                 or_not(l.processes.map(|n| n.to_string())),
                 size,
@@ -132,6 +161,9 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         }
         output::line(&format!("checkpoint   {slot}, empty"))?;
         return output::line(&format!("where        {}", listed.path));
+    }
+    if let Some(job) = JobCheckpoint::read(&dir_of(context, slot)?)? {
+        return show_job(context, slot, &job, json);
     }
     let (dir, checkpoint) = place::existing(context, slot)?;
     if json {
@@ -190,6 +222,22 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         for line in files::outlook(images.as_fd(), written_files)? {
             output::line(&format!("writes       {line}"))?;
         }
+    }
+    Ok(())
+}
+
+/// Prints what is in a whole job's.
+fn show_job(context: &UserContext, slot: &CheckpointName, job: &JobCheckpoint, json: bool) -> Result<()> {
+    if json {
+        return output::json(&Listed::of(context, slot, &OwnRooms::look(context)?)?);
+    }
+    output::line(&format!("checkpoint   {slot}, {}", output::size(job.size())))?;
+    output::line(&format!("where        {}", dir_of(context, slot)?.display()))?;
+    let then = if job.left_running { "went on" } else { "ended" };
+    output::line(&format!("saved        {}; the instances {then} then", output::time(job.created)))?;
+    for SavedMember { instance, node, processes, bytes, .. } in &job.members {
+        let size = output::size(*bytes);
+        output::line(&format!("instance     {instance} on {node} ({processes} processes, {size})"))?;
     }
     Ok(())
 }

@@ -3,9 +3,12 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
+use skiff_ipc::ReportingChild;
 use skiff_net::gate;
 use skiff_runtime::network;
 use skiff_runtime::record::InstanceDir;
@@ -98,6 +101,21 @@ impl InstanceInterface {
     /// Shuts it out, so that nobody hears of the end of connections that are to go on elsewhere.
     pub fn shut(self, inside: EnterTarget<'_>) -> Result<()> {
         self.turn(inside, gate::shut)
+    }
+
+    /// Opens it again when whoever has shut it, and says so by the other end of `shut_by`, ends without a word.
+    pub fn open_when_abandoned(
+        self,
+        inside: EnterTarget<'_>,
+        shut_by: BorrowedFd<'_>,
+    ) -> Result<ReportingChild<()>> {
+        let Self { kind, address } = self;
+        enter::begin(EnterTarget { number: None, ..inside }, &[shut_by], || {
+            match retry_on_intr(|| rustix::io::read(shut_by, &mut [0])) {
+                Ok(0) | Err(_) => gate::open(address, kind).context(|| format!("address {address}")),
+                Ok(_) => Ok(()),
+            }
+        })
     }
 
     fn turn(

@@ -20,6 +20,7 @@ use skiff_user::named;
 
 use crate::names_lock;
 use crate::record::{self, Checkpoint};
+use crate::set::{self, JobCheckpoint};
 use crate::stored;
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
@@ -46,8 +47,24 @@ pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf
         return Err(Error::new(format!("checkpoint {name}: nothing has been saved into it yet"))
             .hint(format!("`skiff checkpoint save --name {name} INSTANCE` does that")));
     }
+    if let Some(job) = JobCheckpoint::read(&dir)? {
+        let number = job.members.len();
+        return Err(Error::new(format!("checkpoint {name}: it is a whole job's, of {number} instances"))
+            .hint(format!("`skiff job restore {name}` restores it")));
+    }
     let checkpoint = Checkpoint::read(&dir)?;
     Ok((dir, checkpoint))
+}
+
+/// Directory and record of the checkpoint of a whole job, which must exist.
+pub fn existing_job(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf, JobCheckpoint)> {
+    refuse_missing(context, name)?;
+    let dir = dir_of(context, name)?;
+    let job = JobCheckpoint::read(&dir)?.ok_or_else(|| {
+        Error::new(format!("checkpoint {name}: it is not a whole job's"))
+            .hint(format!("`skiff checkpoint restore {name}` restores the checkpoint of one instance"))
+    })?;
+    Ok((dir, job))
 }
 
 /// Removes all of this name.
@@ -58,7 +75,7 @@ pub fn remove_all(context: &UserContext, name: &EnvName) -> Result<()> {
 
 /// Whether nothing has been saved into this one yet.
 pub fn is_empty(dir: &Path) -> bool {
-    !dir.join(record::FILE).exists()
+    ![record::FILE, set::FILE].into_iter().any(|file| dir.join(file).exists())
         && fs::read_dir(dir.join(record::IMAGES)).is_ok_and(|mut images| images.next().is_none())
 }
 
@@ -80,6 +97,22 @@ impl NewCheckpoint {
             make_private(&new.dir.join(part))?;
         }
         Ok(new)
+    }
+
+    /// Makes the directory of a part of a whole job's checkpoint; gives where it is.
+    pub fn make_part(&self, number: usize) -> Result<PathBuf> {
+        let dir = set::part(&self.dir, number);
+        make_private(dir.parent().unwrap_or(&self.dir))?;
+        for part in [None, Some(record::IMAGES), Some(record::TREES)] {
+            make_private(&part.map_or_else(|| dir.clone(), |part| dir.join(part)))?;
+        }
+        Ok(dir)
+    }
+
+    /// Removes the directory of a part that nothing is saved into.
+    pub fn remove_part(&self, number: usize) -> Result<()> {
+        let dir = set::part(&self.dir, number);
+        fs::remove_dir_all(&dir).context(|| dir.display().to_string())
     }
 
     /// Gives it its name. The one that had it is the next older then, and so on. The processes stand still meanwhile, so those that are not
@@ -116,8 +149,12 @@ impl NewCheckpoint {
     /// Takes one of those away from under its name: removing its files takes long, and whoever waits for the lock has stopped processes.
     fn set_one_aside(&self, keep: Retention) -> Result<Option<PathBuf>> {
         let _lock = self.lock()?;
+        let created = |dir: &Path| match JobCheckpoint::read(dir) {
+            Ok(Some(job)) => Some(job.created),
+            _ => Checkpoint::read(dir).ok().map(|read| read.created),
+        };
         let too_old = |slot: &CheckpointName| {
-            Checkpoint::read(&self.slot(slot.newer)).is_ok_and(|read| keep.too_old(read.created, now()))
+            created(&self.slot(slot.newer)).is_some_and(|created| keep.too_old(created, now()))
         };
         let goes = |slot: &CheckpointName| slot.newer > 0 && (slot.newer >= keep.number() || too_old(slot));
         let old = self.ours()?.into_iter().find(goes);

@@ -50,7 +50,7 @@ pub const CHUNKS: &str = "chunks";
 /// The newest format that is read.
 pub const FORMAT: u32 = 2;
 /// The format of a checkpoint of which all files are in its directory.
-const WHOLE: u32 = 1;
+pub(crate) const WHOLE: u32 = 1;
 /// Below, the kernel gives a number only once; the process that serves a root has one of them.
 const FIRST_FREE: i32 = 300;
 /// The kernel has numbers up to this one at least.
@@ -192,8 +192,7 @@ impl Checkpoint {
         let body = serde_json::to_vec_pretty(self).map_err(|e| Fault::new(e.to_string()))?;
         // An older Skiff is to refuse what it cannot put together.
         let format = if self.stored.is_empty() { WHOLE } else { FORMAT };
-        let head = format!("{MAGIC} {format} {}\n", blake3::hash(&body));
-        Ok([head.as_bytes(), &body].concat())
+        Ok(sealed((MAGIC, format), &body))
     }
 
     /// Writes the record into `dir`, as its last file.
@@ -227,21 +226,7 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let end = bytes.iter().take(256).position(|b| *b == b'\n').ok_or(DAMAGED)?;
-        let head = std::str::from_utf8(&bytes[..end]).map_err(|_| DAMAGED)?;
-        let words: Vec<&str> = head.split(' ').collect();
-        let [MAGIC, format, digest] = words[..] else { return Err("not a checkpoint".into()) };
-        match format.parse::<u32>() {
-            Ok(WHOLE..=FORMAT) => {}
-            Ok(other) => {
-                return Err(format!("it is of format {other}, and this Skiff knows formats up to {FORMAT}"));
-            }
-            Err(_) => return Err(DAMAGED.into()),
-        }
-        let body = &bytes[end + 1..];
-        if blake3::hash(body).to_hex().as_str() != digest {
-            return Err(DAMAGED.into());
-        }
+        let body = body_of(MAGIC, bytes)?;
         let read: Self = serde_json::from_slice(body).map_err(|e| format!("its record: {e}"))?;
         let below = |path: &str| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
@@ -278,6 +263,35 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+}
+
+/// A record as it is written: a line with what it is, its format and the digest of the rest.
+pub(crate) fn sealed((magic, format): (&str, u32), body: &[u8]) -> Vec<u8> {
+    let head = format!("{magic} {format} {}\n", blake3::hash(body));
+    [head.as_bytes(), body].concat()
+}
+
+/// What is behind the first line of a record, if that fits.
+pub(crate) fn body_of<'a>(magic: &str, bytes: &'a [u8]) -> std::result::Result<&'a [u8], String> {
+    let end = bytes.iter().take(256).position(|b| *b == b'\n').ok_or(DAMAGED)?;
+    let head = std::str::from_utf8(&bytes[..end]).map_err(|_| DAMAGED)?;
+    let words: Vec<&str> = head.split(' ').collect();
+    let [is, format, digest] = words[..] else { return Err("not a checkpoint".into()) };
+    if is != magic {
+        return Err("not a checkpoint".into());
+    }
+    match format.parse::<u32>() {
+        Ok(WHOLE..=FORMAT) => {}
+        Ok(other) => {
+            return Err(format!("it is of format {other}, and this Skiff knows formats up to {FORMAT}"));
+        }
+        Err(_) => return Err(DAMAGED.into()),
+    }
+    let body = &bytes[end + 1..];
+    match blake3::hash(body).to_hex().as_str() == digest {
+        true => Ok(body),
+        false => Err(DAMAGED.into()),
     }
 }
 

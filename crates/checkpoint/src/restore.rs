@@ -255,12 +255,14 @@ pub struct Gate<'a> {
     pub ask: &'a dyn Fn(EnterTarget<'_>) -> Result<()>,
     /// Whether the instance ends with the process that starts it.
     pub bound: bool,
+    /// Whether it comes from another host, where it still has its address.
+    pub moves: bool,
 }
 
 impl Restorer for CriuRestorer<'_> {
     fn reserved(&self) -> Option<ReservationRequest> {
         let reservation = self.member.as_ref()?.claim.clone();
-        Some(ReservationRequest { reservation, moves: self.gate.is_some() })
+        Some(ReservationRequest { reservation, moves: self.gate.as_ref().is_some_and(|gate| gate.moves) })
     }
 
     fn clocks(&self) -> Option<Clocks> {

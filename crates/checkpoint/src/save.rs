@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::mem::take;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,6 +39,7 @@ use crate::probe;
 use crate::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums, tidy};
 use crate::stored;
 use crate::sysv::{self, SystemV};
+use crate::target::SaveTarget;
 use crate::trees;
 use crate::versions::Versions;
 
@@ -104,7 +105,7 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     new.check()?;
     let saving =
         Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    let saved = saving.carry_out(&new, &slot);
+    let saved = saving.carry_out(&SaveTarget::Own(&new), &slot);
     // Together with this goes what it has replaced, and what others had to leave as long as it was being saved.
     drop(new);
     stored::tell_uncollected(stored::collect(&home));
@@ -210,35 +211,37 @@ struct WrittenBytes {
 }
 
 /// One that is being saved.
-struct Saving<'a> {
-    context: &'a UserContext,
-    record: &'a InstanceDir,
-    started: &'a Started,
-    init: Pid,
-    inside: EnterTarget<'a>,
-    found: &'a PreflightReport,
-    save: &'a SaveArgs,
+pub(crate) struct Saving<'a> {
+    pub context: &'a UserContext,
+    pub record: &'a InstanceDir,
+    pub started: &'a Started,
+    pub init: Pid,
+    pub inside: EnterTarget<'a>,
+    pub found: &'a PreflightReport,
+    pub save: &'a SaveArgs,
 }
 
 impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
-    fn carry_out(&self, new: &NewCheckpoint, slot: &CheckpointName) -> Result<Saved> {
+    pub fn carry_out(&self, target: &SaveTarget<'_>, slot: &CheckpointName) -> Result<Saved> {
+        let dir = target.dir();
         let begun = Instant::now();
         let (rules, largest) =
             (FileRules::of(self.context, None)?, self.context.config.checkpoint.copied_file_bytes);
         let copied = CopySettings { rules, largest, own_places: trees::own_places(&self.started.plan) };
         let member = SavedInterface::leaving(self.context, self.record, self.started)?;
-        member.iter().try_for_each(|member| member.write(&new.dir))?;
-        let images = new.dir.join(IMAGES);
+        member.iter().try_for_each(|member| member.write(dir))?;
+        let images = dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         let installed = super::required_criu()?;
-        let (pages, socket) = self.take_pages(new)?;
-        let mut pages = Some(pages);
-        let criu =
-            CriuProcess::start_to_dump(&installed, self.inside, Some(images.as_fd()), &[socket.as_fd()])?;
+        let (mut pages, socket) = self.take_pages(target)?.unzip();
+        let also: Vec<BorrowedFd<'_>> = socket.iter().map(OwnedFd::as_fd).collect();
+        let criu = CriuProcess::start_to_dump(&installed, self.inside, Some(images.as_fd()), &also)?;
         let version = probe::version(&criu)?;
+        let page_server = socket
+            .as_ref()
+            .map(|socket| PageServer { fd: Some(socket.as_raw_fd()), ..PageServer::default() });
         // As long as it is open here, nobody hears that CRIU has ended.
-        let page_server = PageServer { fd: Some(socket.as_raw_fd()), ..PageServer::default() };
         drop(socket);
         if !probe::is_at_least(&criu, page_intake::OLDEST)? {
             pages = None;
@@ -247,10 +250,11 @@ impl Saving<'_> {
         let leave_running = self.save.leave_running;
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
         // waits in them, and reading them would no longer wait.
-        let page_server = pages.is_some().then_some(page_server);
+        let page_server = page_server.filter(|_| pages.is_some());
         let options =
             Options { pid: main, leave_running: Some(true), page_server, ..criu::options(self.inside.net) };
         let (mut stood, mut committed) = (Stood::default(), None);
+        target.before_stop(member.as_ref(), self.inside)?;
         let mut noted = Ok(());
         let stopped = Instant::now();
         let dumped = criu.carry_out(RequestType::Dump, options, |stage| {
@@ -258,21 +262,27 @@ impl Saving<'_> {
                 return Ok(());
             }
             // Now that they stand still.
-            let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&new.dir.join(IMAGES))?;
+            let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
-            stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &new.dir.join(SYSV))?;
-            stood.posix_queues = posix_queues::keep(self.inside, &new.dir.join(POSIX_QUEUES))?;
+            stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &dir.join(SYSV))?;
+            stood.posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES))?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
-            let place = (&*new.dir, images.as_fd());
-            stood.written_files = files::written(self.inside, place, &copied)?;
-            stood.trees = trees::keep(self.inside, &self.started.plan, self.record, &new.dir)?;
-            if !leave_running {
+            stood.written_files = files::written(self.inside, (dir, images.as_fd()), &copied)?;
+            stood.trees = trees::keep(self.inside, &self.started.plan, self.record, dir)?;
+            if !leave_running || target.is_joint() {
                 // Only what is safe on the disk may end.
                 let stood = take(&mut stood);
                 let pages = pages.take();
-                committed = Some(self.shut(member.as_ref(), || self.commit(new, stood, &version, pages))?);
+                let commit = || self.commit(target, stood, &version, pages);
+                committed = Some(self.shut(member.as_ref(), commit)?);
+            }
+            if leave_running {
+                // All of the job have been saved as they stand: from here on they may talk again.
+                let port = member.as_ref().filter(|_| target.is_joint()).map(SavedInterface::port);
+                port.map_or(Ok(()), |port| port.open(self.inside))?;
+            } else {
                 // From here on it is to end, whatever fails: process 1 does, and takes all along, CRIU included, which is not heard of again.
                 noted = self.record.note_end(Some(End::Saved));
                 self.end()?;
@@ -292,10 +302,10 @@ impl Saving<'_> {
         criu.end();
         tidy(images.as_fd())?;
         let written = match committed {
-            None => self.commit(new, stood, &version, pages)?,
+            None => self.commit(target, stood, &version, pages)?,
             Some(written) => written,
         };
-        if let Err(e) = new.prune(self.save.keep) {
+        if let Err(e) = target.prune(self.save.keep) {
             output::note(&format!(
                 "checkpoint {slot}: it is saved, but an older one could not be removed: {e}"
             ));
@@ -339,30 +349,33 @@ impl Saving<'_> {
         end().inspect_err(|_| port.open(self.inside).ignore_error("the first error is the one to tell"))
     }
 
-    /// Has the pages of the processes taken, whose chunks others may have.
-    fn take_pages(&self, new: &NewCheckpoint) -> Result<(PageIntake, OwnedFd)> {
+    /// Has the pages of the processes taken, whose chunks others may have. A whole job's may lie on other hosts than its parts are saved on, and so
+    /// are whole.
+    fn take_pages(&self, target: &SaveTarget<'_>) -> Result<Option<(PageIntake, OwnedFd)>> {
+        let SaveTarget::Own(new) = target else { return Ok(None) };
         // Before the lists are read: what they name does not go from then on.
         let store = stored::open(new.home())?;
         let known = stored::known(new.home(), new.name())?;
         let dir = File::open(&new.dir).context(|| new.dir.display().to_string())?;
-        PageIntake::begin(store, known, dir.as_fd())
+        PageIntake::begin(store, known, dir.as_fd()).map(Some)
     }
 
     /// Makes it a checkpoint.
     fn commit(
         &self,
-        new: &NewCheckpoint,
+        target: &SaveTarget<'_>,
         stood: Stood,
         criu: &str,
         pages: Option<PageIntake>,
     ) -> Result<WrittenBytes> {
+        let dir = target.dir();
         let unsaid = || Error::new("CRIU: it has not said that these were all pages");
         let taken = pages.map(|pages| pages.end()?.ok_or_else(unsaid)).transpose()?;
         // The store stays open until its list has its name.
         let (taken, _store) = taken.unzip();
         let (in_store, stored) = taken.map_or((0, vec![]), |taken| (taken.new, taken.stored));
         if let Some(entry) = self.record.image()? {
-            entry.write(&new.dir.join(super::restore::IMAGE))?;
+            entry.write(&dir.join(super::restore::IMAGE))?;
         }
         let checkpoint = Checkpoint {
             created: now(),
@@ -376,11 +389,11 @@ impl Saving<'_> {
             sysv: stood.sysv,
             posix_queues: stood.posix_queues,
             made_with: Versions::here(criu),
-            files: sums(&new.dir)?,
+            files: sums(dir)?,
             stored,
         };
-        checkpoint.write(&new.dir)?;
-        new.publish(self.save.keep)?;
+        checkpoint.write(dir)?;
+        target.commit(&checkpoint, self.save.keep)?;
         Ok(WrittenBytes { bytes: checkpoint.size(), new: checkpoint.files_size().saturating_add(in_store) })
     }
 }

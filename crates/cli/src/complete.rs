@@ -98,12 +98,15 @@ fn of_argument(path: &[&str], id: &str, position: usize) -> Option<NameKind> {
         ("cluster", "up", "name") => None,
         ("cluster", _, "name") => Some(Clusters),
         ("cluster", _, "node") => Some(Nodes),
-        ("migrate" | "drain", _, "node" | "to") => Some(Hosts),
+        ("migrate" | "drain", _, "node" | "to") | ("job", _, "on" | "to") => Some(Hosts),
         ("instance", "start", "of") => Some(Origins),
         ("instance", "start", _) => None,
         ("instance" | "logs" | "migrate", _, "instance" | "instances")
         | ("checkpoint", "save", "instance") => Some(Instances),
-        ("checkpoint", "restore" | "show" | "delete", "checkpoint" | "checkpoints") => Some(Checkpoints),
+        ("checkpoint" | "job", "restore" | "show" | "delete", "checkpoint" | "checkpoints") => {
+            Some(Checkpoints)
+        }
+        ("job", "save" | "move", "instances") => Some(Instances),
         ("exec" | "stop" | "kill" | "rm" | "commit", _, "name" | "names") => Some(Anything),
         ("cp", _, "source" | "destination") => Some(Inside),
         ("run", _, "command") if position == 1 => Some(Images),
@@ -303,6 +306,7 @@ mod tests {
             ("drain n1 --to", Some(Hosts)),
             ("checkpoint save", Some(Instances)),
             ("checkpoint restore", Some(Checkpoints)),
+            ("job restore", Some(Checkpoints)),
             ("nosuch", None),
         ] {
             let words: Vec<String> = line.split_whitespace().map(String::from).collect();

@@ -257,6 +257,21 @@ const ALL: &[Examples] = &[
         )],
     ),
     (
+        "job save",
+        &[
+            (
+                "All instances `rank` of the job's nodes, and let them run on:",
+                "skiff job save --leave-running ring rank",
+            ),
+            ("Stop them all, without Slurm:", "skiff job save --on n1,n2 ring rank"),
+        ],
+    ),
+    (
+        "job restore",
+        &[("In a batch script of as many nodes, until all have ended:", "skiff job restore --wait ring")],
+    ),
+    ("job move", &[("Empty two nodes of a job of four:", "skiff job move --on n1,n2 --to n3,n4 ring rank")]),
+    (
         "migrate",
         &[
             ("See what would be moved, and what prevents it:", "skiff migrate --dry-run sim n2"),

@@ -61,7 +61,7 @@ pub use image::{
 };
 use image::{EXPORTED, IMPORTED, PUSHED};
 pub use instance::{InstanceCommand, StartArgs};
-pub use job::{JobCommand, OnSignalArgs};
+pub use job::{JobCommand, JobMoveArgs, JobRestoreArgs, JobSaveArgs, OnSignalArgs};
 pub use machines::{DaemonCommand, NodesCommand, UpArgs};
 pub use migrate::{Compress, DrainArgs, MigrateArgs, Mode};
 pub use module::ModuleCommand;

@@ -16,6 +16,7 @@ mod drain;
 pub mod early;
 mod hand_over;
 mod hear;
+pub mod job;
 mod layout;
 mod leaving;
 mod ledger;

@@ -36,13 +36,15 @@ use skiff_user::context::UserContext;
 use crate::direct;
 use crate::direct::Stock;
 use crate::early::PrecopyBuffer;
+use crate::job::member;
 use crate::pages::Arrival;
 use crate::parcel;
 use crate::peer::{ControlChannel, wait};
 use crate::populate::Reserve;
 use crate::squeeze;
 use crate::talk::{
-    CONTROL, DestinationMessage, FileLocation, GOODS, Offer, RestoreRequest, SourceMessage, VERSION,
+    CONTROL, DestinationMessage, FileLocation, GOODS, Offer, RestoreRequest, SourceMessage,
+    refuse_other_version,
 };
 use crate::{decision, in_step, lock_hand_over};
 
@@ -66,9 +68,16 @@ pub fn receive(context: &UserContext) -> Result<i32> {
     let goods = callback::dial(&call, GOODS, SENDER)?;
     match serve(context, &mut peer, goods) {
         Ok(None) => Ok(0),
-        Ok(Some(record)) => {
+        Ok(Some((record, true))) => {
+            stay(&record, true)?;
+            let code = member::exit_code(&record);
+            peer.tell(&DestinationMessage::Ended(code))
+                .ignore_error("whoever does not wait any more does not hear of it");
+            Ok(0)
+        }
+        Ok(Some((record, false))) => {
             drop(peer);
-            stay(&record)
+            stay(&record, in_step())
         }
         Err(why) => {
             peer.tell(&DestinationMessage::Failed(why.message.clone(), why.hint.clone()))
@@ -78,12 +87,10 @@ pub fn receive(context: &UserContext) -> Result<i32> {
     }
 }
 
-/// What runs in a step of Slurm's ends with that, and a step with its programs: so we stay as long as the instance does, which ends with us.
-fn stay(record: &InstanceDir) -> Result<i32> {
+/// What runs in a step of Slurm's ends with that, and a step with its programs: so we stay there as long as the instance does, which ends with us.
+fn stay(record: &InstanceDir, to_its_end: bool) -> Result<i32> {
     detach_stdio();
-    if in_step()
-        && let Some(live) = Live::connect(&record.dir, ControlRequest::Status)?
-    {
+    if to_its_end && let Some(live) = Live::connect(&record.dir, ControlRequest::Status)? {
         let signals = Signals::block(&[]).context(|| "signals")?;
         while wait(&[(live.init.as_fd(), PollFlags::IN), (signals.as_fd(), PollFlags::IN)], None)?[0]
             .is_empty()
@@ -96,14 +103,22 @@ fn stay(record: &InstanceDir) -> Result<i32> {
     Ok(0)
 }
 
-/// Does what the sender wants; the instance, if one has come.
-fn serve(context: &UserContext, peer: &mut ControlChannel, goods: OwnedFd) -> Result<Option<InstanceDir>> {
+/// Does what the sender wants; the instance, if one has come, and whether the sender waits for its end.
+fn serve(
+    context: &UserContext,
+    peer: &mut ControlChannel,
+    goods: OwnedFd,
+) -> Result<Option<(InstanceDir, bool)>> {
     match peer.hear(Instant::now() + PATIENCE)? {
         SourceMessage::Ask(instance, token) => {
             peer.tell(&DestinationMessage::Taken(decision::ask(context, &instance, &token)?))?;
             Ok(None)
         }
-        SourceMessage::Offer(offer) => take(context, peer, goods, &offer).map(Some),
+        SourceMessage::Offer(offer) => take(context, peer, goods, &offer).map(|taken| Some((taken, false))),
+        SourceMessage::Save(order) => member::save(context, peer, &order).map(|()| None),
+        SourceMessage::Load(order) => {
+            member::restore(context, peer, &order).map(|record| Some((record, order.wait)))
+        }
         other => Err(Error::new(format!("unexpected message: {other:?}"))),
     }
 }
@@ -141,10 +156,7 @@ fn take(
 
 /// Whether it can come, as far as that shows beforehand; gets what it needs.
 fn consider(context: &UserContext, offer: &Offer) -> Result<InstanceDir> {
-    if offer.version != VERSION {
-        return Err(Error::new(format!("skiff here is version {VERSION}, the sender's {}", offer.version))
-            .hint("have the same version installed on both hosts"));
-    }
+    refuse_other_version(&offer.version)?;
     plan::refuse_inside(context)?;
     let record = InstanceDir::named(context, &offer.checkpoint.instance.name)?;
     record.refuse_taken()?;
@@ -199,7 +211,7 @@ fn restore(
         may_run(&mut peer, &record.dir, token)?;
         lock_hand_over::take(&mut peer, inside, &description_locks(&checkpoint.processes))
     };
-    let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step() });
+    let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step(), moves: true });
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
     let (files, notes) = (None, RestoreNotes::of(&record.dir));

@@ -7,6 +7,7 @@ use skiff_checkpoint::record::Checkpoint;
 use skiff_cli::Mode;
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::frame::LONGEST;
+use skiff_spec::fault::{Fault, Result};
 use skiff_spec::name::EnvName;
 use skiff_store::index::ImageName;
 
@@ -15,6 +16,15 @@ use crate::parcel::TransferFile;
 
 /// Both sides must be of one version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Refuses a sender of another version.
+pub fn refuse_other_version(senders: &str) -> Result<()> {
+    match senders == VERSION {
+        true => Ok(()),
+        false => Err(Fault::new(format!("skiff here is version {VERSION}, the sender's {senders}"))
+            .hint("have the same version installed on both hosts")),
+    }
+}
 
 /// The names of the connections.
 pub const CONTROL: &str = "control";
@@ -42,6 +52,18 @@ pub enum SourceMessage {
     Released,
     /// Whether an instance has been taken that was offered with this token. If not, it will not be any more.
     Ask(EnvName, String),
+    /// Looks for an instance that is to be saved with others of a whole job.
+    Save(Box<JointSaveOrder>),
+    /// Shuts the instance's network: those of all others are being shut, too.
+    Shut,
+    /// Stops the processes and saves them: all networks are shut.
+    Stop,
+    /// All are saved: they end, or go on if they are to.
+    End,
+    /// Not all can be saved: they go on.
+    Abort,
+    /// Restores an instance of a whole job, and holds it.
+    Load(Box<JointRestoreOrder>),
 }
 
 impl Message for SourceMessage {
@@ -58,6 +80,38 @@ impl Protocol for SourceMessage {
     const SIDES: [&'static str; 2] = ["the source", "the destination"];
     const FRAMING: Framing =
         Framing::Own("The frames of a cluster's agents, whose launchers start the receiver.");
+}
+
+/// An instance that is to be saved with others.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JointSaveOrder {
+    /// The sender's version.
+    pub version: String,
+    /// The instance.
+    pub instance: EnvName,
+    /// Name of the checkpoint.
+    pub checkpoint: EnvName,
+    /// By which this save is known.
+    pub token: String,
+    /// Directory of its part, which both see; none if the instance is only to be looked at.
+    pub dir: Option<PathBuf>,
+    /// Whether it goes on afterwards.
+    pub leave_running: bool,
+}
+
+/// An instance that is to be restored with others.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JointRestoreOrder {
+    /// The sender's version.
+    pub version: String,
+    /// The instance.
+    pub instance: EnvName,
+    /// Directory of its part, which both see.
+    pub dir: PathBuf,
+    /// What becomes of files elsewhere that have changed, by its word on the command line; nothing: what the configuration says.
+    pub files: Option<String>,
+    /// Whether the sender waits for its end.
+    pub wait: bool,
 }
 
 /// What is to come.
@@ -116,6 +170,31 @@ pub enum DestinationMessage {
     Running,
     /// Whether the instance has been taken.
     Taken(bool),
+    /// No instance of that name runs here.
+    Absent,
+    /// The instance is here: how many processes it has, and what is in the way of saving them.
+    Found(usize, Vec<String>),
+    /// The processes can be stopped at a word.
+    Poised,
+    /// The instance's network is shut.
+    Silent,
+    /// The instance is saved, and stands still.
+    Written(JointPart),
+    /// The save is over, and the processes stood still for so many milliseconds.
+    Over(u64),
+    /// The instance has ended with this exit code.
+    Ended(i32),
     /// The move has failed, and nothing is left of it: message and hint.
     Failed(String, String),
+}
+
+/// An instance's part of a whole job's checkpoint.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct JointPart {
+    /// How many processes it has.
+    pub processes: usize,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Digest of its record.
+    pub record: String,
 }

@@ -13,6 +13,7 @@ use skiff_launch::launcher::Launcher;
 use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::{self, ConnectMethod, Launch, Surroundings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::peer::ControlChannel;
@@ -66,16 +67,41 @@ pub fn others(node: &str) -> Result<Vec<String>> {
     }
 }
 
+/// The hosts of the job that we are in.
+pub fn hosts_of_job() -> Result<Vec<String>> {
+    let (_, list) = manager::find(&Surroundings::of_this_process(), None)
+        .map_err(|e| Error::from(e).hint("name the hosts: --on"))?;
+    Ok(list.into_iter().map(|host| host.name).collect())
+}
+
 impl ReceiverLink {
     /// Starts it and waits for its call.
     pub fn open(context: &UserContext, node: &str) -> Result<Self> {
-        let launch = launch(context, node)?;
+        Self::open_by(launch(context, node)?, node)
+    }
+
+    /// The same, where the host may also be this one.
+    pub fn open_anywhere(context: &UserContext, node: &str) -> Result<Self> {
+        if !hosts::is_here(node, &host_name()) {
+            return Self::open(context, node);
+        }
+        let exe = std::env::current_exe().context(|| "own program")?;
+        let argv = vec![exe.into(), "migrate-receive".into()];
+        Self::open_by(Launch { argv, without: vec![], way: ConnectMethod::CallBack, hosts: vec![0] }, node)
+    }
+
+    fn open_by(launch: Launch, node: &str) -> Result<Self> {
         let mut listener = CallbackListener::open()?;
         let call = listener.call(address::of_this_host(&[Host { name: node.into(), slots: None }]))?;
         let (mut launcher, _) = Launcher::start(&launch, &call)?;
         let [control, goods] = called(node, &mut launcher, &mut listener)?;
         let goods = goods.into_connection().context(|| node.to_owned())?;
         Ok(Self { launcher, peer: ControlChannel::new(control, node), goods })
+    }
+
+    /// Hangs up; what has started the receiver, which ends soon.
+    pub fn hang_up(self) -> Launcher {
+        self.launcher
     }
 
     /// The receiver stays as long as the instance does, where it must.

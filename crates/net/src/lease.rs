@@ -208,14 +208,24 @@ impl Leases {
     /// Looks at all. Removes what is left of those that have gone, if it is to; then the devices that members share stay locked if nobody
     /// is there to use them.
     pub fn sweep(&self, host: &mut Netlink, remove: bool) -> Result<Swept> {
+        let known = all(&self.dir)?.into_iter().map(|(address, _)| address).collect();
+        self.sweep_addresses(host, known, remove)
+    }
+
+    fn sweep_addresses(&self, host: &mut Netlink, known: Vec<Ipv4Addr>, remove: bool) -> Result<Swept> {
         let mut swept =
             Swept { gone: vec![], kept: vec![], in_use: !self.locks.try_take(LockScope::Devices)? };
-        for (address, lease) in all(&self.dir)? {
+        for address in known {
             // Who is about to take it decides.
             if !self.locks.try_take(LockScope::Address(address))? {
                 swept.in_use = true;
                 continue;
             }
+            // Not before: somebody may have taken it since it was listed, whose lease must stay.
+            let Some(lease) = self.read(address)? else {
+                self.locks.release(LockScope::Address(address))?;
+                continue;
+            };
             if self.lives(host, &lease, address)? {
                 swept.in_use = true;
             } else if lease.is_kept(now()) {
@@ -308,4 +318,30 @@ pub fn number_of(host: &mut Netlink, space: BorrowedFd<'_>) -> io::Result<i32> {
         _ => None,
     });
     number.ok_or_else(|| Errno::NOENT.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_after_it_was_listed_is_not_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        let locks = Locks::open_in(dir.path(), &"locks".parse().unwrap()).unwrap();
+        let leases = Leases { dir: dir.path().to_owned(), locks };
+        let mut host = Netlink::open().unwrap();
+        // No namespace has this number.
+        let dead = Lease { network: "lab".parse().unwrap(), uid: 7, space: i32::MAX, until: None };
+        let [stale, again, gone] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 0, 0, last));
+        for address in [stale, again] {
+            leases.write(address, &dead).unwrap();
+        }
+        let listed = vec![stale, again, gone];
+        let taken = Lease { until: Some(u64::MAX), ..dead };
+        leases.write(again, &taken).unwrap();
+        let swept = leases.sweep_addresses(&mut host, listed, true).unwrap();
+        assert_eq!((swept.gone, swept.kept), (vec![stale], vec![(again, taken.clone())]));
+        assert_eq!(leases.read(again).unwrap(), Some(taken));
+        assert_eq!(leases.read(stale).unwrap(), None);
+    }
 }

@@ -61,7 +61,7 @@ impl Locks {
         Self::open_in(Path::new(DIR), name)
     }
 
-    fn open_in(dir: &Path, name: &NetName) -> Result<Self> {
+    pub(crate) fn open_in(dir: &Path, name: &NetName) -> Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).context(|| dir.display().to_string())?;
         let path = dir.join(name.as_str());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;

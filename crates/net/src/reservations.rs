@@ -64,10 +64,13 @@ impl Leases {
     ) -> Result<Reservation> {
         self.locks.take(LockScope::User(uid))?;
         let mut of_user = || -> Result<Lease> {
-            match self.read(address)? {
-                Some(lease) if lease.uid == uid && self.is_held(host, &lease, address)? => Ok(lease),
-                _ => Err(Fault::new(format!("address {address}: you do not have it on this node"))),
-            }
+            let why = match self.read(address)? {
+                Some(lease) if lease.uid != uid => "it is somebody else's",
+                Some(lease) if self.is_held(host, &lease, address)? => return Ok(lease),
+                Some(_) => "what had it has ended",
+                None => "nobody has it",
+            };
+            Err(Fault::new(format!("address {address}: you do not have it on this node: {why}")))
         };
         of_user()?;
         self.locks.take(LockScope::Address(address))?;

@@ -30,7 +30,7 @@ use std::process::Command;
 use clap::CommandFactory;
 use skiff_app as app;
 use skiff_checkpoint as checkpoint;
-use skiff_cli::{self as cli, Cli, CliCommand, EnvSubcommand};
+use skiff_cli::{self as cli, Cli, CliCommand, EnvSubcommand, JobCommand};
 use skiff_cluster as cluster;
 use skiff_env as env;
 use skiff_instance as instance;
@@ -184,7 +184,10 @@ fn run(cli: Cli) -> Result<i32> {
         CliCommand::App(command) => return app::run(&command),
         CliCommand::Instance(command) => return instance::run(&command),
         CliCommand::Checkpoint(command) => return checkpoint::run(command),
-        CliCommand::Job(command) => return checkpoint::job::run(command),
+        CliCommand::Job(JobCommand::CheckpointOnSignal(words)) => return checkpoint::job::run(*words),
+        CliCommand::Job(JobCommand::Save(words)) => return migrate::job::save(&words),
+        CliCommand::Job(JobCommand::Move(words)) => return migrate::job::move_to(&words),
+        CliCommand::Job(JobCommand::Restore(words)) => return migrate::job::restore(&words),
         CliCommand::Migrate(migrate) => return migrate::run(&migrate),
         CliCommand::Drain(drain) => return migrate::drain(&drain),
         CliCommand::MigrateReceive => return migrate::receive(),

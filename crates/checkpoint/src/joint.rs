@@ -1,0 +1,107 @@
+//! One instance's part in the checkpoint of a whole job: saved together with the others, and restored together with them.
+
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use skiff_cli::{GrownFiles, OutputArgs, Retention, SaveArgs};
+use skiff_instance::look::not_running;
+use skiff_runtime::control::{ControlRequest, Live};
+use skiff_runtime::record::{InstanceDir, State};
+use skiff_runtime::{enter, network};
+use skiff_sandbox::enter::EnterTarget;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::Result;
+use skiff_spec::instance::Started;
+use skiff_spec::name::EnvName;
+use skiff_user::context::UserContext;
+
+use crate::files::FileRules;
+use crate::member::SavedInterface;
+use crate::notes::RestoreNotes;
+use crate::obstacles::{Moment, PreflightReport, look};
+use crate::record::{Checkpoint, IMAGES};
+use crate::restore::{CriuRestorer, Gate, fits, make_again};
+use crate::save::{Saved, Saving, alone, refuse_unprepared};
+use crate::target::{JointSave, SaveTarget};
+
+/// A running instance that is to be saved with others.
+pub struct JointMember {
+    /// The instance.
+    pub record: InstanceDir,
+    started: Started,
+    live: Live,
+}
+
+impl JointMember {
+    /// The instance of this name on this host; nothing if none of that name runs here.
+    pub fn find(context: &UserContext, name: &EnvName) -> Result<Option<Self>> {
+        let Some(record) = InstanceDir::all(context)?.into_iter().find(|record| record.name == *name) else {
+            return Ok(None);
+        };
+        if !matches!(record.state()?, State::Running(_)) {
+            return Ok(None);
+        }
+        let started = record.started()?;
+        refuse_unprepared(name, &started)?;
+        let live =
+            Live::connect(&record.dir, ControlRequest::Session)?.ok_or_else(|| not_running(&record))?;
+        Ok(Some(Self { record, started, live }))
+    }
+
+    /// Looks at its processes.
+    pub fn look(&self) -> Result<PreflightReport> {
+        look(self.live.pid, self.inside(), Moment::Running)
+    }
+
+    /// Where its processes are.
+    pub fn inside(&self) -> EnterTarget<'_> {
+        let Started { net, plan, .. } = &self.started;
+        let net = enter::net_space(net, plan.dumpable).named(plan.hostname.is_some());
+        EnterTarget { init: self.live.init.as_fd(), net, number: None }
+    }
+
+    /// Saves it as a part of the checkpoint `slot`.
+    pub fn save(
+        &self,
+        context: &UserContext,
+        (slot, leave_running): (&CheckpointName, bool),
+        joint: &JointSave<'_>,
+    ) -> Result<Saved> {
+        let _lock = alone(&self.record)?;
+        let found = self.look()?;
+        let save = SaveArgs {
+            name: Some(slot.name.clone()),
+            leave_running,
+            keep: Retention::default(),
+            dry_run: false,
+            output: OutputArgs { json: false },
+            instance: self.record.name.clone(),
+        };
+        let Self { record, started, live } = self;
+        let (init, inside) = (live.pid, self.inside());
+        let saving = Saving { context, record, started, init, inside, found: &found, save: &save };
+        saving.carry_out(&SaveTarget::Joint(joint), slot)
+    }
+}
+
+/// Restores an instance from its part in `dir`. The gate lets it run when all others are there, too.
+pub fn restore(
+    context: &UserContext,
+    (dir, checkpoint): (&Path, &Checkpoint),
+    (name, files): (&EnvName, Option<GrownFiles>),
+    gate: Gate<'_>,
+) -> Result<InstanceDir> {
+    let record = InstanceDir::named(context, name)?;
+    record.refuse_taken()?;
+    let folder = super::required_criu()?;
+    fits(context, checkpoint)?;
+    network::join(context, checkpoint.instance.plan.network_to_join())?;
+    checkpoint.verify(dir)?;
+    let (member, notes) = (SavedInterface::read(dir)?, RestoreNotes::of(&record.dir));
+    let (files, gate) = (Some(FileRules::of(context, files)?), Some(gate));
+    let images = &dir.join(IMAGES);
+    let revived =
+        CriuRestorer { folder, checkpoint, member, dir, images, files, notes, used_up: false, gate };
+    make_again(context, &record, &revived, vec![])?;
+    Ok(record)
+}

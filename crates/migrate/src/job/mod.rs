@@ -1,0 +1,60 @@
+//! `skiff job save` and `skiff job restore`: all instances of a job that spans nodes, as one checkpoint.
+//!
+//! One command, the *coordinator*, has a receiver on the node of each instance, as a move has one on its destination. It leads all of
+//! them from step to step, and no receiver takes a step before all have taken the one before. So there is a moment at which the
+//! networks of all instances are shut and all processes stand still: what has been sent and not acknowledged then is with the sender, whose
+//! kernel sends it again.
+
+mod links;
+pub mod member;
+mod restore;
+mod save;
+
+use skiff_cli::{JobMoveArgs, JobRestoreArgs, JobSaveArgs, OutputArgs, Retention};
+use skiff_output as output;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::Result;
+use skiff_user::context::UserContext;
+
+/// Saves a job's instances; the exit code.
+pub fn save(words: &JobSaveArgs) -> Result<i32> {
+    save::save(&UserContext::load()?, words)
+}
+
+/// Restores a job's instances; the exit code.
+pub fn restore(words: &JobRestoreArgs) -> Result<i32> {
+    restore::restore(&UserContext::load()?, words)
+}
+
+/// Moves a job's instances to other nodes; the exit code.
+pub fn move_to(words: &JobMoveArgs) -> Result<i32> {
+    let context = UserContext::load()?;
+    let saving = JobSaveArgs {
+        on: words.on.clone(),
+        leave_running: false,
+        keep: Retention::default(),
+        dry_run: words.dry_run,
+        output: OutputArgs { json: words.output.json },
+        checkpoint: words.checkpoint.clone(),
+        instances: words.instances.clone(),
+    };
+    if words.dry_run {
+        return save::save(&context, &saving);
+    }
+    let former = save::carry_out(&context, &saving)?.nodes();
+    let restoring = |on: Vec<String>| JobRestoreArgs {
+        on,
+        files: None,
+        wait: words.wait,
+        dry_run: false,
+        output: OutputArgs { json: words.output.json },
+        checkpoint: CheckpointName::newest(&words.checkpoint),
+    };
+    let why = match restore::hold(&context, &restoring(words.to.clone())) {
+        Ok(held) => return held.run(),
+        Err(why) => why,
+    };
+    output::note("the instances are restored where they were");
+    restore::hold(&context, &restoring(former))?.run()?;
+    Err(why)
+}

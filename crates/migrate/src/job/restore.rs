@@ -1,0 +1,243 @@
+//! The coordinator of a restore: all instances are made on their nodes, and begin to run when the last of them is there.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+use skiff_checkpoint::place;
+use skiff_checkpoint::set::{self, JobCheckpoint};
+use skiff_cli::{GrownFiles, JobRestoreArgs};
+use skiff_output as output;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_user::context::UserContext;
+
+use super::links::{self, MemberLink, MemberPlace, hear_all, strange, tell_all};
+use crate::talk::{DestinationMessage, JointRestoreOrder, SourceMessage, VERSION};
+use crate::way;
+
+/// What is said of a whole job's restore.
+#[derive(Serialize)]
+struct JobRestored {
+    checkpoint: String,
+    members: Vec<RestoredMember>,
+    /// How long it took until all ran.
+    total_ms: u128,
+}
+
+/// What is said of an instance that was or is to be restored.
+#[derive(Clone, Serialize)]
+struct RestoredMember {
+    instance: EnvName,
+    /// Where it was saved.
+    from: String,
+    node: String,
+}
+
+/// Does it, and says so; the exit code.
+pub fn restore(context: &UserContext, words: &JobRestoreArgs) -> Result<i32> {
+    if !words.dry_run {
+        return hold(context, words)?.run();
+    }
+    let (dir, job) = place::existing_job(context, &words.checkpoint)?;
+    let (_, members) = plan(words, &dir, &job).map_err(|e| about(words, e))?;
+    show(&words.checkpoint, &members, words.output.json).map(|()| 0)
+}
+
+/// All instances of a job, made and standing still.
+pub struct HeldJob<'a> {
+    words: &'a JobRestoreArgs,
+    begun: Instant,
+    members: Vec<RestoredMember>,
+    links: Vec<MemberLink>,
+}
+
+/// Has all instances made, or none.
+pub fn hold<'a>(context: &UserContext, words: &'a JobRestoreArgs) -> Result<HeldJob<'a>> {
+    let begun = Instant::now();
+    let (dir, job) = place::existing_job(context, &words.checkpoint)?;
+    let (places, members) = plan(words, &dir, &job).map_err(|e| about(words, e))?;
+    let nothing = |e: Error| about(words, e.about("no instance is restored"));
+    let mut links = MemberLink::open_all(context, &places).map_err(nothing)?;
+    match hold_all(&mut links, words, &dir) {
+        Ok(()) => Ok(HeldJob { words, begun, members, links }),
+        Err(why) => {
+            links::give_up(links);
+            Err(nothing(why))
+        }
+    }
+}
+
+impl HeldJob<'_> {
+    /// Lets all run, and says so; the exit code.
+    pub fn run(self) -> Result<i32> {
+        let Self { words, begun, members, mut links } = self;
+        let running = tell_all(&mut links, &SourceMessage::Go).and_then(|()| {
+            hear_all(&mut links, |message| match message {
+                DestinationMessage::Running => Ok(()),
+                other => Err(strange(&other)),
+            })
+        });
+        let ended = running
+            .map_err(|why| why.hint("the others go on: `skiff instance stop` ends them"))
+            .and_then(|_| {
+                let (checkpoint, total_ms) = (words.checkpoint.to_string(), begun.elapsed().as_millis());
+                say(words, &JobRestored { checkpoint, members, total_ms })?;
+                if words.wait { wait_for_all(&mut links) } else { Ok(0) }
+            });
+        // What runs goes on, in a job as long as its receiver does.
+        links.into_iter().for_each(MemberLink::leave);
+        ended.map_err(|e| about(words, e))
+    }
+}
+
+fn about(words: &JobRestoreArgs, e: Error) -> Error {
+    e.about(&format!("checkpoint {}", words.checkpoint))
+}
+
+/// Where each instance is to be made, if the checkpoint is whole.
+fn plan(
+    words: &JobRestoreArgs,
+    dir: &Path,
+    job: &JobCheckpoint,
+) -> Result<(Vec<MemberPlace>, Vec<RestoredMember>)> {
+    let nodes = if words.on.is_empty() { way::hosts_of_job()? } else { words.on.clone() };
+    let places = assign(job, &nodes)?;
+    job.members.iter().try_for_each(|member| member.check(dir))?;
+    let restored = |(member, place): (&set::SavedMember, &MemberPlace)| RestoredMember {
+        instance: place.instance.clone(),
+        from: member.node.clone(),
+        node: place.node.clone(),
+    };
+    let members = job.members.iter().zip(&places).map(restored).collect();
+    Ok((places, members))
+}
+
+/// The node of each instance: those of one node come to one node again, in the order of the nodes.
+fn assign(job: &JobCheckpoint, nodes: &[String]) -> Result<Vec<MemberPlace>> {
+    if nodes.is_empty() {
+        return Err(Error::new("no node is named"));
+    }
+    let mut former: Vec<&str> = vec![];
+    let mut places: Vec<MemberPlace> = vec![];
+    for member in &job.members {
+        let at = former.iter().position(|node| *node == member.node).unwrap_or_else(|| {
+            former.push(&member.node);
+            former.len() - 1
+        });
+        let (instance, node) = (member.instance.clone(), nodes[at % nodes.len()].clone());
+        if places.iter().any(|place| place.instance == instance && place.node == node) {
+            let have = nodes.len();
+            return Err(Error::new(format!(
+                "two instances {instance} would be on {node}: {have} nodes are too few"
+            ))
+            .hint(format!("a job of {} nodes has room for all", former_nodes(job))));
+        }
+        places.push(MemberPlace { instance, node, part: member.part });
+    }
+    Ok(places)
+}
+
+/// On how many nodes its instances were.
+fn former_nodes(job: &JobCheckpoint) -> usize {
+    let mut nodes: Vec<&str> = job.members.iter().map(|member| &*member.node).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes.len()
+}
+
+/// Has all made, until they stand ready.
+fn hold_all(links: &mut [MemberLink], words: &JobRestoreArgs, dir: &Path) -> Result<()> {
+    for link in links.iter_mut() {
+        let order = JointRestoreOrder {
+            version: VERSION.into(),
+            instance: link.place.instance.clone(),
+            dir: set::part(dir, link.place.part),
+            files: words.files.map(GrownFiles::word),
+            wait: words.wait,
+        };
+        link.tell(&SourceMessage::Load(Box::new(order)))?;
+    }
+    let held = hear_all(links, |message| match message {
+        DestinationMessage::Held => Ok(()),
+        other => Err(strange(&other)),
+    });
+    held.map(drop)
+}
+
+/// Waits until all have ended; the largest of their exit codes.
+fn wait_for_all(links: &mut [MemberLink]) -> Result<i32> {
+    let codes = links::hear_all_without_limit(links, |message| match message {
+        DestinationMessage::Ended(code) => Ok(code),
+        other => Err(strange(&other)),
+    })?;
+    Ok(codes.into_iter().max().unwrap_or(0))
+}
+
+fn say(words: &JobRestoreArgs, restored: &JobRestored) -> Result<()> {
+    if words.output.json {
+        return output::json(restored);
+    }
+    let JobRestored { checkpoint, members, total_ms } = restored;
+    output::note(&format!("{} instances of checkpoint {checkpoint} go on ({total_ms} ms)", members.len()));
+    members
+        .iter()
+        .try_for_each(|RestoredMember { instance, node, .. }| output::line(&format!("{instance}\t{node}")))
+}
+
+fn show(slot: &CheckpointName, members: &[RestoredMember], json: bool) -> Result<()> {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        checkpoint: String,
+        members: &'a [RestoredMember],
+    }
+    if json {
+        return output::json(&Shown { checkpoint: slot.to_string(), members });
+    }
+    output::line(&format!("checkpoint   {slot}"))?;
+    members.iter().try_for_each(|RestoredMember { instance, from, node }| {
+        output::line(&format!("instance     {instance} of {from} to {node}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use skiff_checkpoint::set::SavedMember;
+
+    use super::*;
+
+    #[test]
+    fn instances_of_one_node_stay_together() {
+        let member = |(part, (instance, node)): (usize, &(&str, &str))| SavedMember {
+            instance: instance.parse().unwrap(),
+            node: (*node).into(),
+            part,
+            processes: 1,
+            bytes: 1,
+            record: String::new(),
+        };
+        let placed = |members: &[(&str, &str)], nodes: &[&str]| {
+            let members = members.iter().enumerate().map(member).collect();
+            let job = JobCheckpoint { created: 1, token: String::new(), left_running: false, members };
+            let nodes: Vec<String> = nodes.iter().map(|node| (*node).into()).collect();
+            let places = assign(&job, &nodes).map_err(|e| e.message)?;
+            Ok(places
+                .into_iter()
+                .map(|place| format!("{} {}", place.instance, place.node))
+                .collect::<Vec<_>>())
+        };
+        let two = [("a", "n1"), ("b", "n1"), ("a", "n2"), ("b", "n2")];
+        assert_eq!(
+            placed(&two, &["x", "y", "z"]),
+            Ok(["a x", "b x", "a y", "b y"].map(String::from).to_vec())
+        );
+        assert_eq!(
+            placed(&two, &["x"]),
+            Err("two instances a would be on x: 1 nodes are too few".to_owned())
+        );
+        let four = [("a", "n1"), ("b", "n2"), ("c", "n3")];
+        assert_eq!(placed(&four, &["x", "y"]), Ok(["a x", "b y", "c x"].map(String::from).to_vec()));
+        assert_eq!(placed(&four, &[]), Err("no node is named".to_owned()));
+    }
+}

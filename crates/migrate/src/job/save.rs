@@ -1,0 +1,274 @@
+//! The coordinator of a save: all networks are shut, then all processes stopped, then all saved; then the checkpoint appears, whole.
+
+use std::time::Instant;
+
+use serde::Serialize;
+use skiff_checkpoint::place::NewCheckpoint;
+use skiff_checkpoint::set::{JobCheckpoint, SavedMember};
+use skiff_cli::JobSaveArgs;
+use skiff_launch::handshake::SharedSecret;
+use skiff_output as output;
+use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::fault::{Fault as Error, Result};
+use skiff_spec::name::EnvName;
+use skiff_sys::clock::now;
+use skiff_user::checkpoints::{dir_of, home_of};
+use skiff_user::context::UserContext;
+
+use super::links::{self, MemberLink, MemberPlace, hear_all, strange, tell_all};
+use crate::talk::{DestinationMessage, JointPart, JointSaveOrder, SourceMessage, VERSION};
+use crate::way;
+
+/// What is said of a whole job's save.
+#[derive(Serialize)]
+pub struct JobSaved {
+    checkpoint: String,
+    members: Vec<MemberReport>,
+    bytes: u64,
+    left_running: bool,
+    /// How long the processes stood still that did so longest.
+    frozen_ms: u64,
+    /// How long it took in all.
+    total_ms: u128,
+    path: String,
+}
+
+/// What is said of an instance that was saved.
+#[derive(Serialize)]
+struct MemberReport {
+    instance: EnvName,
+    node: String,
+    processes: usize,
+    bytes: u64,
+    frozen_ms: u64,
+}
+
+/// What is said of an instance that is to be saved.
+#[derive(Serialize)]
+struct MemberFound {
+    instance: EnvName,
+    node: String,
+    processes: usize,
+    /// What is in the way, a line each.
+    obstacles: Vec<String>,
+}
+
+/// Does it, and says so; the exit code.
+pub fn save(context: &UserContext, words: &JobSaveArgs) -> Result<i32> {
+    if !words.dry_run {
+        return say(words, &carry_out(context, words)?);
+    }
+    let mut members = MemberLink::open_all(context, &places(words)?)?;
+    let found = find(&mut members, words, None);
+    links::end(members);
+    let found: Vec<MemberFound> = found?.into_iter().flatten().collect();
+    show(&CheckpointName::newest(&words.checkpoint), &found, words.output.json)
+}
+
+/// Saves all, or none.
+pub fn carry_out(context: &UserContext, words: &JobSaveArgs) -> Result<JobSaved> {
+    let begun = Instant::now();
+    let slot = CheckpointName::newest(&words.checkpoint);
+    let new = NewCheckpoint::make(&home_of(context, &slot)?, &slot.name)?;
+    new.check()?;
+    let token = SharedSecret::generate().map_err(|e| Error::new(e.to_string()))?.to_hex();
+    let mut members = MemberLink::open_all(context, &places(words)?)?;
+    let saved = prepare(&mut members, words, (&new, &token))
+        .and_then(|()| save_all(&mut members, words, (&new, &token)));
+    let parts = match saved {
+        Ok(parts) => parts,
+        Err(why) => {
+            links::give_up(members);
+            return Err(why.about(&format!("checkpoint {slot}: nothing is saved, and all instances go on")));
+        }
+    };
+    let frozen = tell_all(&mut members, &SourceMessage::End).and_then(|()| {
+        hear_all(&mut members, |message| match message {
+            DestinationMessage::Over(frozen) => Ok(frozen),
+            other => Err(strange(&other)),
+        })
+    });
+    let members = report(members, parts, &frozen);
+    if let Err(why) = frozen {
+        output::note(&format!("checkpoint {slot}: it is saved, but the end of that is not known: {why}"));
+    }
+    if let Err(why) = new.prune(words.keep) {
+        output::note(&format!(
+            "checkpoint {slot}: it is saved, but an older one could not be removed: {why}"
+        ));
+    }
+    Ok(JobSaved {
+        checkpoint: slot.to_string(),
+        bytes: members.iter().map(|member| member.bytes).fold(0, u64::saturating_add),
+        left_running: words.leave_running,
+        frozen_ms: members.iter().map(|member| member.frozen_ms).max().unwrap_or(0),
+        total_ms: begun.elapsed().as_millis(),
+        path: dir_of(context, &slot)?.display().to_string(),
+        members,
+    })
+}
+
+impl JobSaved {
+    /// The nodes where the instances were, in their order.
+    pub fn nodes(&self) -> Vec<String> {
+        let mut nodes: Vec<String> = self.members.iter().map(|member| member.node.clone()).collect();
+        nodes.dedup();
+        nodes
+    }
+}
+
+/// Looks at all, and keeps those whose instance is there. Refuses if anything is in the way.
+fn prepare(
+    members: &mut Vec<MemberLink>,
+    words: &JobSaveArgs,
+    (new, token): (&NewCheckpoint, &str),
+) -> Result<()> {
+    let found = find(members, words, Some((new, token)))?;
+    let mut is_here = found.iter().map(Option::is_some);
+    let (here, absent) = std::mem::take(members).into_iter().partition(|_| is_here.next() == Some(true));
+    *members = here;
+    for member in &absent {
+        new.remove_part(member.place.part)?;
+    }
+    links::end(absent);
+    refuse(words, &found.into_iter().flatten().collect::<Vec<_>>())
+}
+
+/// Where instances are looked for: each name on each node.
+fn places(words: &JobSaveArgs) -> Result<Vec<MemberPlace>> {
+    let nodes = if words.on.is_empty() { way::hosts_of_job()? } else { words.on.clone() };
+    let of_node = |node: &String| {
+        let node = node.clone();
+        words.instances.iter().map(move |instance| (instance.clone(), node.clone()))
+    };
+    let places = nodes.iter().flat_map(of_node).enumerate();
+    Ok(places.map(|(part, (instance, node))| MemberPlace { instance, node, part }).collect())
+}
+
+/// Asks each receiver for its instance; what each has found, nothing where none runs.
+fn find(
+    members: &mut [MemberLink],
+    words: &JobSaveArgs,
+    into: Option<(&NewCheckpoint, &str)>,
+) -> Result<Vec<Option<MemberFound>>> {
+    for member in members.iter_mut() {
+        let order = JointSaveOrder {
+            version: VERSION.into(),
+            instance: member.place.instance.clone(),
+            checkpoint: words.checkpoint.clone(),
+            token: into.map_or_else(String::new, |(_, token)| token.into()),
+            dir: into.map(|(new, _)| new.make_part(member.place.part)).transpose()?,
+            leave_running: words.leave_running,
+        };
+        member.tell(&SourceMessage::Save(Box::new(order)))?;
+    }
+    let found = hear_all(members, |message| match message {
+        DestinationMessage::Absent => Ok(None),
+        DestinationMessage::Found(processes, obstacles) => Ok(Some((processes, obstacles))),
+        other => Err(strange(&other)),
+    })?;
+    let with_places = members.iter().zip(found).map(|(member, found)| {
+        let MemberPlace { instance, node, .. } = member.place.clone();
+        found.map(|(processes, obstacles)| MemberFound { instance, node, processes, obstacles })
+    });
+    Ok(with_places.collect())
+}
+
+/// Refuses if an instance is nowhere, or anything is in the way.
+fn refuse(words: &JobSaveArgs, found: &[MemberFound]) -> Result<()> {
+    if let Some(missing) = words.instances.iter().find(|name| !found.iter().any(|one| one.instance == **name))
+    {
+        return Err(Error::new(format!("instance {missing}: it runs on none of the nodes"))
+            .hint("`srun skiff instance list` shows what runs where"));
+    }
+    let in_the_way = found.iter().flat_map(|one| {
+        one.obstacles.iter().map(move |why| format!("instance {} on {}: {why}", one.instance, one.node))
+    });
+    let in_the_way: Vec<String> = in_the_way.collect();
+    match in_the_way.is_empty() {
+        true => Ok(()),
+        false => {
+            Err(Error::new(in_the_way.join("; ")).hint("`skiff job save --dry-run` shows what is in the way"))
+        }
+    }
+}
+
+/// Leads all to the moment at which they are saved and stand still, and makes the checkpoint.
+fn save_all(
+    members: &mut [MemberLink],
+    words: &JobSaveArgs,
+    (new, token): (&NewCheckpoint, &str),
+) -> Result<Vec<JointPart>> {
+    step(members, |message| matches!(message, DestinationMessage::Poised))?;
+    tell_all(members, &SourceMessage::Shut)?;
+    step(members, |message| matches!(message, DestinationMessage::Silent))?;
+    tell_all(members, &SourceMessage::Stop)?;
+    let parts = hear_all(members, |message| match message {
+        DestinationMessage::Written(part) => Ok(part),
+        other => Err(strange(&other)),
+    })?;
+    let saved = members.iter().zip(&parts).map(|(MemberLink { place, .. }, part)| SavedMember {
+        instance: place.instance.clone(),
+        node: place.node.clone(),
+        part: place.part,
+        processes: part.processes,
+        bytes: part.bytes,
+        record: part.record.clone(),
+    });
+    let (members, left_running) = (saved.collect(), words.leave_running);
+    JobCheckpoint { created: now(), token: token.into(), left_running, members }.write(&new.dir)?;
+    new.publish(words.keep)?;
+    Ok(parts)
+}
+
+fn step(members: &mut [MemberLink], is_it: impl Fn(&DestinationMessage) -> bool) -> Result<()> {
+    let taken = hear_all(members, |message| match is_it(&message) {
+        true => Ok(()),
+        false => Err(strange(&message)),
+    });
+    taken.map(drop)
+}
+
+/// What became of each; their receivers end meanwhile.
+fn report(members: Vec<MemberLink>, parts: Vec<JointPart>, frozen: &Result<Vec<u64>>) -> Vec<MemberReport> {
+    let times = frozen.as_ref().map_or(&[][..], Vec::as_slice);
+    let reports = members.iter().zip(parts).enumerate().map(|(at, (member, part))| MemberReport {
+        instance: member.place.instance.clone(),
+        node: member.place.node.clone(),
+        processes: part.processes,
+        bytes: part.bytes,
+        frozen_ms: times.get(at).copied().unwrap_or(0),
+    });
+    let reports = reports.collect();
+    links::end(members);
+    reports
+}
+
+fn say(words: &JobSaveArgs, saved: &JobSaved) -> Result<i32> {
+    if words.output.json {
+        return output::json(saved).map(|()| 0);
+    }
+    let goes_on = if saved.left_running { ", and they go on" } else { ", and they have ended" };
+    let (number, size) = (saved.members.len(), output::size(saved.bytes));
+    output::note(&format!("{number} instances saved, {size}{goes_on} ({} ms)", saved.total_ms));
+    output::line(&saved.checkpoint).map(|()| 0)
+}
+
+/// Shows what would be saved; the exit code says whether it can be.
+fn show(slot: &CheckpointName, found: &[MemberFound], json: bool) -> Result<i32> {
+    #[derive(Serialize)]
+    struct Shown<'a> {
+        checkpoint: String,
+        members: &'a [MemberFound],
+    }
+    let code = i32::from(found.is_empty() || found.iter().any(|one| !one.obstacles.is_empty()));
+    if json {
+        return output::json(&Shown { checkpoint: slot.to_string(), members: found }).map(|()| code);
+    }
+    output::line(&format!("checkpoint   {slot}"))?;
+    for MemberFound { instance, node, processes, obstacles } in found {
+        output::line(&format!("instance     {instance} on {node} ({processes} processes)"))?;
+        obstacles.iter().try_for_each(|why| output::line(&format!("in the way   {why}")))?;
+    }
+    Ok(code)
+}

@@ -1,0 +1,212 @@
+# All ranks of an MPI job over two nodes are saved at one moment and restored on two other nodes, where they come to the result of a job that
+# nobody disturbed. Where one of them cannot be saved or restored, all go on, or none begins.
+# bed: --nodes 4
+# time: 240
+# takes: 45
+. "$(dirname "$0")/../lib.sh"
+. "$here/../cluster-run/lib.sh"
+needs_criu
+dir=/etc/skiff/networks.d key=/etc/skiff/network.key
+nodes='n1 n2 n3 n4'
+cleanup() {
+    rm -rf $dir $key
+    for node in $nodes; do
+        on $node ip link property del dev e-$node altname uplink 2>&- || true
+        # Addresses of saved instances are kept for a week.
+        on $node sh -c 'pkill -KILL -u alice; grep -l until /run/skiff/net/*/*.* 2>&- | xargs -r rm; skiff sweep >/dev/null; rm -rf /tmp/skiff-alice /tmp/skiff-root' || true
+    done
+}
+trap cleanup EXIT
+own_disks
+mkdir -p $dir
+reached() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
+{
+    printf 'kind = "macvlan"\nparent = "uplink"\nsubnet = "10.41.0.0/16"\n[nodes]\n'
+    for node in $nodes; do printf '%s = { range = "10.41.%s.0/28", address = "%s" }\n' $node ${node#n} "$(reached $node)"; done
+} >$dir/mv.toml
+head -c 32 /dev/urandom | base64 >$key && chmod 600 $key
+for node in $nodes; do on $node ip link property add dev e-$node altname uplink; done
+daemons
+cd /home/alice
+
+# ---- The job: a container for each rank, and in the first the launcher, which hands over what it would have ssh start ------------------
+cat >/shared/agent <<'P'
+#!/bin/sh
+# OPTIONS HOST COMMAND...
+while :; do case $1 in -*) shift ;; *) break ;; esac; done
+host=$1
+shift
+echo "exec $*" >"start.$host.new"
+mv "start.$host.new" "start.$host"
+until [ -e over ]; do sleep 0.1; done
+P
+cat >/shared/rank <<'P'
+#!/bin/sh
+cd
+address=$(ip -o -4 addr show eth0 | sed 's/.* inet \([^/]*\).*/\1/')
+echo "$address" >"address.$1"
+until [ -e "start.$address" ]; do sleep 0.02; done
+sh "start.$address"
+touch over
+P
+chmod 755 /shared/agent /shared/rank
+mpicc.openmpi -O2 -o /shared/exchange.openmpi "$here/../checkpoint-network/exchange.c"
+gcc -O2 -I "$here/../slurm-mpi/mpich" -o /shared/exchange.mpich "$here/../checkpoint-network/exchange.c" -l:libmpich.so.12
+declare -A where=([rank-0]=n1 [rank-1]=n1 [rank-2]=n2 [rank-3]=n2)
+begin() { # FLAVOUR
+    local rank launch
+    as alice sh -c 'rm -f start.* address.* over enough'
+    for rank in rank-1 rank-2 rank-3; do
+        ok at ${where[$rank]} alice skiff instance start --checkpoint --net mv host $rank /shared/rank $rank
+    done
+    eventually 10 test -s address.rank-1 -a -s address.rank-2 -a -s address.rank-3
+    others=$(cat address.rank-[123] | paste -sd,)
+    case $1 in
+        openmpi) launch="mpirun.openmpi --quiet --leave-session-attached -mca plm_rsh_agent /shared/agent -mca plm_rsh_no_tree_spawn 1 -H localhost,$others" ;;
+        mpich) launch="mpiexec.hydra -launcher ssh -launcher-exec /shared/agent -iface eth0 -hosts \$(ip -o -4 addr show eth0 | sed 's/.* inet \([^/]*\).*/\1/'),$others" ;;
+    esac
+    ok at n1 alice skiff instance start --checkpoint --net mv host rank-0 sh -c "cd; export $variables OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0
+        exec $launch -n 4 /shared/exchange.$1 1000000 20000 enough"
+    eventually 30 steps n1 20
+}
+variables='OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_psec=native OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1 UCX_TLS=tcp,self'
+said() { on "$1" cat /tmp/skiff-alice/instance/rank-0/output; }
+taken() { said "$1" | grep -cx '[0-9]*' || true; }
+steps() { [ "$(taken "$1")" -ge "$2" ]; } # NODE NUMBER
+goes_on() { eventually 20 steps "$1" $(($(taken "$1") + 20)); }
+# The result is that of ranks which have taken as many steps where nobody disturbed them.
+undisturbed() { # FLAVOUR STEPS
+    ok as alice env $variables mpirun.openmpi --quiet --oversubscribe -n 4 /shared/exchange.openmpi "$2" 0
+    has "$out" result
+    tail -1 <<<"$out"
+}
+states() { # NODE
+    ok at "$1" alice skiff instance list --json
+    json "$out" '" ".join(sorted(i["name"] + ":" + i["state"] for i in d))'
+}
+job() { # NODES COMMAND...: in an allocation of these
+    as alice salloc -Q -w "$1" -N2 "${@:2}"
+}
+fits_job() { ok job "$@"; described "${@:2}"; }
+names='rank-0 rank-1 rank-2 rank-3'
+saved() { # the names of her checkpoints
+    ok as alice skiff checkpoint list --json
+    json "$out" '" ".join(c["name"] for c in d)'
+}
+
+begin openmpi
+# ---- All go on ------------------------------------------------------------------------------------------------------------------
+fits_job n1,n2 skiff job save --dry-run --json ring $names
+equal "$(json "$out" '[(m["instance"], m["node"], m["obstacles"]) for m in d["members"]]')" \
+    "[('rank-0', 'n1', []), ('rank-1', 'n1', []), ('rank-2', 'n2', []), ('rank-3', 'n2', [])]"
+equal "$(saved)" '' 'after a dry run'
+fits_job n1,n2 skiff job save --leave-running --json ring $names
+echo "saved: $out"
+equal "$(json "$out" 'd["checkpoint"], len(d["members"]), d["left_running"]')" "('ring', 4, True)"
+goes_on n1
+equal "$(saved)" ring
+ok as alice skiff checkpoint list
+has "$out" '4 of a job'
+ok as alice skiff checkpoint show --json ring
+equal "$(json "$out" '[m["node"] for m in d["members"]]')" "['n1', 'n1', 'n2', 'n2']"
+fails 125 as alice skiff checkpoint restore ring
+has "$err" 'skiff job restore ring'
+# One that is nowhere.
+fails 125 job n1,n2 skiff job save other $names rank-9
+has "$err" 'instance rank-9: it runs on none of the nodes'
+equal "$(saved)" ring
+goes_on n1
+
+# ---- Receivers are killed while the processes stand still -------------------------------------------------------------------------
+killed() { # OPTIONS of pkill
+    local code=0 saving
+    login alice
+    "${login[@]}" salloc -Q -w n1,n2 -N2 skiff job save other $names 2>/shared/killed.err 3>&- &
+    saving=$!
+    on n2 timeout 20 sh -c 'until ps -u alice -o stat=,comm= | grep -q "^t.*exchange"; do :; done; pkill "$@" -KILL -u alice -f "skiff migrate-receive"' - "$@"
+    wait $saving || code=$?
+    equal "$code" 125 "$(cat /shared/killed.err)"
+    has "$(cat /shared/killed.err)" 'nothing is saved, and all instances go on'
+    equal "$(saved)" ring
+    ok as alice sh -c 'ls -A .local/share/skiff/checkpoint'
+    lacks "$out" .new
+}
+killed -o
+goes_on n1
+# With what was to open the network after it, which the next save then does.
+killed
+ok job n1,n2 skiff job save --leave-running ring $names
+goes_on n1
+
+# ---- Restored on other nodes ---------------------------------------------------------------------------------------------------------
+ok job n1,n2 skiff job save ring $names
+eventually 10 sh -c "! on n1 pgrep -u alice exchange && ! on n2 pgrep -u alice exchange"
+for node in n1 n2; do lacks "$(states $node)" running; done
+at_save=$(taken n1)
+# One cannot be: none begins.
+ok at n4 alice skiff instance start host rank-3 sleep 1000
+fails 125 job n3,n4 skiff job restore ring
+has "$err" 'no instance is restored: instance rank-3 on n4'
+equal "$(states n3)" ''
+equal "$(states n4)" rank-3:running
+ok at n4 alice skiff instance rm --force rank-3
+fails 125 as alice salloc -Q -w n3 -N1 skiff job restore --on n3,no.such.node ring
+has "$err" no.such.node
+# A part that is not the one that was saved.
+part=.local/share/skiff/checkpoint/ring/members/$(as alice ls .local/share/skiff/checkpoint/ring/members | tail -1)/checkpoint
+cp -a $part /shared/part
+dd if=/dev/zero of=$part bs=1 seek=200 count=8 conv=notrunc status=none
+fails 125 job n3,n4 skiff job restore ring
+has "$err" ': its record is damaged'
+cp -a /shared/part $part
+fits_job n3,n4 skiff job restore --dry-run --json ring
+equal "$(json "$out" '[(m["instance"], m["node"]) for m in d["members"]]')" \
+    "[('rank-0', 'n3'), ('rank-1', 'n3'), ('rank-2', 'n4'), ('rank-3', 'n4')]"
+has_ended() { # NODE INSTANCE: well
+    ok at $1 alice skiff instance list --json
+    [ "$(json "$out" "[i.get('exit_code') for i in d if i['name'] == '$2']")" = '[0]' ]
+}
+comes_to() { # FLAVOUR: all have ended on n3 and n4, with the right result
+    local rank node
+    eventually 30 on n3 grep -q result /tmp/skiff-alice/instance/rank-0/output
+    equal "$(said n3 | grep result)" "$(undisturbed $1 "$(taken n3)")" 'what the ranks came to'
+    # Each step once.
+    equal "$(said n3 | grep -x '[0-9]*' | uniq -d)" ''
+    for rank in $names; do
+        node=${where[$rank]}
+        [ $node = n1 ] && node=n3 || node=n4
+        eventually 20 has_ended $node $rank
+    done
+}
+# By a batch script, to its end.
+printf '#!/bin/bash\nexec skiff job restore --wait ring\n' >script
+ok as alice sbatch --parsable -w n3,n4 -N2 -o job.out script
+batch=$out
+eventually 30 steps n3 $((at_save + 20))
+as alice touch enough
+equal "$(ended $batch)" 'COMPLETED 0:0' "$(cat job.out)"
+comes_to openmpi
+
+# ---- MPICH, by UCX: moved, outside of a job ---------------------------------------------------------------------------------------
+for node in n3 n4; do on $node sh -c 'rm -rf /tmp/skiff-alice'; done
+begin mpich
+move=(as alice skiff job move --on n1,n2 --to n3,n4)
+ok "${move[@]}" --dry-run --json ring $names
+described skiff job move --dry-run --json --to n3,n4 ring $names
+# If one cannot be there, all go on where they were.
+ok at n4 alice skiff instance start host rank-3 sleep 1000
+fails 125 "${move[@]}" ring $names
+has "$err" 'instance rank-3 on n4'
+has "$err" 'restored where they were'
+goes_on n1
+equal "$(states n3)" ''
+ok at n4 alice skiff instance rm --force rank-3
+ok "${move[@]}" --json ring $names
+described skiff job move --json --to n3,n4 ring $names
+equal "$(json "$out" '[m["node"] for m in d["members"]]')" "['n3', 'n3', 'n4', 'n4']"
+goes_on n3
+as alice touch enough
+comes_to mpich
+ok as alice skiff checkpoint delete ring
+equal "$(saved)" ''
+idle
