@@ -417,7 +417,7 @@ ok as alice srun -Q -n1 -w n2 skiff build -q -t over-job -f job/Dockerfile.over 
 fits as alice skiff build --dry-run --json job
 equal "$(json "$out" '[s["cached"] for s in d if s["layer"]]')" '[True, True]' 'what a job has built'
 
-# What was imported at home, and what no registry has, is in that host's store only: it is said how a node gets it, and that is so.
+# What was imported at home, and what no registry has, is in that host's store only: it is said how a node gets it.
 as alice sh -euc 'mkdir home; echo home >home/step; cp /bin/busybox home/sh; printf "FROM scratch\nCOPY sh /bin/sh\nCOPY step /step\n" >home/Dockerfile'
 ok as alice skiff build -q -t at-home home
 ok as alice skiff export at-home home.sqsh
@@ -430,8 +430,6 @@ fails 125 as alice srun -Q -n1 -w n2 skiff build -q -t over-home -f job/Dockerfi
 has "$err" 'from-home:1 (sha256:'
 has "$err" 'not in the store of this host'
 has "$err" 'hint: it came from no registry: where it was imported, `srun --container-image=localhost/from-home:1 true`'
-ok as alice srun -Q -n1 -w n1 --container-image=from-home:1 sh -c :
-ok as alice srun -Q -n1 -w n2 skiff build -q -t over-home -f job/Dockerfile.home job
 # In a job's environment it is refused, and where it can be done is said.
 fails 125 as alice srun -Q -n1 -w n1 --environment=dev skiff build -q -t in-environment job
 has "$err" 'this is the inside of an environment'
