@@ -128,7 +128,7 @@ pub enum GrownFiles {
 }
 
 impl GrownFiles {
-    /// Its word on the command line.
+    /// The way's word on the command line.
     #[must_use]
     pub fn word(self) -> String {
         self.to_possible_value().map_or_else(String::new, |word| word.get_name().to_owned())

@@ -29,8 +29,7 @@ mod past;
 mod tests;
 
 pub use commands::{find, list, list_tags, remove_tag, tag};
-pub use file::{change, copy, copy_until};
-pub use from_jobs::catch_up;
+pub use file::{catch_up, change, copy, copy_until};
 
 /// In the environment's directory.
 pub const FILE: &str = "history.json";

@@ -23,6 +23,7 @@ use crate::index::{self, Clock, SnapshotIndex};
 use crate::layer::{LayerReader, expect, fingerprint, unpack};
 use crate::manifest::LayerRef;
 use crate::remove::remove_all;
+use crate::room::is_full;
 use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, names, split};
 use crate::walk::walk;
 use crate::xattr;
@@ -124,11 +125,6 @@ fn unpack_layer(
 
 fn unpack_into<R: Read>(reader: Result<LayerReader<R>>, layer: &LayerRef, dir: &OwnedFd) -> Result<()> {
     expect(&unpack(reader?, dir.as_fd())?, &layer.digest)
-}
-
-/// Whether a disk, or the user's quota of it, is full.
-pub(crate) fn is_full(errno: Errno) -> bool {
-    matches!(errno, Errno::NOSPC | Errno::DQUOT)
 }
 
 /// Moves all of `layer` into `upper`, over what is there.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, fstatvfs};
 use skiff_sys::SystemContext;
 
-use crate::apply::{is_full, merge_layers};
+use crate::apply::merge_layers;
 use crate::base::BaseRoot;
 use crate::chunk::OpenHere;
 use crate::compare::changes_over;
@@ -19,6 +19,7 @@ use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
 use crate::plan::{full, take_out_unshippable};
 use crate::remove::remove_all;
+use crate::room::is_full;
 use crate::snapshot::{How, Pushed, PushedLayer, TRIES, write_layer, write_manifest};
 use crate::tree::{NodeType, TreeNode, dir_flags, is_within, order};
 use crate::walk::walk;

@@ -4,8 +4,8 @@
 use std::os::fd::AsFd;
 
 use rustix::fs::fstatvfs;
+use rustix::io::Errno;
 
-use crate::apply::is_full;
 use crate::error::Error;
 
 /// What was free on a disk before something was written to it.
@@ -32,9 +32,13 @@ impl DiskRoom {
     }
 }
 
+/// Whether a disk, or the user's quota of it, is full.
+pub(crate) fn is_full(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT)
+}
+
 #[cfg(test)]
 mod tests {
-    use rustix::io::Errno;
     use skiff_sys::SystemError;
 
     use super::*;

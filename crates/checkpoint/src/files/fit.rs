@@ -33,17 +33,17 @@ pub(super) struct Was {
 /// What is to be done with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileChange {
-    /// It is as it was, or nobody minds.
+    /// Nothing: the file is as it was, or nobody minds.
     None,
-    /// It goes on behind so many bytes that were written since.
+    /// The process goes on behind so many bytes that were written since.
     GoOn(u64),
-    /// It is cut; whether what was written since is kept beside it.
+    /// The file is cut; whether what was written since is kept beside it.
     Cut { kept: bool },
     /// The copy takes its place.
     Replace,
-    /// It is missing, and made of the copy.
+    /// The file is missing, and made of the copy.
     Make,
-    /// It is in the way; whether it may be cut.
+    /// The file is in the way; whether it may be cut.
     InTheWay { may_be_cut: bool },
 }
 

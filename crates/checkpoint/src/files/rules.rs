@@ -14,7 +14,7 @@ pub struct FileRules {
 }
 
 impl FileRules {
-    /// Those of the configuration (`checkpoint.files`), and the user's word for all.
+    /// The rules of the configuration (`checkpoint.files`), and the user's word for all.
     ///
     /// # Errors
     /// A line of the configuration is not `PATH:WAY`.
@@ -24,7 +24,7 @@ impl FileRules {
         Ok(Self { all, paths })
     }
 
-    /// This for all.
+    /// One way for all files.
     #[cfg(test)]
     pub(super) fn for_all(way: GrownFiles) -> Self {
         Self { all: Some(way), paths: vec![] }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags};
+use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_site::TrustedDir;
 use skiff_snapshot::Depot;
@@ -16,6 +17,7 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, with_umask};
 
 use super::{FILE, SnapshotHistory, from_jobs, past};
+use crate::job_records::JobRecords;
 use crate::snapshot_fault::ours;
 
 /// The next one, until it is whole.
@@ -49,6 +51,22 @@ pub fn change<T>(
     }
     from_jobs.mark_noted().ignore_error("what is not marked is found to be there the next time");
     done
+}
+
+/// Has the history of an environment contain what jobs have changed until now. Without that, all else of it can be used.
+pub fn catch_up(context: &UserContext, env: &Environment) {
+    let caught_up = context.depot().and_then(|depot| {
+        // Where there is no depot yet, there is nothing in it.
+        let Some(depot) = Depot::find_existing(&depot).map_err(ours)? else { return Ok(()) };
+        let Some(records) = JobRecords::find(depot.path())? else { return Ok(()) };
+        match records.ends()?.is_empty() {
+            false => change(context, env, &depot, |_| Ok(())),
+            true => Ok(()),
+        }
+    });
+    if let Err(e) = caught_up {
+        output::complain(&e);
+    }
 }
 
 /// Leaves nothing behind that is not overwritten the next time, when it is killed.

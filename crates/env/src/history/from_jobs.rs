@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_snapshot::{Depot, SnapshotId};
 use skiff_spec::array_task::JobName;
@@ -11,7 +10,7 @@ use skiff_spec::revision::TagName;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
-use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, change, past};
+use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, past};
 use crate::job_records::{CommitRecord, JobPlace, JobRecords, RecordFile};
 use crate::snapshot_fault::ours;
 
@@ -109,22 +108,6 @@ impl SnapshotHistory {
         };
         let is_free = |tag: &TagName| self.tags.get(tag).is_none_or(|known| *known == snapshot);
         (1..MOST_OF_ONE).map_while(|run| tag(run).parse().ok()).find(is_free)
-    }
-}
-
-/// Has the history of an environment contain what jobs have changed until now. Without that, all else of it can be used.
-pub fn catch_up(context: &UserContext, env: &Environment) {
-    let caught_up = context.depot().and_then(|depot| {
-        // Where there is no depot yet, there is nothing in it.
-        let Some(depot) = Depot::find_existing(&depot).map_err(ours)? else { return Ok(()) };
-        let Some(records) = JobRecords::find(depot.path())? else { return Ok(()) };
-        match records.ends()?.is_empty() {
-            false => change(context, env, &depot, |_| Ok(())),
-            true => Ok(()),
-        }
-    });
-    if let Err(e) = caught_up {
-        output::complain(&e);
     }
 }
 
