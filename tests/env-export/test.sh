@@ -53,7 +53,7 @@ has "$err" 'No space left on device'
 has "$err" ': it needs up to 2.9 MiB, '
 has "$err" ' MiB are free'
 equal "$(find /home/alice/small -size +100k)" '' 'half an environment is left'
-umount /home/alice/small
+eventually 10 umount /home/alice/small
 rmdir /home/alice/small
 rm /home/alice/large.skiff
 ok as alice skiff env rm large

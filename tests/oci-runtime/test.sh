@@ -148,14 +148,14 @@ cat >/shared/grouped <<'SCRIPT'
 set -eu
 own=$(sed -n 's/^0:://p' /proc/self/cgroup)
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-group=/sys/fs/cgroup/skiff-oci-test
+group=/sys/fs/cgroup/skiff-oci-test.$$
 mkdir -p $group
 chown -R alice: $group
 echo $$ >$group/cgroup.procs
 code=0
 setpriv --reuid alice --regid alice --init-groups env -i -C /home/alice HOME=/home/alice PATH=/usr/bin:/bin timeout 60 bash /shared/paused || code=$?
 echo $$ >"/sys/fs/cgroup$own/cgroup.procs"
-rmdir $group
+rmdir $group || code=1
 exit $code
 SCRIPT
 ok unshare --mount bash /shared/grouped

@@ -82,7 +82,7 @@ def outside_grows():
 
 @program
 def outside_log():
-    """a log in the home that a shell has opened (>), and that goes on growing after it was saved"""
+    """a log in the home that a shell has opened (>), and that goes on growing, where it is left running after it was saved, too"""
     f = open(place('.log'), 'w')
     count = 0
 
@@ -98,7 +98,7 @@ def outside_log():
 
 @program
 def outside_base():
-    """a file in the home that is written anywhere, as a database is, and goes on being written after it was saved"""
+    """a file in the home that is written anywhere, as a database is, and goes on being written, where it is left running after it was saved, too"""
     fd = os.open(place('.base'), os.O_CREAT | os.O_RDWR, 0o600)
     count = 0
 

@@ -60,8 +60,9 @@ def anonymous_shared_beyond_room():
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
-    size = 1 << 38
+    size = 1 << 44
     address = libc.mmap(None, size, 3, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)
+    assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
     call('munmap', ctypes.c_void_p(address), PAGE)
     ctypes.memmove(address + PAGE, b'kept', 4)
     moved()

@@ -78,6 +78,11 @@ done
 sent_by() { on "$1" awk -v "link=e-$1:" '$1 == link { print $10 }' /proc/net/dev; }
 fast() { on n2 tc qdisc del dev e-n2 root; }
 trap 'fast 2>&- || true; rm -f /etc/skiff/conf.d/fan-out.toml; images_cleanup' EXIT
+half=$((size / 2))
+bypassed() {
+    [ "$from" = "['relay']" ] && [ "${sent[1]}" -ge 300000 ] && [ "${sent[1]}" -lt $((half / 2)) ] &&
+        [ "${sent[0]}" -gt $((half * 5 / 2)) ] && [ "$read" -lt $((size * 3 / 2)) ]
+}
 for try in 1 2 3; do
     forget
     on n2 tc qdisc add dev e-n2 root tbf rate 2mbit burst 256k latency 50ms
@@ -87,13 +92,10 @@ for try in 1 2 3; do
     fast
     equal "$(sort -u <<<"$out")" "$want"
     origins snapshot "$(cat id)"
-    # n2 has been asked at all: on a busy machine it may begin too late for that.
-    [ "${sent[1]}" -lt 300000 ] || break
+    # On a busy machine n2 may begin too late to be asked at all, or be left late.
+    bypassed && break
 done
-equal "$from" "['relay']"
-half=$((size / 2))
-[ "${sent[1]}" -ge 300000 ] && [ "${sent[1]}" -lt $((half / 2)) ] && [ "${sent[0]}" -gt $((half * 5 / 2)) ] && [ "$read" -lt $((size * 3 / 2)) ] ||
-    fail "of $size bytes n1 sent ${sent[0]}, the slow n2 ${sent[1]}, and $read were read"
+bypassed || fail "of $size bytes n1 sent ${sent[0]}, the slow n2 ${sent[1]}, and $read were read"
 
 # Others can have the ports before.
 squat='

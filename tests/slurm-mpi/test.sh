@@ -49,6 +49,7 @@ has "$err" 'task 1: Exited with exit code 9'
 # What Open MPI 4 says of it is heard; Open MPI 5 says nothing on a bare node either.
 mpicc -o bare "$here"/mpi.c
 ends 7 as alice srun $placed --mpi=pmix ./bare abort
+[[ $(mpicc --showme:version) != *'Open MPI 4'* ]] || has "$err" 'with errorcode 7'
 told=$(grep -o 'with errorcode 7' <<<"$err" || true)
 ends 7 as alice skiff env exec dev -- srun $placed --mpi=pmix mpi abort
 has "$err" "$told"

@@ -78,7 +78,7 @@ impl Listed {
             created: Some(job.created),
             processes: Some(job.processes()),
             bytes: Some(job.size()),
-            // Its parts are whole.
+            // The store has nothing of its parts.
             own_bytes: Some(job.size()),
             readable: true,
             empty: false,

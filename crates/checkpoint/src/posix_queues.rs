@@ -41,6 +41,7 @@ pub struct PosixQueues {
     queues: Vec<PosixQueue>,
 }
 
+/// A queue, and how many messages it holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PosixQueue {
@@ -48,9 +49,11 @@ struct PosixQueue {
     name: String,
     /// Owner, group and rights.
     owner: (u32, u32, u32),
-    /// The most messages that it holds, and the longest in bytes.
+    /// The most messages that it may hold.
     most: i64,
+    /// The longest message that it takes, in bytes.
     longest: i64,
+    /// How many it holds.
     messages: u64,
 }
 

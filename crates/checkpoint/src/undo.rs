@@ -28,8 +28,9 @@ const AT_ONCE: usize = 16;
 pub(crate) struct Undo {
     /// The process inside at whose end it is.
     pub pid: i32,
-    /// The set, and the semaphore in it.
+    /// The set.
     pub id: i32,
+    /// The semaphore in it.
     pub number: u16,
     /// What is added then.
     pub by: i16,

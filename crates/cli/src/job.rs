@@ -16,7 +16,7 @@ pub enum JobCommand {
     /// Save instances of several nodes together, as one checkpoint
     #[command(after_help = SAVE)]
     Save(JobSaveArgs),
-    /// Restore all instances of such a checkpoint, on these nodes or others
+    /// Restore all instances of a whole job's checkpoint, on these nodes or others
     #[command(after_help = RESTORE)]
     Restore(JobRestoreArgs),
     /// Save instances of several nodes together, and restore them on other nodes

@@ -192,20 +192,26 @@ pub fn add(path: &Path, pid: Pid) -> Result<()> {
 
 /// Whether all of its processes are frozen.
 pub fn is_frozen(path: &Path) -> bool {
-    std::fs::read_to_string(path.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+    std::fs::read_to_string(path.join("cgroup.events"))
+        .is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
 }
 
-/// Freezes its processes, or lets them go on.
+/// Freezes its processes, or lets them go on, and waits until that is so.
 ///
 /// # Errors
-/// When the container has no group, or the kernel's.
+/// When the container has no group, the kernel's, or processes wait in the kernel for too long.
 pub fn freeze(path: Option<&Path>, frozen: bool) -> Result<()> {
     let path = path.ok_or_else(|| {
         Fault::new("it has no control group of its own: its processes cannot be frozen")
             .hint("set linux.cgroupsPath, in a session that systemd has delegated a control group to")
     })?;
     std::fs::write(path.join("cgroup.freeze"), if frozen { "1" } else { "0" })
-        .context(|| path.display().to_string())
+        .context(|| path.display().to_string())?;
+    let done = skiff_sys::lock::within(DYING, || Ok::<_, Fault>((is_frozen(path) == frozen).then_some(())))?;
+    done.ok_or_else(|| {
+        Fault::new(format!("control group {}: not all processes could be stopped in time", path.display()))
+            .hint("they wait in the kernel, perhaps for a file server; `resume` lets the others go on")
+    })
 }
 
 /// Ends all processes of a group that this runtime has made, and removes it with those below.

@@ -55,6 +55,11 @@ pub fn move_to(words: &JobMoveArgs) -> Result<i32> {
         Err(why) => why,
     };
     output::note("the instances are restored where they were");
-    restore::hold(&context, &restoring(former))?.run()?;
-    Err(why)
+    match restore::hold(&context, &restoring(former)).and_then(restore::HeldJob::run) {
+        Ok(_) => Err(why),
+        Err(e) => {
+            output::complain(&why);
+            Err(e)
+        }
+    }
 }
