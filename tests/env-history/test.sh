@@ -231,7 +231,7 @@ equal "$(ls -A $state/env | grep '^\.' || true)" '' 'nothing is left of the copy
 for command in 'env exec dev@works true' 'env show dev@works' 'instance start env:dev@works other true'; do
     try as alice skiff $command
     [ "$code" != 0 ] || fail "$command"
-    has "$err" '`skiff env clone NAME@REF NEW` makes an environment of it'
+    has "$err" '`skiff env clone dev@works NEW` makes an environment of it'
 done
 ok as alice skiff env rm --force old
 
