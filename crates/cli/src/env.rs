@@ -142,14 +142,14 @@ pub enum EnvCommand {
         /// Environment; or one of its snapshots
         #[arg(value_name = "NAME[@REF]")]
         env: EnvRevision,
-        /// File to write; it must not exist
+        /// File to write; it must not exist. - for standard output
         file: PathBuf,
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Create an environment from an exported file, or from an image of another one's changes
     Import {
-        /// File that `skiff env export` wrote, or image:IMAGE for one that `skiff commit` made
+        /// File that `skiff env export` wrote, - for standard input, or image:IMAGE for one that `skiff commit` made
         #[arg(value_name = "FILE|image:IMAGE")]
         file: PathBuf,
         /// Environment name [default: the name it was exported by]

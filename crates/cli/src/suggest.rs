@@ -80,7 +80,9 @@ fn bad_value(value: &str, why: &str, said: &[&str]) -> Fault {
     };
     // A shell makes the user's home of a lone `~`, and of `~1` and `~0` a directory that it has noted.
     let hint = match said {
-        ["env", "diff" | "history" | "tag" | "rollback" | "clone" | "export", ..] if value.starts_with('/') => {
+        ["env", "diff" | "history" | "tag" | "rollback" | "clone" | "export", ..]
+            if value.starts_with('/') =>
+        {
             "a shell may make a path of ~N: write @~N, such as @~1; a snapshot is a tag, @~N, or digits of an id"
         }
         _ => "",
