@@ -69,13 +69,9 @@ mod tests {
             entries: 1,
             bytes: 1,
         };
-        let mut history = SnapshotHistory {
-            entries: vec![
-                entry(SnapshotOrigin::Rollback, 2, "to v1"),
-                entry(SnapshotOrigin::Manual, 1, "good"),
-            ],
-            ..SnapshotHistory::default()
-        };
+        let mut history = SnapshotHistory::default();
+        history.entries =
+            vec![entry(SnapshotOrigin::Rollback, 2, "to v1"), entry(SnapshotOrigin::Manual, 1, "good")];
         history.tags.insert("v1".parse().expect("a tag"), SnapshotId([1; 32]));
         history.tags.insert("old".parse().expect("a tag"), SnapshotId([2; 32]));
         let name = "dev".parse().expect("a name");
