@@ -38,6 +38,18 @@ fails 125 as bob skiff env import /shared/dev.skiff
 has "$err" 'already exists'
 has "$err" 'hint: `skiff env import /shared/dev.skiff NEW` gives it another name; `skiff env rm dev` removes'
 ok as alice skiff env import shared.skiff again
+# By a pipe; and never into a file of the name `-`.
+ok as alice sh -c 'skiff env export again - >piped.skiff && skiff env import - piped <piped.skiff && skiff env rm piped && rm piped.skiff'
+[ ! -e /home/alice/- ] || fail 'a file is called -'
+fails 125 as alice skiff env export again - --json
+has "$err" 'both go to standard output'
+fails 125 as alice skiff import shared.skiff img
+has "$err" 'an exported environment, not an image'
+has "$err" '`skiff env import '
+fails 125 as alice skiff env import debian:12 other
+has "$err" 'hint: if an image is meant: `skiff env import image:debian:12`'
+fails 125 as alice skiff env create x.toml
+has "$err" 'must not end in .toml'
 equal "$(as alice skiff env exec again -- sh -c 'cd /opt && find . ! -name log ! -name socket -printf "%p %y %m %U:%G %s %n %l\n" | sort')" "$before"
 ok as alice srun -Q -N2 --environment=again mytool
 equal "$out" $'tool of alice\ntool of alice'
@@ -70,6 +82,8 @@ for file in cut bent /etc/passwd dir nosuch /dev/null pipe; do
     has "$err" "${file##*/}"
     lacks "$err" panicked
 done
+fails 125 as alice skiff env import /etc/passwd other
+has "$err" '`skiff import /etc/passwd NAME`'
 fails 125 as alice skiff env show other
 equal "$(ls -A /home/alice/.local/share/skiff/env | sort | xargs)" 'again dev' 'nothing half-made stays'
 

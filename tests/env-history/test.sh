@@ -47,6 +47,15 @@ for format in '' '--format={{.Message}}' '--format=table {{.Message}}'; do
     lacks "$out" $'\e'
 done
 ok as alice skiff env tag -m 'tests pass' dev@works
+fits as alice skiff env tag --json dev
+equal "$(json "$out" '[(d[0]["tag"], d[0]["id"], d[0]["message"])]')" "[('works', '$works', 'tests pass')]"
+equal "$(as alice skiff env tag -q dev)" works
+fails 125 as alice skiff env tag --json dev v9
+for words in v1..v2 /opt; do
+    fails 125 as alice skiff env diff dev $words
+    has "$err" 'hint: '
+done
+has "$err" 'write @~N'
 ok as alice skiff env tag dev
 has "$out" "works  ${works:0:12}"
 has "$out" 'tests pass'
@@ -231,7 +240,7 @@ equal "$(ls -A $state/env | grep '^\.' || true)" '' 'nothing is left of the copy
 for command in 'env exec dev@works true' 'env show dev@works' 'instance start env:dev@works other true'; do
     try as alice skiff $command
     [ "$code" != 0 ] || fail "$command"
-    has "$err" '`skiff env clone NAME@REF NEW` makes an environment of it'
+    has "$err" '`skiff env clone dev@works NEW` makes an environment of it'
 done
 ok as alice skiff env rm --force old
 

@@ -166,7 +166,7 @@ for rank in rank1 RANK2; do
 done
 fails 125 as alice srun -n1 -w n1 --environment=dev --environment-commit=n2 true
 has "$err" '--environment-commit=n2: the job has no such node'
-has "$err" 'hint: it has n1; sbatch --nodelist=n2 asks for that one'
+has "$err" 'takes rank0, all or a node: the job has n1; sbatch --nodelist=n2 asks for n2'
 fails 125 as alice srun -n1 --container-image=nothing:1 --environment-commit true
 has "$err" '--environment-commit: a container is not an environment'
 has "$err" "hint: --container-save=FILE keeps a container's files"

@@ -270,7 +270,8 @@ impl Builder<'_> {
         uppers: [Upper; 2],
         command: (&RunAction, &ReadyMounts),
     ) -> std::result::Result<(), StepFault> {
-        let hint = "no image was made; what was done before is kept, and the next build goes on from there";
+        let hint =
+            "no image was made; the next build begins at this step again: any steps before it are kept";
         match self.containers.run(files, uppers, command) {
             Ok(RunEnd::Exit(CommandExit::Code(0))) => Ok(()),
             Ok(RunEnd::Exit(CommandExit::Code(code))) => {

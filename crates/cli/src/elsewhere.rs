@@ -28,7 +28,7 @@ const OPTIONS: [(&[&str], &str); 21] = [
 
 /// Commands as they are typed, and what to do instead.
 #[rustfmt::skip]
-const COMMANDS: [(&[&str], &str); 14] = [
+const COMMANDS: [(&[&str], &str); 17] = [
     (&["buildx", "bake", "buildah"], "`skiff build -t NAME DIR` builds a Dockerfile"),
     (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
     (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
@@ -41,14 +41,17 @@ const COMMANDS: [(&[&str], &str); 14] = [
     (&["search"], "`skiff pull NAME` tries the registries that the site has listed"),
     (&["compose", "pod", "swarm", "service", "stack"], "`skiff cluster up NAME --nodes N` has several nodes; `skiff run -d` each service"),
     (&["key", "sign", "verify"], "`skiff store verify` checks the files; policy.json says whose images are accepted (docs/registries.md)"),
-    (&["sif", "overlay", "cache"], "`skiff inspect IMAGE`, `skiff store du` and `skiff store gc`"),
+    (&["sif", "cache"], "`skiff inspect IMAGE`, `skiff store du` and `skiff store gc`"),
+    (&["overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
+    (&["run-help"], "an image that was built from a definition file has it: `skiff run --entrypoint= IMAGE cat /.singularity.d/runscript.help`"),
+    (&["builder"], "the cache of builds: `skiff build --prune` removes it"),
     (&["machine", "system", "info"], "`skiff doctor` checks this host, `skiff config` shows its settings"),
 ];
 
 /// Options and commands of git, Docker and others, as they are typed behind one of our commands, and what to do instead. Of these the nearest word
 /// depends on the command.
 #[rustfmt::skip]
-const BEHIND: [(&str, &[&str], &str); 29] = [
+const BEHIND: [(&str, &[&str], &str); 45] = [
     ("", &["save"], "`skiff export IMAGE docker-archive:FILE` writes an image to a file; `skiff checkpoint save NAME` saves an instance"),
     ("", &["load"], "`skiff import FILE` reads an image from a file"),
     ("env", &["log"], "`skiff env history NAME` lists an environment's snapshots"),
@@ -77,7 +80,23 @@ const BEHIND: [(&str, &[&str], &str); 29] = [
     ("build", &["--load"], "the image is in your list in any case: `skiff images`"),
     ("build", &["--push"], "`skiff push IMAGE` sends it to a registry"),
     ("build", &["-o", "--output"], "`skiff export IMAGE FILE.sqsh` writes a file; `skiff export --help` lists the forms"),
-    ("build", &["--fakeroot", "-F", "--force"], "a build needs no privilege; an older image gives its name to the new one"),
+    ("", &["test"], "`skiff build` runs %test; to run it again: `skiff run --entrypoint= IMAGE /.singularity.d/test`"),
+    ("", &["prune"], "`skiff rmi IMAGE` removes an image from your list, `skiff store gc` what nobody uses"),
+    ("env", &["activate"], "`skiff env enter NAME` starts your shell in an environment"),
+    ("env", &["install", "update", "upgrade", "add"], "packages are installed inside: `skiff env enter NAME`, and there dnf, apt, pip or what else the base has"),
+    ("env", &["stash"], "`skiff env snapshot NAME` takes a snapshot, and `skiff env rollback NAME REF` goes back to one"),
+    ("env", &["cp"], "`skiff env clone NAME NEW` copies an environment; `skiff cp FILE NAME:PATH` copies files into one"),
+    ("depot", &["df"], "`skiff depot du` shows disk usage"),
+    ("depot gc", &["-n"], "`skiff depot gc --dry-run` prints what would be done"),
+    ("depot gc", &["-a", "--all"], "`skiff depot gc --days 0` removes all that nothing needs, however new"),
+    ("depot gc", &["-f", "--force"], "nothing is asked: `skiff depot gc` removes at once"),
+    ("store", &["df"], "`skiff store du` shows disk usage"),
+    ("store", &["ls", "list"], "`skiff images` lists your images; `skiff store du` shows what the store holds"),
+    ("images", &["-a", "--all"], "`skiff images` lists all of your images in any case"),
+    ("images", &["--digests"], "`skiff images --quiet` prints digests; `skiff images --json` prints names and digests"),
+    ("build", &["-e", "--env"], "ENV in the Dockerfile sets a variable of the image; `skiff build --build-arg NAME=VALUE DIR` sets one of the build"),
+    ("build", &["--nv", "--rocm", "--gpus"], "GPUs are given where an image runs: `skiff run --nv IMAGE`; a build has none"),
+    ("build", &["--root", "--fakeroot", "-F", "--force"], "a build needs no privilege; an older image gives its name to the new one"),
 ];
 
 /// What to do in the place of an option, as the parser quotes it: `--name`, or a letter of several. `said` are the words behind `skiff`.
@@ -137,6 +156,11 @@ mod tests {
             ("env checkout dev", 1, "`skiff env history NAME` lists snapshots, `skiff env rollback"),
             ("save hello:2", 0, "`skiff export IMAGE"),
             ("depot prune", 1, "`skiff depot gc`"),
+            ("env cp dev new", 1, "`skiff env clone NAME NEW`"),
+            ("env activate dev", 1, "`skiff env enter NAME`"),
+            ("store ls", 1, "`skiff images`"),
+            ("prune", 0, "`skiff rmi IMAGE`"),
+            ("overlay create", 0, "changes are kept in an environment"),
         ] {
             let said: Vec<&str> = line.split(' ').collect();
             let found = command(&said, said[at]).expect(line);
@@ -151,6 +175,15 @@ mod tests {
                 .is_some_and(|found| found.contains("`skiff pull IMAGE`"))
         );
         assert!(option(&["run", "-o"], "-o").is_none());
+        for (line, word, part) in [
+            ("build --fakeroot .", "--fakeroot", "needs no privilege"),
+            ("build --nv .", "--nv", "`skiff run --nv IMAGE`"),
+            ("depot gc -n", "-n", "--dry-run"),
+            ("images --digests", "--digests", "--json"),
+        ] {
+            let said: Vec<&str> = line.split(' ').collect();
+            assert!(option(&said, word).is_some_and(|found| found.contains(part)), "{line}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use skiff_plan::inside::ProcessArgs;
 use skiff_spec::array_task::JobName;
 use skiff_spec::caller::CALLED_FROM;
@@ -23,6 +23,14 @@ const DEFAULT: &str = "default";
 
 const REFERENCES: &str = "A snapshot is NAME@REF, or @REF where NAME is clear. REF is a tag, ~N for N before the newest (~0; jobs' \
 changes do not count), or the first digits of the ID (6 or more).";
+
+/// Has the options of a list be refused where no tags are listed.
+fn of_tag_list(arg: Arg) -> Arg {
+    match ["json", "format", "quiet"].contains(&arg.get_id().as_str()) {
+        true => arg.conflicts_with_all(["tag", "message", "remove"]),
+        false => arg,
+    }
+}
 
 /// What stands behind `skiff env`.
 #[derive(Subcommand)]
@@ -142,14 +150,14 @@ pub enum EnvCommand {
         /// Environment; or one of its snapshots
         #[arg(value_name = "NAME[@REF]")]
         env: EnvRevision,
-        /// File to write; it must not exist
+        /// File to write; it must not exist. - for standard output
         file: PathBuf,
         #[command(flatten)]
         output: OutputArgs,
     },
     /// Create an environment from an exported file, or from an image of another one's changes
     Import {
-        /// File that `skiff env export` wrote, or image:IMAGE for one that `skiff commit` made
+        /// File that `skiff env export` wrote, - for standard input, or image:IMAGE for one that `skiff commit` made
         #[arg(value_name = "FILE|image:IMAGE")]
         file: PathBuf,
         /// Environment name [default: the name it was exported by]
@@ -165,7 +173,7 @@ pub enum EnvCommand {
         list: ListArgs,
     },
     /// Give a snapshot a tag or a message, or take a tag away; list tags. Snapshots with tags are kept
-    #[command(after_help = REFERENCES)]
+    #[command(after_help = REFERENCES, mut_args(of_tag_list))]
     Tag {
         /// Snapshot; without @REF the newest that is not a job's changes
         #[arg(value_name = "NAME[@REF]")]
@@ -178,6 +186,8 @@ pub enum EnvCommand {
         /// Remove the tag that NAME@TAG names
         #[arg(long, conflicts_with_all = ["tag", "message"])]
         remove: bool,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Make an environment as it was in a snapshot; the present state becomes one, too
     #[command(after_help = REFERENCES)]

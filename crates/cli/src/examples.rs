@@ -149,6 +149,7 @@ const ALL: &[Examples] = &[
             ("", "skiff env tag dev@1a2b3c v1"),
             ("Run a job in it, today or in a year:", "srun --environment=dev@v1 ./solver"),
             ("Which tags are there?", "skiff env tag dev"),
+            ("For scripts:", "skiff env tag --json dev"),
             ("Take the tag away:", "skiff env tag --remove dev@v1"),
             ("Correct what is said of a snapshot:", "skiff env tag -m stable dev@1a2b3c"),
         ],

@@ -1,5 +1,7 @@
 //! What may have been meant by a word that is not a command.
 
+use std::error::Error as _;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use skiff_spec::fault::Fault;
 use strsim::osa_distance;
@@ -18,7 +20,11 @@ const WHERE_STARTED: &str =
 /// Apptainer's users name the file that is to be made, too.
 const OF_BUILDING: &str = "`skiff build -t NAME FILE.def` makes an image of your list, and `skiff export NAME FILE.sqsh` writes a file of it that Apptainer runs";
 
-/// What to do in the place of an option or a command that others have, and Skiff has not.
+/// Apptainer's users have an image of a registry made a file so.
+const OF_REGISTRIES: [&str; 4] = ["docker://", "library://", "oras://", "shub://"];
+const OF_FETCHING: &str = "`skiff pull NAME` gets an image of a registry (debian:12, or SERVER/NAME:TAG), and `skiff export NAME FILE.sqsh` writes a file of it";
+
+/// What to do in the place of an option, a command or a value that others have, and Skiff has not.
 /// `said` are the words behind `skiff`.
 pub fn foreign(e: &clap::Error, said: &[&str]) -> Option<Fault> {
     let quoted = |kind| match e.get(kind) {
@@ -28,20 +34,10 @@ pub fn foreign(e: &clap::Error, said: &[&str]) -> Option<Fault> {
     match e.kind() {
         ErrorKind::UnknownArgument => {
             let word = quoted(ContextKind::InvalidArg)?;
-            if IDENTITY.contains(&word) {
-                return Some(Fault::new(format!("{word}: not an option of this command")).hint(OF_ENTERING));
-            }
-            if OF_STARTING.contains(&word) {
-                return Some(
-                    Fault::new(format!("{word}: not an option of this command")).hint(WHERE_STARTED),
-                );
-            }
-            if said.first() == Some(&"build")
-                && [".def", ".sif", ".sqsh"].iter().any(|end| word.ends_with(end))
-            {
-                return Some(Fault::new(format!("build: unexpected argument {word}")).hint(OF_BUILDING));
-            }
-            Some(Fault::new(format!("{word}: Skiff has no such option")).hint(elsewhere::option(said, word)?))
+            unknown_argument(word, said)
+        }
+        ErrorKind::ValueValidation => {
+            Some(bad_value(quoted(ContextKind::InvalidValue)?, &e.source()?.to_string(), said))
         }
         ErrorKind::InvalidSubcommand => {
             let word = quoted(ContextKind::InvalidSubcommand)?;
@@ -52,6 +48,46 @@ pub fn foreign(e: &clap::Error, said: &[&str]) -> Option<Fault> {
         }
         _ => None,
     }
+}
+
+/// What is said of an option or a word that the command has not.
+fn unknown_argument(word: &str, said: &[&str]) -> Option<Fault> {
+    let of_others = || Fault::new(format!("{word}: not an option of this command"));
+    let nearest = elsewhere::option(said, word);
+    if IDENTITY.contains(&word) {
+        return Some(of_others().hint(nearest.unwrap_or(OF_ENTERING)));
+    }
+    if OF_STARTING.contains(&word) {
+        return Some(of_others().hint(nearest.unwrap_or(WHERE_STARTED)));
+    }
+    let unexpected = || Fault::new(format!("build: unexpected argument {word}"));
+    if said.first() == Some(&"build") {
+        if OF_REGISTRIES.iter().any(|begin| word.starts_with(begin)) {
+            return Some(unexpected().hint(OF_FETCHING));
+        }
+        if [".def", ".sif", ".sqsh"].iter().any(|end| word.ends_with(end)) {
+            return Some(unexpected().hint(OF_BUILDING));
+        }
+    }
+    Some(Fault::new(format!("{word}: Skiff has no such option")).hint(nearest?))
+}
+
+/// What is said of a value that an option or an argument does not take. `why` names the value where our own types say it.
+fn bad_value(value: &str, why: &str, said: &[&str]) -> Fault {
+    let message = match why.contains(value) {
+        true => why.to_owned(),
+        false => format!("{value:?}: {why}"),
+    };
+    // A shell makes the user's home of a lone `~`, and of `~1` and `~0` a directory that it has noted.
+    let hint = match said {
+        ["env", "diff" | "history" | "tag" | "rollback" | "clone" | "export", ..]
+            if value.starts_with('/') =>
+        {
+            "a shell may make a path of ~N: write @~N, such as @~1; a snapshot is a tag, @~N, or digits of an id"
+        }
+        _ => "",
+    };
+    Fault::new(message).hint(hint)
 }
 
 /// The commands that a word may stand for, below the command it was typed after, or else anywhere: those a slip or two
@@ -110,6 +146,28 @@ mod tests {
         assert_eq!(why("skiff build out.sif solver.def"), told);
         assert_eq!(why("skiff env log"), Some("log: Skiff has no such command".to_owned()));
         assert_eq!(why("skiff build --pull ."), Some("--pull: Skiff has no such option".to_owned()));
+    }
+
+    #[test]
+    fn a_hint_fits_the_command() {
+        let hint = |line: &str| {
+            let said: Vec<&str> = line.split(' ').skip(1).collect();
+            let words = line.split(' ').map(Into::into).collect::<Vec<_>>();
+            let fault = crate::Cli::of(&words).err().and_then(|e| foreign(&e, &said)).expect(line);
+            format!("{} / {}", fault.message, fault.hint)
+        };
+        for (line, part) in [
+            ("skiff build --fakeroot .", "needs no privilege"),
+            ("skiff build --nv .", "`skiff run --nv IMAGE`"),
+            ("skiff build r.sqsh docker://debian:12", "`skiff pull NAME`"),
+            ("skiff env diff dev /home/alice /root", "write @~N"),
+            ("skiff env enter dev@1", "`skiff env clone dev@1 NEW` makes"),
+            ("skiff depot gc --days x", "\"x\": invalid digit"),
+        ] {
+            let text = hint(line);
+            assert!(text.contains(part) && !text.contains("invalid value"), "{line}: {text}");
+        }
+        assert!(hint("skiff env enter dev@1").starts_with("environment name \"dev@1\": an environment"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use skiff_snapshot::{Change, Depot, Side, SnapshotId, compare};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
-use skiff_spec::revision::{EnvRevision, Revision, SnapshotRef};
+use skiff_spec::revision::{AT, EnvRevision, Revision, SnapshotRef};
 use skiff_user::context::UserContext;
 
 use crate::calling;
@@ -44,9 +44,33 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
                 .hint(format!("`skiff env diff {name} A B` compares two")));
         }
     };
-    let before = find(context, before)?;
-    let after = after.map(|after| find(context, after)).transpose()?;
+    let before = find_whole(context, before)?;
+    let after = after.map(|after| find_whole(context, after)).transpose()?;
     contents::print(&changes(context, &env, before, after)?, json)
+}
+
+/// A snapshot that a user names, which is whole and stays for some time.
+fn find_whole(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
+    let id = find(context, (name, revision)).map_err(|e| match what_was_meant(context, name, revision) {
+        Some(hint) => e.hint(hint),
+        None => e,
+    })?;
+    let depot = Depot::open(&context.depot()?).map_err(ours)?;
+    depot.rely_on(&id).map_err(|e| of_history(e, name, revision))?;
+    Ok(id)
+}
+
+/// What a word that is no tag of the environment may stand for.
+fn what_was_meant(context: &UserContext, name: &EnvName, revision: &Revision) -> Option<String> {
+    let Revision::Tag(tag) = revision else { return None };
+    if let Some((before, after)) = tag.as_str().split_once("..") {
+        return Some(format!("two snapshots are two words: `skiff env diff {name} {before} {after}`"));
+    }
+    let other = tag.as_str().parse().ok()?;
+    Environment::existing(context, other).ok()?;
+    Some(format!(
+        "{tag} is an environment; {tag}{AT}REF is one of its snapshots: `skiff env history {tag}` lists them"
+    ))
 }
 
 /// Whether a word is the environment's name, for the environment as it is, and none of its tags.

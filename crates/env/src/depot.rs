@@ -91,6 +91,9 @@ fn existing(context: &UserContext) -> Result<Option<Depot>> {
     Depot::find_existing(&context.depot()?).map_err(ours)
 }
 
+/// A budget below this is more likely a unit that was forgotten.
+const MEBIBYTE: u64 = 1 << 20;
+
 /// How long what nothing needs stays, and how much of it.
 struct Limits {
     older_than: Duration,
@@ -105,6 +108,9 @@ impl Limits {
                 .hint("it is a number, with K, M, G or T behind it")
         };
         let budget = budget.map(|text| size::parse(text).ok_or_else(|| not_understood(text))).transpose()?;
+        if let Some(bytes @ 1..MEBIBYTE) = budget {
+            output::note(&format!("--budget: {bytes} bytes; 20G is 20 GiB"));
+        }
         let config = &context.config;
         let days = days.unwrap_or(config.depot_keep_days);
         Ok(Self {

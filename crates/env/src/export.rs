@@ -1,17 +1,19 @@
 //! An environment's changes as one file, for another site.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::io::{ErrorKind, IsTerminal, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use skiff_image::source::temporary;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::package_database;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{BundleInfo, bundle};
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::revision::EnvRevision;
 use skiff_sys::error::show;
 use skiff_user::context::UserContext;
@@ -42,23 +44,58 @@ pub(crate) fn about_host(
     Ok((here.described(), texts))
 }
 
-/// Writes an environment's changes to a file that is not there yet: those that it has, or had in a snapshot.
+/// Standard output, or input, in the place of a file.
+pub(crate) const DASH: &str = "-";
+
+/// Writes an environment's changes to a file that is not there yet, or to standard output: those that it has, or had in a snapshot.
 pub fn export(context: &UserContext, of: &EnvRevision, file: &Path, json: bool) -> Result<()> {
+    if file.as_os_str() == DASH {
+        return to_output(context, of, json);
+    }
     let new = NewFile::create(file)?;
-    let exported = with_state_of(context, of, |env| write(context, env, &new))?;
+    let name = new.path().display().to_string();
+    let exported = with_state_of(context, of, |env| write(context, env, (new.as_fd(), &name)))?;
     new.publish()?;
     if json {
         return output::json(&exported);
     }
+    tell(&exported);
+    Ok(())
+}
+
+/// To standard output. The end of the file is written by its place, so it goes into a file first.
+fn to_output(context: &UserContext, of: &EnvRevision, json: bool) -> Result<()> {
+    if json {
+        return Err(Error::new("env export: --json and the file would both go to standard output")
+            .hint("name a file in the place of -"));
+    }
+    let mut terminal = std::io::stdout().lock();
+    if terminal.is_terminal() {
+        return Err(Error::new("env export: standard output is a terminal, and the file is not text")
+            .hint("`skiff env export NAME FILE`, or `skiff env export NAME - >FILE`"));
+    }
+    let (mut file, ..) = temporary().map_err(skiff_store::ours)?;
+    let exported = with_state_of(context, of, |env| write(context, env, (file.as_fd(), "standard output")))?;
+    file.rewind().context(|| "temporary file")?;
+    match std::io::copy(&mut file, &mut terminal).and_then(|_| terminal.flush()) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => {
+            return Err(Error::new("standard output: its reader has ended before the file was whole"));
+        }
+        done => done.context(|| "standard output")?,
+    }
+    tell(&exported);
+    Ok(())
+}
+
+fn tell(exported: &Exported) {
     for path in &exported.skipped {
         output::note(&format!("left out: /{path} (a socket or device)"));
     }
     let entries = output::count(exported.entries, "entry", "entries");
     output::note(&format!("{entries}, {}", output::size(exported.bytes)));
-    Ok(())
 }
 
-fn write(context: &UserContext, env: &Environment, file: &NewFile) -> Result<Exported> {
+fn write(context: &UserContext, env: &Environment, (file, name): (BorrowedFd<'_>, &str)) -> Result<Exported> {
     let ground = env.ground()?;
     let (base, texts) = match ground.image() {
         Some(entry) => {
@@ -70,10 +107,10 @@ fn write(context: &UserContext, env: &Environment, file: &NewFile) -> Result<Exp
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = BundleInfo { environment: env.name.to_string(), base, created, texts };
     let own = own_view(context, ground.base())?;
-    let (upper, name) = (env.dir.join("upper"), file.path().display().to_string());
+    let upper = env.dir.join("upper");
     as_root_of_ids(context.helper.as_deref(), ground.base(), |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
-        let done = bundle(upper.as_fd(), base.as_fd(), (file.as_fd(), &name), &info).map_err(ours)?;
+        let done = bundle(upper.as_fd(), base.as_fd(), (file, name), &info).map_err(ours)?;
         let skipped = done.skipped.iter().map(|path| show(path)).collect();
         Ok(Exported { entries: done.entries, bytes: done.bytes, skipped })
     })

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::IsTerminal;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_image::changes::ChangesLabels;
+use skiff_image::source::temporary;
 use skiff_image::unpack::LeftOut;
 use skiff_output as output;
 use skiff_plan::get::{self, PullWhen};
 use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_runtime::package_database;
 use skiff_sandbox::visit::as_root_of_ids;
-use skiff_snapshot::Bundle;
+use skiff_snapshot::{Bundle, is_bundle};
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
@@ -25,7 +27,7 @@ use skiff_user::dirs;
 
 use crate::base_fingerprint;
 use crate::contents::{open_dir, ours};
-use crate::export::HOST_PACKAGES;
+use crate::export::{DASH, HOST_PACKAGES};
 
 /// What is to become an environment.
 struct Imported<'a> {
@@ -47,11 +49,12 @@ pub fn import(context: &UserContext, from: &Path, name: Option<&EnvName>) -> Res
 }
 
 fn import_file(context: &UserContext, file: &Path, said: &str, name: Option<&EnvName>) -> Result<()> {
-    // A pipe in its place must not make us wait.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let open = File::from(openat(CWD, file, flags, Mode::empty()).context(|| said.to_owned())?);
-    if !open.metadata().context(|| said.to_owned())?.is_file() {
-        return Err(Error::new(format!("{said}: not a regular file")));
+    let open = match file.as_os_str() == DASH {
+        true => standard_input()?,
+        false => open_regular(file, said)?,
+    };
+    if !is_bundle(&open) {
+        return Err(not_exported(said));
     }
     let bundle = Bundle::open(open.into(), said).map_err(damaged)?;
     let info = bundle.info();
@@ -67,6 +70,37 @@ fn import_file(context: &UserContext, file: &Path, said: &str, name: Option<&Env
         package_database::put_ancestor_texts(dir, &info.texts)?;
         fill(context, dir, |upper| bundle.unpack(upper).map_err(damaged))
     })
+}
+
+/// What comes from standard input. It is read from several places, so it goes into a file first.
+fn standard_input() -> Result<File> {
+    let mut input = std::io::stdin().lock();
+    if input.is_terminal() {
+        return Err(Error::new(
+            "env import: standard input is a terminal, and no exported environment comes from it",
+        )
+        .hint("`skiff env import FILE`, or `skiff env import - <FILE`"));
+    }
+    let (mut file, ..) = temporary().map_err(skiff_store::ours)?;
+    std::io::copy(&mut input, &mut file).context(|| "standard input")?;
+    Ok(file)
+}
+
+fn open_regular(file: &Path, said: &str) -> Result<File> {
+    // A pipe in its place must not make us wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open =
+        File::from(openat(CWD, file, flags, Mode::empty()).context(|| said.to_owned()).map_err(|e| {
+            let image = said.strip_prefix("docker://").unwrap_or(said);
+            match file.exists() || !image.contains(':') {
+                true => e,
+                false => e.hint(format!("if an image is meant: `skiff env import image:{image}`")),
+            }
+        })?);
+    if !open.metadata().context(|| said.to_owned())?.is_file() {
+        return Err(Error::new(format!("{said}: not a regular file")));
+    }
+    Ok(open)
 }
 
 fn import_image(context: &UserContext, said: &str, image: &str, name: Option<&EnvName>) -> Result<()> {
@@ -174,12 +208,19 @@ fn host_here(
     Ok(EnvironmentBase::Host)
 }
 
+/// Of a file that is none of ours, or has lost its end.
+fn not_exported(said: &str) -> Error {
+    let over = "`skiff env create ENV --base image:NAME` makes an environment over it";
+    Error::new(format!("{said}: not an exported environment, or cut off")).hint(format!(
+        "`skiff env export` writes such a file; of an image's file: `skiff import {said} NAME`, and {over}"
+    ))
+}
+
 /// Of a file that nobody submits.
 fn damaged(e: skiff_snapshot::Error) -> Error {
     match e {
-        skiff_snapshot::Error::BadLayer { layer, why } => Error::new(format!("{layer}: {why}")).hint(
-            "the file is damaged or another kind of file: export the environment again, and copy it whole",
-        ),
+        skiff_snapshot::Error::BadLayer { layer, why } => Error::new(format!("{layer}: {why}"))
+            .hint("the file is damaged: export the environment again, and copy it whole"),
         e => ours(e),
     }
 }

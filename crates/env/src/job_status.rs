@@ -80,8 +80,20 @@ pub fn meant(context: &UserContext, name: &EnvName, job: Option<JobName>) -> Res
     }
     match name.as_str().parse() {
         Ok(job) if !Environment::named(context, name.clone())?.exists() => Ok(Some(job)),
+        Err(_) if !Environment::named(context, name.clone())?.exists() => match job_of_step(name.as_str()) {
+            Some(job) => Err(Error::new(format!("environment {name}: there is no such environment"))
+                .hint(format!("if a step is meant: `skiff env status {job}` shows its job"))),
+            None => Ok(None),
+        },
         _ => Ok(None),
     }
+}
+
+/// The job of what may be a step's id, such as `3.0` or `46_1.batch`.
+fn job_of_step(text: &str) -> Option<&str> {
+    let (job, step) = text.split_once('.')?;
+    let is_step = step == "batch" || !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit());
+    (is_step && job.parse::<JobName>().is_ok()).then_some(job)
 }
 
 /// Prints what the nodes of a job have noted.
@@ -297,5 +309,19 @@ impl RootStatus {
             }
         };
         Some(vec![self.node.clone(), changes, bytes, result])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_names_its_job() {
+        for (text, job) in
+            [("3.0", Some("3")), ("46_1.batch", Some("46_1")), ("3", None), ("dev.0", None), ("3.x", None)]
+        {
+            assert_eq!(job_of_step(text), job, "{text}");
+        }
     }
 }

@@ -28,6 +28,7 @@ mod settings;
 mod snapshot_fault;
 mod ssh_agent;
 mod status;
+mod tag_list;
 pub mod unnamed;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
@@ -86,12 +87,12 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
             contents::snapshot(&context, &env.name, &occasion, output.json)?;
         }
         EnvCommand::History { env, list } => history::list(&context, env, &list.format())?,
-        EnvCommand::Tag { env: of, tag, message, remove } => {
+        EnvCommand::Tag { env: of, tag, message, remove, list } => {
             let env = Environment::existing(&context, calling::named_or_own(of.name.as_ref())?)?;
             let revision = of.revision.as_ref();
             match (tag, message.as_deref()) {
                 _ if *remove => history::remove_tag(&context, &env, of)?,
-                (None, None) => history::list_tags(&context, &env, revision)?,
+                (None, None) => tag_list::print(&context, &env, revision, &list.format())?,
                 (tag, message) => {
                     let newest = history::tag(&context, &env, revision, (tag.as_ref(), message))?;
                     if let (Some(id), Some(tag)) = (newest, tag) {

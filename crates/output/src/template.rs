@@ -3,7 +3,7 @@
 use serde_json::Value;
 use skiff_spec::fault::{Fault, Result};
 
-use crate::{json, line, table};
+use crate::{json, line, note, table};
 
 /// Fields by Docker's names, and what the lists call them; of several the first that there is.
 const SYNONYMS: [(&str, &[&str]); 9] = [
@@ -39,6 +39,9 @@ pub fn formatted(template: &str, entries: &[Value]) -> Result<()> {
         None => (false, template),
     };
     let pieces = parse(text)?;
+    unknown_fields(&pieces, entries).iter().for_each(|name| {
+        note(&format!("--format: no entry has a field {name:?}, so it is empty; --json shows the fields"));
+    });
     let rows = entries.iter().map(|entry| filled(&pieces, entry)).collect::<Vec<_>>();
     if !is_table {
         return rows.iter().try_for_each(|row| line(row));
@@ -88,6 +91,17 @@ fn parse(template: &str) -> Result<Vec<Piece<'_>>> {
     Ok(pieces)
 }
 
+/// Fields that none of the entries has. It may be one that only some entries have: so that is no error.
+fn unknown_fields<'a>(pieces: &[Piece<'a>], entries: &[Value]) -> Vec<&'a str> {
+    let names = pieces.iter().filter_map(|piece| match piece {
+        Piece::Field { path, .. } => path.first().copied(),
+        Piece::Text(_) => None,
+    });
+    let is_unknown =
+        |name: &&str| !entries.is_empty() && entries.iter().all(|entry| find_field(entry, name).is_none());
+    names.filter(is_unknown).collect()
+}
+
 fn unescaped(text: &str) -> String {
     text.replace("\\t", "\t").replace("\\n", "\n")
 }
@@ -112,12 +126,16 @@ fn filled(pieces: &[Piece<'_>], entry: &Value) -> String {
 
 /// A field by its name, without regard to case and underscores. One that only others of the list have is empty.
 fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
+    find_field(value, name).unwrap_or(&Value::Null)
+}
+
+fn find_field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
     let plain = |name: &str| name.to_lowercase().replace('_', "");
-    let Value::Object(fields) = value else { return &Value::Null };
+    let Value::Object(fields) = value else { return None };
     let by = |wanted: &str| fields.iter().find(|(known, _)| plain(known) == wanted).map(|(_, value)| value);
     let wanted = plain(name);
     let others = SYNONYMS.iter().find(|(known, _)| *known == wanted).map_or(&[][..], |(_, names)| names);
-    by(&wanted).or_else(|| others.iter().find_map(|name| by(name))).unwrap_or(&Value::Null)
+    by(&wanted).or_else(|| others.iter().find_map(|name| by(name)))
 }
 
 #[cfg(test)]
@@ -142,6 +160,9 @@ mod tests {
             let pieces = parse(template).expect(template);
             assert_eq!(filled(&pieces, &entry), want, "{template}");
         }
+        let pieces = parse("{{.Name}} {{.ExitCode}} {{.Nosuch}} {{.Image}}").expect("a template");
+        assert_eq!(unknown_fields(&pieces, std::slice::from_ref(&entry)), ["Nosuch"]);
+        assert!(unknown_fields(&pieces, &[]).is_empty());
         for template in
             ["{{", "{{.Name", "{{Name}}", "{{range .}}", "{{if .Name}}x{{end}}", "{{.Name | upper}}"]
         {

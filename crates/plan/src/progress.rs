@@ -137,7 +137,7 @@ fn bar(layer: &LayerState) -> String {
     format!("{name} [{bar}] {:>10} / {}", output::size(layer.fetched), output::size(layer.size))
 }
 
-/// `pulling: 3 of 6 layers, 123.4 MiB of 584.0 MiB (45.6 MiB/s), 11 s left`.
+/// `3 of 6 layers, 123.4 MiB of 584.0 MiB (45.6 MiB/s), 11 s left`; also of an image that is built or imported.
 fn total(layers: &[LayerState], since: Duration) -> String {
     let (size, fetched) = layers.iter().fold((0, 0), |(s, f), l| (s + l.size, f + l.fetched));
     let whole = layers.iter().filter(|l| l.unpacked >= l.size).count();
@@ -149,6 +149,9 @@ fn total(layers: &[LayerState], since: Duration) -> String {
         output::size(size),
         output::size(rate as u64)
     );
+    if whole < layers.len() && fetched >= size {
+        text.push_str("; writing the image");
+    }
     if rate >= 1.0 && fetched < size {
         text.push_str(&format!(", {} left", time((size - fetched) as f64 / rate)));
     }
@@ -189,6 +192,8 @@ mod tests {
             total(&layers, Duration::from_secs(2)),
             "1 of 2 layers, 2.0 MiB of 4.0 MiB (1.0 MiB/s), 2 s left"
         );
+        let text = total(&[layer(1 << 20, 1 << 20, 0)], Duration::from_secs(1));
+        assert_eq!(text, "0 of 1 layers, 1.0 MiB of 1.0 MiB (1.0 MiB/s); writing the image");
         for (seconds, text) in
             [(0.2, "1 s"), (99.0, "99 s"), (99.5, "2 min"), (5940.0, "99 min"), (5941.0, "2 h")]
         {

@@ -155,8 +155,12 @@ impl Environment {
         })
     }
 
-    /// Refuses a name that another one has.
+    /// Refuses a name that another one has, or that `--environment` takes for a definition's file.
     pub fn refuse_taken(&self) -> Result<()> {
+        if self.name.as_str().ends_with(".toml") {
+            return Err(Error::new(format!("environment {}: a new name must not end in .toml", self.name))
+                .hint("`--environment=FILE.toml` means a definition's file: choose another name"));
+        }
         match self.exists() {
             true => Err(Error::new(format!("environment {} already exists", self.name)).hint(format!(
                 "choose another name; or `skiff env rm {}` removes it and all that is in it",

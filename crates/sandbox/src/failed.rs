@@ -41,7 +41,7 @@ impl Failed {
                 let (why, hint) = match e.kind() {
                     io::ErrorKind::NotFound => (
                         "no such user or group inside".into(),
-                        "--user takes a name of /etc/passwd inside, or a number; root is always there",
+                        "a user is a name of /etc/passwd inside, or a number; root is always there",
                     ),
                     io::ErrorKind::InvalidInput => (
                         "you have no such id inside".into(),

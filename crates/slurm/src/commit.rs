@@ -205,7 +205,9 @@ fn hosts(commit: &JobCommit, variable: impl Fn(&str) -> Option<String>) -> Resul
         CommitNodes::Node(node) if !hosts.contains(node) => {
             let have = few(&hosts);
             Err(Error::new(format!("--environment-commit={node}: the {of} has no such node"))
-                .hint(format!("it has {have}; {command} --nodelist={node} asks for that one")))
+                .hint(format!(
+                    "--environment-commit takes rank0, all or a node: the {of} has {have}; {command} --nodelist={node} asks for {node}"
+                )))
         }
         _ => Ok(hosts),
     }

@@ -214,7 +214,10 @@ fn print(spec: JobSpec) -> Result<()> {
 
 fn parse<'a>(environment: &str) -> Result<RequestedRoot<'a>> {
     let EnvRevision { name, revision } = environment.parse().map_err(|e| Error::new(format!("{e}")))?;
-    let name = name.ok_or_else(|| Error::new(format!("{environment:?} does not name an environment")))?;
+    let name = name.ok_or_else(|| {
+        Error::new(format!("{environment:?} does not name an environment"))
+            .hint(format!("name it in front: --environment=NAME{environment}"))
+    })?;
     Ok(match revision {
         None => RequestedRoot::Environment(name),
         Some(revision) => RequestedRoot::Snapshot(name, revision),

@@ -70,6 +70,14 @@ pub struct Bundled {
     pub skipped: Vec<Vec<u8>>,
 }
 
+/// Whether a file ends as an exported environment does.
+#[must_use]
+pub fn is_bundle(file: &File) -> bool {
+    let mut end = [0; MAGIC.len()];
+    let at = file.metadata().ok().and_then(|about| about.len().checked_sub(MAGIC.len() as u64));
+    at.is_some_and(|at| file.read_exact_at(&mut end, at).is_ok() && &end == MAGIC)
+}
+
 /// Writes all of an upper, over this base, to `file`, which is empty and called `name` in errors. It may be in use, as for a snapshot. Runs
 /// inside the environment's user namespace.
 pub fn bundle(

@@ -38,7 +38,7 @@ pub mod whole;
 mod xattr;
 
 pub use apply::{apply, present, put_in_place, unshippable};
-pub use bundle::{Bundle, BundleInfo, Bundled, bundle};
+pub use bundle::{Bundle, BundleInfo, Bundled, bundle, is_bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use cache_lists::LEAST_SHARED;
 pub use changes::{ChangesInput, push_changes};

@@ -84,6 +84,7 @@ impl FromStr for CommitNodes {
         match &text.to_ascii_lowercase()[..] {
             "rank0" => Ok(Self::Rank0),
             "all" => Ok(Self::All),
+            "yes" | "no" | "true" | "false" | "on" | "off" | "none" => Err(CommitNodesError(text.into())),
             rank if is_rank(rank) => Err(CommitNodesError(text.into())),
             _ => Self::node(text),
         }
@@ -308,7 +309,9 @@ mod tests {
             assert_eq!(text.parse::<CommitNodes>().map(String::from), Ok(nodes.to_owned()));
         }
         let long = "n".repeat(256);
-        for text in ["", "../x", "a b", "a@b", "-n", "n\n", "rank1", "Rank00", "RANK12", &long] {
+        for text in
+            ["", "../x", "a b", "a@b", "-n", "n\n", "rank1", "Rank00", "RANK12", "yes", "False", &long]
+        {
             assert!(text.parse::<CommitNodes>().is_err(), "{text:?}");
         }
     }

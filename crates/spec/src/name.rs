@@ -15,7 +15,7 @@ pub struct EnvName(String);
 #[error("environment name {name:?}: {reason}")]
 pub struct NameError {
     name: String,
-    reason: &'static str,
+    reason: String,
 }
 
 impl EnvName {
@@ -33,20 +33,22 @@ impl EnvName {
 }
 
 /// What to say of `NAME@REF` where an environment is wanted.
-const SNAPSHOT: &str =
-    "an environment is needed, not a snapshot; `skiff env clone NAME@REF NEW` makes an environment of it";
+fn of_snapshot(name: &str) -> String {
+    let clone = format!("`skiff env clone {} NEW`", name.escape_debug());
+    format!("an environment is needed, not a snapshot; {clone} makes an environment of it")
+}
 
 impl FromStr for EnvName {
     type Err = NameError;
     fn from_str(name: &str) -> Result<Self, NameError> {
-        let refuse = |reason| Err(NameError { name: name.into(), reason });
+        let refuse = |reason: &str| Err(NameError { name: name.into(), reason: reason.into() });
         let plain = |c: char| c.is_ascii_alphanumeric();
         match name {
             "" => refuse("is empty"),
             "none" => refuse("is the word that switches environments off"),
             n if n.len() > 64 => refuse("is longer than 64 characters"),
             n if n.contains('/') => refuse("holds a slash"),
-            n if n.contains('@') => refuse(SNAPSHOT),
+            n if n.contains('@') => refuse(&of_snapshot(n)),
             n if !n.starts_with(plain) => refuse("must begin with a letter (a-z, A-Z) or a digit"),
             n if !n.chars().all(|c| plain(c) || "._-".contains(c)) => {
                 refuse("may hold only letters, digits, '.', '_' and '-'")

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
 use skiff_image::source::ImageSource;
 use skiff_oci::reference::ImageReference;
-use skiff_spec::fault::Context as _;
+use skiff_spec::fault::{Context as _, Fault};
 use skiff_sys::clock::now;
 
 use crate::error::{Error, Result};
@@ -92,6 +92,7 @@ impl ImageFile {
 
     /// Opens it.
     pub fn open(&self) -> Result<ImageSource> {
+        self.refuse_environment()?;
         let open = self.open.as_ref().map(File::try_clone).transpose();
         let open = open.context(|| format!("file {}", self.path.display()))?;
         Ok(match (&self.reference, open) {
@@ -100,6 +101,19 @@ impl ImageFile {
             (None, None) => ImageSource::open_path(&self.path)?,
             (None, Some(file)) => ImageSource::of_path(&self.path, file)?,
         })
+    }
+
+    /// Refuses a file that holds an environment's changes: as an archive it would seem to be damaged.
+    fn refuse_environment(&self) -> Result<()> {
+        match self.open_regular() {
+            Ok(Some(file)) if skiff_snapshot::is_bundle(&file) => Err(Fault::new(format!(
+                "file {}: an exported environment, not an image",
+                self.path.display()
+            ))
+            .hint(format!("`skiff env import {}` makes an environment of it", self.path.display()))
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     /// The file itself, where it is one; nothing of a directory.

@@ -111,7 +111,7 @@ pub fn translate(program: &str, words: &[OsString]) -> Result<Commands> {
         "build" => build(program, rest),
         "inspect" => one([own(&["inspect"]), options(program, &[], rest)?.names(program)?].concat()),
         "help" | "--help" | "-h" => one(own(&["help"])),
-        other => Err(untranslated(program, other, elsewhere::command(&[], other))),
+        other => Err(untranslated(program, other, elsewhere::command(&[other], other))),
     }
 }
 

@@ -199,7 +199,7 @@ fn one(program: &str, command: &str, words: &[OsString]) -> Result<Vec<OsString>
         }),
         "version" | "--version" => Ok(own(&["version"])),
         "help" | "--help" | "-h" => Ok(own(&["help"])),
-        other => Err(untranslated(program, other, elsewhere::command(&[], other))),
+        other => Err(untranslated(program, other, elsewhere::command(&[other], other))),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::getuid;
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
+use skiff_runtime::environments::Environment;
 use skiff_site::TrustedDir;
 use skiff_snapshot::{DepotCheck, DepotContents, DepotManifest, DepotSnapshot, DepotVerdict, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
@@ -318,11 +319,18 @@ fn find(context: &UserContext, contents: &DepotContents, text: &str) -> Result<S
     let mut found = contents.snapshots.keys().filter(|id| id.to_string().starts_with(text));
     match (found.next(), found.next()) {
         (Some(id), None) => Ok(*id),
+        (None, _) if is_environment(context, text) => Err(no_such(text).hint(format!(
+            "{text} is an environment: `skiff depot verify {text}{AT}~0` checks its newest snapshot"
+        ))),
         (None, _) => Err(no_such(text)),
         (Some(_), Some(_)) => {
             Err(Error::new(format!("snapshot {text}: ambiguous prefix")).hint("use a longer prefix"))
         }
     }
+}
+
+fn is_environment(context: &UserContext, text: &str) -> bool {
+    text.parse().is_ok_and(|name| Environment::existing(context, name).is_ok())
 }
 
 fn no_such(text: &str) -> Error {
