@@ -200,6 +200,7 @@ eventually 10 steps log 5
 ok as alice skiff checkpoint save sim
 ok as alice skiff checkpoint export sim sim.file
 has "$err" 'as a file'
+equal "$(stat -c %a sim.file)" 600 'memory is for nobody else'
 ok as alice skiff checkpoint list --json
 [ "$(stat -c %s sim.file)" -lt "$(json "$out" 'd[0]["bytes"]')" ] || fail 'it is not smaller'
 fails 125 as alice skiff checkpoint export sim sim.file

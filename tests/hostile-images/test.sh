@@ -35,6 +35,29 @@ sent_for() { served private/secret; }
 first=$(sent_for)
 [ "$first" -gt 2000000 ] || fail "only $first bytes were sent for the first pull"
 
+# Nor does she see that bob has it, or since when: not in a directory that an older version has left either, once somebody asks the store.
+permit=$store/users/$(id -u bob)/$id
+without_acl() { # MODE
+    python3 -c 'import os, sys; os.removexattr(sys.argv[1], "system.posix_acl_access")' "${permit%/*}"
+    chmod "$1" "${permit%/*}"
+}
+ok as bob stat -c %n "$permit"
+equal "$out" "$permit"
+fails 1 as mallory stat "$permit"
+has "$err" 'Permission denied'
+without_acl 711
+ok as mallory stat -c %n "$permit"
+ok as mallory skiff store du
+fails 1 as mallory stat "$permit"
+ok as bob stat -c %n "$permit"
+ok as bob skiff run --pull never $image cat /zz-secret
+equal "$out" 'the secret'
+# A copy without ACLs is of no use to bob until he has shown again that he may have the image.
+without_acl 700
+ok as bob skiff run $image cat /zz-secret
+equal "$out" 'the secret'
+ok as bob stat -c %n "$permit"
+
 # What mallory knows, as one does who has seen a manifest in a log or in a Dockerfile's `FROM ...@sha256:`.
 install -d -m 755 /tmp/skiff-forger
 blob() { find "$images_tmp/registry" -path "*/$1/data" | head -1; }

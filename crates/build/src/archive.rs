@@ -37,7 +37,7 @@ pub fn take(
     let mut rest = vec![];
     for one in chosen.drain(..) {
         let archive = match &one {
-            ChosenSource::Path(found) if !found.is_directory && !tree.is_excluded(&found.name) => {
+            ChosenSource::Path(found) if !found.is_directory && !tree.is_excluded(&found.name)? => {
                 of_tree(tree, found, room)?
             }
             _ => None,

@@ -15,6 +15,8 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde::Serialize;
 use skiff_spec::fault::{Context as _, Fault, Result};
 
+use crate::room::WorkRoom;
+
 /// Lengths of commits, in hexadecimal digits.
 const COMMIT: [usize; 2] = [40, 64];
 
@@ -254,20 +256,20 @@ impl Git {
     /// Fetches the files of a whole commit into a new directory `place`. What the reference means is not asked again.
     ///
     /// # Errors
-    /// The server does not have the commit, or the commit has no such directory.
+    /// The server does not have the commit, the commit has no such directory, or there is no room for its files.
     pub fn clone_to(
         &self,
         repository: &GitSource,
         commit: &str,
         keeps_git: bool,
-        place: &Path,
+        (place, room): (&Path, &WorkRoom),
     ) -> Result<Cloned> {
         let about = || place.display().to_string();
         if place.exists() {
             std::fs::remove_dir_all(place).context(about)?;
         }
         std::fs::create_dir(place).context(about)?;
-        self.fetch(repository, commit, place)?;
+        self.fetch(repository, commit, (place, &room.limit()?))?;
         if !keeps_git {
             std::fs::remove_dir_all(place.join(".git")).context(about)?;
         }

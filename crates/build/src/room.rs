@@ -53,11 +53,47 @@ impl WorkRoom {
         Ok((file, free.saturating_sub(self.held()) / 2))
     }
 
+    /// A limit for a program that writes to the directory by itself: with all that the build has there, it gets as much as [`WorkRoom::file`]
+    /// gives. What other programs write meanwhile counts as its own.
+    ///
+    /// # Errors
+    /// The directory is not there.
+    pub fn limit(&self) -> Result<RoomLimit> {
+        let about = || self.path.display().to_string();
+        let directory = File::open(&self.path).context(about)?;
+        let free = free_bytes(&directory).context(about)?;
+        let most = free.saturating_sub(self.held()) / 2;
+        Ok(RoomLimit { directory, least: free - most })
+    }
+
     /// Counts a file of so many bytes.
     #[must_use]
     pub fn hold(&self, bytes: u64) -> HeldRoom {
         self.held.fetch_add(bytes, Ordering::Relaxed);
         HeldRoom { bytes, held: Arc::clone(&self.held) }
+    }
+}
+
+/// What has to stay free where a program writes.
+#[derive(Debug)]
+pub struct RoomLimit {
+    directory: File,
+    /// In bytes.
+    least: u64,
+}
+
+impl RoomLimit {
+    /// Whether less than that is free.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn is_passed(&self) -> std::io::Result<bool> {
+        Ok(free_bytes(&self.directory)? < self.least)
+    }
+
+    #[cfg(test)]
+    pub fn of_nothing() -> Self {
+        Self { directory: File::open(".").expect("a directory"), least: u64::MAX }
     }
 }
 
@@ -90,6 +126,10 @@ mod tests {
         assert!(most() < first / 2 + (1 << 30), "{} of {first}", most());
         let others = room.hold(first);
         assert!(most() < 1 << 30, "{} of {first}", most());
+        // A program may write no more, and nothing once all is held.
+        assert!(room.limit().expect("a limit").is_passed().is_ok_and(|passed| !passed));
+        let free = free_bytes(File::open(dir.path()).expect("a directory")).expect("its room");
+        assert!(room.limit().expect("a limit").least > free - free / 4);
         drop((held, others));
         assert_eq!(room.held(), 0);
     }

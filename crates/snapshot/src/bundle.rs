@@ -10,13 +10,15 @@
 //! The layer holds all of the upper, as a full snapshot does.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::base::BaseRoot;
 use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, ListReadFault, MAX_LIST, PackSource};
@@ -35,6 +37,12 @@ const VERSION: u32 = 1;
 const TAIL: usize = 8 + 8 + 32 + 4 + 8;
 /// The longest `about` that is read: it may hold lists of packages.
 const MAX_ABOUT: u64 = 256 << 20;
+/// So many names a map in it has at most: no version has written more than five.
+const MAX_NAMES: usize = 64;
+/// Files that are so many times as long as the exported one get only this part of the free room: the same chunk comes again and again, as in a disk
+/// image of zeros, or in what a stranger has made to fill disks.
+const LARGE_GROWTH: u64 = 1000;
+const PART_OF_ROOM: u64 = 8;
 /// A file is its only pack itself.
 const ONLY_PACK: u32 = 1;
 
@@ -45,11 +53,36 @@ pub struct BundleInfo {
     /// The environment's name.
     pub environment: String,
     /// What the base was, as the caller describes it.
+    #[serde(deserialize_with = "few_names")]
     pub base: BTreeMap<String, String>,
     /// When it was exported, in seconds since 1970.
     pub created: u64,
     /// What else the caller keeps, by names of its own.
+    #[serde(deserialize_with = "few_names")]
     pub texts: BTreeMap<String, String>,
+}
+
+/// Reads a map of a stranger's. What the names of a map take beside their texts would otherwise be many times as long as the file.
+fn few_names<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<BTreeMap<String, String>, D::Error> {
+    struct FewNames;
+    impl<'de> Visitor<'de> for FewNames {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a map of at most {MAX_NAMES} names")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+            let mut read = BTreeMap::new();
+            while let Some((name, text)) = map.next_entry()? {
+                if read.len() == MAX_NAMES || read.insert(name, text).is_some() {
+                    return Err(A::Error::custom("it names too much, or something twice"));
+                }
+            }
+            Ok(read)
+        }
+    }
+    from.deserialize_map(FewNames)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -137,8 +170,8 @@ pub struct Bundle {
     about: About,
 }
 
-impl std::fmt::Debug for About {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.info.fmt(f)
     }
 }
@@ -188,15 +221,36 @@ impl Bundle {
         &self.about.info
     }
 
-    /// Unpacks it into `target`, an empty directory of the caller's. What is there after an error is not to be used. Runs inside the
-    /// environment's user namespace.
+    /// Unpacks it into `target`, an empty directory of the caller's, if there is room. What is there after an error is not to be used. Runs
+    /// inside the environment's user namespace.
     pub fn unpack(&self, target: BorrowedFd<'_>) -> Result<()> {
+        let size = rustix::fs::fstat(&self.file).on("look at", &*self.name)?.st_size.cast_unsigned();
+        let disk = rustix::fs::fstatvfs(target).on("look at the room for", &*self.name)?;
+        // One that does not know how large it is has room.
+        let free = (disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize));
+        check_length(&self.name, self.list.length(), (size, free))?;
         let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
         let before = DiskRoom::of(target);
         let done = unpack(LayerReader::new(source, self.name.clone())?, target)
             .map_err(|e| before.explain(e, self.list.length()))?;
         expect(&done, &self.about.layer)
     }
+}
+
+/// Refuses an environment whose files are longer than the free room, or than a part of it if they are far longer than the exported file. All that is
+/// known before the first byte is written.
+fn check_length(name: &str, length: u64, (size, free): (u64, Option<u64>)) -> Result<()> {
+    let Some(free) = free else { return Ok(()) };
+    if length > free {
+        return Err(Error::NoRoomFor { object: name.into(), needed: length, free });
+    }
+    if length > size.saturating_mul(LARGE_GROWTH) && length > free / PART_OF_ROOM {
+        let why = format!(
+            "its files are more than {LARGE_GROWTH} times as long as it is, and need more than 1/{PART_OF_ROOM} of the free room"
+        );
+        return Err(Error::BadLayer { layer: name.into(), why });
+    }
+    Ok(())
 }
 
 /// A file's bytes from somewhere on.
@@ -224,4 +278,27 @@ fn long(rest: &mut &[u8]) -> u64 {
     let (head, tail) = rest.split_first_chunk().map_or(([0; 8], &[][..]), |(head, tail)| (*head, tail));
     *rest = tail;
     u64::from_le_bytes(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_longer_than_the_room_is_not_unpacked() {
+        const GIB: u64 = 1 << 30;
+        let told = |length, size, free| check_length("file", length, (size, free)).map_err(|e| e.to_string());
+        for (length, size, free) in [
+            (0, 0, Some(0)),
+            (2 * GIB, 1_000_000, Some(16 * GIB)),
+            (999 * GIB, GIB, Some(999 * GIB)),
+            (GIB, 9, None),
+        ] {
+            assert_eq!(told(length, size, free), Ok(()), "{length}");
+        }
+        let growth = told(3 * GIB, 1_260_000, Some(16 * GIB)).expect_err("too long");
+        assert!(growth.contains("more than 1000 times as long"), "{growth}");
+        let room = told(3 * GIB, GIB, Some(2 * GIB)).expect_err("no room");
+        assert_eq!(room, "file: its files take 3.0 GiB, and the disk for them has 2.0 GiB free");
+    }
 }

@@ -111,6 +111,16 @@ pub enum Error {
         /// Bytes that are free.
         free: u64,
     },
+    /// The disk that is to have all files of an exported environment has not enough room.
+    #[error("{object}: its files take {}, and the disk for them has {} free", size(*needed), size(*free))]
+    NoRoomFor {
+        /// The exported environment.
+        object: String,
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// A directory that other users could exchange.
     #[error(transparent)]
     Untrusted(#[from] skiff_site::Error),
@@ -157,6 +167,7 @@ impl Error {
             Error::NoRoom { .. } => Some(
                 "on the login node: `skiff env rollback` to the job's snapshot and `skiff env snapshot` make it one layer; run the job in that",
             ),
+            Error::NoRoomFor { .. } => Some("free room there, or import it where there is more"),
             Error::Untrusted(_) => {
                 Some("name a directory of your own, in directories that only root and you can write to")
             }

@@ -59,6 +59,81 @@ fn what_is_damaged_is_refused() {
     assert_same(&dump(&world.upper()), &dump(&world.path("good")));
 }
 
+/// The parts of an exported file, which a stranger may have put together in another way.
+struct Parts {
+    frames: Vec<u8>,
+    list: Vec<u8>,
+    about: Vec<u8>,
+}
+
+impl Parts {
+    const TAIL: usize = 60;
+    const LIST_HEAD: usize = 24;
+
+    fn of(file: &[u8]) -> Self {
+        let (rest, tail) = file.split_at(file.len() - Self::TAIL);
+        let long = |at: usize| u64::from_le_bytes(tail[at..at + 8].try_into().unwrap()) as usize;
+        let (rest, about) = rest.split_at(rest.len() - long(8));
+        let (frames, list) = rest.split_at(rest.len() - long(0));
+        Self { frames: frames.into(), list: list.into(), about: about.into() }
+    }
+
+    /// Names the longest chunk so often besides.
+    fn repeat_longest_chunk(&mut self, times: u32) {
+        let mut list = self.list[..self.list.len() - 32].to_vec();
+        let chunks = u32::from_le_bytes(list[20..Self::LIST_HEAD].try_into().unwrap());
+        let length = |chunk: &&[u8]| u32::from_le_bytes(chunk[32..36].try_into().unwrap());
+        let entries = list[list.len() - 44 * chunks as usize..].chunks(44);
+        let longest = entries.max_by_key(length).unwrap().to_vec();
+        list[20..Self::LIST_HEAD].copy_from_slice(&(chunks + times).to_le_bytes());
+        list.extend(longest.repeat(times as usize));
+        list.extend(blake3::hash(&list).as_bytes());
+        self.list = list;
+    }
+
+    fn file(&self) -> Vec<u8> {
+        let Self { frames, list, about } = self;
+        let lengths = [list, about].map(|part| (part.len() as u64).to_le_bytes()).concat();
+        let digest = blake3::hash(about);
+        [frames, list, about, &lengths[..], digest.as_bytes(), &1_u32.to_le_bytes(), b"SKIFFENV"].concat()
+    }
+}
+
+/// A file of 44 MB must not fill the disk with 130 GB first, and be found to be wrong then.
+#[test]
+fn chunks_that_come_again_and_again_write_nothing() {
+    let world = World::new();
+    std::fs::write(world.upper().join("a"), vec![b'a'; 1 << 20]).unwrap();
+    let good = export(&world);
+    let mut parts = Parts::of(&good);
+    assert_eq!(parts.file(), good);
+    parts.repeat_longest_chunk(1_000_000);
+    let target = world.path("hostile");
+    let error = import(&parts.file(), &target).unwrap_err();
+    let is_refused = error.contains("more than 1000 times as long") || error.contains("B free");
+    assert!(is_refused, "{error}");
+    assert_eq!(std::fs::read_dir(target).unwrap().count(), 0);
+}
+
+#[test]
+fn names_without_end_are_not_kept() {
+    let world = World::new();
+    let mut parts = Parts::of(&export(&world));
+    let about = String::from_utf8(parts.about.clone()).unwrap();
+    for (map, count, is_refused) in
+        [("base", 64, false), ("base", 65, true), ("texts", 63, false), ("texts", 64, true)]
+    {
+        let names: Vec<String> = (0..count).map(|number| format!(r#""{number:x}":"""#)).collect();
+        let begin = format!(r#""{map}":{{"#);
+        let comma = if map == "texts" { "," } else { "" };
+        parts.about = about.replace(&begin, &format!("{begin}{}{comma}", names.join(","))).into_bytes();
+        let imported = import(&parts.file(), &world.path(&format!("{map}{count}")));
+        assert_eq!(imported.is_err(), is_refused, "{map} {count}: {imported:?}");
+        let Err(error) = imported else { continue };
+        assert!(error.contains("names too much"), "{error}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases() / 4) })]
 

@@ -272,7 +272,9 @@ pub fn has(context: &UserContext, id: ImageId) -> bool {
         store.join(name).symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
     };
     let is_mountable = format != Some(ImageFormat::Squashfs) || !missing(names::squashfs(id));
-    !missing(names::permit(context.uid, id)) && !missing(names::image(id)) && is_mountable
+    // One that the user may not look at has lost its ACL (a copy of a store, say): a pull gives it back.
+    let is_permitted = store.join(names::permit(context.uid, id)).symlink_metadata().is_ok();
+    is_permitted && !missing(names::image(id)) && is_mountable
 }
 
 /// Whether layers can be mounted here, as far as a user can see: there is a store, and its images are mounted as EROFS.

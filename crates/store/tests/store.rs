@@ -152,13 +152,42 @@ fn nobody_else_can_look_in() {
     store.permit(1001, A).unwrap();
     store.blobs(1001).unwrap();
     let mode = |place: &str| fs::metadata(dir.path().join(place)).unwrap().mode() & 0o777;
-    for place in ["images", "users", "users/1001"] {
+    for place in ["images", "users"] {
         assert_eq!(mode(place), 0o711, "{place}: one can look for a name, if one knows it");
     }
     for place in ["meanings", "blobs", "blobs/1001", "tmp"] {
         assert_eq!(mode(place), 0o700, "{place}");
     }
     assert_eq!((mode(&format!("images/{A}.erofs")), mode(&format!("images/{A}.json"))), (0o400, 0o600));
+}
+
+/// With user 1001 in its ACL, whose mask takes the group's place in the mode.
+#[test]
+fn only_the_user_may_look_at_their_permits() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users/1001");
+    let acl_and_mode = || {
+        let mut acl = [0; 64];
+        let length = rustix::fs::getxattr(&path, "system.posix_acl_access", &mut acl).unwrap();
+        (acl[..length].to_vec(), fs::metadata(&path).unwrap().mode() & 0o777)
+    };
+    let store = Store::open(dir.path()).unwrap();
+    store.permit(1001, A).unwrap();
+    let (acl, mode) = acl_and_mode();
+    assert_eq!(mode, 0o710);
+    let user = [&[2, 0, 1, 0][..], &1001_u32.to_le_bytes()].concat();
+    assert_eq!(acl[12..20], user);
+    assert_eq!(acl.len(), 4 + 5 * 8);
+    // One that an older version has made.
+    rustix::fs::removexattr(&path, "system.posix_acl_access").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o711)).unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(acl_and_mode(), (acl, 0o710));
+    assert!(store.permitted(1001, A));
+    // In a store of the user's own nobody else is named.
+    let own = rustix::process::getuid().as_raw();
+    store.permit(own, A).unwrap();
+    assert_eq!(fs::metadata(dir.path().join(format!("users/{own}"))).unwrap().mode() & 0o777, 0o700);
 }
 
 #[test]

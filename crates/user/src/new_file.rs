@@ -1,4 +1,4 @@
-//! A file where the user wants it, which is there whole or not at all.
+//! A file where the user wants it, which is there whole or not at all, and which only the user may read.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
 /// A file without a name until it is whole: one whose maker is killed leaves nothing. Where the file system has no such files (NFS), it has
-/// another name until then.
+/// another name until then. What is exported holds files that inside only root may read, or memory: others may not read it, whatever the umask
+/// says, until the user gives them the right.
 pub struct NewFile {
     fd: OwnedFd,
     path: PathBuf,
@@ -27,7 +28,7 @@ impl NewFile {
             return Err(Fault::new(format!("{}: file exists", path.display()))
                 .hint("remove it first, or name another file"));
         }
-        let mode = Mode::from_raw_mode(0o666);
+        let mode = Mode::RUSR | Mode::WUSR;
         let directory =
             path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
@@ -85,6 +86,15 @@ impl Drop for NewFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_may_not_read_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        NewFile::create(&path).unwrap().publish().unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+    }
 
     #[test]
     fn it_is_there_whole_or_not_at_all() {

@@ -1,11 +1,22 @@
 //! `.dockerignore`: which files of the context a build does not see.
 
+use std::cell::Cell;
+
+use skiff_spec::fault::{Fault, Result};
+
 use super::pattern::Pattern;
+
+/// So many steps all comparisons of a list with paths may take: as many as a million usual paths and a hundred usual patterns need (64 each).
+const MOST_STEPS: u64 = 7_000_000_000;
 
 /// The lines of the file, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IgnoreRules {
+    /// What they are called in messages.
+    of: &'static str,
     rules: Vec<Rule>,
+    /// Steps that comparisons took.
+    spent: Cell<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,39 +31,53 @@ impl IgnoreRules {
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        Self { rules: text.lines().filter_map(rule).collect() }
+        Self::of_rules(".dockerignore", text.lines().filter_map(rule).collect())
     }
 
     /// The same of patterns, none of which is a remark.
     #[must_use]
     pub fn of_patterns(patterns: &[String]) -> Self {
-        Self { rules: patterns.iter().filter_map(|pattern| pattern_rule(pattern)).collect() }
+        Self::of_rules("--exclude", patterns.iter().filter_map(|pattern| pattern_rule(pattern)).collect())
+    }
+
+    fn of_rules(of: &'static str, rules: Vec<Rule>) -> Self {
+        Self { of, rules, spent: Cell::new(0) }
     }
 
     /// Whether the file at this path, or a directory that it is in, is left out.
-    #[must_use]
-    pub fn are_left_out(&self, path: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// All comparisons together take too long.
+    pub fn are_left_out(&self, path: &[u8]) -> Result<bool> {
         let mut is_out = false;
         for rule in &self.rules {
             // One that would change nothing need not be looked at.
-            if rule.is_exception == is_out && rule.is_for(path) {
+            if rule.is_exception != is_out {
+                continue;
+            }
+            let (is_for, steps) = rule.pattern.matches_part(path);
+            self.spend(steps)?;
+            if is_for {
                 is_out = !rule.is_exception;
             }
         }
-        is_out
+        Ok(is_out)
+    }
+
+    fn spend(&self, steps: u64) -> Result<()> {
+        let spent = self.spent.get().saturating_add(steps);
+        self.spent.set(spent);
+        if spent <= MOST_STEPS {
+            return Ok(());
+        }
+        Err(Fault::new(format!("{}: comparing its patterns with the files takes too long", self.of))
+            .hint("use fewer patterns with `*`, or leave out whole directories by their names"))
     }
 
     /// Whether something in a directory that is left out may be seen all the same.
     #[must_use]
     pub fn have_exceptions(&self) -> bool {
         self.rules.iter().any(|rule| rule.is_exception)
-    }
-}
-
-impl Rule {
-    fn is_for(&self, path: &[u8]) -> bool {
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        ends.chain([path.len()]).any(|end| self.pattern.matches(&path[..end]))
     }
 }
 
@@ -100,8 +125,34 @@ mod tests {
             (".", vec![], vec!["a"]),
         ] {
             let rules = IgnoreRules::parse(text);
-            out.iter().for_each(|path| assert!(rules.are_left_out(path.as_bytes()), "{text:?} {path}"));
-            seen.iter().for_each(|path| assert!(!rules.are_left_out(path.as_bytes()), "{text:?} {path}"));
+            for (path, want) in
+                out.iter().map(|path| (path, true)).chain(seen.iter().map(|path| (path, false)))
+            {
+                assert_eq!(rules.are_left_out(path.as_bytes()).ok(), Some(want), "{text:?} {path}");
+            }
         }
+    }
+
+    #[test]
+    fn a_list_that_takes_too_long_ends_the_build() {
+        let rules = IgnoreRules::parse(&format!("**/{}b", "a*".repeat(100)));
+        let name = "a".repeat(200);
+        assert_eq!(rules.are_left_out(name.as_bytes()).ok(), Some(false));
+        assert!(rules.spent.get() > 1000, "{:?}", rules.spent);
+        rules.spent.set(MOST_STEPS - 1000);
+        let fault = rules.are_left_out(name.as_bytes()).expect_err("too long");
+        assert_eq!(fault.message, ".dockerignore: comparing its patterns with the files takes too long");
+    }
+
+    /// A list of 2.4 MB and 300 files took more than a minute.
+    #[test]
+    fn patterns_of_any_length_take_no_time() {
+        let begun = std::time::Instant::now();
+        let rules = IgnoreRules::parse(&format!("**/{}b\n", "a*".repeat(20_000)).repeat(60));
+        for number in 0..300 {
+            let name = format!("{}{number:03}", "a".repeat(197));
+            assert_eq!(rules.are_left_out(name.as_bytes()).ok(), Some(false));
+        }
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
     }
 }

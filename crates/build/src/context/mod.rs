@@ -149,7 +149,7 @@ impl SourceTree<'_> {
     fn missing(&self, source: &str, names: &[Vec<u8>]) -> Fault {
         let fault = Fault::new(format!("{}{source}: no such file", self.of));
         match self.rules {
-            Some(rules) if rules.are_left_out(&names.join(&b'/')) => {
+            Some(rules) if rules.are_left_out(&names.join(&b'/')).is_ok_and(|is_out| is_out) => {
                 fault.hint("`.dockerignore` leaves it out")
             }
             Some(_) => fault
@@ -162,7 +162,7 @@ impl SourceTree<'_> {
     fn found(&self, names: Vec<Vec<u8>>) -> Result<Option<Found>> {
         let name = names.last().cloned().unwrap_or_default();
         let Some(path) = self.resolve(names)? else { return Ok(None) };
-        if self.is_left_out(&path) && !self.rules.is_some_and(IgnoreRules::have_exceptions) {
+        if self.is_left_out(&path)? && !self.rules.is_some_and(IgnoreRules::have_exceptions) {
             return Ok(None);
         }
         let opened = match self.open(&path, OFlags::PATH) {
@@ -171,26 +171,26 @@ impl SourceTree<'_> {
         };
         let kind = FileType::from_raw_mode(fstat(&opened).context(|| self.shown(&path))?.st_mode);
         let is_directory = kind == FileType::Directory;
-        if self.is_left_out(&path) && !is_directory {
+        if self.is_left_out(&path)? && !is_directory {
             return Ok(None);
         }
         Ok(Some(Found { path, name, is_directory, keeps_path: false }))
     }
 
-    fn is_left_out(&self, path: &[u8]) -> bool {
-        !path.is_empty() && self.rules.is_some_and(|rules| rules.are_left_out(path))
+    fn is_left_out(&self, path: &[u8]) -> Result<bool> {
+        is_out(self.rules, path)
     }
 
     /// Whether a copy leaves out what has this path below its source.
-    pub(crate) fn is_excluded(&self, name: &[u8]) -> bool {
-        !name.is_empty() && self.copy.excluded.is_some_and(|rules| rules.are_left_out(name))
+    pub(crate) fn is_excluded(&self, name: &[u8]) -> Result<bool> {
+        is_out(self.copy.excluded, name)
     }
 
     /// Whether nothing of a directory is copied.
-    fn is_skipped(&self, path: &[u8], name: &[u8]) -> bool {
+    fn is_skipped(&self, path: &[u8], name: &[u8]) -> Result<bool> {
         let all_of =
             |is_out, rules: Option<&IgnoreRules>| is_out && !rules.is_some_and(IgnoreRules::have_exceptions);
-        all_of(self.is_left_out(path), self.rules) || all_of(self.is_excluded(name), self.copy.excluded)
+        Ok(all_of(self.is_left_out(path)?, self.rules) || all_of(self.is_excluded(name)?, self.copy.excluded))
     }
 
     /// The path with all links followed; nothing if something on it is missing. The tree's root is what `/` and its own parent mean.
@@ -275,6 +275,10 @@ impl SourceTree<'_> {
     pub(crate) fn shown(&self, path: &[u8]) -> String {
         format!("{}{}", self.of, if path.is_empty() { ".".into() } else { show(path) })
     }
+}
+
+fn is_out(rules: Option<&IgnoreRules>, path: &[u8]) -> Result<bool> {
+    rules.filter(|_| !path.is_empty()).map_or(Ok(false), |rules| rules.are_left_out(path))
 }
 
 /// A path below a directory.

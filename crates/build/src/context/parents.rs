@@ -71,7 +71,7 @@ impl SourceTree<'_> {
         let (mut found, mut pending) = (vec![], vec![place]);
         while let Some(place) = pending.pop() {
             let here = joined(top, &place);
-            if self.is_skipped(&here, &place) {
+            if self.is_skipped(&here, &place)? {
                 continue;
             }
             let Some(dir) = self.directory(&here)? else { continue };
@@ -100,7 +100,7 @@ impl SourceTree<'_> {
         };
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let may_have_seen = is_directory && self.rules.is_some_and(IgnoreRules::have_exceptions);
-        Ok((!self.is_left_out(&path) || may_have_seen).then_some(is_directory))
+        Ok((!self.is_left_out(&path)? || may_have_seen).then_some(is_directory))
     }
 
     /// Emits what was found with its path, behind the directories of its path as far as these are not among those that were
@@ -115,14 +115,14 @@ impl SourceTree<'_> {
         sink: &mut dyn EntrySink,
     ) -> Result<()> {
         let Found { path, name, is_directory, .. } = found;
-        if (self.is_excluded(name) && !is_directory) || self.is_skipped(path, name) {
+        if (self.is_excluded(name)? && !is_directory) || self.is_skipped(path, name)? {
             return Ok(());
         }
         let top = path.len() - name.len();
         let own = is_directory.then_some(&**name).filter(|name| !name.is_empty());
         for name in ancestors(name).chain(own) {
             let path = &path[..top + name.len()];
-            if before.insert((path.to_vec(), name.to_vec())) && !self.is_excluded(name) {
+            if before.insert((path.to_vec(), name.to_vec())) && !self.is_excluded(name)? {
                 let Some(dir) = self.directory(path)? else { continue };
                 sink.entry(&self.directory_entry(&dir, path, name)?)?;
             }

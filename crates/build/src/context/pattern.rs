@@ -4,6 +4,8 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     tokens: Vec<Token>,
+    /// The length of the shortest path that can be meant.
+    shortest: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,55 +36,81 @@ impl Pattern {
     /// A pattern for whole paths. A bracket that nothing closes stands for itself.
     #[must_use]
     pub fn of_path(text: &[u8]) -> Self {
-        Self { tokens: tokens(text, true) }
+        Self::of_tokens(tokens(text, true))
     }
 
     /// A pattern for a name. There `**` is `*`.
     #[must_use]
     pub fn of_name(text: &[u8]) -> Self {
-        Self { tokens: tokens(text, false) }
+        Self::of_tokens(tokens(text, false))
     }
 
-    /// Whether a path is meant. All ways to read the pattern are followed at once.
+    fn of_tokens(tokens: Vec<Token>) -> Self {
+        let is_byte = |token: &&Token| matches!(token, Token::Byte(_) | Token::Any | Token::Class { .. });
+        let shortest = tokens.iter().filter(is_byte).count();
+        Self { tokens, shortest }
+    }
+
+    /// Whether a path is meant.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
-        // Most patterns of most lists.
-        if let Some(Token::Byte(first)) = self.tokens.first()
-            && path.first() != Some(first)
-        {
-            return false;
-        }
-        // Two for each token: before it, and among the directories that it stands for.
-        let mut states = vec![false; 2 * self.tokens.len() + 2];
-        self.enter(&mut states, 0);
-        for byte in path {
-            let mut next = vec![false; states.len()];
-            for state in (0..states.len()).filter(|state| states[*state]) {
-                self.step(&mut next, state, *byte);
-            }
-            states = next;
-        }
-        states[2 * self.tokens.len()]
+        self.compare(path, false).0
     }
 
-    /// Marks the state before a token, and those that are reached from there without a byte.
-    fn enter(&self, states: &mut [bool], token: usize) {
-        states[2 * token] = true;
+    /// Whether a path is meant, or a directory that it is in; and how many steps that took, each of some nanoseconds.
+    #[must_use]
+    pub fn matches_part(&self, path: &[u8]) -> (bool, u64) {
+        self.compare(path, true)
+    }
+
+    /// Follows all ways to read the pattern at once. As many as the path has bytes, about, can be open at a time: a pattern that needs a
+    /// longer path is not looked at.
+    fn compare(&self, path: &[u8], with_directories: bool) -> (bool, u64) {
+        // Most patterns of most lists.
+        let begins_otherwise =
+            matches!(self.tokens.first(), Some(Token::Byte(first)) if path.first() != Some(first));
+        if begins_otherwise || path.len() < self.shortest {
+            return (false, 1);
+        }
+        let last = 2 * self.tokens.len();
+        let [mut states, mut next] = [StateSet::new(last + 2), StateSet::new(last + 2)];
+        self.enter(&mut states, 0);
+        let mut steps = 1;
+        for byte in path {
+            if with_directories && *byte == b'/' && states.has[last] {
+                return (true, steps);
+            }
+            steps += states.all.len() as u64;
+            for state in &states.all {
+                self.step(&mut next, *state, *byte);
+            }
+            std::mem::swap(&mut states, &mut next);
+            next.clear();
+            if states.all.is_empty() {
+                return (false, steps);
+            }
+        }
+        (states.has[last], steps)
+    }
+
+    /// Adds the state before a token, and those that are reached from there without a byte.
+    fn enter(&self, states: &mut StateSet, token: usize) {
+        states.add(2 * token);
         match self.tokens.get(token) {
             Some(Token::Star | Token::Rest) => self.enter(states, token + 1),
             Some(Token::Directories) => {
-                states[2 * token + 1] = true;
+                states.add(2 * token + 1);
                 self.enter(states, token + 1);
             }
             _ => {}
         }
     }
 
-    fn step(&self, next: &mut [bool], state: usize, byte: u8) {
+    fn step(&self, next: &mut StateSet, state: usize, byte: u8) {
         let (at, is_among) = (state / 2, state % 2 == 1);
         match self.tokens.get(at) {
             Some(Token::Directories) if is_among => {
-                next[state] = true;
+                next.add(state);
                 if byte == b'/' {
                     self.enter(next, at + 1);
                 }
@@ -99,6 +127,28 @@ impl Pattern {
             }
             _ => {}
         }
+    }
+}
+
+/// Ways to read a pattern so far. There are two for each token: before it, and among the directories that it stands for.
+struct StateSet {
+    has: Vec<bool>,
+    all: Vec<usize>,
+}
+
+impl StateSet {
+    fn new(count: usize) -> Self {
+        Self { has: vec![false; count], all: vec![] }
+    }
+
+    fn add(&mut self, state: usize) {
+        if !std::mem::replace(&mut self.has[state], true) {
+            self.all.push(state);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.all.drain(..).for_each(|state| self.has[state] = false);
     }
 }
 
@@ -234,6 +284,32 @@ mod tests {
                 "{pattern} {path}"
             );
         }
+    }
+
+    #[test]
+    fn a_directory_on_the_way_is_enough_where_it_may_be() {
+        for (pattern, path, want) in [
+            ("a", "a/b", true),
+            ("a/*", "a/b/c", true),
+            ("**/b", "a/b/c/d", true),
+            ("b", "a/b", false),
+            ("a/b/c", "a/b", false),
+            ("a", "ab/c", false),
+        ] {
+            let pattern_of_path = Pattern::of_path(pattern.as_bytes());
+            assert_eq!(pattern_of_path.matches_part(path.as_bytes()).0, want, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn the_work_depends_on_the_path_and_not_on_the_length_of_the_pattern() {
+        let (path, star) =
+            ("a".repeat(200), |count| Pattern::of_path(format!("**/{}b", "a*".repeat(count)).as_bytes()));
+        assert_eq!(star(20_000).matches_part(path.as_bytes()), (false, 1));
+        let (is_meant, steps) = star(199).matches_part(path.as_bytes());
+        assert!(!is_meant && (10_000..200_000).contains(&steps), "{steps}");
+        let literal = Pattern::of_path(b"**/node_modules").matches_part(b"src/a/very/long/way/to/a/file.txt");
+        assert!(!literal.0 && literal.1 < 100, "{literal:?}");
     }
 
     #[test]

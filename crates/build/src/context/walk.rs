@@ -26,7 +26,7 @@ impl SourceTree<'_> {
         if found.is_directory {
             return self.contents(&found.path, name, sink);
         }
-        if self.is_excluded(name) {
+        if self.is_excluded(name)? {
             return Ok(());
         }
         let file = self.open(&found.path, READ).context(|| self.shown(&found.path))?;
@@ -38,7 +38,7 @@ impl SourceTree<'_> {
         let mut pending = vec![(path.to_vec(), name.to_vec(), true)];
         while let Some((path, name, is_top)) = pending.pop() {
             let dir = self.open(&path, READ | OFlags::DIRECTORY).context(|| self.shown(&path))?;
-            if !is_top && !self.is_left_out(&path) && !self.is_excluded(&name) {
+            if !is_top && !self.is_left_out(&path)? && !self.is_excluded(&name)? {
                 sink.entry(&self.directory_entry(&dir, &path, &name)?)?;
             }
             // The last is taken first.
@@ -69,10 +69,10 @@ impl SourceTree<'_> {
         name: &[u8],
         sink: &mut dyn EntrySink,
     ) -> Result<bool> {
-        let is_out = self.is_left_out(path) || self.is_excluded(name);
+        let is_out = self.is_left_out(path)? || self.is_excluded(name)?;
         let stat = statat(dir, child, AtFlags::SYMLINK_NOFOLLOW).context(|| self.shown(path))?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => return Ok(!self.is_skipped(path, name)),
+            FileType::Directory => return Ok(!self.is_skipped(path, name)?),
             _ if is_out => {}
             FileType::RegularFile => {
                 let file = openat(dir, child, READ, Mode::empty()).context(|| self.shown(path));

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, retry_on_intr};
@@ -15,6 +15,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::signal::end_with_caller;
 
 use super::{Git, GitSource, Transport};
+use crate::room::RoomLimit;
 
 /// What of the user's variables git gets: where programs are, how servers are reached, and whose certificates count.
 const PASSED: [&str; 11] = [
@@ -41,6 +42,10 @@ const TO_LIST: u32 = 60;
 /// How long it may take to send one commit, and how long git may report no progress meanwhile. (`git://` has no limit of its own, nor has `ssh` of a
 /// server that lives and sends nothing.)
 const TO_FETCH: u32 = 1800;
+/// How long git may take to write the files of a commit, in seconds.
+const TO_CHECK_OUT: u32 = 1800;
+/// How often to look whether there is still room for what git writes.
+const ROOM_CHECK: Duration = Duration::from_millis(100);
 const SILENT: SilenceLimit = SilenceLimit {
     searching: Duration::from_secs(600),
     silent: Duration::from_secs(120),
@@ -52,8 +57,9 @@ const RECEIVING: [&[u8]; 2] = [b"Receiving objects:", b"Unpacking objects:"];
 /// What `timeout` returns if the time is over, and if there is no git.
 const TOO_LATE: i32 = 124;
 const NO_GIT: i32 = 127;
-/// Settings against those of the host: nothing is run but git, no password is looked up, nothing of other repositories is fetched.
-const SETTINGS: [&str; 11] = [
+/// Settings against those of the host: nothing is run but git, no password is looked up, nothing of other repositories is fetched, and what is fetched
+/// stays in one file.
+const SETTINGS: [&str; 12] = [
     "safe.bareRepository=explicit",
     "http.cookieFile=",
     "http.saveCookies=false",
@@ -64,6 +70,7 @@ const SETTINGS: [&str; 11] = [
     "submodule.recurse=false",
     "fetch.recurseSubmodules=false",
     "gc.auto=0",
+    "fetch.unpackLimit=1",
     "maintenance.auto=false",
 ];
 /// More than this a server does not list, in bytes; and more of its complaints is not read.
@@ -81,6 +88,13 @@ struct SilenceLimit {
     to_end: Duration,
 }
 
+/// What ends a call of git before it ends by itself.
+#[derive(Clone, Copy, Default)]
+struct CallLimits<'a> {
+    silence: Option<SilenceLimit>,
+    room: Option<&'a RoomLimit>,
+}
+
 impl Git {
     /// Looks up which of these names the server has, with their commits.
     pub(super) fn list(&self, repository: &GitSource, names: &[String]) -> Result<BTreeMap<String, String>> {
@@ -89,43 +103,43 @@ impl Git {
         timeout.current_dir("/");
         let mut command = self.for_server(with_settings(timeout, "/dev/null"), repository)?;
         command.args(["ls-remote", "-q", "--", &repository.address]).args(names);
-        let listed = run(command, repository, None)?;
+        let listed = run(command, repository, CallLimits::default())?;
         let line =
             |line: &str| line.split_once('\t').map(|(commit, name)| (name.to_owned(), commit.to_owned()));
         Ok(listed.lines().filter_map(line).filter(|(_, commit)| GitSource::is_commit(commit)).collect())
     }
 
     /// Fetches a commit, and writes its files.
-    pub(super) fn fetch(&self, repository: &GitSource, commit: &str, place: &Path) -> Result<()> {
-        self.fetch_within((TO_FETCH, SILENT), repository, commit, place)
+    pub(super) fn fetch(
+        &self,
+        repository: &GitSource,
+        commit: &str,
+        (place, room): (&Path, &RoomLimit),
+    ) -> Result<()> {
+        let limits = CallLimits { silence: Some(SILENT), room: Some(room) };
+        self.fetch_within((TO_FETCH, limits), repository, commit, place)?;
+        let limits = CallLimits { room: Some(room), ..CallLimits::default() };
+        check_out((TO_CHECK_OUT, limits), repository, commit, place)
     }
 
     fn fetch_within(
         &self,
-        (limit, silence): (u32, SilenceLimit),
+        (seconds, limits): (u32, CallLimits<'_>),
         repository: &GitSource,
         commit: &str,
         place: &Path,
     ) -> Result<()> {
-        let with_place = |mut command: Command| {
-            command.current_dir(place);
-            with_settings(command, ".git")
-        };
-        let in_place = || with_place(Command::new("git"));
-        let mut init = in_place();
+        let mut init = in_place(Command::new("git"), place);
         init.args(["init", "-q", "--template=", "--object-format"]);
         init.args([if commit.len() == 40 { "sha1" } else { "sha256" }, "."]);
-        run(init, repository, None)?;
-        let mut fetch = self.for_server(with_place(git_within(limit)), repository)?;
+        run(init, repository, CallLimits::default())?;
+        let mut fetch = self.for_server(in_place(git_within(seconds), place), repository)?;
         fetch.args(["fetch", "--progress", "--depth=1", "--no-tags", "--no-write-fetch-head", "--"]);
         fetch.args([&*repository.address, commit]);
-        run(fetch, repository, Some(silence))?;
-        let mut origin = in_place();
+        run(fetch, repository, limits)?;
+        let mut origin = in_place(Command::new("git"), place);
         origin.args(["config", "remote.origin.url", &repository.shown()]);
-        run(origin, repository, None)?;
-        let mut checkout = in_place();
-        checkout.args(["-c", "advice.detachedHead=false", "checkout", "-q", "--detach", commit]);
-        run(checkout, repository, None).map(drop)
+        run(origin, repository, CallLimits::default()).map(drop)
     }
 
     /// A call that reaches the server, by the address's own transport only.
@@ -141,6 +155,24 @@ impl Git {
         }
         Ok(command)
     }
+}
+
+/// Writes the files of a commit that was fetched.
+fn check_out(
+    (seconds, limits): (u32, CallLimits<'_>),
+    repository: &GitSource,
+    commit: &str,
+    place: &Path,
+) -> Result<()> {
+    let mut checkout = in_place(git_within(seconds), place);
+    checkout.args(["-c", "advice.detachedHead=false", "checkout", "-q", "--detach", commit]);
+    run(checkout, repository, limits).map(drop)
+}
+
+/// Prepares a call of git in the repository that lies in this directory.
+fn in_place(mut command: Command, place: &Path) -> Command {
+    command.current_dir(place);
+    with_settings(command, ".git")
 }
 
 /// A call of git that is ended when it takes longer.
@@ -174,8 +206,8 @@ fn with_settings(mut command: Command, repository: &str) -> Command {
     command
 }
 
-/// What it says on its standard output; ended where it says nothing at all for too long.
-fn run(mut command: Command, repository: &GitSource, silence: Option<SilenceLimit>) -> Result<String> {
+/// What it says on its standard output; ended where it says nothing at all for too long, or leaves no room.
+fn run(mut command: Command, repository: &GitSource, limits: CallLimits<'_>) -> Result<String> {
     let about = || format!("{}: git", repository.shown());
     let missing = |what: &str| {
         Fault::new(format!("{}: {what} is not on this host", repository.shown()))
@@ -186,19 +218,17 @@ fn run(mut command: Command, repository: &GitSource, silence: Option<SilenceLimi
         ErrorKind::NotFound => missing(&program),
         _ => Fault::new(format!("{}: {e}", about())),
     })?;
-    let heard = hear(&mut child, silence).context(about)?;
+    let heard = hear(&mut child, limits).context(about)?;
     let status = child.wait().context(about)?;
     if status.success() {
         return Ok(String::from_utf8_lossy(&heard.said).into_owned());
     }
-    if let Some(limit) = silence.filter(|_| heard.was_silent) {
-        let seconds = heard.patience(limit).as_secs();
-        let killed = if heard.was_killed { ", and had to be killed" } else { "" };
-        return Err(Fault::new(format!("{} reported no progress for {seconds} s{killed}", about())));
+    if let Some(reason) = heard.ended {
+        return Err(heard.fault(reason, limits, &about()));
     }
     match status.code() {
         Some(NO_GIT) => return Err(missing("git")),
-        Some(TOO_LATE) => return Err(Fault::new(format!("{}: no answer in time", about()))),
+        Some(TOO_LATE) => return Err(Fault::new(format!("{}: not done in time", about()))),
         _ => {}
     }
     let complained = String::from_utf8_lossy(&heard.complained);
@@ -214,6 +244,13 @@ fn run(mut command: Command, repository: &GitSource, silence: Option<SilenceLimi
     })
 }
 
+/// Why a program was told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EndReason {
+    Silent,
+    NoRoom,
+}
+
 /// What git has said.
 #[derive(Default)]
 struct Heard {
@@ -223,8 +260,8 @@ struct Heard {
     complained: Vec<u8>,
     /// Whether files come.
     is_receiving: bool,
-    /// Whether it was told to end because it said nothing.
-    was_silent: bool,
+    /// Why it was told to end.
+    ended: Option<EndReason>,
     /// Whether it did not end then.
     was_killed: bool,
 }
@@ -243,61 +280,95 @@ impl Heard {
         }
     }
 
-    /// How long it may say nothing now.
-    fn patience(&self, limit: SilenceLimit) -> Duration {
+    /// How long it may say nothing now, or go on if it was told to end; nothing if there is no limit.
+    fn patience(&self, limits: CallLimits<'_>) -> Option<Duration> {
+        match self.ended {
+            Some(_) => Some(limits.silence.unwrap_or(SILENT).to_end),
+            None => limits.silence.map(|limit| self.silence_limit(limit)),
+        }
+    }
+
+    fn silence_limit(&self, limit: SilenceLimit) -> Duration {
         if self.is_receiving { limit.silent } else { limit.searching }
+    }
+
+    /// What to say of a program that was told to end.
+    fn fault(&self, reason: EndReason, limits: CallLimits<'_>, about: &str) -> Fault {
+        match reason {
+            EndReason::NoRoom => Fault::new(format!("{about}: no room for the repository's files")).hint(
+                "git gets half of what is free where Skiff keeps your builds; free some, or clone the repository elsewhere",
+            ),
+            EndReason::Silent => {
+                let seconds = self.silence_limit(limits.silence.unwrap_or(SILENT)).as_secs();
+                let killed = if self.was_killed { ", and had to be killed" } else { "" };
+                Fault::new(format!("{about} reported no progress for {seconds} s{killed}"))
+            }
+        }
     }
 }
 
 /// Reads what git says until it closes both. What nobody reads any more it could not write.
-fn hear(child: &mut Child, silence: Option<SilenceLimit>) -> std::io::Result<Heard> {
+fn hear(child: &mut Child, limits: CallLimits<'_>) -> std::io::Result<Heard> {
     let mut heard = Heard::default();
     let said = child.stdout.take().map(OwnedFd::from).map(|pipe| (true, pipe));
     let mut pipes: Vec<_> = said.into_iter().collect();
     pipes.extend(child.stderr.take().map(OwnedFd::from).map(|pipe| (false, pipe)));
-    let mut piece = vec![0; 64 << 10];
+    // When git last said something, or was told to end.
+    let mut since = Instant::now();
     while !pipes.is_empty() {
-        let mut polled: Vec<_> = pipes.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
-        let patience = silence.map(|limit| match heard.was_silent {
-            true => limit.to_end,
-            false => heard.patience(limit),
-        });
-        let limit = patience.and_then(|patience| Timespec::try_from(patience).ok());
-        match poll(&mut polled, limit.as_ref()) {
-            Err(Errno::INTR) => continue,
-            Ok(0) if heard.was_silent => {
-                heard.was_killed = true;
-                return child.kill().map(|()| heard);
-            }
-            Ok(0) => {
-                heard.was_silent = true;
-                end(child);
-                continue;
-            }
-            count => {
-                count?;
-            }
+        let left = heard.patience(limits).map(|patience| patience.saturating_sub(since.elapsed()));
+        let room = limits.room.filter(|_| heard.ended.is_none());
+        let ready = ready_pipes(&pipes, left.into_iter().chain(room.map(|_| ROOM_CHECK)).min())?;
+        if ready.contains(&true) {
+            read_ready(&mut pipes, &ready, &mut heard)?;
+            since = if heard.ended.is_none() { Instant::now() } else { since };
         }
-        let mut ready = polled.iter().map(|one| !one.revents().is_empty()).collect::<Vec<_>>().into_iter();
-        let mut failed = Ok(());
-        pipes.retain(|(is_said, pipe)| {
-            if !ready.next().unwrap_or(false) {
-                return true;
-            }
-            match retry_on_intr(|| read(pipe, &mut piece[..])) {
-                Ok(count) => {
-                    heard.add(*is_said, &piece[..count]);
-                    count > 0
-                }
-                Err(e) => {
-                    failed = Err(e);
-                    false
-                }
-            }
-        });
-        failed?;
+        let is_silent = heard.patience(limits).is_some_and(|patience| since.elapsed() >= patience);
+        let has_no_room = room.map_or(Ok(false), RoomLimit::is_passed)?;
+        if heard.ended.is_some() && is_silent {
+            heard.was_killed = true;
+            return child.kill().map(|()| heard);
+        }
+        if has_no_room || is_silent {
+            heard.ended = Some(if has_no_room { EndReason::NoRoom } else { EndReason::Silent });
+            since = Instant::now();
+            end(child);
+        }
     }
     Ok(heard)
+}
+
+/// Waits, so long at most, until one of these can be read; says which can.
+fn ready_pipes(pipes: &[(bool, OwnedFd)], wait: Option<Duration>) -> std::io::Result<Vec<bool>> {
+    let mut polled: Vec<_> = pipes.iter().map(|(_, pipe)| PollFd::new(pipe, PollFlags::IN)).collect();
+    let wait = wait.and_then(|wait| Timespec::try_from(wait).ok());
+    match poll(&mut polled, wait.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Ok(polled.iter().map(|one| !one.revents().is_empty()).collect())
+}
+
+/// Reads of each pipe that can be read, and drops those that are closed.
+fn read_ready(pipes: &mut Vec<(bool, OwnedFd)>, ready: &[bool], heard: &mut Heard) -> std::io::Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    let (mut ready, mut failed) = (ready.iter(), Ok(()));
+    pipes.retain(|(is_said, pipe)| {
+        if ready.next() != Some(&true) {
+            return true;
+        }
+        match retry_on_intr(|| read(pipe, &mut piece[..])) {
+            Ok(count) => {
+                heard.add(*is_said, &piece[..count]);
+                count > 0
+            }
+            Err(e) => {
+                failed = Err(e.into());
+                false
+            }
+        }
+    });
+    failed
 }
 
 /// Has `timeout` end git and all that git has started.
@@ -317,13 +388,14 @@ mod tests {
         let server = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = format!("git://{}/repository", server.local_addr().expect("bound"));
         let repository = GitSource::parse(&address).expect("one").expect("an address");
-        let fetch = |limit, silence| {
+        let fetch = |seconds, silence| {
+            let limits = CallLimits { silence: Some(silence), room: None };
             let fetched =
-                Git::default().fetch_within((limit, silence), &repository, &"a1".repeat(20), place.path());
+                Git::default().fetch_within((seconds, limits), &repository, &"a1".repeat(20), place.path());
             fetched.expect_err("nothing came").message
         };
         let why = fetch(1, SILENT);
-        assert!(why.ends_with("git: no answer in time"), "{why}");
+        assert!(why.ends_with("git: not done in time"), "{why}");
         // That it was told to end is enough, however long that takes on a machine that is busy.
         let (searching, to_end) = (Duration::from_secs(1), Duration::from_secs(120));
         let why = fetch(TO_FETCH, SilenceLimit { searching, to_end, ..SILENT });
@@ -337,14 +409,52 @@ mod tests {
             let mut shell = Command::new("sh");
             shell.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = shell.spawn().expect("begun");
-            let heard = hear(&mut child, Some(SilenceLimit { searching, silent, ..SILENT })).expect("heard");
+            let silence = Some(SilenceLimit { searching, silent, ..SILENT });
+            let heard = hear(&mut child, CallLimits { silence, room: None }).expect("heard");
             child.wait().expect("ended");
-            heard.was_silent
+            heard.ended == Some(EndReason::Silent)
         };
         assert!(!was_silent("echo 'remote: Enumerating objects: 9' >&2; sleep 2", (300, 1)));
         // In two pieces, as a pipe may bring it.
         let receives = r"printf Recei >&2; sleep 1; printf 'ving objects:   1%%\r' >&2; exec sleep 300";
         assert!(was_silent(receives, (200, 1)));
         assert!(was_silent("exec sleep 300", (1, 200)));
+    }
+
+    /// A repository with a commit whose only file takes five minutes to write, and that commit.
+    fn slow_repository() -> (tempfile::TempDir, String) {
+        let place = tempfile::tempdir().expect("a directory");
+        let call = |arguments: &[&str]| {
+            let mut git = in_place(Command::new("git"), place.path());
+            git.args(["-c", "user.name=x", "-c", "user.email=x@example.org"]).args(arguments);
+            let done = git.output().expect("begun");
+            assert!(done.status.success(), "{arguments:?}: {done:?}");
+            String::from_utf8(done.stdout).expect("text").trim().to_owned()
+        };
+        for (name, text) in [(".gitattributes", "slow filter=slow"), ("slow", "x")] {
+            std::fs::write(place.path().join(name), text).expect("a file");
+        }
+        call(&["init", "-q"]);
+        call(&["add", "."]);
+        call(&["commit", "-qm", "x"]);
+        let commit = call(&["rev-parse", "HEAD"]);
+        call(&["rm", "-q", "-r", "."]);
+        call(&["update-ref", "-d", "HEAD"]);
+        call(&["config", "filter.slow.smudge", "sleep 300"]);
+        (place, commit)
+    }
+
+    #[test]
+    fn files_that_take_long_or_too_much_room_end_the_build() {
+        let repository = GitSource::parse("git://example.org/x").expect("one").expect("an address");
+        let why = |seconds, limits| {
+            let (place, commit) = slow_repository();
+            check_out((seconds, limits), &repository, &commit, place.path()).expect_err("slow").message
+        };
+        let late = why(1, CallLimits::default());
+        assert!(late.ends_with("git: not done in time"), "{late}");
+        let room = RoomLimit::of_nothing();
+        let full = why(TO_CHECK_OUT, CallLimits { room: Some(&room), ..CallLimits::default() });
+        assert!(full.ends_with("git: no room for the repository's files"), "{full}");
     }
 }

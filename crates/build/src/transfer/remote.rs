@@ -42,7 +42,7 @@ pub fn copy(
             }
         }
         PlannedSource::Repository { repository, commit, keeps_git } => {
-            let cloned = remotes.git.clone_to(repository, commit, *keeps_git, clone)?;
+            let cloned = remotes.git.clone_to(repository, commit, *keeps_git, (clone, &remotes.room))?;
             if cloned.has_submodules {
                 output::note(&format!("{}: submodules are not fetched", repository.shown()));
             }
@@ -63,7 +63,7 @@ fn as_archive(file: &File, address: &str, room: &WorkRoom) -> Result<Option<Plai
 
 /// Copies a file. It is its owner's only, unless `--chmod` says something else.
 fn copy_file(file: &File, name: &str, action: &CopyAction, target: BorrowedFd<'_>) -> Result<()> {
-    if !name.is_empty() && action.excluded().are_left_out(name.as_bytes()) {
+    if !name.is_empty() && action.excluded().are_left_out(name.as_bytes())? {
         return Ok(());
     }
     let place = place(action, Shape::File, target)?;

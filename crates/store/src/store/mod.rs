@@ -65,7 +65,8 @@ pub use unfinished::{Begun, UnfinishedImage};
 
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
-/// Directories of the store, and who may pass through: whoever knows an image's id may look whether the store has it for them.
+/// Directories of the store, and who may pass through: whoever knows an image's id may look whether the store has it. Whether it has it for a user,
+/// only that user may see (`users`).
 const DIRS: [(&str, Mode); 7] = [
     ("images", PASSABLE),
     ("users", PASSABLE),
@@ -107,6 +108,7 @@ impl Store {
         for (name, mode) in DIRS {
             store.make_dir(name, mode)?;
         }
+        store.close_permits().ignore_error("a store that takes no changes is good enough to read from");
         Ok(store)
     }
 
