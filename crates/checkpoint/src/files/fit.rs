@@ -18,6 +18,8 @@ use super::{FileRules, open};
 const MOST_KEPT: usize = 1000;
 /// Bytes that are compared at once.
 const PIECE: usize = 1 << 17;
+/// Why a file is neither cut nor replaced.
+const OPEN_ELSEWHERE: &str = "another process has it open";
 
 /// A file that the processes want as it was.
 pub(super) struct Was {
@@ -64,9 +66,12 @@ struct PreparedChange<'a> {
 struct FileChanges<'a> {
     said: Vec<String>,
     prepared: Vec<PreparedChange<'a>>,
-    /// What is in the way, and whether some of it may be cut.
+    /// What is in the way.
     wrong: Vec<String>,
-    may_be_cut: bool,
+    /// Whether some of that would be cut or put back with another way.
+    may_be_restored: bool,
+    /// Whether some of that is open elsewhere.
+    are_open: bool,
 }
 
 /// Inside: changes those that are not as they were, if that is wanted and none is in the way; what was done, in words.
@@ -93,7 +98,7 @@ impl<'a> FileChanges<'a> {
                 return self.said.push(said);
             }
             Ok(FileChange::InTheWay { may_be_cut }) => {
-                self.may_be_cut |= may_be_cut;
+                self.may_be_restored |= may_be_cut || copy.is_some() && way != GrownFiles::Restore;
                 let is = is.map_or_else(|| "none".into(), |is| is.to_string());
                 return self.wrong.push(format!("{path} has {is} bytes, and had {}", was.size));
             }
@@ -102,7 +107,10 @@ impl<'a> FileChanges<'a> {
         };
         match prepared {
             Ok(prepared) => self.prepared.push(prepared),
-            Err(e) => self.wrong.push(format!("{path} cannot be changed: {e}")),
+            Err(e) => {
+                self.are_open |= e.message == OPEN_ELSEWHERE;
+                self.wrong.push(format!("{path} cannot be changed: {e}"));
+            }
         }
     }
 
@@ -114,11 +122,12 @@ impl<'a> FileChanges<'a> {
             return Ok(self.said);
         }
         self.prepared.iter().for_each(PreparedChange::forget);
-        let hint = match self.may_be_cut {
-            true => {
-                "--files restore cuts those that are only written at their end, and keeps what was written since beside them"
-            }
-            false => "restore these files to their former contents, or start the instance anew",
+        let hint = if self.are_open {
+            "end what has them open first; an instance that still runs is ended by `skiff instance stop`"
+        } else if self.may_be_restored {
+            "--files restore cuts those that are only written at their end, puts others back from the checkpoint's copies, and keeps what is there now beside them"
+        } else {
+            "restore these files to their former contents, or start the instance anew"
         };
         Err(Fault::new(format!("files have changed since: {}", self.wrong.join("; "))).hint(hint))
     }
@@ -240,7 +249,7 @@ fn open_same(path: &str, number: Option<u64>, alone: bool) -> Result<File> {
     }
     // Where there are no leases nobody knows. What is cut or replaced is kept in any case.
     match alone && !lease::is_alone(file.as_fd()).unwrap_or(true) {
-        true => Err(Fault::new("another process has it open")),
+        true => Err(Fault::new(OPEN_ELSEWHERE)),
         false => Ok(file.into()),
     }
 }
