@@ -108,6 +108,17 @@ ok as alice skiff checkpoint delete work@1
 lacks "$err" 'not removed'
 again_as_it_was
 
+# The processes go on before the checkpoint is there. If who saves is killed in between, they go on, and it is whole or not there.
+start alice skiff checkpoint save work --name torn --leave-running
+for try in $(seq 2000); do
+    ! compgen -G "$home/.new*/chunks" >/dev/null || break
+    sleep 0.005
+done
+for pid in $(pgrep -u alice -f 'save work --name torn'); do kill -9 $pid 2>/dev/null || true; done
+try wait $started
+turn 5
+[ ! -e $home/torn ] || ok as alice skiff checkpoint restore --dry-run torn again
+
 # Nothing stays of saves that were killed, and what they had begun is in nobody's way.
 for moment in 0.02 0.05 0.1 0.15 0.2 0.3; do
     start alice skiff checkpoint save work --name torn --leave-running

@@ -26,6 +26,7 @@ mod names_lock;
 pub mod notes;
 pub mod obstacles;
 mod page_intake;
+mod page_queue;
 mod parts;
 pub mod place;
 pub mod portable;

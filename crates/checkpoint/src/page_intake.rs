@@ -1,10 +1,10 @@
 //! Takes the pages that CRIU sends instead of writing them to a file, cuts them into chunks, and writes those that the store has not.
 //!
-//! A process of its own does so: it has threads, and who saves forks. The processes that are saved stand still until the last page has been taken,
-//! not until it is written.
+//! A process of its own does so: it has threads, and who saves forks. Where there is memory for the pages, and the processes that are saved are to
+//! go on, pages are only copied until they do ([`PageQueue`]); then they are cut, hashed, compressed and written.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, openat};
@@ -17,16 +17,15 @@ use skiff_env::contents;
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_snapshot::{ChunkStore, StoreWriter, StoredList};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
 
 use crate::criu::fault;
+use crate::page_queue::{PageQueue, QueueSize};
 use crate::record::{CHUNKS, IMAGES, StoredImage};
 
 /// The oldest CRIU that talks so: before, the number of pages had 32 bits.
 pub const OLDEST: (i32, i32) = (4, 2);
-/// Memory is cut at addresses that are multiples of this. Smaller chunks keep what is written for a page that has changed small, and have
-/// longer lists: 44 bytes for each.
-const CHUNK: u64 = 16 << 10;
 
 /// What was taken.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,49 +39,71 @@ pub struct TakenPages {
 /// A process that takes pages.
 pub struct PageIntake {
     process: ReportingChild<Option<TakenPages>>,
+    /// Has something in it when it is ready.
+    ready: PipeReader,
+    /// To say that the processes go on.
+    go_on: PipeWriter,
     /// No chunk goes from the store before this is dropped.
     _store: ChunkStore,
 }
 
 impl PageIntake {
     /// Starts it. What of the pages is in none of the `known` lists is written to the store, the list of their chunks and the images that say
-    /// where they belong to the directory `dir` of a new checkpoint. The descriptor is for CRIU.
+    /// where they belong to the directory `dir` of a new checkpoint. Until then they may take up memory of this size. The descriptor is for CRIU.
     ///
     /// # Errors
     /// When there are no processes or descriptors to be had, or the store cannot be written to.
-    pub fn begin(store: ChunkStore, known: Vec<StoredList>, dir: BorrowedFd<'_>) -> Result<(Self, OwnedFd)> {
+    pub fn begin(
+        store: ChunkStore,
+        known: Vec<StoredList>,
+        dir: BorrowedFd<'_>,
+        size: QueueSize,
+    ) -> Result<(Self, OwnedFd)> {
         let about = || "connection for pages";
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(about)?;
-        let (mut ready, is_ready) = std::io::pipe().context(about)?;
-        let kept = [ours.as_fd(), dir, is_ready.as_fd()].into_iter().chain(store.descriptors());
+        let (ready, is_ready) = std::io::pipe().context(about)?;
+        let (goes_on, go_on) = std::io::pipe().context(about)?;
+        let kept =
+            [ours.as_fd(), dir, is_ready.as_fd(), goes_on.as_fd()].into_iter().chain(store.descriptors());
         let kept: Vec<BorrowedFd<'_>> = kept.collect();
         let name = "process that takes memory";
         let process = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&kept), || {
             set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
+            // If memory runs out nevertheless, this is to end, and nothing else.
+            std::fs::write("/proc/self/oom_score_adj", "1000").ignore_error("it is one of many then");
             let writer = store.writer(known).map_err(contents::ours)?;
+            let queue = PageQueue::new(size);
             (&is_ready).write_all(b"r").context(about)?;
             Taker {
                 criu: File::from(ours.as_fd().try_clone_to_owned().context(about)?),
                 dir,
                 writer,
+                queue,
                 images: vec![],
             }
-            .take()
+            .take(|| (&goes_on).read(&mut [0]).map(|bytes| bytes > 0).context(about))
         })?;
-        drop((ours, is_ready));
-        // Nothing stands still before it can take pages. If it cannot, it says why at its end.
-        ready.read(&mut [0]).context(about)?;
-        Ok((Self { process, _store: store }, theirs))
+        drop((ours, is_ready, goes_on));
+        Ok((Self { process, ready, go_on, _store: store }, theirs))
     }
 
-    /// Waits until all is written and on the disk; nothing if CRIU has not said that these were all pages. The store stays open, so that nothing goes
-    /// from it until the checkpoint is there.
+    /// Waits until it can take pages: nothing is to stand still before. If it cannot, it says why at its end.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
+        self.ready.read(&mut [0]).map(drop).context(|| "connection for pages")
+    }
+
+    /// Has what waits written: the processes go on, or stand still until this is done. Gives what was taken when all is on the disk; nothing if
+    /// CRIU has not said that these were all pages. The store stays open, so that nothing goes from it until the checkpoint is there.
     ///
     /// # Errors
     /// Why pages could not be written.
     pub fn end(self) -> Result<Option<(TakenPages, ChunkStore)>> {
-        let Self { process, _store: store } = self;
+        let Self { process, mut go_on, _store: store, .. } = self;
+        go_on.write_all(b"g").ignore_error("it has ended, and says why");
         Ok(process.end()?.map(|taken| (taken, store)))
     }
 }
@@ -99,11 +120,13 @@ struct Taker<'a> {
     criu: File,
     dir: BorrowedFd<'a>,
     writer: StoreWriter<'a>,
+    queue: PageQueue,
     images: Vec<PagesImage>,
 }
 
 impl Taker<'_> {
-    fn take(mut self) -> Result<Option<TakenPages>> {
+    /// Takes all pages. What waits is written once `goes_on` says so: until then CRIU, which has yet to let the processes go on, needs the processors.
+    fn take(mut self, goes_on: impl FnOnce() -> Result<bool>) -> Result<Option<TakenPages>> {
         loop {
             let command = match PageServerCommand::read(&mut self.criu) {
                 // It has failed, which it says elsewhere.
@@ -127,7 +150,7 @@ impl Taker<'_> {
                 }
                 PageServerCommand::Close => {
                     self.answer(&0_i32.to_ne_bytes())?;
-                    return self.finish().map(Some);
+                    return goes_on()?.then(|| self.finish()).transpose();
                 }
             }
         }
@@ -157,25 +180,19 @@ impl Taker<'_> {
         if flags & PRESENT == 0 {
             return Ok(true);
         }
-        let mut left = page_protocol::bytes(pages).map_err(fault)?;
-        image.size = image.size.saturating_add(left);
-        let mut at = address;
-        while left > 0 {
-            let length = (CHUNK - at % CHUNK).min(left);
-            let mut chunk = vec![0; length as usize];
-            match self.criu.read_exact(&mut chunk) {
-                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(false),
-                read => read.context(|| "connection for pages")?,
-            }
-            self.writer.chunk(chunk).map_err(contents::ours)?;
-            at = at.wrapping_add(length);
-            left -= length;
+        let length = page_protocol::bytes(pages).map_err(fault)?;
+        image.size = image.size.saturating_add(length);
+        let Self { criu, writer, queue, .. } = self;
+        match queue.read(criu, (address, length), |chunk| writer.chunk(chunk).map_err(contents::ours))? {
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+            read => read.context(|| "connection for pages")?,
         }
         Ok(true)
     }
 
     fn finish(self) -> Result<TakenPages> {
-        let Self { dir, writer, images, .. } = self;
+        let Self { dir, mut writer, queue, images, .. } = self;
+        queue.drain(|chunk| writer.chunk(chunk).map_err(contents::ours))?;
         let written = writer.finish().map_err(contents::ours)?;
         create(dir, CHUNKS, &written.list)?;
         let mut stored = vec![];
@@ -200,7 +217,6 @@ mod tests {
     use std::path::Path;
 
     use rustix::fs::CWD;
-    use skiff_sys::IgnoreError;
 
     use crate::stored;
 
@@ -237,8 +253,12 @@ mod tests {
             answers
         });
         let writer = store.writer(known).expect("a writer");
-        let taker = Taker { criu: ours.into(), dir: dir.as_fd(), writer, images: vec![] };
-        let taken = taker.take();
+        let queue = PageQueue::new(QueueSize { limit: 1 << 30, expected: 0 });
+        let taker = Taker { criu: ours.into(), dir: dir.as_fd(), writer, queue, images: vec![] };
+        let taken = taker.take(|| {
+            assert!(!home.join(name).join(CHUNKS).exists(), "it is only written when the processes go on");
+            Ok(true)
+        });
         (taken, speaker.join().expect("it ends"))
     }
 

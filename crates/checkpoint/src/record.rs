@@ -226,7 +226,7 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong with them.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let body = body_of(MAGIC, bytes)?;
+        let body = body_of((MAGIC, FORMAT), bytes)?;
         let read: Self = serde_json::from_slice(body).map_err(|e| format!("its record: {e}"))?;
         let below = |path: &str| {
             !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
@@ -272,8 +272,11 @@ pub(crate) fn sealed((magic, format): (&str, u32), body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// What is behind the first line of a record, if that fits.
-pub(crate) fn body_of<'a>(magic: &str, bytes: &'a [u8]) -> std::result::Result<&'a [u8], String> {
+/// What is behind the first line of a record, if that fits and is of no newer format.
+pub(crate) fn body_of<'a>(
+    (magic, newest): (&str, u32),
+    bytes: &'a [u8],
+) -> std::result::Result<&'a [u8], String> {
     let end = bytes.iter().take(256).position(|b| *b == b'\n').ok_or(DAMAGED)?;
     let head = std::str::from_utf8(&bytes[..end]).map_err(|_| DAMAGED)?;
     let words: Vec<&str> = head.split(' ').collect();
@@ -282,9 +285,9 @@ pub(crate) fn body_of<'a>(magic: &str, bytes: &'a [u8]) -> std::result::Result<&
         return Err("not a checkpoint".into());
     }
     match format.parse::<u32>() {
-        Ok(WHOLE..=FORMAT) => {}
+        Ok(known) if (WHOLE..=newest).contains(&known) => {}
         Ok(other) => {
-            return Err(format!("it is of format {other}, and this Skiff knows formats up to {FORMAT}"));
+            return Err(format!("it is of format {other}, and this Skiff knows formats up to {newest}"));
         }
         Err(_) => return Err(DAMAGED.into()),
     }

@@ -31,8 +31,10 @@ use skiff_user::context::UserContext;
 use crate::criu::{self, CriuProcess};
 use crate::files::{self, CopySettings, FileRules, WrittenFile};
 use crate::member::SavedInterface;
+use crate::memory;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::page_intake::{self, PageIntake};
+use crate::page_queue::QueueSize;
 use crate::place::NewCheckpoint;
 use crate::posix_queues::{self, PosixQueues};
 use crate::probe;
@@ -254,6 +256,7 @@ impl Saving<'_> {
         let options =
             Options { pid: main, leave_running: Some(true), page_server, ..criu::options(self.inside.net) };
         let (mut stood, mut committed) = (Stood::default(), None);
+        pages.as_mut().map_or(Ok(()), PageIntake::wait_until_ready)?;
         target.before_stop(member.as_ref(), self.inside)?;
         let mut noted = Ok(());
         let stopped = Instant::now();
@@ -357,7 +360,15 @@ impl Saving<'_> {
         let store = stored::open(new.home())?;
         let known = stored::known(new.home(), new.name())?;
         let dir = File::open(&new.dir).context(|| new.dir.display().to_string())?;
-        PageIntake::begin(store, known, dir.as_fd()).map(Some)
+        PageIntake::begin(store, known, dir.as_fd(), self.queue_size()?).map(Some)
+    }
+
+    /// How many bytes of pages may wait. Those that are to end have to wait until all is written in any case.
+    fn queue_size(&self) -> Result<QueueSize> {
+        if !self.save.leave_running {
+            return Ok(QueueSize::default());
+        }
+        Ok(QueueSize { limit: memory::spare()?, expected: memory::resident(self.init)? })
     }
 
     /// Makes it a checkpoint.

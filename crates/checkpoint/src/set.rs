@@ -101,7 +101,7 @@ impl JobCheckpoint {
 
     /// From the record's bytes.
     pub fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
-        let body = record::body_of(MAGIC, bytes)?;
+        let body = record::body_of((MAGIC, record::WHOLE), bytes)?;
         serde_json::from_slice(body).map_err(|e| format!("its record: {e}"))
     }
 }
