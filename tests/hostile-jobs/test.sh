@@ -4,13 +4,14 @@
 cp "$here"/*.py /shared
 jobs=/var/cache/skiff/jobs
 odd=/home/mallory/$'a\377'
+cache_of_hers=/var/cache/skiff/$(id -u mallory)
 pids=()
 end_all() {
     touch /shared/enough
     [ ! -e /shared/fuse.conf ] || mv /shared/fuse.conf /etc/fuse.conf
     kill ${pids[@]} 2>&- || true
-    for dir in /var/cache/skiff/"$(id -u mallory)" "$odd"; do
-        ! LC_ALL=C grep -qaF " $dir " /proc/self/mountinfo || umount -l "$dir"
+    for dir in "$cache_of_hers" $jobs/9205/a "$odd"; do
+        ! LC_ALL=C grep -qaF " $dir " /proc/self/mountinfo || umount -l "$dir" || true
     done
     rm -rf "$odd"
     rm -rf /run/skiff/jobs/9[23]?? $jobs/9[23]?? $jobs/.removed
@@ -131,12 +132,55 @@ on n1 pgrep -u mallory '^skiff-env' >/dev/null || fail 'no supervisor of hers ru
 on n1 setpriv --reuid mallory --regid mallory --clear-groups touch "$jobs/$hers/step.x"
 scancel "$hers"
 idle
+# Whatever she does to the names in her job's directory, and to the processes that are to end there, nothing of the job stays. Another job of hers does.
+on_n1() { on n1 setpriv --reuid mallory --regid mallory --clear-groups sh -euc "$1"; }
+begin_job() { # MARK: sets $hers
+    rm -f "/home/mallory/$1"
+    ok as mallory sbatch --parsable -n1 -w n1 --environment=dev -o /dev/null --wrap "touch ~/$1; sleep 1000"
+    hers=$out
+    eventually 20 test -e "/home/mallory/$1"
+}
+supervisors() { # HOW MANY of hers are on n1, that are not at their end
+    [ "$(on n1 pgrep -c -u mallory '^skiff-env' || true)" = "$1" ]
+}
+begin_job other
+other=$hers
+root='[0-9a-f]???????????????'
+for attack in "rm -rf $root" "mkdir sub; mv $root sub" "mv $root $cache_of_hers/hidden" "mv tmp tmp.old; mv $root tmp" \
+    "chmod 0 $root" "cd $root; ln -sf / control.sock" \
+    "kill -STOP \$(cat ~/stopped); rm -rf $root step.*"; do
+    earlier=" $(on n1 pgrep -u mallory '^skiff' | xargs) "
+    begin_job up
+    for pid in $(on n1 pgrep -u mallory '^skiff'); do [[ $earlier == *" $pid "* ]] || echo "$pid"; done >/home/mallory/stopped
+    supervisors 2 || fail "$attack: $(on n1 pgrep -u mallory -la) instead of two supervisors"
+    on_n1 "export HOME=/home/mallory; cd $jobs/$hers; $attack"
+    scancel "$hers"
+    eventually 60 on n1 test ! -e "/run/skiff/jobs/$hers" || fail "$attack: the job's directory is left"
+    supervisors 1 || fail "$attack: $(on n1 pgrep -u mallory -la) instead of the other job's supervisor"
+    on n1 test ! -e "$jobs/$hers" || fail "$attack: $jobs/$hers is left"
+done
+on_n1 "rm -rf $cache_of_hers/hidden"
+# Where root's directory of a job is gone, too, a sweep finds what is left of it, and nothing of a job that goes on.
+begin_job up
+on n1 rm -rf "/run/skiff/jobs/$hers" "$jobs/$hers"
+ok on n1 skiff sweep
+supervisors 2 || fail "a job that goes on: $(on n1 pgrep -u mallory -la)"
+scancel "$hers"
+has_ended() { [ -z "$(squeue -h -j "$hers" 2>&-)" ]; }
+eventually 60 has_ended
+ok on n1 skiff sweep --dry-run
+has "$out" "left over job /run/skiff/jobs/$hers"
+ok on n1 skiff sweep
+has "$out" "removed job /run/skiff/jobs/$hers"
+supervisors 1 || fail "after a sweep: $(on n1 pgrep -u mallory -la)"
+equal "$(squeue -h -o %i)" "$other" 'jobs'
+scancel "$other"
+idle
 
 # ---- What she mounts: its server never answers, and root could not even be killed while it waits for it. (The last part of this test is bob's.)
 if [ ! -e /dev/fuse ]; then
     left_out='not tried, as there is no /dev/fuse: a FUSE file system of mallory'\''s'
 else
-    cache=/var/cache/skiff/$(id -u mallory)
     cp -p /etc/fuse.conf /shared/fuse.conf
     echo user_allow_other >>/etc/fuse.conf
     ok prolog 9203 mallory
@@ -149,15 +193,15 @@ else
     as mallory mkdir "$odd"
     mount_silent "$odd" rw
     ok as bob env SKIFF_HELPER=none skiff run -- true
-    mount_silent "$cache" allow_other
-    has "$(cat /proc/self/mountinfo)" " $cache " 'mounts'
+    mount_silent "$cache_of_hers" allow_other
+    has "$(cat /proc/self/mountinfo)" " $cache_of_hers " 'mounts'
     # In the background: a process that the kernel does not let go could not be waited for.
     (prolog 9204 mallory && touch /shared/begun) 3>&- & pids+=($!)
     eventually 5 test -e /shared/begun
     since=$(now_ms)
     ok bobs_begin
     [ $(($(now_ms) - since)) -lt 1000 ] || fail "bob's job began after $(($(now_ms) - since)) ms"
-    lacks "$(cat /proc/self/mountinfo)" " $cache " 'mounts'
+    lacks "$(cat /proc/self/mountinfo)" " $cache_of_hers " 'mounts'
     # While the end of her job asks what is left of it to end.
     start mallory python3 /shared/hold.py $jobs/9203/a >held
     pids+=($started)
@@ -169,6 +213,21 @@ else
     test ! -e $jobs/9203 || fail "$jobs/9203 is left"
     ok epilog 9204
     ok bobs_end
+    # Of a server that has taken a request even a killed process waits for the answer. So the end of her job sends none, by no name and no link.
+    ok prolog 9205 mallory
+    as mallory sh -c "cd $jobs/9205; mkdir a b; ln -s a c; ln -s ../a/x b/control.sock; ln -s a step.0"
+    start mallory python3 /shared/silent.py $jobs/9205/a allow_other reads >mounted
+    pids+=($started)
+    server=$started
+    eventually 5 grep -q mounted mounted
+    env SLURM_JOB_ID=9205 skiff slurm epilog 2>ended 3>&- & ends=$!
+    has_gone() { [ ! -e "/proc/$ends/stat" ] || grep -q '^State:.Z' "/proc/$ends/status"; }
+    eventually 30 has_gone || fail 'the end of her job waits for what she has mounted'
+    wait $ends || fail "the end of her job: $(cat ended)"
+    lacks "$(cat mounted)" asked 'what her server was asked'
+    equal "$(pgrep -u mallory -f 'slurm epilog' || true)" '' 'processes that wait for her server'
+    kill "$server"
+    test ! -e $jobs/9205 || fail "$jobs/9205 is left"
 fi
 
 # ---- Where jobs' /tmp are by `slurm.tmp`, everybody may write: what she has put in the way fails bob's job, and is never used. Once the site has

@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -281,6 +282,10 @@ pub fn dial(dir: &Path) -> Result<Option<OwnedFd>> {
 /// The outer option is empty where nothing is running, the inner one where too many others are being connected.
 fn dial_within(dir: &Path, patience: Duration) -> Result<Option<Option<OwnedFd>>> {
     let name = || dir.display().to_string();
+    // What runs inside may have put a link there, to a file server of its user's that lets whoever follows it wait for ever.
+    if std::fs::symlink_metadata(dir.join(CONTROL)).is_ok_and(|found| !found.file_type().is_socket()) {
+        return Ok(None);
+    }
     let socket = new_socket(SocketType::SEQPACKET).context(name)?;
     let Ok(address) = Address::of(dir, CONTROL) else { return Ok(None) };
     // It is this one that bounds connect(2).

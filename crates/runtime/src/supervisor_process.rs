@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, makedev, openat, statx};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -21,6 +21,9 @@ use skiff_sys::process::positive_pid;
 const NAME: &str = "skiff-";
 /// In its title while it finishes work after its container has ended, for example keeping a job's changes.
 const ENDING: &str = "end ";
+/// Of no more descriptors is asked what they are, of one process and of all.
+const MOST_OF_ONE: usize = 1 << 16;
+const MOST_OF_ALL: usize = 1 << 20;
 /// How long it may take to clean up when its processes are gone.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long it may take to be gone.
@@ -93,13 +96,13 @@ impl HeldDirectories {
     /// The machine's processes cannot be listed.
     pub fn now() -> Result<Self> {
         let supervisors = supervisors().context(|| "/proc")?;
-        Ok(Self(supervisors.flat_map(|Supervisor { held, .. }| held).collect()))
+        Ok(Self(supervisors.flat_map(|Supervisor { held, .. }| held).take(MOST_OF_ALL).collect()))
     }
 
     /// Whether this directory was among them.
     #[must_use]
     pub fn has(&self, dir: &Path) -> bool {
-        fs::metadata(dir).is_ok_and(|found| self.0.contains(&id(&found)))
+        id(dir, AtFlags::SYMLINK_NOFOLLOW).is_some_and(|found| self.0.contains(&found))
     }
 }
 
@@ -111,13 +114,16 @@ struct Supervisor {
     held: Vec<FileId>,
 }
 
-fn id(found: &fs::Metadata) -> FileId {
-    (found.dev(), found.ino())
+/// What is known of it will do: a file server that a user runs, and that may not answer, is not asked.
+fn id(path: &Path, flags: AtFlags) -> Option<FileId> {
+    let flags = flags | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = statx(CWD, path, flags, StatxFlags::INO).ok()?;
+    Some((makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
 }
 
 /// Supervisors that hold a directory. A user's other processes can be like one.
 fn find(dir: &Path) -> Vec<Supervisor> {
-    let Ok(wanted) = fs::metadata(dir).map(|found| id(&found)) else { return vec![] };
+    let Some(wanted) = id(dir, AtFlags::empty()) else { return vec![] };
     let Ok(all) = supervisors() else { return vec![] };
     all.filter(|process| process.held.contains(&wanted)).collect()
 }
@@ -142,8 +148,7 @@ fn supervisor(pid: Pid, own_space: &Path) -> Option<Supervisor> {
     // A process inside could call itself so, and hold the directory.
     let is_outside = is_named && fs::read_link(about.join("ns/pid")).is_ok_and(|space| space == own_space);
     let files = is_outside.then(|| fs::read_dir(about.join("fd")).ok()).flatten()?;
-    let held =
-        files.flatten().filter_map(|fd| fs::metadata(fd.path()).ok()).map(|found| id(&found)).collect();
+    let held = files.flatten().take(MOST_OF_ONE).filter_map(|fd| id(&fd.path(), AtFlags::empty())).collect();
     Some(Supervisor { pid, handle, held })
 }
 

@@ -15,11 +15,14 @@ use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
 use crate::job::USER;
-use crate::stop::{StopTimes, stop_job};
-use crate::{metrics, tmp_quota, trash};
+use crate::stop::{StopTimes, UserIds, stop_job};
+use crate::{job_processes, metrics, tmp_quota, trash};
 
 /// How long it may take to note in the depot what became of the job's changes, beside the time that keeping them may take.
 const NOTING: Duration = Duration::from_secs(20);
+
+/// How long what was killed may take to be gone, beside all else: what has held up the end of the job's processes has had that time.
+const DYING: Duration = Duration::from_secs(3);
 
 /// How long the end of a job may take, for all of its directories together: whoever holds up one of them is not to have that time again for each.
 #[derive(Clone, Copy)]
@@ -110,6 +113,7 @@ pub fn remove_job(
         removing: limits.removing,
         leaves_running: limits.leaves_running,
         is_taken: false,
+        is_left: false,
         figures: JobFigures::default(),
     };
     let removed = job_dirs.iter().map(|dir| end.remove_user_dir(dir)).fold(links, Result::and);
@@ -118,7 +122,8 @@ pub fn remove_job(
         return removed;
     }
     count(context, &end.figures, || jobs.as_ref().and_then(|jobs| lasted(jobs, &name)));
-    if stays_if_failed && removed.is_err() {
+    if end.is_left || (stays_if_failed && removed.is_err()) {
+        // By this the next epilog and `skiff sweep` find it.
         return removed;
     }
     jobs.map_or(Ok(()), |jobs| remove_all(&jobs, &name)).and(removed)
@@ -153,15 +158,21 @@ struct JobEnd {
     leaves_running: bool,
     /// Whether another process has taken one of its directories away meanwhile.
     is_taken: bool,
+    /// Whether processes of it are left.
+    is_left: bool,
     /// What the directories that were removed have told.
     figures: JobFigures,
 }
 
 impl JobEnd {
     fn remove_user_dir(&mut self, job_dirs: &TrustedDir) -> Result<()> {
-        match trash::opened(job_dirs, self.id.to_string().as_ref())? {
-            Some(opened) => self.remove_opened(job_dirs, &opened),
-            None => Ok(()),
+        match trash::opened(job_dirs, self.id.to_string().as_ref()) {
+            Ok(Some(opened)) => self.remove_opened(job_dirs, &opened),
+            Ok(None) => Ok(()),
+            Err(e) => {
+                self.is_left = true;
+                Err(e)
+            }
         }
     }
 
@@ -174,8 +185,10 @@ impl JobEnd {
             note_taken(stopped);
             return Ok(());
         }
-        if self.leaves_running && stopped.is_err() {
-            return stopped;
+        let keeps = self.stop.leaves_keeping && stopped.is_err();
+        let ended = if keeps { Ok(()) } else { self.end_processes(UserIds::of(owner)) };
+        if ended.is_err() || (self.leaves_running && stopped.is_err()) {
+            return stopped.and(ended);
         }
         self.figures.add(figures);
         trash::discard(job_dirs, name.as_ref(), owner.st_uid)?;
@@ -189,6 +202,13 @@ impl JobEnd {
         }
         self.removing = self.removing.saturating_sub(begun.elapsed());
         stopped
+    }
+
+    /// Ends what the job's user has kept from being found in the job's directory.
+    fn end_processes(&mut self, user: UserIds) -> Result<()> {
+        let ended = job_processes::end_all(self.id, user, Instant::now() + DYING);
+        self.is_left |= ended.is_err();
+        ended
     }
 }
 
@@ -284,6 +304,7 @@ mod tests {
             removing: Duration::from_secs(10),
             leaves_running: false,
             is_taken: false,
+            is_left: false,
             figures: JobFigures::default(),
         };
         let given = |id: u32, uid: u32| {

@@ -206,20 +206,40 @@ struct JobDirs {
     roots: Vec<PathBuf>,
     steps: Vec<PathBuf>,
     held: HeldDirectories,
+    /// Whether there are more than these.
+    are_more: bool,
 }
 
 impl JobDirs {
-    fn list(dir: &Path) -> Result<Self> {
-        let mut dirs = Self { roots: vec![], steps: vec![], held: HeldDirectories::now()? };
+    /// Those in which something may run; of what only looks like it no more than [`MOST_ROOTS`], and what is found by then.
+    fn list(dir: &Path, by: Instant) -> Result<Self> {
+        let mut dirs = Self { roots: vec![], steps: vec![], held: HeldDirectories::now()?, are_more: false };
+        let mut others = 0;
         for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
-            let path = entry.context(|| dir.display().to_string())?.path();
-            if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"step.")) {
-                dirs.steps.push(path);
-            } else if path.is_dir() && !TEMPORARY.iter().any(|(part, _)| path.ends_with(part)) {
-                dirs.roots.push(path);
+            let entry = entry.context(|| dir.display().to_string())?;
+            if Instant::now() >= by {
+                dirs.are_more = true;
+                break;
             }
+            let path = entry.path();
+            // A link could lead to a file server that does not answer.
+            if !entry.file_type().is_ok_and(|found| found.is_dir()) {
+                continue;
+            }
+            if !dirs.held.has(&path) {
+                if !may_run(&path) {
+                    continue;
+                }
+                if others == MOST_ROOTS {
+                    dirs.are_more = true;
+                    continue;
+                }
+                others += 1;
+            }
+            let is_step = entry.file_name().as_bytes().starts_with(b"step.");
+            if is_step { dirs.steps.push(path) } else { dirs.roots.push(path) }
         }
-        let Self { roots, steps, held } = &mut dirs;
+        let Self { roots, steps, held, .. } = &mut dirs;
         [roots, steps].into_iter().for_each(|paths| paths.sort_by_cached_key(|path| !held.has(path)));
         Ok(dirs)
     }
@@ -233,8 +253,6 @@ impl JobDirs {
     ) -> Result<()> {
         let act = |path: &PathBuf| match (has_time(), self.held.has(path)) {
             (_, true) => act(path),
-            // Nothing runs without a socket that no supervisor holds.
-            (_, false) if fs::symlink_metadata(path.join(control::CONTROL)).is_err() => Ok(()),
             (true, false) => act(path),
             (false, false) => Err(too_many(path)),
         };
@@ -243,7 +261,7 @@ impl JobDirs {
 }
 
 fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
-    let dirs = JobDirs::list(dir)?;
+    let dirs = JobDirs::list(dir, Instant::now() + OF_OTHERS)?;
     dirs.roots.iter().for_each(|root| fan_out::end(root));
     let (kept, others): (Vec<_>, Vec<_>) = dirs.roots.iter().partition(|path| commit::is_kept(path));
     let by = Instant::now() + OF_OTHERS;
@@ -266,7 +284,14 @@ fn stop_all(dir: &Path, kept_by: Instant, leaves_keeping: bool) -> Result<()> {
     // What one has left keeps no other from being removed.
     let ended = kept.iter().map(stop_kept).fold(ended, Result::and);
     let others = others.into_iter().filter(|path| dirs.held.has(path));
-    ended.and(dirs.each(others, has_time, stop))
+    let ended = ended.and(dirs.each(others, has_time, stop));
+    if dirs.are_more { ended.and(Err(too_many(dir))) } else { ended }
+}
+
+/// Whether something may run in a directory that no supervisor holds, or its changes may have to be kept: nothing runs without a socket.
+fn may_run(path: &Path) -> bool {
+    let is_temporary = TEMPORARY.iter().any(|(part, _)| path.ends_with(part));
+    !is_temporary && (commit::is_kept(path) || fs::symlink_metadata(path.join(control::CONTROL)).is_ok())
 }
 
 fn too_many(path: &Path) -> Error {
@@ -326,6 +351,28 @@ mod tests {
         assert_eq!(code, None, "killed: {stopped:?}");
         // It does not wait for what others are asked.
         assert!(after < OF_OTHERS, "{after:?} {stopped:?}");
+    }
+
+    #[test]
+    fn names_that_a_user_has_made_take_no_memory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for number in 0..2 * MOST_ROOTS {
+            let path = dir.path().join(format!("root.{number}"));
+            fs::write(dir.path().join(format!("step.{number}")), "").expect("a file");
+            fs::create_dir(&path)
+                .and_then(|()| fs::write(path.join(control::CONTROL), ""))
+                .and_then(|()| symlink(&path, dir.path().join(format!("link.{number}"))))
+                .expect("made");
+        }
+        let root = dir.path().join("tmp");
+        fs::create_dir(&root).expect("a root");
+        let supervisor = holds(&root, "skiff-env dev");
+        let dirs = JobDirs::list(dir.path(), Instant::now() + Duration::from_secs(600)).expect("listed");
+        assert!(is_running(supervisor));
+        assert_eq!((dirs.roots.len(), dirs.steps.len(), dirs.are_more), (MOST_ROOTS + 1, 0, true));
+        assert_eq!(dirs.roots.first(), Some(&root));
+        let dirs = JobDirs::list(dir.path(), Instant::now()).expect("listed");
+        assert_eq!((dirs.roots.len(), dirs.are_more), (0, true));
     }
 
     /// A process that is like a root's supervisor: by its name, and as it holds the directory.

@@ -19,7 +19,7 @@ use crate::job_end::{EndLimits, remove_job};
 use crate::job_locks::JobLocks;
 use crate::queue::squeue;
 use crate::stepd::jobs_with_steps;
-use crate::trash;
+use crate::{job_processes, trash};
 
 /// An epilog asks of no more jobs whether they have ended.
 const MOST: usize = 4;
@@ -82,11 +82,27 @@ pub fn sweep_jobs(context: &UserContext, dry_run: bool) -> Result<Vec<PathBuf>> 
             removed.into_iter().collect::<Result<()>>()?;
         }
     }
+    let orphans = end_orphans(dry_run)?;
     if !dry_run {
         job_dirs.iter().map(|dir| trash::empty(dir, None).map(drop)).fold(Ok(()), Result::and)?;
     }
     found?;
-    Ok(jobs.into_values().chain(left).collect())
+    Ok(jobs.into_values().chain(orphans).chain(left).collect())
+}
+
+/// Ends what is left of jobs that have no directory any more; gives the names that it had.
+fn end_orphans(dry_run: bool) -> Result<Vec<PathBuf>> {
+    let mut jobs = job_processes::orphans()?;
+    if !jobs.is_empty() {
+        let alive = living_jobs()?;
+        jobs.retain(|id, _| !alive.contains(id));
+    }
+    if !dry_run {
+        let end =
+            |(id, users): (&u32, &Vec<_>)| job_processes::end_orphans(*id, users, Instant::now() + ANSWER);
+        jobs.iter().map(end).fold(Ok(()), Result::and)?;
+    }
+    Ok(jobs.into_keys().map(dir).collect())
 }
 
 /// The last try to remove what a job has left.

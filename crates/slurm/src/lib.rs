@@ -17,6 +17,7 @@ mod job;
 mod job_dirs;
 mod job_end;
 mod job_locks;
+mod job_processes;
 pub mod job_supervisor;
 mod leftovers;
 mod metrics;

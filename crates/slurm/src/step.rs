@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, waitpid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, fchdir, kill_process, pidfd_open, waitpid};
 use skiff_ipc::ReportingChild;
 use skiff_runtime::control::{CONTROL, ControlRequest, Live, Process1, answer, tell_last, wants_to_be_last};
 use skiff_runtime::control_listener::ControlListener;
@@ -65,6 +65,10 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
         .and_then(Pid::from_raw)
         .ok_or_else(|| Error::new(format!("{}: not a process", names::STEPD_PID)))?;
     let stepd = pidfd_open(stepd, PidfdFlags::empty()).context(|| "slurmstepd")?;
+    // What is made from here on is found by it at the job's end, whatever its user does to the names in their directory.
+    let mark = job::dir(job.id);
+    let mark = open_dir(&mark).context(|| mark.display().to_string())?;
+    fchdir(&mark).context(|| "directory of the job")?;
     let root = job_supervisor::running(context, job)?;
     let entered = match &job.spec {
         JobSpec::Container(container) => attach::step_to_enter(job, container)?,
@@ -72,10 +76,11 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
     };
     let net = attach::net_space(job)?;
     let watcher = ReportingChild::fork("the step's watcher", CloneFlags::NONE, |reporter| {
-        let (reported, ready) = match prepare(dir, (&root, entered.as_ref(), net), &stepd, reporter.as_fd()) {
-            Ok(ready) => (Ok(()), Some(ready)),
-            Err(why) => (Err(why), None),
-        };
+        let (reported, ready) =
+            match prepare(dir, (&root, entered.as_ref(), net), [&stepd, &mark], reporter.as_fd()) {
+                Ok(ready) => (Ok(()), Some(ready)),
+                Err(why) => (Err(why), None),
+            };
         // It ends with slurmstepd, or when it is told to: a signal that is meant for the tasks, and that Slurm sends to all that it finds, would end
         // them by its own end, before they could handle it. Once it has reported there may be tasks.
         block_all(&[]);
@@ -95,11 +100,11 @@ fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {
 fn prepare(
     dir: &Path,
     (root, entered, net): (&Live, Option<&Live>, NetSpace),
-    stepd: &OwnedFd,
+    [stepd, mark]: [&OwnedFd; 2],
     reporter: BorrowedFd<'_>,
 ) -> Result<(Watcher, RunningStep)> {
     rustix::process::setsid().context(|| "session")?;
-    let kept = [root.init.as_fd(), root.connection(), stepd.as_fd(), reporter];
+    let kept = [root.init.as_fd(), root.connection(), stepd.as_fd(), mark.as_fd(), reporter];
     let kept: Vec<_> = kept.into_iter().chain(entered.map(|live| live.init.as_fd())).collect();
     close_all_except(&kept);
     detach_stdio();

@@ -13,15 +13,17 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Gid, Stat, Uid};
 use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, fchdir, getpid, getppid, set_dumpable_behavior,
-    set_parent_process_death_signal, setrlimit,
+    DumpableBehavior, Pid, Resource, Rlimit, Signal, fchdir, getpid, getppid, pidfd_send_signal,
+    set_dumpable_behavior, set_parent_process_death_signal, setrlimit,
 };
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_env::job_records::JobFigures;
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
 
 use crate::job_supervisor;
@@ -33,6 +35,20 @@ const LONGEST: usize = 4 << 10;
 
 /// A uid that no process and no file of anybody's has: 2^32 - 2, by which the helper calls `getent`, too.
 const NOBODY: u32 = u32::MAX - 1;
+
+/// A user that a process becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct UserIds {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl UserIds {
+    /// The owner of a file.
+    pub fn of(owner: &Stat) -> Self {
+        Self { uid: owner.st_uid, gid: owner.st_gid }
+    }
+}
 
 /// Until when the end of a job may take, in all its directories.
 #[derive(Clone, Copy)]
@@ -61,14 +77,14 @@ pub fn stop_job(job: u32, user_dir: &OwnedFd, owner: &Stat, times: StopTimes) ->
     let (begun, root) = (Instant::now(), getpid());
     let (name, flags, kept) = ("its process", CloneFlags::NONE, [user_dir.as_fd()]);
     let keeps = ReportingChild::begin(name, flags, Descriptors::Only(&kept), || {
-        as_user(root, user_dir.as_fd(), owner, job_supervisor::keeps_changes)
+        as_user(root, Some(user_dir.as_fd()), UserIds::of(owner), job_supervisor::keeps_changes)
     });
     // Who only says that changes are to be kept holds up the end of their own job.
     let keeps = keeps.and_then(|child| child.end_by(times.ended));
     let limit = times.limit(matches!(keeps, Ok(Some(true))));
     let stop = || job_supervisor::stop_job(times.kept, times.leaves_keeping);
     let stopped = ReportingChild::begin(name, flags, Descriptors::Only(&kept), || {
-        as_user(root, user_dir.as_fd(), owner, stop)
+        as_user(root, Some(user_dir.as_fd()), UserIds::of(owner), stop)
     });
     let stopped = stopped.and_then(|child| child.end_by(limit));
     let (figures, why) = outcome(stopped, limit.saturating_duration_since(begun));
@@ -87,17 +103,37 @@ fn outcome(
     }
 }
 
-/// Does something in the new process, which goes with root's.
+/// Kills processes, with no more rights than that user has.
+///
+/// # Errors
+/// No process could become that user.
+pub fn kill_as(user: UserIds, processes: &[&OwnedFd], until: Instant) -> Result<()> {
+    let (root, name) = (getpid(), "process that ends others");
+    let kept: Vec<_> = processes.iter().map(AsFd::as_fd).collect();
+    let killed = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&kept), || {
+        as_user(root, None, user, || {
+            for process in &kept {
+                pidfd_send_signal(process, Signal::KILL)
+                    .ignore_error("it has ended, or shows at the next look");
+            }
+            Ok(())
+        })
+    });
+    killed?.end_by(until).map(drop)
+}
+
+/// Does something in the new process, which goes with root's; in that directory of the user's, if there is one.
 fn as_user<T>(
     root: Pid,
-    user_dir: BorrowedFd<'_>,
-    owner: &Stat,
+    user_dir: Option<BorrowedFd<'_>>,
+    user: UserIds,
     act: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     detach_stdio();
-    let what = || format!("becoming user {}", owner.st_uid);
-    let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+    let what = || format!("becoming user {}", user.uid);
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     let memory = Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) };
+    let without_mounts = user_dir.map(without_mounts).transpose().context(what)?;
     let become_user = || {
         setrlimit(Resource::As, memory)?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -109,12 +145,26 @@ fn as_user<T>(
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
         match getppid() == Some(root) {
-            true => fchdir(user_dir),
+            true => without_mounts.as_ref().map_or(Ok(()), fchdir),
             false => Err(Errno::SRCH),
         }
     };
     become_user().context(what)?;
     act()
+}
+
+/// The same directory without what its user has mounted below it, and where they can mount nothing: the server of a FUSE file system could let
+/// whoever looks at it wait for ever.
+fn without_mounts(dir: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    match open_tree(dir, "", flags) {
+        // In some containers nobody mounts anything.
+        Err(Errno::PERM) => {
+            dir.try_clone_to_owned().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE))
+        }
+        tree => tree,
+    }
 }
 
 /// Only the effective uid is the user's, and that of file systems, which follows it.
