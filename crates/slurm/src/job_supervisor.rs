@@ -211,7 +211,7 @@ struct JobDirs {
 }
 
 impl JobDirs {
-    /// Those in which something may run; of what only looks like it no more than [`MOST_ROOTS`], and what is found by then.
+    /// Directories in which something may run; of what only looks like it no more than [`MOST_ROOTS`], and what is found by then.
     fn list(dir: &Path, by: Instant) -> Result<Self> {
         let mut dirs = Self { roots: vec![], steps: vec![], held: HeldDirectories::now()?, are_more: false };
         let mut others = 0;
