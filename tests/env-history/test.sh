@@ -296,5 +296,19 @@ has "$err" 'is not in the depot'
 inside alice dev 'echo x >/opt/x'
 ok as alice skiff env snapshot dev
 equal "$(history '{{.Number}} {{.Removed}}')" '0 false'
+# A depot that is away for a while takes no tag along, nor its message.
+ok as alice skiff env snapshot dev -t stays -m 'figure 3'
+as alice mv $state/depot $state/away
+inside alice dev 'echo y >/opt/x'
+ok as alice skiff env snapshot dev
+has "$err" 'snapshots of 1 of its tags are not in the depot'
+inside alice dev 'echo z >/opt/x'
+ok as alice skiff env snapshot dev
+has "$(history '{{.Number}} {{.Removed}} {{.Message}}')" 'true figure 3'
+as alice sh -c "rm -rf $state/depot; mv $state/away $state/depot"
+ok as alice skiff env rollback dev stays
+has "$(as alice skiff env tag dev)" 'figure 3'
+ok as alice skiff env exec dev -- cat /opt/x
+equal "$out" x
 as alice skiff env stop dev
 idle

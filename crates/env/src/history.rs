@@ -28,7 +28,7 @@ mod past;
 #[cfg(test)]
 mod tests;
 
-pub use commands::{find, list, list_tags, remove_tag, tag};
+pub use commands::{find, list, remove_tag, tag};
 pub use file::{catch_up, change, copy, copy_until};
 
 /// In the environment's directory.
@@ -222,16 +222,16 @@ impl SnapshotHistory {
         Ok(())
     }
 
-    /// Forgets what is not kept: snapshots that have left the depot (`present` has those that are there), and untagged ones of which there are
-    /// too many.
+    /// Forgets what is not kept: untagged snapshots that have left the depot (`present` has those that are there), and those of which there are
+    /// too many. Tags stay in any case: no collection takes their snapshots, so if these are missing, another depot may have taken the place of theirs
+    /// for a while.
     fn forget(&mut self, keep: u32, present: &BTreeSet<SnapshotId>) {
-        self.tags.retain(|_, id| present.contains(id));
         let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
         let mut untagged = 0;
         self.entries.retain(|entry| {
             let is_tagged = tagged.contains(&entry.snapshot);
             untagged += u32::from(!is_tagged);
-            present.contains(&entry.snapshot) && (is_tagged || untagged <= keep.max(1))
+            is_tagged || (present.contains(&entry.snapshot) && untagged <= keep.max(1))
         });
     }
 

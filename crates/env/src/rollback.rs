@@ -64,10 +64,18 @@ pub fn rollback(
     before.skipped.iter().for_each(|path| output::note(&format!("lost: /{path} (a socket or device)")));
     replace(context, &env, &depot, (whose, revision, snapshot))?;
     let occasion =
-        history::Occasion { message: Some(format!("to {revision}")), ..SnapshotOrigin::Rollback.into() };
+        history::Occasion { message: Some(came_to(revision, snapshot)), ..SnapshotOrigin::Rollback.into() };
     history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
     output::note(&rolled_back(&name, revision, snapshot, &before.descriptor.snapshot));
     Ok(())
+}
+
+/// What the list says of it: no place in the list, which the next snapshot moves.
+fn came_to(revision: &Revision, snapshot: SnapshotId) -> String {
+    match revision {
+        Revision::Back(_) => format!("to {}", short(snapshot)),
+        _ => format!("to {revision}"),
+    }
 }
 
 /// What was done, and the way back. A place in the list would not do: the next snapshot moves it.

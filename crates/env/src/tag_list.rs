@@ -9,7 +9,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::revision::{Revision, TagName};
 use skiff_user::context::UserContext;
 
-use crate::history::{self, HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up};
+use crate::history::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, short};
 
 /// A tag and its snapshot, for programs.
 #[derive(Serialize)]
@@ -36,7 +36,12 @@ pub fn print(
     let only = revision.map(|revision| history.find(&env.name, revision)).transpose()?;
     let mut tags = listed(&env.name, &history);
     tags.retain(|tag| only.is_none_or(|only| only == tag.id));
-    let as_table = || history::list_tags(context, env, revision);
+    let row = |tag: &ListedTag<'_>| {
+        let created = tag.created.map_or_else(|| "?".into(), output::time);
+        vec![tag.tag.to_string(), short(tag.id), created, tag.message.unwrap_or_default().to_owned()]
+    };
+    let as_table =
+        || output::table(&["TAG", "ID", "CREATED", "MESSAGE"], &tags.iter().map(row).collect::<Vec<_>>());
     output::list(format, &tags, |tag| tag.tag.to_string(), as_table)
 }
 

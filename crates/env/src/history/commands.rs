@@ -156,21 +156,6 @@ pub fn remove_tag(context: &UserContext, env: &Environment, of: &EnvRevision) ->
     })
 }
 
-/// Prints the tags of an environment's snapshots, or of the one that is named.
-pub fn list_tags(context: &UserContext, env: &Environment, revision: Option<&Revision>) -> Result<()> {
-    catch_up(context, env);
-    let history = SnapshotHistory::of(&env.dir)?;
-    let only = revision.map(|revision| history.find(&env.name, revision)).transpose()?;
-    let tags = history.tags.iter().filter(|(_, id)| only.is_none_or(|only| only == **id));
-    let row = |(tag, id): (&TagName, &SnapshotId)| {
-        let entry = history.entries.iter().find(|entry| entry.snapshot == *id);
-        let created = entry.map_or_else(|| "?".into(), |entry| output::time(entry.created));
-        let message = entry.and_then(|entry| entry.message.clone()).unwrap_or_default();
-        vec![tag.to_string(), short(*id), created, message]
-    };
-    output::table(&["TAG", "ID", "CREATED", "MESSAGE"], &tags.map(row).collect::<Vec<_>>())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,7 +46,15 @@ pub fn change<T>(
     let done = act(&mut after);
     if after != before {
         past::note(&dir, &before, &after).ignore_error("what jobs have changed in these is not taken in");
-        after.forget(context.config.history.snapshots, &skiff_snapshot::present(depot).map_err(ours)?);
+        let present = skiff_snapshot::present(depot).map_err(ours)?;
+        after.forget(context.config.history.snapshots, &present);
+        let missing = after.tags.values().filter(|id| !present.contains(id)).count();
+        if missing > 0 {
+            let (name, depot) = (&env.name, depot.path().display());
+            output::note(&format!(
+                "environment {name}: snapshots of {missing} of its tags are not in the depot ({depot}); `skiff env history {name}` marks them"
+            ));
+        }
         write(&dir, &after)?;
     }
     from_jobs.mark_noted().ignore_error("what is not marked is found to be there the next time");

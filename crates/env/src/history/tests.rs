@@ -106,12 +106,12 @@ fn what_is_kept_is_the_newest_what_has_tags_and_what_is_neither_too_old_nor_too_
 }
 
 #[test]
-fn what_has_left_the_depot_is_forgotten_and_so_are_too_many() {
+fn what_has_left_the_depot_is_forgotten_but_for_tags_and_so_are_too_many() {
     let present = |bytes: &[u8]| bytes.iter().map(|byte| id(*byte)).collect::<BTreeSet<_>>();
     let entries = [(4, 4), (3, 3), (2, 2), (1, 1)];
     for (keep, there, want, tags) in [
         (100, &[1, 2, 3, 4][..], &[4, 3, 2, 1][..], 1),
-        (100, &[2, 4], &[4, 2], 0),
+        (100, &[2, 4], &[4, 2, 1], 1),
         (2, &[1, 2, 3, 4], &[4, 3, 1], 1),
         (0, &[1, 2, 3, 4], &[4, 1], 1),
     ] {
