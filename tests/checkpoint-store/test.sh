@@ -89,6 +89,10 @@ refused() { # WORDS
 }
 damage() { printf '\125\252\125\252\125\252\125\252' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
 damage $pack $(($(stat -c %s $pack) / 2))
+# An instance does not end by a save that would need it.
+fails 125 as alice skiff checkpoint save work --name last
+has "$err" "$(basename $pack) is damaged"
+has "$err" 'the instance goes on'
 refused "$(basename $pack) is damaged"
 truncate -s 1M $pack
 refused "$(basename $pack) is damaged"

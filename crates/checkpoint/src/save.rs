@@ -404,6 +404,12 @@ impl Saving<'_> {
             stored,
         };
         checkpoint.write(dir)?;
+        if !self.save.leave_running {
+            // Chunks that older checkpoints have in common with it may be damaged by now.
+            stored::verify(dir, &checkpoint).map_err(|e| {
+                e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
+            })?;
+        }
         target.commit(&checkpoint, self.save.keep)?;
         Ok(WrittenBytes { bytes: checkpoint.size(), new: checkpoint.files_size().saturating_add(in_store) })
     }

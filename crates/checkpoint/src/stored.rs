@@ -109,6 +109,10 @@ fn lists(home: &Path) -> Result<Vec<(OwnedFd, String)>> {
     let _lock = names_lock::take(&home, "store")?;
     let mut lists = vec![];
     for name in home.names()? {
+        // Nobody saves now: one that is not finished will not be.
+        if name.as_encoded_bytes().starts_with(b".new") && list_in(&home.path_of(&name)).is_err() {
+            continue;
+        }
         if let Some(file) = open_list(&home, &name)? {
             lists.push((file, home.path_of(name).join(CHUNKS).display().to_string()));
         }

@@ -108,6 +108,8 @@ pub struct JointRestoreOrder {
     pub instance: EnvName,
     /// Directory of its part, which both see.
     pub dir: PathBuf,
+    /// Digest of the part's record.
+    pub record: String,
     /// What becomes of files elsewhere that have changed, by its word on the command line; nothing: what the configuration says.
     pub files: Option<String>,
     /// Whether the sender waits for its end.

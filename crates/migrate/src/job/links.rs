@@ -76,9 +76,9 @@ impl MemberLink {
     }
 }
 
-/// Says the same to all.
+/// Says the same to all, also if one does not hear it; the first error.
 pub fn tell_all(members: &mut [MemberLink], message: &SourceMessage) -> Result<()> {
-    members.iter_mut().try_for_each(|member| member.tell(message))
+    members.iter_mut().map(|member| member.tell(message)).fold(Ok(()), Result::and)
 }
 
 /// Waits until each has said something that `take` takes. The first that fails ends it: the others are not waited for.

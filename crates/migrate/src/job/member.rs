@@ -145,6 +145,9 @@ pub fn restore(
 ) -> Result<InstanceDir> {
     refuse_other_version(&order.version)?;
     let checkpoint = Checkpoint::read(&order.dir)?;
+    if set::digest(&order.dir)? != order.record {
+        return Err(Error::new("another checkpoint has taken this name meanwhile").hint("restore again"));
+    }
     let control = peer.as_fd();
     let kept = [control];
     // In the supervisor, which has a copy of the connection.
@@ -180,7 +183,11 @@ pub fn exit_code(record: &InstanceDir) -> i32 {
         match record.state() {
             Ok(State::Ended(Ended { end: Some(End::Exited(code)), .. })) => return code,
             Ok(State::Ended(Ended { end: Some(End::Killed(number)), .. })) => return 128 + number,
-            Ok(State::Ended(_)) => return 0,
+            // It has been saved or moved: its result is none of this job's.
+            Ok(State::Ended(Ended { end: Some(end @ (End::Saved | End::Moved)), .. })) => {
+                output::note(&format!("instance {}: it has not come to its end here: {end:?}", record.name));
+                return output::FAILURE;
+            }
             _ if Instant::now() < until => std::thread::sleep(LOOKING),
             _ => return output::FAILURE,
         }

@@ -60,7 +60,7 @@ pub fn hold<'a>(context: &UserContext, words: &'a JobRestoreArgs) -> Result<Held
     let (places, members) = plan(words, &dir, &job).map_err(|e| about(words, e))?;
     let nothing = |e: Error| about(words, e.about("no instance is restored"));
     let mut links = MemberLink::open_all(context, &places).map_err(nothing)?;
-    match hold_all(&mut links, words, &dir) {
+    match hold_all(&mut links, words, (&dir, &job)) {
         Ok(()) => Ok(HeldJob { words, begun, members, links }),
         Err(why) => {
             links::give_up(links);
@@ -147,13 +147,27 @@ fn former_nodes(job: &JobCheckpoint) -> usize {
     nodes.len()
 }
 
+/// Digest of a part's record.
+fn record_of(job: &JobCheckpoint, part: usize) -> String {
+    job.members
+        .iter()
+        .find(|member| member.part == part)
+        .map(|member| member.record.clone())
+        .unwrap_or_default()
+}
+
 /// Has all made, until they stand ready.
-fn hold_all(links: &mut [MemberLink], words: &JobRestoreArgs, dir: &Path) -> Result<()> {
+fn hold_all(
+    links: &mut [MemberLink],
+    words: &JobRestoreArgs,
+    (dir, job): (&Path, &JobCheckpoint),
+) -> Result<()> {
     for link in links.iter_mut() {
         let order = JointRestoreOrder {
             version: VERSION.into(),
             instance: link.place.instance.clone(),
             dir: set::part(dir, link.place.part),
+            record: record_of(job, link.place.part),
             files: words.files.map(GrownFiles::word),
             wait: words.wait,
         };

@@ -17,6 +17,8 @@ use crate::packs::pack_name;
 
 /// Frames that are kept: of a few packs chunks may lie between each other.
 const KEPT: usize = 16;
+/// So many packs are open at once: a checkpoint that was saved often has chunks in thousands.
+const MOST_OPEN: usize = 64;
 
 /// A stream that is read from its beginning.
 pub struct StoredStream<'a> {
@@ -98,6 +100,9 @@ impl StoredStream<'_> {
             Ok(()) => {}
             Err(Errno::NODATA) => return Err(self.damaged(frame, "it is cut off")),
             Err(errno) => return Err(errno).on("read", &object)?,
+        }
+        if self.open.len() >= MOST_OPEN {
+            self.open.clear();
         }
         self.open.insert(pack, file);
         if stored == length {
