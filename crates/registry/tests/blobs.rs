@@ -330,7 +330,7 @@ fn a_full_disk_ends_the_pull_and_says_how_much_was_needed() {
     if let (Ok(server), Some(blobs)) = (std::env::var(SERVER), std::env::var_os(BLOBS)) {
         let error = pull_alone(&server, Path::new(&blobs)).expect_err("there is no room");
         let text = error.to_string();
-        assert!(text.contains("it needs at least 4194304 bytes") && text.contains("are free"), "{text}");
+        assert!(text.contains("it needs at least 4.0 MiB") && text.contains("are free"), "{text}");
         assert!(error.hint().is_some_and(|hint| hint.contains("free some space")));
         assert_eq!(list(Path::new(&blobs)), Vec::<String>::new());
         return;
