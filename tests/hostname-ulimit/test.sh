@@ -71,11 +71,11 @@ lacks "$out" ulimits
 # What is no name or limit, and what is above the user's own.
 for name in '' -a a_b 'a b' localhost "$(printf 'x%.0s' $(seq 65))"; do
     fails 125 as alice skiff run --hostname="$name" $image true
-    has "$err" "host name \"$name\": " "$name"
+    has "$err" hostname "$name"
 done
 for asked in nofile nofile=x as=1 nofile=2:1; do
     fails 125 as alice skiff run --ulimit $asked $image true
-    has "$err" "\"$asked\": "
+    has "$err" ulimit "$asked"
 done
 fails 125 as alice sh -c "ulimit -n 500; exec skiff run --ulimit nofile=600 $image true"
 has "$err" '--ulimit nofile: 600 is above your hard limit, 500'

@@ -37,7 +37,9 @@ pub fn foreign(e: &clap::Error, said: &[&str]) -> Option<Fault> {
             unknown_argument(word, said)
         }
         ErrorKind::ValueValidation => {
-            Some(bad_value(quoted(ContextKind::InvalidValue)?, &e.source()?.to_string(), said))
+            let of = quoted(ContextKind::InvalidArg).and_then(|of| of.split(' ').next());
+            let option = of.filter(|of| of.starts_with('-'));
+            Some(bad_value((option, quoted(ContextKind::InvalidValue)?), &e.source()?.to_string(), said))
         }
         ErrorKind::InvalidSubcommand => {
             let word = quoted(ContextKind::InvalidSubcommand)?;
@@ -73,10 +75,14 @@ fn unknown_argument(word: &str, said: &[&str]) -> Option<Fault> {
 }
 
 /// What is said of a value that an option or an argument does not take. `why` names the value where our own types say it.
-fn bad_value(value: &str, why: &str, said: &[&str]) -> Fault {
+fn bad_value((option, value): (Option<&str>, &str), why: &str, said: &[&str]) -> Fault {
     let message = match why.contains(value) {
         true => why.to_owned(),
         false => format!("{value:?}: {why}"),
+    };
+    let message = match option {
+        Some(option) => format!("{option}: {message}"),
+        None => message,
     };
     // A shell makes the user's home of a lone `~`, and of `~1` and `~0` a directory that it has noted.
     let hint = match said {
@@ -162,7 +168,8 @@ mod tests {
             ("skiff build r.sqsh docker://debian:12", "`skiff pull NAME`"),
             ("skiff env diff dev /home/alice /root", "write @~N"),
             ("skiff env enter dev@1", "`skiff env clone dev@1 NEW` makes"),
-            ("skiff depot gc --days x", "\"x\": invalid digit"),
+            ("skiff depot gc --days x", "--days: \"x\": invalid digit"),
+            ("skiff run --ulimit nofile debian true", "--ulimit: \"nofile\": "),
         ] {
             let text = hint(line);
             assert!(text.contains(part) && !text.contains("invalid value"), "{line}: {text}");
