@@ -4,9 +4,10 @@
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{Dir, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, openat};
 use rustix::io::Errno;
@@ -31,6 +32,9 @@ const LIMITS: [(&str, u64); 5] = [
 ];
 /// No message of a sane queue is longer, in bytes.
 const LONGEST: usize = 16 << 20;
+/// How often a message is put back while there is no memory for it, and how long after each try.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// All of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,10 +174,11 @@ impl PosixQueue {
                 }
             }
         }
-        // First of all: nothing may come in between.
-        for message in &taken {
-            mqueue::put(queue.as_fd(), message).context(about)?;
-        }
+        // First of all: nothing may come in between. Where one finds no memory, the others go back nevertheless.
+        taken
+            .iter()
+            .map(|message| put_back(queue.as_fd(), message).context(about))
+            .fold(Ok(()), Result::and)?;
         if let Some(why) = why {
             return Err(why).context(about);
         }
@@ -202,6 +207,17 @@ impl PosixQueue {
         fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))).context(about)?;
         fchmod(&file, Mode::from_bits_truncate(mode)).context(about)
     }
+}
+
+/// Puts a message back that was taken out; memory for it may be short for a moment.
+fn put_back(queue: BorrowedFd<'_>, message: &PriorityMessage) -> io::Result<()> {
+    for _ in 1..TRIES {
+        match mqueue::put(queue, message) {
+            Err(e) if e.kind() == io::ErrorKind::OutOfMemory => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    mqueue::put(queue, message)
 }
 
 fn message(from: &mut impl Read) -> io::Result<PriorityMessage> {
