@@ -41,7 +41,8 @@ pub fn move_to(words: &JobMoveArgs) -> Result<i32> {
     if words.dry_run {
         return save::save(&context, &saving);
     }
-    let former = save::carry_out(&context, &saving)?.nodes();
+    // While one may run on, nothing is restored: it would be there twice.
+    let former = save::carry_out(&context, &saving)?.refuse_unknown()?.nodes();
     let restoring = |on: Vec<String>| JobRestoreArgs {
         on,
         files: None,

@@ -31,6 +31,9 @@ pub struct JobSaved {
     /// How long it took in all.
     total_ms: u128,
     path: String,
+    /// Why it is not known of all whether they have ended, or go on.
+    #[serde(skip)]
+    unknown: Option<Error>,
 }
 
 /// What is said of an instance that was saved.
@@ -56,7 +59,9 @@ struct MemberFound {
 /// Does it, and says so; the exit code.
 pub fn save(context: &UserContext, words: &JobSaveArgs) -> Result<i32> {
     if !words.dry_run {
-        return say(words, &carry_out(context, words)?);
+        let saved = carry_out(context, words)?;
+        let code = say(words, &saved)?;
+        return saved.refuse_unknown().map(|_| code);
     }
     let mut members = MemberLink::open_all(context, &places(words)?)?;
     let found = find(&mut members, words, None);
@@ -89,9 +94,10 @@ pub fn carry_out(context: &UserContext, words: &JobSaveArgs) -> Result<JobSaved>
         })
     });
     let members = report(members, parts, &frozen);
-    if let Err(why) = frozen {
-        output::note(&format!("checkpoint {slot}: it is saved, but the end of that is not known: {why}"));
-    }
+    let unknown = frozen.err().map(|why| {
+        why.about(&format!("checkpoint {slot}: it is saved, but an instance may run on"))
+            .hint("`srun skiff instance list` shows what runs where; end that before you restore")
+    });
     if let Err(why) = new.prune(words.keep) {
         output::note(&format!(
             "checkpoint {slot}: it is saved, but an older one could not be removed: {why}"
@@ -105,10 +111,19 @@ pub fn carry_out(context: &UserContext, words: &JobSaveArgs) -> Result<JobSaved>
         total_ms: begun.elapsed().as_millis(),
         path: dir_of(context, &slot)?.display().to_string(),
         members,
+        unknown,
     })
 }
 
 impl JobSaved {
+    /// Refuses one of which it is not known whether all instances have ended, or go on.
+    pub fn refuse_unknown(self) -> Result<Self> {
+        match self.unknown {
+            Some(why) => Err(why),
+            None => Ok(self),
+        }
+    }
+
     /// The nodes where the instances were, in their order.
     pub fn nodes(&self) -> Vec<String> {
         let mut nodes: Vec<String> = self.members.iter().map(|member| member.node.clone()).collect();
@@ -248,7 +263,11 @@ fn say(words: &JobSaveArgs, saved: &JobSaved) -> Result<i32> {
     if words.output.json {
         return output::json(saved).map(|()| 0);
     }
-    let goes_on = if saved.left_running { ", and they go on" } else { ", and they have ended" };
+    let goes_on = match (&saved.unknown, saved.left_running) {
+        (Some(_), _) => "",
+        (None, true) => ", and they go on",
+        (None, false) => ", and they have ended",
+    };
     let (number, size) = (saved.members.len(), output::size(saved.bytes));
     output::note(&format!("{number} instances saved, {size}{goes_on} ({} ms)", saved.total_ms));
     output::line(&saved.checkpoint).map(|()| 0)
