@@ -85,7 +85,7 @@ impl PageQueue {
     /// Has `out` take all that waits.
     ///
     /// # Errors
-    /// That of `out`.
+    /// The error of `out`.
     pub fn drain(mut self, mut out: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
         self.spare.clear();
         // What has been taken frees its memory at once.

@@ -45,7 +45,7 @@ pub const SYSV: &str = "trees/sysv";
 pub const POSIX_QUEUES: &str = "trees/posix-queues";
 /// What the record begins with.
 pub const MAGIC: &str = "skiff-checkpoint";
-/// Which chunks of the store make up the files that are not in the directory: a file's name there.
+/// Name of the list of chunks of the store that make up the files which are not in the directory.
 pub const CHUNKS: &str = "chunks";
 /// The newest format that is read.
 pub const FORMAT: u32 = 2;

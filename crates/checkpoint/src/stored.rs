@@ -167,7 +167,7 @@ impl StoredBytes<'_, '_> {
     /// Writes all of it.
     ///
     /// # Errors
-    /// It is damaged, or nobody takes it.
+    /// The file is damaged, or `to` fails.
     pub fn write_to(self, to: &mut dyn Write) -> Result<()> {
         self.stream.copy(self.file.size, to, &self.file.path).map_err(ours)
     }
@@ -176,7 +176,7 @@ impl StoredBytes<'_, '_> {
 /// Has each of its stored files read, in order.
 ///
 /// # Errors
-/// That of `read`, or it is damaged.
+/// The error of `read`, or a file is damaged.
 pub fn each(
     dir: &Path,
     checkpoint: &Checkpoint,

@@ -16,7 +16,7 @@ use skiff_spec::fault::{Context as _, Result};
 use super::{FileRules, WrittenFile, access, is_appended, open, open_in};
 use crate::parts::TREES;
 
-/// Which files are copied.
+/// The rules by which files are copied.
 #[derive(Clone, Debug)]
 pub struct CopySettings {
     /// What becomes of them.
