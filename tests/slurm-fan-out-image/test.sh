@@ -111,6 +111,12 @@ all_of() { # FILE: one whose node begins 3 s after the others may read what thes
     length=$(stat -c %s "$1")
     [ "$read" -ge "$length" ] && [ "$read" -le $((length * 2)) ] || fail "of $length bytes $read were read"
 }
+# The nodes of a bed are on one machine, and so is the file system that they share: without a word each of them reads the file.
+forget
+ok as alice srun -QN4 --container-image=tool sh -c "$run"
+origins image "$(cat id)"
+equal "$from" "['depot']"
+set_fan_out relay
 for wanted in tool ./tool.sqsh; do
     forget
     ok as alice srun -QN4 --container-image=$wanted sh -c "$run"

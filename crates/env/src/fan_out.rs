@@ -52,6 +52,8 @@ const MIN_SPARED: u64 = 64 << 20;
 const MOST_OF_PARALLEL: usize = 128;
 /// Lustre, GPFS, BeeGFS and CephFS, by statfs(2).
 const PARALLEL: [i64; 4] = [0x0BD0_0BD0, 0x4750_4653, 0x1983_0326, 0x00C3_6400];
+/// Ext4, XFS, Btrfs, ZFS, tmpfs and overlays. No other machine sees them, so the nodes that have the depot in common are all on one.
+const LOCAL: [i64; 6] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x2FC1_2FC1, 0x0102_1994, 0x794C_7630];
 
 /// How long it may take to learn what the relay needs of the depot, whose file system may hang.
 const TO_LOOK: Duration = Duration::from_secs(5);
@@ -125,10 +127,6 @@ pub fn begin(context: &UserContext, place: &RelayPlace<'_>) -> Option<JobRelay> 
         Ok((is_for_depot, derive_secret(place)?.map(|secret| secret.to_hex())))
     });
     let (is_for_depot, secret) = looked_up.ok()??;
-    // Of a snapshot it is not known here whether it is over an image.
-    if !is_for_depot && matches!(place.image, RelayImage::OfSnapshot(_)) {
-        return None;
-    }
     let known = (is_for_depot, secret?.parse().ok()?);
     try_begin(context, place, (fan_out, nodes), known).default_on_error("each node asks for itself then")
 }
@@ -257,8 +255,9 @@ fn may_be_wanted(fan_out: FanOut, nodes: usize, file_system: impl FnOnce() -> Op
         FanOut::Depot => false,
         FanOut::Relay => true,
         FanOut::Auto => {
-            let is_parallel = file_system().is_some_and(|found| PARALLEL.contains(&found));
-            nodes > if is_parallel { MOST_OF_PARALLEL } else { 1 }
+            let found = file_system();
+            let is_among = |known: &[i64]| found.is_some_and(|found| known.contains(&found));
+            !is_among(&LOCAL) && nodes > if is_among(&PARALLEL) { MOST_OF_PARALLEL } else { 1 }
         }
     }
 }
@@ -337,13 +336,16 @@ mod tests {
     }
 
     #[test]
-    fn few_nodes_and_parallel_file_systems_need_no_relay() {
-        let plain = || Some(0xEF53);
-        assert!(!may_be_wanted(FanOut::Depot, 1000, plain));
-        assert!(may_be_wanted(FanOut::Relay, 2, plain));
-        assert!(may_be_wanted(FanOut::Auto, 2, plain) && !may_be_wanted(FanOut::Auto, 1, plain));
+    fn few_nodes_and_parallel_and_local_file_systems_need_no_relay() {
+        let nfs = || Some(0x6969);
+        assert!(!may_be_wanted(FanOut::Depot, 1000, nfs));
+        assert!(may_be_wanted(FanOut::Relay, 2, nfs));
+        assert!(may_be_wanted(FanOut::Auto, 2, nfs) && !may_be_wanted(FanOut::Auto, 1, nfs));
         let lustre = || Some(PARALLEL[0]);
         assert!(!may_be_wanted(FanOut::Auto, 128, lustre) && may_be_wanted(FanOut::Auto, 129, lustre));
+        let ext4 = || Some(LOCAL[0]);
+        assert!(!may_be_wanted(FanOut::Auto, 1000, ext4) && may_be_wanted(FanOut::Relay, 2, ext4));
+        assert!(may_be_wanted(FanOut::Auto, 2, || None));
     }
 
     #[test]
