@@ -131,6 +131,18 @@ equal "$out" 'tool of alice'
 ok as alice skiff export $registry/tools/plain:1 $fuse/alice/plain.sqsh
 ok as alice skiff export $registry/tools/plain:1 oci-archive:$fuse/alice/plain.tar
 ok as alice skiff import $fuse/alice/plain.sqsh from-fuse
+# What stands on an image that no registry has is of no use to others: both are told so, and the way out is one.
+ok as alice skiff env create --base image:from-fuse made
+ok as alice skiff env export made /shared/made.skiff
+has "$err" 'the file can be imported only where image localhost/from-fuse'
+ok as alice chmod 644 /shared/made.skiff
+fails 125 as bob skiff env import /shared/made.skiff
+has "$err" 'hint: no registry has that image: '
+lacks "$err" 'leaves a copy'
+ok as alice skiff commit --full made whole:1
+ok as alice skiff export whole:1 $fuse/alice/whole.sqsh
+ok as alice skiff env rm made
+rm -f /shared/made.skiff
 # The first snapshot in a depot has begun a collection, which goes on by itself: it has files open, and names that are only needed meanwhile.
 eventually 30 sh -c '! pgrep -u alice -f "depot gc --background"'
 equal "$(find $fuse/alice -name '.*')" '' 'names that were only needed meanwhile'

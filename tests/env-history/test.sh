@@ -108,6 +108,29 @@ equal "$(cat steps)" $'solved\nsolved'
 # In a job the history can be read where the node has it, but nothing is submitted to run in it.
 ok as alice srun -n1 --environment=dev skiff env history -q dev
 equal "$out" "$(history '{{.ID}}')"
+# Without a name the job's environment is meant.
+ok as alice srun -n1 --environment=dev skiff env history -q
+equal "$out" "$(history '{{.ID}}')"
+ok as alice srun -n1 --environment=dev skiff env tag @works
+has "$out" works
+for words in 'srun -n1 --environment=dev --export=NONE' 'skiff env exec dev -- srun -n1' 'salloc -Q -n1 --environment=dev' 'salloc -Q -n1 --environment=dev srun'; do
+    ok as alice $words /usr/bin/skiff env history -q
+    equal "$out" "$(history '{{.ID}}')" "$words"
+done
+as alice sh -c 'printf "#!/bin/sh\nskiff env history -q\n" >script'
+ok as alice sbatch -W -Q --export=NONE --environment=dev -o listed script
+equal "$(cat listed)" "$(history '{{.ID}}')" 'sbatch --export=NONE'
+# What a job cannot do is told as it is, and the way out is one. Nothing is wrong with the installation.
+for words in diff status; do
+    fails 125 as alice srun -n1 --environment=dev skiff env $words
+    has "$err" 'the helper cannot be used inside an environment or container' "$words"
+    has "$err" 'in a job by `srun --overlap --environment=none skiff' "$words"
+    lacks "$err" 'belong to root'
+done
+fails 125 as alice srun -n1 --environment=dev skiff env rollback dev works
+has "$err" 'in a job, from where none can be used or changed'
+has "$err" 'hint: run this on the login node, or on this node by `srun --overlap --environment=none skiff ...`'
+ok as alice srun -n1 --environment=dev srun --overlap --environment=none skiff env diff dev
 fails 125 as alice srun -n1 --environment=dev skiff slurm submit --environment=dev@works
 has "$err" 'environment dev@works: a snapshot cannot be named in a job'
 has "$err" "hint: steps that name no environment run in the job's own snapshot"
@@ -207,6 +230,8 @@ ok as alice skiff env rollback dev works
 ok as alice skiff env rollback dev works
 has "$err" 'already as in works'
 ok as alice skiff env rm dev2
+has "$err" 'environment dev2: removed with its history: '
+has "$err" 'and tag works'
 # A snapshot as an environment of its own, while the other one runs; where an environment is needed, that is the hint.
 start alice skiff env exec dev -- sleep 30
 eventually 5 as alice sh -c 'skiff ps | grep dev'
@@ -217,7 +242,7 @@ inside alice old 'solver || true; cat /usr/bin/tac'
 equal "$out" $'broken\ntac'
 ok as alice skiff env diff old "$broken"
 equal "$out" ''
-equal "$(history '{{.ID}} {{.Message}}' old | head -1)" "$broken copy of dev@${broken:0:8}"
+equal "$(history '{{.ID}} {{.Origin}} {{.Message}}' old | head -1)" "$broken clone copy of dev@${broken:0:12}"
 fails 125 as alice skiff env clone dev@nosuch other
 has "$err" 'there is no snapshot nosuch'
 fails 125 as alice skiff env clone dev@works dev
@@ -287,28 +312,65 @@ as alice sh -c "cd $state/env/dev; rm -rf history.json planted"
 ok as alice skiff env snapshot dev -m anew
 equal "$(history '{{.Number}} {{.Message}}')" '0 anew'
 
-# What is not in the depot any more is shown so, and goes when the next is noted.
-rm $state/depot/snapshots/*
+# A depot that is away for one submission takes no tag and no message with it.
+ok as alice skiff env tag dev kept
+anew=$(history '{{.ID}}')
+mv $state/depot $state/depot.away
 ok as alice skiff env history dev
 has "$out" 'by hand, removed'
-fails 125 as alice skiff env rollback dev @~0
+fails 125 as alice skiff env rollback dev kept
 has "$err" 'is not in the depot'
 inside alice dev 'echo x >/opt/x'
-ok as alice skiff env snapshot dev
-equal "$(history '{{.Number}} {{.Removed}}')" '0 false'
-# A depot that is away for a while takes no tag along, nor its message.
-ok as alice skiff env snapshot dev -t stays -m 'figure 3'
-as alice mv $state/depot $state/away
-inside alice dev 'echo y >/opt/x'
-ok as alice skiff env snapshot dev
-has "$err" 'snapshots of 1 of its tags are not in the depot'
-inside alice dev 'echo z >/opt/x'
-ok as alice skiff env snapshot dev
-has "$(history '{{.Number}} {{.Removed}} {{.Message}}')" 'true figure 3'
-as alice sh -c "rm -rf $state/depot; mv $state/away $state/depot"
-ok as alice skiff env rollback dev stays
-has "$(as alice skiff env tag dev)" 'figure 3'
-ok as alice skiff env exec dev -- cat /opt/x
-equal "$out" x
-as alice skiff env stop dev
+ok as alice srun -n1 --environment=dev true
+has "$err" "environment dev: all earlier snapshots are not in the depot $state/depot; check that the file system is mounted"
+equal "$(history '{{.Number}} {{.Removed}} {{.Tags}} {{.Message}}')" $'0 false [] \n1 true ["kept"] anew'
+rm -r $state/depot
+mv $state/depot.away $state/depot
+ok as alice skiff env stop dev
+ok as alice skiff env rollback dev kept
+lacks "$err" 'not in the depot'
+equal "$(history '{{.ID}} {{.Message}}' | head -1)" "$anew to kept"
+# What a list of tags shows is said of the snapshot, not of the way back to it.
+ok as alice skiff env tag dev
+has "$out" anew
+lacks "$out" 'to kept'
+# A tag that is taken: nothing is noted.
+before=$(history '{{.ID}}')
+inside alice dev 'echo y >/opt/y'
+fails 125 as alice skiff env snapshot -t kept -m second dev
+has "$err" 'tag kept already names another snapshot'
+equal "$(history '{{.ID}}')" "$before"
+ok as alice skiff env stop dev
+# A place in the list is another one later: the id is noted.
+ok as alice skiff env rollback dev @~0
+has "$err" "environment dev is as in snapshot ${anew:0:12};"
+equal "$(history '{{.Message}}' | head -1)" "to ${anew:0:12}"
+# What keeps a snapshot is named: by its tag.
+has "$(as alice skiff depot ls)" 'tag dev@kept'
+ok as alice skiff env rm --dry-run dev
+has "$err" 'environment dev: its history goes with it: '
+
+# A depot without room for the present state: the way out that is named needs none.
+mkdir $state/small
+mount -t tmpfs -o size=6m,mode=1777 none $state/small
+trap 'umount -l $state/small 2>/dev/null || true' EXIT
+small() { as alice env SKIFF_DEPOT=$state/small/depot "$@"; }
+ok small skiff env create full
+inside alice full 'head -c 3000000 /dev/urandom >/opt/data; sha256sum </opt/data'
+data=$out
+ok small skiff env snapshot -t good full
+inside alice full 'head -c 8000000 /dev/urandom >/opt/data'
+ok small skiff env stop full
+fails 125 small skiff env rollback full good
+has "$err" 'is full'
+has "$err" '`skiff env clone full@good NEW` needs no room in the depot'
+ok small skiff env clone full@good again
+ok small skiff env exec again -- sh -c 'sha256sum </opt/data'
+equal "$out" "$data"
+ok small skiff env stop again
+ok small skiff env rm full
+has "$err" 'environment full: removed with its history: 1 snapshot and tag good'
+ok small skiff env rm again
+umount $state/small
+rmdir $state/small
 idle

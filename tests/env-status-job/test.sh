@@ -21,7 +21,7 @@ eventually 10 sh -c "ls $depot/jobs/$job@n1@*.start"
 ok as alice skiff env status "$job"
 has "$(row n1 | head -1)" 'n1 dev snapshot depot '
 has "$(row n1 | head -1)" KiB
-has "$(row n1 | tail -1)" 'n1 dev root node - 0.'
+has "$(row n1 | tail -1)" 'n1 dev root node - - 0.'
 lacks "$out" SNAPSHOT
 fits as alice skiff env status --json "$job"
 equal "$(json "$out" '[(r["node"], r["environment"], [(p["part"], p["from"], p["bytes"] > 300000) for p in r["parts"]], r["awaited"]) for r in d["roots"]]')" \
@@ -30,7 +30,7 @@ ok as alice srun -n1 -w n1 --environment=dev sh -c 'echo $SLURM_JOB_ID'
 job=$out
 eventually 10 sh -c "ls $depot/jobs/$job@n1@*.start"
 ok as alice skiff env status --job "$job"
-has "$(row n1 | head -1)" 'n1 dev snapshot cache - 0.'
+has "$(row n1 | head -1)" 'n1 dev snapshot cache - - 0.'
 # Of nobody else's jobs.
 fails 125 as bob skiff env status "$job"
 fails 2 as bob ls $depot/jobs

@@ -83,6 +83,17 @@ for command in ["skiff env rm dev", "skiff env stop"]:
     t.line("n")
     t.expect("left as it is")
     t.prompt()
+# What somebody wanted to keep does not go without a question.
+t.line("skiff env create tagged; skiff env snapshot -t v1 tagged")
+t.prompt()
+t.line("skiff env rm tagged")
+t.expect(r"its history goes with it: 1 snapshot and tag v1\. Remove it\? \[y/N\] ")
+t.line("n")
+t.expect("left as it is")
+t.prompt()
+t.line("skiff env rm -f tagged; echo rc $?")
+t.expect("^rc 0")
+t.prompt()
 # What is typed ahead is for what comes next, and not eaten by a command that asks nothing.
 t.line("skiff env create gone; skiff env enter gone")
 t.set_prompt()

@@ -50,7 +50,7 @@ inside alice dev 'cat /etc/marker /opt/new/two'
 equal "$out" $'on n1\ntwo'
 ok as alice skiff env stop dev
 ok as alice skiff env rollback dev @~1
-has "$err" "environment dev is as in ~1 (${home:0:12})"
+has "$err" "environment dev is as in snapshot ${home:0:12};"
 inside alice dev 'cat /etc/marker'
 equal "$out" one
 as alice skiff env stop dev

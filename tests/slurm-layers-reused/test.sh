@@ -24,6 +24,15 @@ runs() { # USER ENVIRONMENT [OPTION...]: on n1, or elsewhere
     equal "$(sort -u <<<"$out")" "$(content "$1" "$2")"
     brought "$1" "$(cat "/home/$1/id")"
 }
+# The table has a column for it.
+told() { # JOB
+    ok as alice skiff env status "$1"
+    column=$(head -1 <<<"$out")
+    column=${column%%REUSED*}
+    part=$(grep ' snapshot ' <<<"$out" | head -1)
+    [ "${part:${#column}:1}" != - ] || fail "nothing reused is told:$(said)"
+    [ "$(awk '{ print length }' <<<"$out" | sort -n | tail -1)" -le 80 ] || fail "wider than 80 columns:$(said)"
+}
 nearly_all() { [ "$reused" -gt $((bytes * 9 / 10)) ] || fail "of $bytes bytes $reused were taken from other layers"; }
 
 ok as alice skiff env create dev
@@ -44,6 +53,7 @@ ok as alice skiff env clone dev copy
 inside alice copy 'mv /opt/many /opt/others; mkdir /opt/many; cp -a /opt/others/[1-3]* /opt/many; echo more >/opt/more'
 runs alice copy -w n1
 nearly_all
+told "$(cat /home/alice/id)"
 [ $(($(stored) - before)) -lt 1500000 ] || fail "a copy took $(($(stored) - before)) bytes of the depot"
 
 # A byte in a large file: the layer has all of the file.

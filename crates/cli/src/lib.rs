@@ -10,6 +10,10 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use skiff_output as output;
+use skiff_spec::caller::CALLED_FROM;
+use skiff_spec::job::JobSpec;
+use skiff_spec::job::names::JOB;
+use skiff_spec::name::EnvName;
 
 mod app;
 mod build;
@@ -125,12 +129,31 @@ impl Cli {
     fn of(words: &[OsString]) -> Result<Self, clap::Error> {
         let asks = words.iter().any(|word| word == "--help");
         let described = if asks { with_examples(Self::command(), "") } else { Self::command() };
+        let of_job = std::env::var(JOB).ok().and_then(|spec| JobSpec::environment_of(&spec));
+        let described = match of_job {
+            Some(name) => with_default_environment(described, name),
+            None => described,
+        };
         let mut cli = Self::from_arg_matches(&described.try_get_matches_from(words)?)?;
         if let CliCommand::Run(run) = &mut cli.command {
             run.look_for_dashes(words);
         }
         Ok(cli)
     }
+}
+
+/// In a job, the commands of `skiff env` mean its environment where none is named.
+fn with_default_environment(command: clap::Command, name: EnvName) -> clap::Command {
+    // As long as the process, as all texts of a command line are.
+    let name: &'static str = name.to_string().leak();
+    command.mut_subcommand("env", |env| {
+        env.mut_subcommands(|sub| {
+            sub.mut_args(|arg| match arg.get_env().is_some_and(|variable| variable == CALLED_FROM) {
+                true => arg.default_value(name),
+                false => arg,
+            })
+        })
+    })
 }
 
 /// Adds each command's examples to the end of its help: for `--help`, while `-h` stays short.
@@ -359,6 +382,19 @@ mod tests {
         found.push((path.into(), command.render_help().to_string()));
         for sub in command.get_subcommands() {
             helps(sub.clone(), &format!("{path} {}", sub.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn in_a_job_its_environment_is_meant_where_none_is_named() {
+        for command in ["history", "diff", "show", "status", "snapshot"] {
+            let argument = if ["history", "diff"].contains(&command) { "env" } else { "name" };
+            let words = ["skiff", "env", command];
+            let described = with_default_environment(Cli::command(), "dev".parse().expect("a name"));
+            let matches = described.try_get_matches_from(words).expect("parsed");
+            let command = matches.subcommand().and_then(|(_, env)| env.subcommand()).expect("a command").1;
+            let given: Vec<_> = command.get_raw(argument).expect("a name").collect();
+            assert_eq!(given, ["dev"], "{words:?}");
         }
     }
 

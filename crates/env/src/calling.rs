@@ -5,6 +5,8 @@ use std::io::{IsTerminal as _, Write as _};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use skiff_spec::caller::{CALLED_FROM, FOR_CALLER};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::job::JobSpec;
+use skiff_spec::job::names::JOB;
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::block_one;
 
@@ -22,19 +24,26 @@ pub enum Confirmation {
 /// Asks the user at a terminal whether the environment may end, if they are in it.
 pub fn confirm_if_inside(name: &EnvName, what: &str) -> Result<Confirmation> {
     let is_caller_there = std::env::var_os(CALLED_FROM).is_some_and(|from| from == name.as_str());
-    if !is_caller_there || !std::io::stdin().is_terminal() {
+    if !is_caller_there {
         return Ok(Confirmation::NotAsked);
     }
+    Ok(match ask_at_terminal(&format!("You are in environment {name}. {what}"))? {
+        Some(true) => Confirmation::Yes,
+        Some(false) => Confirmation::No,
+        None => Confirmation::NotAsked,
+    })
+}
+
+/// Asks the user a question; nothing where there is no terminal.
+pub fn ask_at_terminal(question: &str) -> Result<Option<bool>> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(None);
+    }
     let mut terminal = std::io::stderr().lock();
-    write!(terminal, "You are in environment {name}. {what} [y/N] ")
-        .and_then(|()| terminal.flush())
-        .context(|| "question")?;
+    write!(terminal, "{question} [y/N] ").and_then(|()| terminal.flush()).context(|| "question")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context(|| "answer")?;
-    match ["y", "yes"].contains(&answer.trim().to_lowercase().as_str()) {
-        true => Ok(Confirmation::Yes),
-        false => Ok(Confirmation::No),
-    }
+    Ok(Some(["y", "yes"].contains(&answer.trim().to_lowercase().as_str())))
 }
 
 /// What is said where the answer is no.
@@ -52,11 +61,14 @@ pub fn outlive() -> Result<()> {
     Ok(())
 }
 
-/// The environment that is named, else the one that the caller is in, else the default one.
+/// The environment that is named, else the one that the caller is in, also in a job, else the default one.
 pub fn named_or_own(name: Option<&EnvName>) -> Result<EnvName> {
     match (name, std::env::var(CALLED_FROM)) {
         (Some(name), _) => Ok(name.clone()),
         (None, Ok(from)) => from.parse().map_err(|e| Error::new(format!("{e}"))),
-        (None, Err(_)) => Ok(EnvName::default_name()),
+        (None, Err(_)) => {
+            let of_job = std::env::var(JOB).ok().and_then(|spec| JobSpec::environment_of(&spec));
+            Ok(of_job.unwrap_or_else(EnvName::default_name))
+        }
     }
 }

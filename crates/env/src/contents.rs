@@ -174,14 +174,18 @@ pub fn take_snapshot(
     Ok(report)
 }
 
+/// Whether there was no room for what was to be written.
+pub(crate) fn is_space(e: &Error) -> bool {
+    [Errno::NOSPC, Errno::DQUOT]
+        .iter()
+        .any(|errno| e.message.contains(&format!("(os error {})", errno.raw_os_error())))
+}
+
 /// Whether it was the depot that had no room: in the environment's directory something is written, too.
 fn is_full(e: &Error, depot: &Path, state: &Path) -> bool {
-    let is_space = [Errno::NOSPC, Errno::DQUOT]
-        .iter()
-        .any(|errno| e.message.contains(&format!("(os error {})", errno.raw_os_error())));
     let device = |path: &Path| rustix::fs::stat(path).ok().map(|stat| stat.st_dev);
     let has_room = || rustix::fs::statvfs(state).is_ok_and(|state| state.f_bavail > 0);
-    is_space && (device(depot) == device(state) || has_room())
+    is_space(e) && (device(depot) == device(state) || has_room())
 }
 
 fn write_snapshot(

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use skiff_image::source::temporary;
 use skiff_output as output;
-use skiff_runtime::environments::Environment;
+use skiff_plan::get;
+use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_runtime::package_database;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{BundleInfo, bundle};
@@ -20,6 +21,7 @@ use skiff_user::context::UserContext;
 use skiff_user::new_file::NewFile;
 
 use crate::base_fingerprint;
+use crate::calling;
 use crate::contents::{open_dir, ours, own_view, view_of_base};
 use crate::unnamed::with_state_of;
 
@@ -56,6 +58,7 @@ pub fn export(context: &UserContext, of: &EnvRevision, file: &Path, json: bool) 
     let name = new.path().display().to_string();
     let exported = with_state_of(context, of, |env| write(context, env, (new.as_fd(), &name)))?;
     new.publish()?;
+    note_needed_image(context, of);
     if json {
         return output::json(&exported);
     }
@@ -84,7 +87,22 @@ fn to_output(context: &UserContext, of: &EnvRevision, json: bool) -> Result<()> 
         done => done.context(|| "standard output")?,
     }
     tell(&exported);
+    note_needed_image(context, of);
     Ok(())
+}
+
+/// Says so where the file is of no use without an image that no registry has.
+fn note_needed_image(context: &UserContext, of: &EnvRevision) {
+    let base = calling::named_or_own(of.name.as_ref())
+        .and_then(|name| Environment::existing(context, name))
+        .and_then(|env| Ok((env.ground()?, env.name)));
+    let Ok((EnvironmentBase::Image(image), name)) = base else { return };
+    if get::is_local(&image.reference) {
+        output::note(&format!(
+            "environment {name}: the file can be imported only where image {} is, which no registry has; `skiff commit --full {of} IMAGE` makes an image of all of it",
+            image.reference
+        ));
+    }
 }
 
 fn tell(exported: &Exported) {

@@ -54,6 +54,8 @@ pub enum SnapshotOrigin {
     BeforeRollback,
     /// The environment was rolled back to it.
     Rollback,
+    /// The environment was made of it, as a copy of another one.
+    Clone,
     /// A job has changed its environment on a node. It was never the environment's own state.
     JobChanges,
 }
@@ -67,8 +69,14 @@ impl SnapshotOrigin {
             Self::Instance => "instance",
             Self::BeforeRollback => "before rollback",
             Self::Rollback => "rollback",
+            Self::Clone => "clone",
             Self::JobChanges => "job's changes",
         }
+    }
+
+    /// Whether it was then that the snapshot was taken: its message is of that moment.
+    pub fn is_taking(self) -> bool {
+        !matches!(self, Self::Rollback | Self::Clone)
     }
 }
 
@@ -162,8 +170,7 @@ impl SnapshotHistory {
 
     /// Has a snapshot's message be another one, or none if that is empty. Where the environment came back to it, the message is of when it was taken.
     fn set_message(&mut self, snapshot: SnapshotId, message: &str) {
-        let is_taken =
-            |entry: &HistoryEntry| entry.snapshot == snapshot && entry.origin != SnapshotOrigin::Rollback;
+        let is_taken = |entry: &HistoryEntry| entry.snapshot == snapshot && entry.origin.is_taking();
         let at = self.entries.iter().position(is_taken);
         let at = at.or_else(|| self.entries.iter().position(|entry| entry.snapshot == snapshot));
         if let Some(entry) = at.and_then(|at| self.entries.get_mut(at)) {
@@ -216,37 +223,43 @@ impl SnapshotHistory {
         self.entries.drain(..before);
         let left: BTreeSet<SnapshotId> = self.entries.iter().map(|entry| entry.snapshot).collect();
         self.tags.retain(|_, id| *id == snapshot || left.contains(id));
-        let (origin, message) = (SnapshotOrigin::Rollback, Some(format!("copy of {name}{AT}{revision}")));
+        let (origin, lasting) = (SnapshotOrigin::Clone, lasting(revision, snapshot));
+        let message = Some(format!("copy of {name}{AT}{lasting}"));
         let begin = HistoryEntry { snapshot, created: now(), origin, message, entries: 0, bytes: 0 };
         self.entries.insert(0, begin);
         Ok(())
     }
 
-    /// Forgets what is not kept: untagged snapshots that have left the depot (`present` has those that are there), and those of which there are
-    /// too many. Tags stay in any case: no collection takes their snapshots, so if these are missing, another depot may have taken the place of theirs
-    /// for a while.
-    fn forget(&mut self, keep: u32, present: &BTreeSet<SnapshotId>) {
+    /// Forgets untagged snapshots: those of which there are too many, and old ones that have left the depot (`present` has those that are there).
+    /// Tags stay in any case: no collection takes their snapshots, so if these are missing, another depot may have taken the place of theirs for a
+    /// while. The untagged ones that are young come back with it.
+    fn forget(&mut self, keep: &config::HistoryConfig, present: &BTreeSet<SnapshotId>, now: u64) {
         let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
         let mut untagged = 0;
         self.entries.retain(|entry| {
             let is_tagged = tagged.contains(&entry.snapshot);
             untagged += u32::from(!is_tagged);
-            is_tagged || (present.contains(&entry.snapshot) && untagged <= keep.max(1))
+            let may_stay = present.contains(&entry.snapshot) || is_young(entry, keep, now);
+            is_tagged || (may_stay && untagged <= keep.snapshots.max(1))
         });
+    }
+
+    /// Whether none of the snapshots is in the depot: it is another one, or an empty one.
+    fn is_all_away(&self, present: &BTreeSet<SnapshotId>) -> bool {
+        let mut ids = self.ids().peekable();
+        ids.peek().is_some() && ids.all(|id| !present.contains(&id))
     }
 
     /// The snapshots that are to stay in the depot.
     fn kept(&self, keep: &config::HistoryConfig, now: u64) -> KeptSnapshots {
-        let tagged: BTreeSet<SnapshotId> = self.tags.values().copied().collect();
-        let is_young = |entry: &HistoryEntry| {
-            keep.days == 0 || now.saturating_sub(entry.created) <= u64::from(keep.days) * DAY
-        };
+        let tags = self.tags.clone();
+        let tagged: BTreeSet<SnapshotId> = tags.values().copied().collect();
         let untagged = self.entries.iter().filter(|entry| !tagged.contains(&entry.snapshot));
-        let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry));
+        let recent = untagged.take(keep.snapshots.max(1) as usize).filter(|entry| is_young(entry, keep, now));
         // Of the environment's own states, and of all.
         let newest = self.entries.first().into_iter().chain(self.newest_own());
         let recent = recent.chain(newest).map(|entry| entry.snapshot).collect();
-        KeptSnapshots { tagged, recent }
+        KeptSnapshots { tags, recent }
     }
 
     /// Where in the list that of a snapshot is which a user means: of one that was come back to, the newest.
@@ -287,7 +300,7 @@ impl SnapshotHistory {
         }
     }
 
-    fn ids(&self) -> impl Iterator<Item = SnapshotId> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SnapshotId> {
         self.entries.iter().map(|entry| entry.snapshot).chain(self.tags.values().copied())
     }
 
@@ -318,6 +331,19 @@ impl SnapshotHistory {
     }
 }
 
+/// Whether a snapshot is not too old to be kept without a tag.
+fn is_young(entry: &HistoryEntry, keep: &config::HistoryConfig, now: u64) -> bool {
+    keep.days == 0 || now.saturating_sub(entry.created) <= u64::from(keep.days) * DAY
+}
+
+/// What names a snapshot later as well. A place in the list would not do: the next snapshot moves it.
+pub fn lasting(revision: &Revision, snapshot: SnapshotId) -> String {
+    match revision {
+        Revision::Tag(tag) => tag.to_string(),
+        Revision::Back(_) | Revision::Digits(_) => short(snapshot),
+    }
+}
+
 /// The first digits of an id, as lists show them.
 pub fn short(id: SnapshotId) -> String {
     long(id, FEWEST_DIGITS)
@@ -339,7 +365,7 @@ fn damaged(e: Error, path: &Path) -> Error {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct KeptSnapshots {
     /// What has a tag, whatever its age.
-    pub tagged: BTreeSet<SnapshotId>,
+    pub tags: BTreeMap<TagName, SnapshotId>,
     /// The newest, and what is not too old.
     pub recent: BTreeSet<SnapshotId>,
 }
@@ -393,8 +419,10 @@ pub fn note(
         if let (SnapshotOrigin::Manual, Some(message)) = (origin, message) {
             history.refuse_second_message(&env.name, snapshot, message)?;
         }
+        // Where the tag is taken, nothing is noted.
+        tag.iter().try_for_each(|tag| history.set_tag(&env.name, tag, snapshot))?;
         history.add(entry);
-        tag.iter().try_for_each(|tag| history.set_tag(&env.name, tag, snapshot))
+        Ok(())
     });
     match noted {
         Err(e) if message.is_none() && tag.is_none() && *origin != SnapshotOrigin::BeforeRollback => {

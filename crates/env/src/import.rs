@@ -29,6 +29,9 @@ use crate::base_fingerprint;
 use crate::contents::{open_dir, ours};
 use crate::export::{DASH, HOST_PACKAGES};
 
+/// What to do for an image that only its maker has: who exported the environment may be somebody else, whose depot is of no use here.
+const NO_REGISTRY: &str = "no registry has that image: `skiff import` here what it was made of, if that was a file; or have the environment as an image, by `skiff commit --full NAME IMAGE` and `skiff export IMAGE FILE` where it was exported";
+
 /// What is to become an environment.
 struct Imported<'a> {
     /// How the user named it.
@@ -62,7 +65,10 @@ fn import_file(context: &UserContext, file: &Path, said: &str, name: Option<&Env
     let environment = free_environment(context, &imported, name)?;
     let base = match base_fingerprint::image_of(&info.base)? {
         Some((id, reference)) => {
-            EnvironmentBase::Image(get::on_node(context, &context.depot()?, id, reference)?)
+            let image = get::on_node(context, &context.depot()?, id, reference);
+            EnvironmentBase::Image(
+                image.map_err(|e| if get::is_local(reference) { e.hint(NO_REGISTRY) } else { e })?,
+            )
         }
         None => host_here(context, &imported, info.texts.get(HOST_PACKAGES))?,
     };

@@ -264,7 +264,7 @@ impl JobStatus {
     fn print(&self, is_live: Option<bool>) -> Result<()> {
         let rows: Vec<Vec<String>> = self.roots.iter().flat_map(RootStatus::rows).collect();
         if !rows.is_empty() {
-            output::table(&["NODE", "ENVIRONMENT", "PART", "FROM", "SIZE", "TIME"], &rows)?;
+            output::table(&["NODE", "ENVIRONMENT", "PART", "FROM", "SIZE", "REUSED", "TIME"], &rows)?;
         }
         let rows: Vec<Vec<String>> = self.roots.iter().filter_map(|root| root.changes_row(is_live)).collect();
         if !rows.is_empty() {
@@ -284,10 +284,11 @@ impl JobStatus {
 impl RootStatus {
     fn rows(&self) -> Vec<Vec<String>> {
         let row = |part: &StartPart| {
-            let size = if part.bytes == 0 { "-".into() } else { output::size(part.bytes) };
+            let size = |bytes| if bytes == 0 { "-".into() } else { output::size(bytes) };
             let time = format!("{}.{:03} s", part.ms / 1000, part.ms % 1000);
             let (kind, from) = (part.part.as_str().into(), part.from.as_str().into());
-            vec![self.node.clone(), self.environment.clone(), kind, from, size, time]
+            let (all, reused) = (size(part.bytes), size(part.reused));
+            vec![self.node.clone(), self.environment.clone(), kind, from, all, reused, time]
         };
         self.parts.iter().map(row).collect()
     }

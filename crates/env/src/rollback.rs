@@ -56,31 +56,40 @@ pub fn rollback(
     // Nobody can work in it meanwhile.
     refuse_inside(context)?;
     let _held = lock_ended(&env)?;
-    let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())?;
+    let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())
+        .map_err(|e| if contents::is_space(&e) { without_room(e, whose, revision) } else { e })?;
     if before.descriptor.snapshot == snapshot.to_string() && before.skipped.is_empty() {
-        output::note(&format!("environment {name} is already as in {revision} ({})", short(snapshot)));
+        output::note(&format!("environment {name} is already as in {}", described(revision, snapshot)));
         return Ok(());
     }
     before.skipped.iter().for_each(|path| output::note(&format!("lost: /{path} (a socket or device)")));
     replace(context, &env, &depot, (whose, revision, snapshot))?;
-    let occasion =
-        history::Occasion { message: Some(came_to(revision, snapshot)), ..SnapshotOrigin::Rollback.into() };
+    let message = Some(format!("to {}", history::lasting(revision, snapshot)));
+    let occasion = history::Occasion { message, ..SnapshotOrigin::Rollback.into() };
     history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
     output::note(&rolled_back(&name, revision, snapshot, &before.descriptor.snapshot));
     Ok(())
 }
 
-/// What the list says of it: no place in the list, which the next snapshot moves.
-fn came_to(revision: &Revision, snapshot: SnapshotId) -> String {
+/// The way out where the present state cannot be kept: a copy of the snapshot beside it takes no room in the depot.
+fn without_room(e: Error, name: &EnvName, revision: &Revision) -> Error {
+    let room = e.hint.clone();
+    e.hint(format!(
+        "the present state would become a snapshot first; `skiff env clone {name}{AT}{revision} NEW` needs no room in the depot, and leaves {name} as it is; or {room}"
+    ))
+}
+
+/// The snapshot, for people.
+fn described(revision: &Revision, snapshot: SnapshotId) -> String {
     match revision {
-        Revision::Back(_) => format!("to {}", short(snapshot)),
-        _ => format!("to {revision}"),
+        Revision::Tag(tag) => format!("{tag} ({})", short(snapshot)),
+        Revision::Back(_) | Revision::Digits(_) => format!("snapshot {}", short(snapshot)),
     }
 }
 
 /// What was done, and the way back. A place in the list would not do: the next snapshot moves it.
 fn rolled_back(name: &EnvName, revision: &Revision, snapshot: SnapshotId, before: &str) -> String {
-    let done = format!("environment {name} is as in {revision} ({})", short(snapshot));
+    let done = format!("environment {name} is as in {}", described(revision, snapshot));
     match before.parse::<SnapshotId>() {
         // Only sockets and devices were lost, which no snapshot holds.
         Ok(before) if before == snapshot => done,
@@ -168,5 +177,16 @@ mod tests {
         assert_eq!(said, want);
         let said = rolled_back(&name, &revision, SnapshotId([0x1a; 32]), &SnapshotId([0x1a; 32]).to_string());
         assert_eq!(said, "environment dev is as in job-7-n1 (1a1a1a1a1a1a)", "there is no way back");
+        for (text, noted, said) in [
+            ("v1", "v1", "v1 (1a1a1a1a1a1a)"),
+            ("~2", "1a1a1a1a1a1a", "snapshot 1a1a1a1a1a1a"),
+            ("1a1a1a", "1a1a1a1a1a1a", "snapshot 1a1a1a1a1a1a"),
+        ] {
+            let (revision, snapshot) = (text.parse().expect("a revision"), SnapshotId([0x1a; 32]));
+            assert_eq!(
+                (history::lasting(&revision, snapshot).as_str(), described(&revision, snapshot).as_str()),
+                (noted, said)
+            );
+        }
     }
 }

@@ -9,7 +9,7 @@ use skiff_spec::name::EnvName;
 use skiff_spec::revision::{Revision, TagName};
 use skiff_user::context::UserContext;
 
-use crate::history::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, short};
+use crate::history::{HistoryEntry, SnapshotHistory, catch_up, short};
 
 /// A tag and its snapshot, for programs.
 #[derive(Serialize)]
@@ -54,15 +54,16 @@ fn listed<'a>(environment: &'a EnvName, history: &'a SnapshotHistory) -> Vec<Lis
     history.tags.iter().map(tag).collect()
 }
 
-/// The entry of a snapshot's taking. Rollbacks to that snapshot are entries, too, with messages of their own.
+/// The entry of a snapshot's taking. Rollbacks to that snapshot and copies are entries, too, with messages of their own.
 fn taken(history: &SnapshotHistory, id: SnapshotId) -> Option<&HistoryEntry> {
     let of_it = || history.entries.iter().filter(|entry| entry.snapshot == id);
-    of_it().find(|entry| entry.origin != SnapshotOrigin::Rollback).or_else(|| of_it().next())
+    of_it().find(|entry| entry.origin.is_taking()).or_else(|| of_it().next())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::SnapshotOrigin;
 
     #[test]
     fn a_rollback_is_not_the_snapshots_taking() {
@@ -75,8 +76,13 @@ mod tests {
             bytes: 1,
         };
         let mut history = SnapshotHistory::default();
-        history.entries =
-            vec![entry(SnapshotOrigin::Rollback, 2, "to v1"), entry(SnapshotOrigin::Manual, 1, "good")];
+        history.entries = [
+            (SnapshotOrigin::Clone, 3, "copy of a@v1"),
+            (SnapshotOrigin::Rollback, 2, "to v1"),
+            (SnapshotOrigin::Manual, 1, "good"),
+        ]
+        .map(|(origin, created, message)| entry(origin, created, message))
+        .into();
         history.tags.insert("v1".parse().expect("a tag"), SnapshotId([1; 32]));
         history.tags.insert("old".parse().expect("a tag"), SnapshotId([2; 32]));
         let name = "dev".parse().expect("a name");

@@ -1,9 +1,12 @@
 //! Who calls: what the kernel says, nothing else.
 
+use std::path::Path;
+
 use rustix::fs::Mode;
 use rustix::process::{Gid, Signal, Uid, getegid, geteuid, getgid, getgroups, getuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context, Fault as Error, Result};
+use skiff_spec::plan::inside;
 use skiff_sys::{caps, signal};
 
 use crate::limits::LiftedLimits;
@@ -36,6 +39,17 @@ pub struct Caller {
     pub config: HelperConfig,
 }
 
+/// Why the helper is not root. In environments and containers it never is, and nothing is wrong with the installation.
+fn not_root(is_inside: bool) -> Error {
+    match is_inside {
+        true => Error::new("the helper cannot be used inside an environment or container").hint(
+            "run this outside, and name the environment: on the login node, or in a job by `srun --overlap --environment=none skiff ...`",
+        ),
+        false => Error::new("the helper does not run as root")
+            .hint("it must belong to root and have mode 4755, on a file system that is mounted without nosuid"),
+    }
+}
+
 impl Caller {
     /// Notes who calls and becomes root wholly, so that the caller can neither trace nor signal us any more: being killed half-way
     /// is then only up to root. Nor do the keys of their terminal stop us, as whoever is stopped may hold what others wait for.
@@ -43,10 +57,7 @@ impl Caller {
         let mask = signal::block_all(&[Signal::ALARM.as_raw()]);
         let deadline = signal::Deadline::begin(MOST_SECONDS);
         if !geteuid().is_root() {
-            return Err(Error::new("the helper does not run as root")
-                .hint(
-                "environments and containers cannot use the helper: run this on the login node, or beside the job by `srun --overlap --environment=none ...`. Elsewhere the helper must belong to root and have mode 4755. Its file system must be mounted without nosuid",
-            ));
+            return Err(not_root(Path::new(inside::PROGRAM).exists()));
         }
         let limits = LiftedLimits::lift();
         let uid = getuid().as_raw();
@@ -101,5 +112,19 @@ impl Caller {
         }
         rustix::process::umask(self.umask);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_is_not_told_to_mend_the_installation() {
+        for (is_inside, wanted) in [(true, "srun --overlap --environment=none skiff"), (false, "mode 4755")] {
+            let hint = not_root(is_inside).hint;
+            assert!(hint.contains(wanted), "{hint}");
+            assert_eq!(hint.contains("belong to root"), !is_inside, "{hint}");
+        }
     }
 }

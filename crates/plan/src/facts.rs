@@ -11,6 +11,7 @@ use skiff_spec::account::Group;
 use skiff_spec::config::Config;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
+use skiff_spec::job::names::JOB;
 use skiff_spec::plan::{Accounts, Mount, Route};
 use skiff_sys::IgnoreError;
 use skiff_user::context::{UserContext, is_inside};
@@ -145,11 +146,19 @@ fn login_name() -> Option<String> {
 
 /// Refuses inside an environment: the helper has no power there.
 pub fn refuse_inside(context: &UserContext) -> Result<()> {
-    if context.route() == Route::Helper && is_inside() {
-        return Err(Error::new("this is the inside of an environment, from where no other can be used")
-            .hint("leave it first, or ask for it from another login; in a job: srun --overlap --container-image=IMAGE COMMAND"));
+    match context.route() == Route::Helper && is_inside() {
+        true => Err(fault_inside(std::env::var_os(JOB).is_some())),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+fn fault_inside(is_job: bool) -> Error {
+    match is_job {
+        true => Error::new("this is the inside of an environment, in a job, from where none can be used or changed")
+            .hint("run this on the login node, or on this node by `srun --overlap --environment=none skiff ...`; a command in an image: `srun --overlap --container-image=IMAGE COMMAND`"),
+        false => Error::new("this is the inside of an environment, from where no other can be used")
+            .hint("leave it first, or ask for it from another login"),
+    }
 }
 
 fn separate_parts() -> Vec<&'static str> {

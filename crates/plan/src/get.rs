@@ -287,9 +287,7 @@ pub fn on_node_from(
     }
     match from_depot(context, depot, (id, reference), peers)? {
         Some(found) => Ok(found),
-        None if Named::from_str(reference).is_ok_and(|named| named.is_local()) => {
-            Err(not_here(id, reference))
-        }
+        None if is_local(reference) => Err(not_here(id, reference)),
         None => {
             let progress = &mut PullProgress::new(None, true);
             let mirror = peers.and_then(ImagePeers::mirror);
@@ -297,6 +295,12 @@ pub fn on_node_from(
             Ok((entry, ImageOrigin::Registry))
         }
     }
+}
+
+/// Whether no registry has an image of this name.
+#[must_use]
+pub fn is_local(reference: &str) -> bool {
+    Named::from_str(reference).is_ok_and(|named| named.is_local())
 }
 
 /// By digest: images of the same name may be others by now.

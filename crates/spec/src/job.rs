@@ -242,6 +242,15 @@ impl JobSpec {
         spec.check().map_err(|why| format!("job spec: {why}")).map(|()| spec)
     }
 
+    /// The environment that a job spec names; nothing where it names none, or is none.
+    #[must_use]
+    pub fn environment_of(line: &str) -> Option<EnvName> {
+        match Self::from_line(line) {
+            Ok(Self::Snapshot(snapshot)) => Some(snapshot.environment),
+            Ok(Self::Container(_)) | Err(_) => None,
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         match self {
             Self::Snapshot(Snapshot { snapshot, .. }) => {
@@ -300,6 +309,7 @@ mod tests {
             let spec = JobSpec::Snapshot(Snapshot { commit: Some(commit), ..snapshot });
             let line = spec.to_line().expect("plain text");
             assert!(line.contains(&format!(r#""nodes":"{text}","script":true"#)), "{line}");
+            assert_eq!(JobSpec::environment_of(&line), "dev".parse().ok());
             assert_eq!(JobSpec::from_line(&line), Ok(spec));
             assert_eq!(text.parse(), Ok(nodes));
         }

@@ -15,6 +15,7 @@ use skiff_spec::config::HistoryConfig;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::JobSpec;
 use skiff_spec::name::EnvName;
+use skiff_spec::revision::{AT, TagName};
 use skiff_user::context::UserContext;
 
 use super::users::{CLOCKS, CheckpointUse, JobList, USERS};
@@ -33,8 +34,8 @@ const LISTINGS: u32 = 10;
 pub enum Keeper {
     /// The last snapshot of this environment: the next one builds on it.
     Environment(EnvName),
-    /// A tag in the history of this environment.
-    Tag(EnvName),
+    /// This tag in the history of this environment.
+    Tag(EnvName, TagName),
     /// The history of this environment. It goes where there is a budget.
     History(EnvName),
     /// The last snapshot of an environment of this name, on whatever host: jobs ask for it by that.
@@ -55,7 +56,7 @@ impl fmt::Display for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Environment(name) => write!(f, "environment {name}"),
-            Self::Tag(name) => write!(f, "tag {name}"),
+            Self::Tag(name, tag) => write!(f, "tag {name}{AT}{tag}"),
             Self::History(name) => write!(f, "history {name}"),
             Self::Latest(name) => write!(f, "latest {name}"),
             Self::Instance(name) => write!(f, "instance {name}"),
@@ -214,11 +215,12 @@ fn kept_by_all(settings: &HistoryConfig, all: Vec<Environment>) -> Result<Option
         if let Some(id) = last_snapshot(readable.as_fd()).map_err(ours)? {
             found.entry(id).or_default().insert(Keeper::Environment(env.name.clone()));
         }
-        let KeptSnapshots { tagged, recent } = history::kept(settings, &dir)?;
-        for (ids, keeper) in [(tagged, Keeper::Tag(env.name.clone())), (recent, Keeper::History(env.name))] {
-            for id in ids {
-                found.entry(id).or_default().insert(keeper.clone());
-            }
+        let KeptSnapshots { tags, recent } = history::kept(settings, &dir)?;
+        for (tag, id) in tags {
+            found.entry(id).or_default().insert(Keeper::Tag(env.name.clone(), tag));
+        }
+        for id in recent {
+            found.entry(id).or_default().insert(Keeper::History(env.name.clone()));
         }
     }
     Ok(Some(found))
@@ -295,7 +297,8 @@ mod tests {
         let settings = HistoryConfig { snapshots: 1, days: 1 };
         let found = kept_here(&settings, list_and_rename).map_err(|e| e.message).expect("found");
         let kept = &found[&SnapshotId([7; 32])];
-        assert!(kept.contains(&Keeper::Tag("new".parse().expect("a name"))), "{kept:?}");
+        let said: Vec<String> = kept.iter().map(ToString::to_string).collect();
+        assert!(said.contains(&"tag new@v7".to_owned()), "{said:?}");
         assert_eq!(listed.get(), 2);
         let gone = || Ok(vec![Environment::in_dir(all.path(), "old".parse().expect("a name"))]);
         assert!(kept_here(&settings, gone).is_err_and(|e| e.message.contains("again and again")));

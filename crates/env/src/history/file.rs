@@ -12,6 +12,7 @@ use skiff_snapshot::Depot;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::Revision;
+use skiff_sys::clock::now;
 use skiff_sys::{IgnoreError, lock};
 use skiff_user::context::UserContext;
 use skiff_user::dirs::{self, with_umask};
@@ -47,18 +48,31 @@ pub fn change<T>(
     if after != before {
         past::note(&dir, &before, &after).ignore_error("what jobs have changed in these is not taken in");
         let present = skiff_snapshot::present(depot).map_err(ours)?;
-        after.forget(context.config.history.snapshots, &present);
+        after.forget(&context.config.history, &present, now());
         let missing = after.tags.values().filter(|id| !present.contains(id)).count();
-        if missing > 0 {
-            let (name, depot) = (&env.name, depot.path().display());
-            output::note(&format!(
-                "environment {name}: snapshots of {missing} of its tags are not in the depot ({depot}); `skiff env history {name}` marks them"
-            ));
+        if let Some(what) = missing_from(before.is_all_away(&present), missing) {
+            output::note(&missing_note(&env.name, &what, depot.path()));
         }
         write(&dir, &after)?;
     }
     from_jobs.mark_noted().ignore_error("what is not marked is found to be there the next time");
     done
+}
+
+/// What is missing from a depot that may be another one than the history is of. Snapshots without tags alone may have been collected.
+fn missing_from(is_all_away: bool, tags: usize) -> Option<String> {
+    match (is_all_away, tags) {
+        (true, _) => Some("all earlier snapshots".into()),
+        (false, 0) => None,
+        (false, tags) => Some(format!("snapshots of {tags} of its tags")),
+    }
+}
+
+fn missing_note(name: &EnvName, what: &str, depot: &Path) -> String {
+    format!(
+        "environment {name}: {what} are not in the depot {}; check that the file system is mounted; `skiff env history {name}` lists them",
+        depot.display()
+    )
 }
 
 /// Has the history of an environment contain what jobs have changed until now. Without that, all else of it can be used.

@@ -79,6 +79,14 @@ fn a_copy_of_a_snapshot_has_the_history_until_then() {
     of_tag.end_with(&name, &Revision::Tag(tag("gone"))).expect("a tag is enough");
     assert_eq!((of_tag.entries.len(), of_tag.entries[0].snapshot), (1, id(7)));
     assert_eq!(of_tag.entries[0].message.as_deref(), Some("copy of dev@gone"));
+    assert_eq!(of_tag.entries[0].origin, SnapshotOrigin::Clone, "nothing was rolled back");
+    let mut of_place = history(&[(3, 30), (2, 20)], &[]);
+    of_place.end_with(&name, &Revision::Back(1)).expect("it is there");
+    assert_eq!(
+        of_place.entries[0].message,
+        Some(format!("copy of dev@{}", short(id(2)))),
+        "a place in the list moves"
+    );
 }
 
 #[test]
@@ -99,27 +107,36 @@ fn what_is_kept_is_the_newest_what_has_tags_and_what_is_neither_too_old_nor_too_
         (&[], &[("only", 9)], keep(1, 1), &[9]),
         (&[(7, day(0) + DAY)], &[], keep(1, 1), &[7]),
     ] {
-        let KeptSnapshots { mut tagged, recent } = history(entries, tags).kept(&settings, day(0));
-        tagged.extend(recent);
-        assert_eq!(bytes_of(&tagged), want, "{entries:?} {tags:?}");
+        let KeptSnapshots { tags: kept, mut recent } = history(entries, tags).kept(&settings, day(0));
+        recent.extend(kept.into_values());
+        assert_eq!(bytes_of(&recent), want, "{entries:?} {tags:?}");
     }
 }
 
 #[test]
-fn what_has_left_the_depot_is_forgotten_but_for_tags_and_so_are_too_many() {
+fn what_has_left_the_depot_is_forgotten_when_it_is_old_and_what_has_a_tag_never() {
     let present = |bytes: &[u8]| bytes.iter().map(|byte| id(*byte)).collect::<BTreeSet<_>>();
     let entries = [(4, 4), (3, 3), (2, 2), (1, 1)];
-    for (keep, there, want, tags) in [
-        (100, &[1, 2, 3, 4][..], &[4, 3, 2, 1][..], 1),
-        (100, &[2, 4], &[4, 2, 1], 1),
-        (2, &[1, 2, 3, 4], &[4, 3, 1], 1),
-        (0, &[1, 2, 3, 4], &[4, 1], 1),
+    let (soon, later) = (5, 100 * DAY);
+    for (keep, now, there, want) in [
+        (100, later, &[1, 2, 3, 4][..], &[4, 3, 2, 1][..]),
+        (100, later, &[2, 4], &[4, 2, 1]),
+        // The depot may come back.
+        (100, soon, &[], &[4, 3, 2, 1]),
+        (2, soon, &[], &[4, 3, 1]),
+        (2, soon, &[1, 2, 3, 4], &[4, 3, 1]),
+        (0, soon, &[1, 2, 3, 4], &[4, 1]),
     ] {
         let mut known = history(&entries, &[("first", 1)]);
-        known.forget(keep, &present(there));
+        known.forget(&config::HistoryConfig { snapshots: keep, days: 90 }, &present(there), now);
         let left: Vec<u8> = known.entries.iter().map(|entry| entry.snapshot.0[0]).collect();
-        assert_eq!((&left[..], known.tags.len()), (want, tags), "{keep} {there:?}");
+        assert_eq!((&left[..], known.tags.len()), (want, 1), "{keep} {there:?}");
     }
+    let known = history(&entries[..2], &[("first", 1)]);
+    for (there, is_away) in [(&[][..], true), (&[7], true), (&[1], false), (&[3], false)] {
+        assert_eq!(known.is_all_away(&present(there)), is_away, "{there:?}");
+    }
+    assert!(!history(&[], &[]).is_all_away(&present(&[])), "there was nothing");
 }
 
 #[test]
