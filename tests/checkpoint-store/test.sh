@@ -46,6 +46,7 @@ equal "$(json "$out" '[(c["name"], c["bytes"] > 32 << 20, c["own_bytes"] < 4 << 
     "[('work', True, True), ('work@1', True, True), ('work@2', True, True), ('work@3', True, True)]"
 ok as alice skiff checkpoint show work@2
 has "$out" 'that no other checkpoint needs'
+has "$out" 'its own tmp (empty)'
 
 # Each comes back as it was then: it says what the first one said.
 turn 4
@@ -159,7 +160,7 @@ ok as alice skiff checkpoint create --mem-dir small
 mount -t tmpfs -o size=16m,mode=700,uid=alice,gid=alice none $shm
 ok as alice skiff checkpoint create --mem-dir full
 fails 125 as alice skiff checkpoint save work --name full --leave-running
-full=$err left=$(find $shm -type f ! -name .lock ! -name lock)
+full=$err left=$(find $shm -type f ! -name .lock ! -name lock ! -name turn)
 eventually 10 umount $shm
 has "$full" 'No space left on device'
 equal "$left" '' 'what is left of it'

@@ -2,12 +2,16 @@
 //! the checkpoint; of others it is known how long they were. What has been written since is kept beside them, unless the user wants it otherwise.
 
 use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use serde::{Deserialize, Serialize};
 use skiff_criu::files_image::{OpenFile, open_files};
+use skiff_output as output;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
@@ -19,12 +23,14 @@ mod rules;
 use crate::notes::RestoreNotes;
 use crate::parts::{self, TREES};
 pub use copies::{CopySettings, written};
-use fit::{Was, fit};
+use fit::{AFTER, BEFORE, Was, fit};
 pub use rules::FileRules;
 
 /// CRIU's images of them.
 const FILES: &str = "files.img";
 const REMAPPED: &str = "remap-fpath.img";
+/// How often a file is copied that another process writes to meanwhile.
+const COPIES: u32 = 3;
 /// Nothing sane has more open files than fit into that, in bytes.
 const LONGEST: u64 = 256 << 20;
 
@@ -87,6 +93,42 @@ pub fn outlook(images: BorrowedFd<'_>, written: &[WrittenFile]) -> Result<Vec<St
     Ok(written.iter().map(line).collect())
 }
 
+/// The files that earlier restores have set aside beside these, a line for each of these that has any.
+#[must_use]
+pub fn set_aside(written: &[WrittenFile]) -> Vec<String> {
+    let mut lines = vec![];
+    for path in written.iter().map(|file| Path::new(&file.path)) {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            continue;
+        };
+        // A directory that is mounted elsewhere inside, or gone, is not found.
+        let entries: Vec<_> = fs::read_dir(dir).into_iter().flatten().flatten().collect();
+        for suffix in [AFTER, BEFORE] {
+            let first = format!("{name}.{suffix}");
+            let is_one = |entry: &&fs::DirEntry| {
+                let found = entry.file_name();
+                let rest = found.to_str().and_then(|found| found.strip_prefix(&*first));
+                rest.is_some_and(|rest| {
+                    rest.is_empty() || rest.strip_prefix('.').is_some_and(|n| n.parse::<u32>().is_ok())
+                })
+            };
+            let sizes: Vec<u64> = entries
+                .iter()
+                .filter(is_one)
+                .filter_map(|entry| entry.metadata().ok())
+                .map(|of| of.len())
+                .collect();
+            let (number, bytes) = (sizes.len(), output::size(sizes.iter().sum()));
+            match number {
+                0 => {}
+                1 => lines.push(format!("{}.{suffix} ({bytes})", path.display())),
+                _ => lines.push(format!("{}.{suffix} and so on, {number} files ({bytes})", path.display())),
+            }
+        }
+    }
+    lines
+}
+
 fn open_in(images: BorrowedFd<'_>) -> Result<Vec<OpenFile>> {
     let files = small_file::read_below(images, FILES, LONGEST).context(|| FILES)?;
     let remapped = match small_file::read_below(images, REMAPPED, LONGEST) {
@@ -123,6 +165,11 @@ fn is_appended(file: &OpenFile) -> bool {
     file.flags & OFlags::APPEND.bits() != 0 || access(file) != OFlags::RDWR
 }
 
+/// Length of a file, and when it was written to last, in seconds and nanoseconds: what differs after it was copied if somebody has written to it.
+fn stamp(file: &File) -> io::Result<(u64, i64, i64)> {
+    file.metadata().map(|of| (of.len(), of.mtime(), of.mtime_nsec()))
+}
+
 /// By no link: the processes had it under a path without any, and somebody may have put one in its place.
 fn open(path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)
@@ -131,6 +178,29 @@ fn open(path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_set_aside_is_named_with_its_number_and_size() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| temp.path().join(name).to_str().expect("UTF-8").to_owned();
+        for name in [
+            "log",
+            "log.after-checkpoint",
+            "log.after-checkpoint.2",
+            "log.after-checkpoint.2x",
+            "db.before-restore",
+            "db.before",
+        ] {
+            fs::write(path(name), "12345").expect("written");
+        }
+        let file = |name| WrittenFile { path: path(name), size: 5, number: 1, copy: None, owner: None };
+        let said = set_aside(&[file("log"), file("db"), file("none"), file("no/where")]);
+        let wanted = [
+            format!("{}.after-checkpoint and so on, 2 files (10 B)", path("log")),
+            format!("{}.before-restore (5 B)", path("db")),
+        ];
+        assert_eq!(said, wanted);
+    }
 
     #[test]
     fn who_writes_only_at_the_end() {

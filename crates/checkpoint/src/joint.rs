@@ -1,7 +1,6 @@
 //! One instance's part in the checkpoint of a whole job: saved together with the others, and restored together with them.
 
 use std::os::fd::AsFd as _;
-use std::path::Path;
 
 use skiff_cli::{GrownFiles, OutputArgs, Retention, SaveArgs};
 use skiff_instance::look::not_running;
@@ -19,7 +18,7 @@ use crate::files::FileRules;
 use crate::member::SavedInterface;
 use crate::notes::RestoreNotes;
 use crate::obstacles::{Moment, PreflightReport, look};
-use crate::record::{Checkpoint, IMAGES};
+use crate::record::{Checkpoint, CheckpointDir, IMAGES};
 use crate::restore::{CriuRestorer, Gate, fits, make_again};
 use crate::save::{Saved, Saving, alone, refuse_unprepared};
 use crate::target::{JointSave, SaveTarget};
@@ -84,14 +83,15 @@ impl JointMember {
     }
 }
 
-/// Restores an instance from its part in `dir`. The gate lets it run when all others are there, too.
+/// Restores an instance from its part in `held`. The gate lets it run when all others are there, too.
 pub fn restore(
     context: &UserContext,
-    (dir, checkpoint): (&Path, &Checkpoint),
+    (held, checkpoint): (CheckpointDir, &Checkpoint),
     (name, files): (&EnvName, Option<GrownFiles>),
     gate: Gate<'_>,
 ) -> Result<InstanceDir> {
     let record = InstanceDir::named(context, name)?;
+    let dir = &held.path();
     record.refuse_taken()?;
     let folder = super::required_criu()?;
     fits(context, checkpoint)?;
@@ -102,6 +102,6 @@ pub fn restore(
     let images = &dir.join(IMAGES);
     let revived =
         CriuRestorer { folder, checkpoint, member, dir, images, files, notes, used_up: false, gate };
-    make_again(context, &record, &revived, vec![])?;
+    make_again(context, &record, &revived, vec![held.into_fd()])?;
     Ok(record)
 }

@@ -25,6 +25,7 @@ pub mod memory;
 mod names_lock;
 pub mod notes;
 pub mod obstacles;
+mod other_hosts;
 mod page_intake;
 mod page_queue;
 mod parts;

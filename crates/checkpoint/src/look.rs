@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use skiff_env::depot::CheckpointUse;
 use skiff_output as output;
+use skiff_snapshot::whole;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Result};
 use skiff_user::checkpoints::{all, dir_of, homes, refuse_missing};
@@ -165,7 +166,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     if let Some(job) = JobCheckpoint::read(&dir_of(context, slot)?)? {
         return show_job(context, slot, &job, json);
     }
-    let (dir, checkpoint) = place::existing(context, slot)?;
+    let (held, checkpoint) = place::existing(context, slot)?;
     if json {
         return output::json(&checkpoint);
     }
@@ -184,6 +185,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         files: digests,
         stored: _,
     } = &checkpoint;
+    let dir = dir_of(context, slot)?;
     let own = OwnRooms::look(context)?.of(&dir, &checkpoint);
     let (size, own) = (output::size(checkpoint.size()), output::size(own));
     output::line(&format!("checkpoint   {slot}, {size}; {own} that no other checkpoint needs"))?;
@@ -208,7 +210,8 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     for tree in trees {
         let path = format!("{}/{}", crate::record::TREES, tree.file);
         let size = digests.iter().find(|sum| sum.path == path).map_or(0, |sum| sum.size);
-        output::line(&format!("files        {} ({})", tree.of, output::size(size)))?;
+        let size = if size <= whole::EMPTY { "empty".into() } else { output::size(size) };
+        output::line(&format!("files        {} ({size})", tree.of))?;
     }
     if let Some(sysv) = sysv {
         output::line(&format!("System V     {}", sysv.summary()))?;
@@ -217,10 +220,13 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         output::line(&format!("POSIX        {}", queues.summary()))?;
     }
     if !written_files.is_empty() {
-        let images = dir.join(IMAGES);
+        let images = held.path().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         for line in files::outlook(images.as_fd(), written_files)? {
             output::line(&format!("writes       {line}"))?;
+        }
+        for line in files::set_aside(written_files) {
+            output::line(&format!("set aside    {line}"))?;
         }
     }
     Ok(())

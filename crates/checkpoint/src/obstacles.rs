@@ -82,6 +82,11 @@ impl PreflightReport {
         self.notes.iter().for_each(|note| output::note(note));
     }
 
+    /// Tells that processor time is not kept: last, as it matters least of what a command says.
+    pub fn tell_lost_time(&self) {
+        lost_processor_time(&self.processes).iter().for_each(|note| output::note(note));
+    }
+
     /// Exit code of a command that was only to say whether it can be saved.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
@@ -167,7 +172,6 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         found.obstacles.push(Obstacle { pid, name, why });
     }
     found.processes.sort_by_key(|process| (process.pid != first, process.pid));
-    found.notes.extend(lost_processor_time(&found.processes));
     found.obstacles.sort();
     found.obstacles.dedup();
     Ok(found)

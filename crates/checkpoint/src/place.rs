@@ -19,9 +19,12 @@ use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
 
 use crate::names_lock;
-use crate::record::{self, Checkpoint};
+use crate::record::{self, Checkpoint, CheckpointDir};
 use crate::set::{self, JobCheckpoint};
 use crate::stored;
+
+/// In the name of what makes way for another, where a file system cannot let them change places at once; no name has the first character. Its place follows.
+const BETWEEN: &str = "+between.";
 
 /// Makes an empty one, into which an instance can be saved; gives where it is.
 pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool) -> Result<PathBuf> {
@@ -40,9 +43,10 @@ pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool
 }
 
 /// Directory and record of the checkpoint, which must exist.
-pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf, Checkpoint)> {
+pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(CheckpointDir, Checkpoint)> {
     refuse_missing(context, name)?;
-    let dir = dir_of(context, name)?;
+    let held = CheckpointDir::open(&dir_of(context, name)?)?;
+    let dir = held.path();
     if is_empty(&dir) {
         return Err(Error::new(format!("checkpoint {name}: nothing has been saved into it yet"))
             .hint(format!("`skiff checkpoint save --name {name} INSTANCE` does that")));
@@ -53,7 +57,7 @@ pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf
             .hint(format!("`skiff job restore {name}` restores it")));
     }
     let checkpoint = Checkpoint::read(&dir)?;
-    Ok((dir, checkpoint))
+    Ok((held, checkpoint))
 }
 
 /// Directory and record of the checkpoint of a whole job, which must exist.
@@ -119,6 +123,7 @@ impl NewCheckpoint {
     /// to be kept are only removed by [`NewCheckpoint::prune`].
     pub fn publish(&self, keep: Retention) -> Result<()> {
         let _lock = self.lock()?;
+        put_back_left(self.home.path());
         let last = self.ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
         // An empty one makes room for this one, and is no older one.
         let has_older = !is_empty(&self.slot(0));
@@ -127,7 +132,7 @@ impl NewCheckpoint {
         for newer in (1..=last).filter(|_| has_older) {
             change_places(&self.dir, &self.slot(newer)).inspect_err(|_| self.put_back(newer))?;
         }
-        flush(self.home.path())
+        record::flush(self.home.path())
     }
 
     /// Gives the first `places` checkpoints their places again, and the new one that of the new: what it holds in the end is removed.
@@ -198,10 +203,6 @@ impl Drop for NewCheckpoint {
     }
 }
 
-fn flush(dir: &Path) -> Result<()> {
-    fs::File::open(dir).and_then(|dir| dir.sync_all()).context(|| dir.display().to_string())
-}
-
 /// Lets what is at `from`, if anything is, and what is at `to`, if anything is, change places.
 fn change_places(from: &Path, to: &Path) -> Result<()> {
     let about = || to.display().to_string();
@@ -211,12 +212,7 @@ fn change_places(from: &Path, to: &Path) -> Result<()> {
         Err(Errno::NOENT) => Ok(()),
         // NFS, for one, cannot do it at once.
         Err(Errno::INVAL) if to.exists() && from.exists() => {
-            // With the process and host in it, as any name of what is not finished: another host leaves it alone.
-            let own = from.file_name().unwrap_or_default().to_string_lossy();
-            let between = to.with_file_name(match own.rsplit_once('@') {
-                Some((of_process, host)) => format!("{of_process}.between@{host}"),
-                None => format!("{own}.between"),
-            });
+            let between = between(from, to);
             fs::rename(to, &between)
                 .and_then(|()| fs::rename(from, to))
                 .and_then(|()| fs::rename(&between, from))
@@ -225,6 +221,37 @@ fn change_places(from: &Path, to: &Path) -> Result<()> {
         Err(Errno::INVAL) if from.exists() => fs::rename(from, to).context(about),
         Err(Errno::INVAL) => Ok(()),
         Err(e) => Err(e).context(about),
+    }
+}
+
+/// The name of what is at `to` until what is at `from` is there. With the process and host in it, as any name of what is not finished, so that another
+/// host leaves it alone; and with the place, to which it goes back if whoever renames them is killed.
+fn between(from: &Path, to: &Path) -> PathBuf {
+    let own = from.file_name().unwrap_or_default().to_string_lossy();
+    let newer = to.file_name().and_then(|name| name.to_str()?.parse::<CheckpointName>().ok());
+    let newer = newer.map_or(0, |slot| slot.newer);
+    to.with_file_name(match own.rsplit_once('@') {
+        Some((of_process, host)) => format!("{of_process}{BETWEEN}{newer}@{host}"),
+        None => format!("{own}{BETWEEN}{newer}"),
+    })
+}
+
+/// The place of what is called so in `home`.
+fn place_before(home: &Path, name: &str) -> Option<PathBuf> {
+    let (of_process, _host) = name.rsplit_once('@')?;
+    let (own, newer) = of_process.rsplit_once(BETWEEN)?;
+    let (_pid, name) = own.strip_prefix(".new.")?.split_once('.')?;
+    let slot = CheckpointName { name: name.parse().ok()?, newer: newer.parse().ok()? };
+    Some(home.join(slot.to_string()))
+}
+
+/// Gives those their places again that nobody else has got since whoever renamed them was killed.
+fn put_back_left(home: &Path) {
+    for left in dirs::leftovers(home) {
+        let place = left.file_name().and_then(|name| place_before(home, name.to_str()?));
+        place.into_iter().filter(|place| !place.exists()).for_each(|place| {
+            fs::rename(&left, &place).ignore_error("somebody else has done so, or it is tried again");
+        });
     }
 }
 
@@ -238,7 +265,9 @@ pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
 
 /// What was killed while it was made or removed.
 pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
-    Ok(homes(context)?.iter().flat_map(|home| dirs::leftovers(home)).collect())
+    let homes = homes(context)?;
+    homes.iter().for_each(|home| put_back_left(home));
+    Ok(homes.iter().flat_map(|home| dirs::leftovers(home)).collect())
 }
 
 /// Removes that.
@@ -277,6 +306,43 @@ mod tests {
         change_places(&at("a"), &at("b")).expect("nothing to move");
         assert_eq!(look(), [vec![], b"B".to_vec()]);
         fs::remove_dir_all(&temp).expect("gone");
+    }
+
+    #[test]
+    fn what_made_way_has_its_place_again_if_whoever_renamed_it_was_killed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name): (_, EnvName) = (temp.path().join("checkpoint"), "my.work".parse().unwrap());
+        let keep = || "9".parse::<Retention>().unwrap();
+        for number in 1..=2 {
+            filled(&home, &name, number).publish(keep()).unwrap();
+        }
+        let own = new_in(&home, &name);
+        let killed = |newer: u32| {
+            let slot = home.join(CheckpointName { name: name.clone(), newer }.to_string());
+            let between = between(&own, &slot);
+            assert_eq!(
+                place_before(&home, between.file_name().unwrap().to_str().unwrap()),
+                Some(slot.clone())
+            );
+            // Of a process that there is not.
+            let pid = format!(".{}.", std::process::id());
+            let between = between.to_str().unwrap().replace(&pid, ".99999999.");
+            fs::rename(slot, &between).unwrap();
+            between
+        };
+        killed(0);
+        killed(1);
+        put_back_left(&home);
+        assert_eq!(published(&home, &name), ["2", "1"]);
+        killed(0);
+        filled(&home, &name, 3).publish(keep()).unwrap();
+        assert_eq!(published(&home, &name), ["3", "2", "1"]);
+        // If the other one is there it is not put in its place.
+        let between = killed(0);
+        fs::create_dir(home.join("my.work")).unwrap();
+        put_back_left(&home);
+        assert!(Path::new(&between).exists());
+        assert_eq!(place_before(&home, &new_in(&home, &name).file_name().unwrap().to_string_lossy()), None);
     }
 
     /// The `number`th save into `name`, of which others may go on.
@@ -336,6 +402,31 @@ mod tests {
             assert_eq!(published(&home, &name), ["3", "2", "1"], "{done}");
             assert_eq!(fs::read_to_string(new.dir.join(record::FILE)).unwrap(), "4", "{done}");
         }
+    }
+
+    #[test]
+    fn who_restores_stays_with_the_checkpoint_whose_record_was_read() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name) = (temp.path().join("checkpoint"), "work".parse().unwrap());
+        let keep = "2".parse().unwrap();
+        filled(&home, &name, 1).publish(keep).unwrap();
+        let place = home.join("work");
+        let held = CheckpointDir::open(&place).unwrap();
+        assert!(held.is_at(&place));
+        assert_eq!(record::place_of(&held.path()), place);
+        filled(&home, &name, 2).publish(keep).unwrap();
+        assert!(!held.is_at(&place));
+        let read = |dir: &Path| fs::read_to_string(dir.join(record::FILE)).unwrap();
+        assert_eq!((read(&held.path()), read(&place)), ("1".into(), "2".into()));
+        record::open(&held.path(), record::FILE).unwrap();
+        // Its name in messages, and its home, are those that it has now.
+        assert_eq!(record::place_of(&held.path()), home.join("work@1"));
+        let why = record::open(&held.path(), "trees/none").unwrap_err();
+        assert!(why.message.contains("/work@1/trees/none"), "{}", why.message);
+        let path = held.path();
+        let moved = held.into_fd();
+        assert_eq!(read(&path), "1", "as long as the descriptor is open");
+        drop(moved);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! Whoever imports one checks each file by its digest, and all of it is there only once all of it is right.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -42,7 +42,8 @@ const LEVEL: i32 = 1;
 /// # Errors
 /// The checkpoint is damaged, or the file cannot be written.
 pub fn export(context: &UserContext, name: &CheckpointName, path: &Path) -> Result<()> {
-    let (dir, checkpoint) = place::existing(context, name)?;
+    let (held, checkpoint) = place::existing(context, name)?;
+    let dir = held.path();
     let about = || path.display().to_string();
     let new = NewFile::create(path)?;
     let mut file = File::from(new.as_fd().try_clone_to_owned().context(about)?);
@@ -55,8 +56,8 @@ pub fn export(context: &UserContext, name: &CheckpointName, path: &Path) -> Resu
     // What is in the store comes last, in its order there.
     let in_store = |file: &&FileDigest| checkpoint.stored.iter().any(|stored| stored.path == file.path);
     for wanted in whole.files.iter().filter(|file| !in_store(file)) {
-        let from = record::open(&dir, &wanted.path)?;
-        if copy(from, &mut packed, wanted).context(about)? != *wanted {
+        let mut from = record::open(&dir, &wanted.path)?;
+        if FileDigest::of_copy(&wanted.path, &mut from, &mut packed).context(about)? != *wanted {
             return Err(Fault::new(format!("checkpoint {name}: {} is damaged", wanted.path)));
         }
     }
@@ -129,7 +130,8 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
     }
     for wanted in &checkpoint.files {
         let mut file = create(dir, &wanted.path)?;
-        let found = copy(from.take(wanted.size), &mut file, wanted).context(|| wanted.path.clone())?;
+        let found = FileDigest::of_copy(&wanted.path, &mut from.take(wanted.size), &mut file);
+        let found = found.context(|| wanted.path.clone())?;
         if found != *wanted {
             return Err(Fault::new(format!("{} is damaged", wanted.path)));
         }
@@ -142,7 +144,8 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
     let about = || record.display().to_string();
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&record).context(about)?;
-    file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)
+    file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)?;
+    [&dir.join(record::IMAGES), &dir.join(record::TREES), dir].into_iter().try_for_each(record::flush)
 }
 
 /// Creates a file of a checkpoint; it leads nowhere else.
@@ -152,22 +155,4 @@ fn create(dir: &Path, path: &str) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     openat2(&top, path, flags, Mode::RUSR | Mode::WUSR, resolve).map(File::from).context(about)
-}
-
-/// Copies all that comes; what it was.
-fn copy(mut from: impl Read, to: &mut impl Write, wanted: &FileDigest) -> std::io::Result<FileDigest> {
-    let (mut hasher, mut size, mut buffer) = (blake3::Hasher::new(), 0, vec![0; 1 << 20]);
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                hasher.update(&buffer[..n]);
-                to.write_all(&buffer[..n])?;
-                size += n as u64;
-            }
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(FileDigest { path: wanted.path.clone(), size, digest: hasher.finalize().to_hex().to_string() })
 }

@@ -1,5 +1,5 @@
 //! POSIX message queues of an instance that no process of it has open. (CRIU knows no descriptor of one.) Their messages can only be taken out:
-//! so they are put in again at once, while all processes stand still.
+//! so they are put in again at once, while all processes stand still. Until then a file has them (`taken.rs`).
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -18,6 +18,10 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::mqueue::{self, PriorityMessage, QueueAttributes};
+
+mod taken;
+
+use taken::{TakenMessages, both, put_all, take_all};
 
 /// These queues, in messages.
 const ALL: &str = "POSIX message queues";
@@ -61,19 +65,32 @@ struct PosixQueue {
     messages: u64,
 }
 
-/// Reads all of them in an instance whose processes stand still, and writes their messages into a new file; nothing if there are none.
+/// Reads all of them in an instance whose processes stand still, and writes their messages into a new file; nothing if there are none. First
+/// those are put back that somebody has taken out who was killed; `instance` is the instance's directory, which has a file of them.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn keep(inside: EnterTarget<'_>, path: &Path) -> Result<Option<PosixQueues>> {
+pub fn keep(inside: EnterTarget<'_>, path: &Path, instance: &Path) -> Result<Option<PosixQueues>> {
+    let (inside, taken) = (EnterTarget { number: None, ..inside }, TakenMessages::open(instance)?);
+    let put_back = || enter::run(inside, &[taken.file.as_fd()], || taken.put_back());
+    if taken.is_some()? {
+        put_back()?;
+    }
     let about = || path.display().to_string();
     let file = File::options().write(true).create_new(true).open(path).context(about)?;
-    let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
+    let found = enter::run(inside, &[file.as_fd(), taken.file.as_fd()], || {
         let mut into = BufWriter::new(file.try_clone().context(about)?);
-        let found = PosixQueues::read(&mut into)?;
+        let found = PosixQueues::read(&mut into, &taken)?;
         into.flush().context(about)?;
         Ok(found)
-    })?;
+    });
+    let found = match (found, taken.is_some()?) {
+        // Whoever took them was killed, or found no room for one.
+        (Err(why), true) => Err(both(why, put_back())),
+        (found, _) => found,
+    };
+    taken.close()?;
+    let found = found?;
     if found.is_some() {
         return Ok(found);
     }
@@ -103,14 +120,14 @@ impl PosixQueues {
         format!("message queues {}, messages in them {messages}", self.queues.len())
     }
 
-    fn read(into: &mut impl Write) -> Result<Option<Self>> {
+    fn read(into: &mut impl Write, taken: &TakenMessages) -> Result<Option<Self>> {
         let Some(root) = root()? else { return Ok(None) };
         let mut found = Self::default();
         for name in names(&root)? {
             if is_notified(&root, &name)? {
                 return Err(Fault::new(format!("{}: a process waits to be notified of it", named(&name))));
             }
-            found.queues.push(PosixQueue::read(&root, name, into)?);
+            found.queues.push(PosixQueue::read(&root, name, (into, taken))?);
         }
         if found.queues.is_empty() {
             return Ok(None);
@@ -156,38 +173,21 @@ impl PosixQueues {
 }
 
 impl PosixQueue {
-    fn read(root: &OwnedFd, name: String, into: &mut impl Write) -> Result<Self> {
+    fn read(root: &OwnedFd, name: String, (into, kept): (&mut impl Write, &TakenMessages)) -> Result<Self> {
         let about = || named(&name);
         let queue = mqueue::open(&c_name(&name)?).context(about)?;
         let QueueAttributes { most, longest, .. } = mqueue::attributes(queue.as_fd()).context(about)?;
         let file = openat(root, &*name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let of = fstat(file.context(about)?).context(about)?;
         let length = usize::try_from(longest).unwrap_or(LONGEST).min(LONGEST);
-        let (mut taken, mut why) = (vec![], None);
-        loop {
-            match mqueue::take(queue.as_fd(), length) {
-                Ok(Some(message)) => taken.push(message),
-                Ok(None) => break,
-                Err(e) => {
-                    why = Some(e);
-                    break;
-                }
-            }
-        }
-        // First of all: nothing may come in between. Where one finds no memory, the others go back nevertheless.
-        taken
-            .iter()
-            .map(|message| put_back(queue.as_fd(), message).context(about))
-            .fold(Ok(()), Result::and)?;
-        if let Some(why) = why {
-            return Err(why).context(about);
-        }
-        for PriorityMessage { priority, text } in &taken {
-            into.write_all(&priority.to_le_bytes())
-                .and_then(|()| into.write_all(&(text.len() as u64).to_le_bytes()))
-                .and_then(|()| into.write_all(text))
-                .context(about)?;
-        }
+        kept.begin(&name)?;
+        let (taken, why) = take_all(queue.as_fd(), length, |message| kept.add(message));
+        let why = why.and(kept.all_taken());
+        // First of all: nothing may come in between.
+        put_all(queue.as_fd(), &taken).context(about)?;
+        kept.done()?;
+        why.context(about)?;
+        taken.iter().try_for_each(|message| write(message, into)).context(about)?;
         let owner = (of.st_uid, of.st_gid, of.st_mode & 0o777);
         Ok(Self { owner, most, longest, messages: taken.len() as u64, name })
     }
@@ -218,6 +218,12 @@ fn put_back(queue: BorrowedFd<'_>, message: &PriorityMessage) -> io::Result<()> 
         }
     }
     mqueue::put(queue, message)
+}
+
+fn write(PriorityMessage { priority, text }: &PriorityMessage, into: &mut impl Write) -> io::Result<()> {
+    into.write_all(&priority.to_le_bytes())?;
+    into.write_all(&(text.len() as u64).to_le_bytes())?;
+    into.write_all(text)
 }
 
 fn message(from: &mut impl Read) -> io::Result<PriorityMessage> {
@@ -293,19 +299,77 @@ mod tests {
             mqueue::put(queue.as_fd(), &PriorityMessage { priority, text: text.into() }).expect("put");
         }
         drop((queue, other));
+        let dir = tempfile::tempdir().expect("a directory");
+        let kept = TakenMessages::open(dir.path()).expect("made");
         let mut held = vec![];
-        let found = PosixQueues::read(&mut held).expect("read").expect("some");
+        let found = PosixQueues::read(&mut held, &kept).expect("read").expect("some");
         let mut again = vec![];
-        assert_eq!(PosixQueues::read(&mut again).expect("read").as_ref(), Some(&found));
+        assert_eq!(PosixQueues::read(&mut again, &kept).expect("read").as_ref(), Some(&found));
         assert_eq!((found.queues.len(), found.queues[0].messages, &again), (2, 3, &held));
         found.make(&mut &held[..]).expect_err("they are there");
         #[expect(deprecated, reason = "what makes it unsafe is CLONE_FILES, which is not asked for")]
         rustix::thread::unshare(rustix::thread::UnshareFlags::NEWIPC).expect("another namespace");
-        assert_eq!(PosixQueues::read(&mut again).expect("read"), None);
+        assert_eq!(PosixQueues::read(&mut again, &kept).expect("read"), None);
         found.make(&mut &held[..]).expect("made again");
         let mut held_again = vec![];
-        assert_eq!(PosixQueues::read(&mut held_again).expect("read"), Some(found));
+        assert_eq!(PosixQueues::read(&mut held_again, &kept).expect("read"), Some(found));
         assert_eq!(held_again, held);
         assert_eq!(notified().expect("said"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_was_taken_by_somebody_who_was_killed_is_put_back() {
+        if !is_apart("posix_queues::tests::what_was_taken_by_somebody_who_was_killed_is_put_back") {
+            return;
+        }
+        let queue = mqueue::create(c"one", QueueAttributes::new(9, 100)).expect("made");
+        let dir = tempfile::tempdir().expect("a directory");
+        let kept = TakenMessages::open(dir.path()).expect("made");
+        let message = |priority, text: &str| PriorityMessage { priority, text: text.into() };
+        let all = [message(9, ""), message(2, "a"), message(2, "a"), message(2, "b")];
+        let new = message(2, "since");
+        let take = || mqueue::take(queue.as_fd(), 100).expect("taken");
+        let put = |messages: &[PriorityMessage]| put_all(queue.as_fd(), messages).expect("put");
+        let check = |want: &[PriorityMessage]| {
+            assert!(kept.is_some().expect("asked"));
+            kept.put_back().expect("put back");
+            assert!(!kept.is_some().expect("asked"));
+            let (there, why) = take_all(queue.as_fd(), 100, |_| Ok(()));
+            why.expect("taken");
+            assert_eq!(there, want);
+        };
+        // Killed when so many were taken out.
+        for taken in 0..=all.len() {
+            put(&all);
+            kept.begin("one").expect("begun");
+            (0..taken).for_each(|_| kept.add(&take().expect("one")).expect("added"));
+            check(&all);
+        }
+        // Killed when so many were back; the processes have gone on since.
+        for back in 0..=all.len() {
+            kept.begin("one").expect("begun");
+            all.iter().for_each(|message| kept.add(message).expect("added"));
+            kept.all_taken().expect("said");
+            put(&all[..back]);
+            put(std::slice::from_ref(&new));
+            check(&[&all[..], std::slice::from_ref(&new)].concat());
+        }
+        // Killed as a message was written that had been taken out, or before there was one.
+        kept.begin("one").expect("begun");
+        kept.add(&all[0]).expect("added");
+        let length = kept.file.metadata().expect("there").len();
+        kept.add(&all[1]).expect("added");
+        kept.file.set_len(length + 7).expect("cut");
+        put(&all[1..]);
+        check(&all);
+        kept.begin("one").expect("begun");
+        kept.file.set_len(3).expect("cut");
+        check(&[]);
+        // A queue that is gone.
+        kept.begin("other").expect("begun");
+        kept.add(&all[0]).expect("added");
+        check(&[]);
+        kept.close().expect("closed");
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
     }
 }

@@ -32,12 +32,12 @@ use crate::versions::Versions;
 
 mod digests;
 
-pub use digests::{FileDigest, files, sums, tidy};
+pub use digests::{FileDigest, files, flush, sums, tidy};
 use digests::{is_image, list};
 
 /// The record's file.
 pub const FILE: &str = "checkpoint";
-pub use crate::parts::{TREES, open};
+pub use crate::parts::{CheckpointDir, TREES, open, place_of};
 pub use skiff_spec::checkpoint::IMAGES;
 /// What System V objects hold: a file's path in the directory.
 pub const SYSV: &str = "trees/sysv";
@@ -195,7 +195,7 @@ impl Checkpoint {
         Ok(sealed((MAGIC, format), &body))
     }
 
-    /// Writes the record into `dir`, as its last file.
+    /// Writes the record into `dir`, as its last file, and flushes the directory: its name is next.
     ///
     /// # Errors
     /// What writing says.
@@ -204,7 +204,8 @@ impl Checkpoint {
         let about = || path.display().to_string();
         let bytes = self.bytes().map_err(|e| e.about(&about()))?;
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path).context(about)?;
-        file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)
+        file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)?;
+        flush(dir)
     }
 
     /// Reads the record in `dir`.
@@ -213,10 +214,10 @@ impl Checkpoint {
     /// When it is damaged, or of a format that is not known here.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
-        let about = || path.display().to_string();
+        let about = || place_of(dir).join(FILE).display().to_string();
         let bytes = small_file::read_below(CWD, &*path, LONGEST).context(about)?;
         Self::parse(&bytes).map_err(|why| {
-            Fault::new(format!("checkpoint {}: {why}", dir.display()))
+            Fault::new(format!("checkpoint {}: {why}", place_of(dir).display()))
                 .hint("it is not restored: what would come of it nobody knows")
         })
     }
@@ -247,7 +248,7 @@ impl Checkpoint {
     /// The first that is not what it was.
     pub fn verify(&self, dir: &Path) -> Result<()> {
         let damaged = |what: String| {
-            Fault::new(format!("checkpoint {}: {what}", dir.display()))
+            Fault::new(format!("checkpoint {}: {what}", place_of(dir).display()))
                 .hint("it is not restored: what would come of it nobody knows")
         };
         for file in list(&dir.join(IMAGES))? {

@@ -22,6 +22,7 @@ use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::first::{self, Process};
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::RunningContainer;
+use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::ReservationRequest;
@@ -29,6 +30,7 @@ use skiff_spec::plan::{Plan, Route, Upper};
 use skiff_store::index::ImageName;
 use skiff_sys::clock::now;
 use skiff_sys::process::positive_pid;
+use skiff_user::checkpoints::dir_of;
 use skiff_user::context::UserContext;
 
 use crate::attributes;
@@ -79,7 +81,8 @@ pub fn restore(context: &UserContext, words: &RestoreArgs) -> Result<()> {
 pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
-    let (dir, checkpoint) = place::existing(context, slot)?;
+    let (held, checkpoint) = place::existing(context, slot)?;
+    let dir = held.path();
     let about = |e: Error| e.about(&format!("checkpoint {slot}"));
     let name = restore.instance.as_ref().unwrap_or(&checkpoint.instance.name);
     let record = InstanceDir::named(context, name)?;
@@ -92,10 +95,12 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
-    checkpoint.verify(&dir)?;
-    // Checked as they are put together.
-    let whole = WholeImages::of(&dir, &slot.name, &checkpoint)?;
-    let (images, kept) = whole.kept()?;
+    let whole =
+        whole_images(&dir, slot, &checkpoint).or_else(|e| match held.is_at(&dir_of(context, slot)?) {
+            true => Err(e),
+            false => Err(e.hint("a newer checkpoint has taken its name meanwhile: restore again")),
+        })?;
+    let (images, mut kept) = whole.kept()?;
     let member = SavedInterface::read(&dir)?;
     let files = Some(FileRules::of(context, restore.files)?);
     let revived = CriuRestorer {
@@ -109,6 +114,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         used_up: whole.used_up(),
         gate: None,
     };
+    kept.push(held.into_fd());
     make_again(context, &record, &revived, kept).map_err(about)?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
@@ -119,6 +125,13 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         total_ms: begun.elapsed().as_millis(),
         lost: lost_processor_time(&checkpoint.processes),
     }))
+}
+
+/// Checks the checkpoint in `dir`, and makes its images whole.
+fn whole_images(dir: &Path, slot: &CheckpointName, checkpoint: &Checkpoint) -> Result<WholeImages> {
+    checkpoint.verify(dir)?;
+    // Checked as they are put together.
+    WholeImages::of(dir, &slot.name, checkpoint)
 }
 
 /// Makes the instance, and all of it; nothing is left of it if anything fails. `kept` is what has to stay open for that.

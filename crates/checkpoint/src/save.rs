@@ -96,6 +96,7 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
     let slot = CheckpointName::newest(name);
     if save.dry_run {
+        found.tell_lost_time();
         return show(&slot, &found, save.output.json).map(|()| SaveOutcome::Shown(found.exit_code()));
     }
     refuse(&record, &found.obstacles)?;
@@ -111,6 +112,9 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     // Together with this goes what it has replaced, and what others had to leave as long as it was being saved.
     drop(new);
     stored::tell_uncollected(stored::collect(&home));
+    if saved.is_ok() {
+        found.tell_lost_time();
+    }
     saved.map(|saved| SaveOutcome::Saved(Box::new(saved))).map_err(about)
 }
 
@@ -268,7 +272,7 @@ impl Saving<'_> {
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
             stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &dir.join(SYSV))?;
-            stood.posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES))?;
+            stood.posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES), &self.record.dir)?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);

@@ -78,10 +78,7 @@ impl JobCheckpoint {
         file.write_all(&record::sealed((MAGIC, record::WHOLE), &body))
             .and_then(|()| file.sync_all())
             .context(about)?;
-        for dir in [&dir.join(MEMBERS), dir] {
-            File::open(dir).and_then(|dir| dir.sync_all()).context(|| dir.display().to_string())?;
-        }
-        Ok(())
+        [&dir.join(MEMBERS), dir].into_iter().try_for_each(record::flush)
     }
 
     /// Reads the record in `dir`; nothing if that is not a whole job's checkpoint.
@@ -93,7 +90,7 @@ impl JobCheckpoint {
         let bytes =
             small_file::read_below(CWD, &*path, record::LONGEST).context(|| path.display().to_string())?;
         let damaged = |why: String| {
-            Fault::new(format!("checkpoint {}: {why}", dir.display()))
+            Fault::new(format!("checkpoint {}: {why}", record::place_of(dir).display()))
                 .hint("it is not restored: what would come of it nobody knows")
         };
         Self::parse(&bytes).map(Some).map_err(damaged)
@@ -112,8 +109,11 @@ impl SavedMember {
         let is = digest(&part(dir, self.part))?;
         match is == self.record {
             true => Ok(()),
-            false => Err(Fault::new(format!("{}: its record is damaged", part(dir, self.part).display()))
-                .hint("nothing is restored: what would come of it nobody knows")),
+            false => Err(Fault::new(format!(
+                "{}: its record is damaged",
+                part(&record::place_of(dir), self.part).display()
+            ))
+            .hint("nothing is restored: what would come of it nobody knows")),
         }
     }
 }

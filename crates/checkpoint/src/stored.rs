@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -23,14 +24,19 @@ use skiff_user::named;
 
 use crate::memory;
 use crate::names_lock;
+use crate::other_hosts;
 use crate::record::{self, CHUNKS, Checkpoint, FileDigest, IMAGES, StoredImage};
 
 /// The store, in the directory of checkpoints.
 const STORE: &str = ".chunks";
-/// Lists of other checkpoints are looked at up to so many bytes in all: those of 250 GiB of memory.
+/// Lists of other checkpoints are looked at up to so many bytes in all: those of 250 GiB of memory. In memory each takes up to four times as much, so they take at
+/// most half of what may be used for a while.
 const MOST_KNOWN: u64 = 1 << 30;
+const ROOM_FOR_LISTS: u64 = 8;
 /// Of memory so many bytes at most are there twice, in an image and in a process, before CRIU gives them back.
 const TWICE: u64 = 128 << 20;
+/// Packs of this age may be those of a save whose list is not there yet, where no lock keeps it apart.
+const JUST_WRITTEN: Duration = Duration::from_secs(3600);
 /// Bytes that all else may take.
 const SLACK: u64 = 64 << 20;
 
@@ -50,12 +56,13 @@ pub fn known(home: &Path, name: &EnvName) -> Result<Vec<StoredList>> {
     let mut all: Vec<CheckpointName> = named::all(home, IMAGES)?;
     all.retain(|slot| slot.newer == 0);
     all.sort_by_key(|slot| slot.name != *name);
+    let most = MOST_KNOWN.min(memory::spare()? / ROOM_FOR_LISTS);
     let (mut known, mut bytes) = (vec![], 0);
     for slot in all {
         let dir = home.join(slot.to_string());
         let Ok(length) = dir.join(CHUNKS).symlink_metadata().map(|about| about.len()) else { continue };
         bytes += length;
-        if bytes > MOST_KNOWN && slot.name != *name {
+        if bytes > most && slot.name != *name {
             continue;
         }
         // One that is damaged cannot be restored. What it needs is written again.
@@ -66,16 +73,25 @@ pub fn known(home: &Path, name: &EnvName) -> Result<Vec<StoredList>> {
 
 fn list_in(dir: &Path) -> Result<StoredList> {
     let file = record::open(dir, CHUNKS)?;
-    StoredList::read(file.into(), &dir.join(CHUNKS).display().to_string()).map_err(ours)
+    StoredList::read(file.into(), &record::place_of(dir).join(CHUNKS).display().to_string()).map_err(ours)
 }
 
-/// Removes from the store what no checkpoint in `home` needs any more, unless somebody saves or restores: who does so removes it later.
+/// Removes from the store what no checkpoint in `home` needs any more, unless somebody saves or restores: who does so removes it later. Where locks do
+/// not keep out other hosts, nothing is removed while one of them saves, nor what was written lately.
 ///
 /// # Errors
 /// The system's, or a list of chunks is damaged: nobody knows what it needs.
 pub fn collect(home: &Path) -> Result<()> {
+    collect_among(home, other_hosts::have_other_locks(home))
+}
+
+fn collect_among(home: &Path, others_have_other_locks: bool) -> Result<()> {
     let Some(store) = dirs::find(&home.join(STORE))? else { return Ok(()) };
-    CollectedChunks::remove_unused(&store, || lists(home).map_err(StoreFault::Ours))
+    if others_have_other_locks && other_hosts::save(home)? {
+        return Ok(());
+    }
+    let spared = if others_have_other_locks { JUST_WRITTEN } else { Duration::ZERO };
+    CollectedChunks::remove_unused(&store, spared, || lists(home).map_err(StoreFault::Ours))
         .map(drop)
         .map_err(StoreFault::into_fault)
         .map_err(|e| e.hint("`skiff checkpoint delete` removes what is damaged; then the rest is removed"))
@@ -185,9 +201,10 @@ pub fn each(
     if checkpoint.stored.is_empty() {
         return Ok(());
     }
-    let home = dir.parent().unwrap_or(Path::new("/"));
+    let place = record::place_of(dir);
+    let home = place.parent().unwrap_or(Path::new("/"));
     let damaged = |e: Fault| {
-        e.about(&format!("checkpoint {}", dir.display()))
+        e.about(&format!("checkpoint {}", place.display()))
             .hint("it is not restored: what would come of it nobody knows")
     };
     let (store, list) = (open(home)?, list_in(dir).map_err(damaged)?);
@@ -226,7 +243,8 @@ impl WholeImages {
             let memory = memory::make(wanted)?;
             Self { path: images_in(&memory), memory: Some(memory), on_disk: None }
         } else {
-            let new = new_in(dir.parent().unwrap_or(dir), name);
+            let place = record::place_of(dir);
+            let new = new_in(place.parent().unwrap_or(&place), name);
             let images = Self { path: new.join(IMAGES), memory: None, on_disk: Some(new.clone()) };
             make_private(&new)?;
             make_private(&images.path)?;
@@ -243,7 +261,11 @@ impl WholeImages {
         };
         for file in checkpoint.files.iter().filter(|file| Path::new(&file.path).starts_with(IMAGES)) {
             let mut from = record::open(dir, &file.path)?;
-            std::io::copy(&mut from, &mut create(&file.path)?).context(|| file.path.clone())?;
+            let copied = FileDigest::of_copy(&file.path, &mut from, &mut create(&file.path)?);
+            if copied.context(|| file.path.clone())? != *file {
+                let place = record::place_of(dir);
+                return Err(Fault::new(format!("checkpoint {}: {} is damaged", place.display(), file.path)));
+            }
         }
         each(dir, checkpoint, |file, bytes| bytes.write_to(&mut create(&file.path)?))
     }
@@ -343,6 +365,35 @@ mod tests {
             collect(home).expect("collected");
             assert_eq!(packs(home), left, "{gone}");
         }
+    }
+
+    #[test]
+    fn where_locks_do_not_keep_out_other_hosts_nothing_goes_as_long_as_one_may_save() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let home = temp.path();
+        save(home, "a", &[1]);
+        fs::remove_dir_all(home.join("a")).expect("gone");
+        let pack =
+            fs::read_dir(home.join(STORE).join("packs")).expect("there").next().expect("one").expect("one");
+        let left = |others| {
+            collect_among(home, others).expect("collected");
+            packs(home)
+        };
+        assert_eq!(left(true), 1, "it was written just now");
+        let hours_ago = std::time::SystemTime::now() - 2 * JUST_WRITTEN;
+        File::options()
+            .write(true)
+            .open(pack.path())
+            .and_then(|pack| pack.set_modified(hours_ago))
+            .expect("set");
+        fs::create_dir(home.join(".new.1.a@another")).expect("made");
+        assert_eq!(left(true), 1, "another host saves");
+        fs::remove_dir(home.join(".new.1.a@another")).expect("gone");
+        assert_eq!(left(true), 0);
+        save(home, "a", &[1]);
+        fs::remove_dir_all(home.join("a")).expect("gone");
+        fs::create_dir(home.join(".new.1.a@another")).expect("made");
+        assert_eq!(left(false), 0, "the lock keeps it out");
     }
 
     #[test]

@@ -91,6 +91,7 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     };
     if words.dry_run {
         let found = look()?;
+        found.tell_lost_time();
         return show(words, &launch.argv, &found).map(|()| MigrationOutcome::Shown(found.exit_code()));
     }
     let _lock = lock(&record)?;
@@ -103,6 +104,7 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }
+    found.tell_lost_time();
     let mut progress = Progress::begin(found.processes.iter().map(|process| process.memory).sum());
     let way = ReceiverLink::open(context, &words.node)?;
     progress.done("connect");

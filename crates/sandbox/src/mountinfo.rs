@@ -13,6 +13,8 @@ pub struct MountLine {
     pub place: PathBuf,
     /// The file system's type, in characters that a terminal may be shown.
     pub kind: String,
+    /// Options of the file system, with commas between them, in such characters.
+    pub options: String,
 }
 
 /// All mounts that a text tells of, in its order. Lines that make no sense are left out.
@@ -24,9 +26,11 @@ pub fn parse(text: &[u8]) -> Vec<MountLine> {
 fn line(line: &[u8]) -> Option<MountLine> {
     let mut words = line.split(|byte| *byte == b' ');
     let (id, parent, place) = (words.next()?, words.next()?, words.nth(2)?);
-    let kind = words.skip_while(|word| *word != b"-").nth(1).unwrap_or_default();
-    let kind = kind.escape_ascii().to_string();
-    Some(MountLine { id: id.into(), parent: parent.into(), place: unescape(place), kind })
+    // The file system's type, what is mounted, and options.
+    let mut words = words.skip_while(|word| *word != b"-").skip(1);
+    let (kind, options) = (words.next().unwrap_or_default(), words.nth(1).unwrap_or_default());
+    let (kind, options) = (kind.escape_ascii().to_string(), options.escape_ascii().to_string());
+    Some(MountLine { id: id.into(), parent: parent.into(), place: unescape(place), kind, options })
 }
 
 /// Undoes the kernel's `\\040` for a space and the like.
@@ -63,6 +67,7 @@ mod tests {
         let seen: Vec<_> = mounts.iter().map(|mount| (mount.place.as_path(), &*mount.kind)).collect();
         let odd = Path::new(std::ffi::OsStr::from_bytes(b"/\xff"));
         assert_eq!(seen, [(Path::new("/a b"), "nfs4"), (odd, "")]);
+        assert_eq!((&*mounts[0].options, &*mounts[1].options), ("rw", ""));
         assert_eq!((&*mounts[0].id, &*mounts[0].parent), (&b"22"[..], &b"20"[..]));
     }
 }

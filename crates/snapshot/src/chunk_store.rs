@@ -1,12 +1,13 @@
 //! Chunks of what checkpoints hold: a directory of packs, and for each checkpoint a list beside it of the chunks that it needs.
 //!
 //! ```text
-//! DIR/lock               who reads or writes has it shared, who collects has it alone
+//! DIR/lock               who reads or writes has it shared, who collects has it alone; its time is that of the last collection
+//! DIR/turn               who waits to collect has it alone; who comes to read or write waits for that; its time is that of the last such wait
 //! DIR/packs/DIGEST.pack  chunks, as in a depot
 //! ```
 //!
-//! Packs appear whole, by rename, and never change; only what no list needs is taken out of them. Collection waits for nobody: whoever
-//! relies on a pack before its list is on the disk has the lock. The lists themselves are kept by who calls.
+//! Packs appear whole, by rename, and never change; only what no list needs is taken out of them. Whoever relies on a pack before its list is on the
+//! disk has the lock. The lists themselves are kept by who calls. Collection waits for nobody, unless there was none for an hour: where one save always begins before another ends, it would never find the store unused.
 
 mod collect;
 mod read;
@@ -32,7 +33,8 @@ use crate::error::{Error, Result};
 use crate::tree::dir_flags;
 
 const LOCK: &str = "lock";
-/// How long somebody may collect.
+const TURN: &str = "turn";
+/// How long somebody may collect, or wait to do so.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A store that is open: nothing goes from it meanwhile.
@@ -50,7 +52,10 @@ impl ChunkStore {
     /// The system's, or somebody collects for longer than a minute.
     pub fn open(dir: &TrustedDir) -> Result<Self> {
         make_dir(dir.as_fd(), PACKS.as_bytes())?;
-        let locked = lock::within(LONGEST_WAIT, || dir.lock(LOCK, FlockOperation::NonBlockingLockShared))?;
+        let locked = lock::within(LONGEST_WAIT, || {
+            let turn = dir.lock(TURN, FlockOperation::NonBlockingLockShared)?;
+            turn.map_or(Ok(None), |_turn| dir.lock(LOCK, FlockOperation::NonBlockingLockShared))
+        })?;
         let lock = locked.ok_or_else(|| Error::Collecting {
             object: dir.path().display().to_string(),
             seconds: LONGEST_WAIT.as_secs(),
@@ -98,6 +103,12 @@ fn read_frames(file: OwnedFd, name: &str) -> Result<ChunkList> {
     let mut from = BufReader::new(File::from(file)).take(body);
     let read = ChunkList::read_frames(&mut from, body, u32::MAX);
     read.map(|(list, _)| list).map_err(|fault| failed(fault, name))
+}
+
+/// The same with the digest of the whole list checked. Its chunks, of which there are many millions, are not kept in memory.
+fn check_frames(file: OwnedFd, name: &str) -> Result<ChunkList> {
+    let length = length(&file, name)?;
+    ChunkList::check_frames(File::from(file), length).map_err(|fault| failed(fault, name))
 }
 
 fn length(file: &OwnedFd, name: &str) -> Result<u64> {

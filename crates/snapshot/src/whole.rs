@@ -11,6 +11,9 @@ use crate::plan::full;
 use crate::tree::{NodeType, TreeNode};
 use crate::walk::walk;
 
+/// Length of the file of an empty directory without extended attributes, in bytes.
+pub const EMPTY: u64 = 64;
+
 /// What was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whole {
@@ -68,6 +71,17 @@ mod tests {
 
     fn dir(path: &Path) -> OwnedFd {
         openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("it opens")
+    }
+
+    #[test]
+    fn of_an_empty_directory_the_length_is_known() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let (from, file) = (temp.path().join("from"), temp.path().join("file"));
+        fs::create_dir(&from).expect("made");
+        let keep = || keep(dir(&from).as_fd(), File::create(&file).expect("made").into(), "file", |_| false);
+        assert_eq!(keep().expect("kept").bytes, EMPTY);
+        fs::create_dir(from.join("a")).expect("made");
+        assert!(keep().expect("kept").bytes > EMPTY);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::geteuid;
 use skiff_site::TrustedDir;
@@ -59,7 +61,7 @@ impl TestStore {
 
     fn collect(&self, names: &[&str]) -> Result<Option<CollectedChunks>, Error> {
         let lists = || Ok(names.iter().map(|name| (self.open(name), (*name).to_owned())).collect());
-        CollectedChunks::remove_unused(&self.dir, lists)
+        CollectedChunks::remove_unused(&self.dir, Duration::ZERO, lists)
     }
 
     /// The files in it, and the room that they take.
@@ -152,6 +154,67 @@ fn what_no_list_needs_goes_and_nothing_else() {
     place.restore("old").expect_err("half of it is gone");
     assert_eq!(place.collect(&[]).unwrap().unwrap().packs, 2);
     assert_eq!(place.packs().len(), 1, "that is not ours");
+}
+
+#[test]
+fn where_somebody_always_saves_what_nobody_needs_goes_nevertheless() {
+    let place = TestStore::new();
+    place.save("one", &noise(10, MIB), &[]);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let held = ChunkStore::open(&place.dir).unwrap();
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let _store = ChunkStore::open(&place.dir).unwrap();
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        let soon = place.collect(&[]);
+        drop(held);
+        let hours_ago = SystemTime::now() - Duration::from_secs(7200);
+        let age = |name: &str| File::open(place.path(name)).unwrap().set_modified(hours_ago).unwrap();
+        ["lock", "turn"].into_iter().for_each(age);
+        let overdue = place.collect(&[]);
+        let time = fs::metadata(place.path("lock")).unwrap().modified().unwrap();
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(soon.unwrap(), None);
+        assert_eq!(overdue.unwrap().unwrap().packs, 1);
+        assert!(time > hours_ago);
+    });
+}
+
+#[test]
+fn who_waited_to_collect_in_vain_does_not_keep_others_waiting_at_once_again() {
+    let place = TestStore::new();
+    place.save("one", &noise(13, MIB), &[]);
+    let hours_ago = SystemTime::now() - Duration::from_secs(7200);
+    File::open(place.path("lock")).unwrap().set_modified(hours_ago).unwrap();
+    // Of somebody who waited just now.
+    File::open(place.path("turn")).unwrap().set_modified(SystemTime::now()).unwrap();
+    let _held = ChunkStore::open(&place.dir).unwrap();
+    let begun = Instant::now();
+    assert_eq!(place.collect(&[]).unwrap(), None);
+    assert!(begun.elapsed() < Duration::from_secs(25), "it waited for 30 s");
+}
+
+#[test]
+fn what_was_written_lately_can_be_spared() {
+    let place = TestStore::new();
+    place.save("one", &noise(11, MIB), &[]);
+    place.save("two", &noise(12, MIB), &[]);
+    let (pack, _) = place.packs().pop().unwrap();
+    let earlier = SystemTime::now() - Duration::from_secs(600);
+    File::options().write(true).open(&pack).unwrap().set_modified(earlier).unwrap();
+    let spared = |seconds| {
+        let collected = CollectedChunks::remove_unused(&place.dir, Duration::from_secs(seconds), || {
+            Ok::<_, Error>(vec![])
+        });
+        collected.unwrap().unwrap().packs
+    };
+    assert_eq!((spared(900), spared(300), spared(300), spared(0)), (0, 1, 0, 1));
 }
 
 #[test]

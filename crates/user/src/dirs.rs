@@ -123,6 +123,16 @@ fn left_in(all: &TrustedDir) -> Vec<String> {
     names.filter_map(|name| name.into_string().ok()).filter(|name| is_left(all, name, &host)).collect()
 }
 
+/// Names of what another host is making in a directory, unless it was begun more than a day ago.
+pub fn unfinished_elsewhere(all: &TrustedDir) -> Result<Vec<String>> {
+    let host = this_host();
+    let is_theirs = |name: &String| {
+        let of = name.strip_prefix(NEW).and_then(|rest| rest.split_once('@'));
+        of.is_some_and(|(_, of)| of != host) && !is_left(all, name, &host)
+    };
+    Ok(all.names()?.into_iter().filter_map(|name| name.into_string().ok()).filter(is_theirs).collect())
+}
+
 /// Whether an entry is something that nobody is making or removing any more.
 fn is_left(all: &TrustedDir, name: &str, this_host: &str) -> bool {
     let Some(rest) = name.strip_prefix(TRASH).or_else(|| name.strip_prefix(NEW)) else { return false };

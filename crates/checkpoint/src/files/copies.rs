@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Seek as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use skiff_output as output;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Result};
 
-use super::{FileRules, WrittenFile, access, is_appended, open, open_in};
+use super::{COPIES, FileRules, WrittenFile, access, is_appended, open, open_in, stamp};
 use crate::parts::TREES;
 
 /// The rules by which files are copied.
@@ -80,24 +81,48 @@ pub fn written(
         }
         files.push(file);
     }
-    copy_all(inside, &copies)?;
+    for path in copy_all(inside, &copies)? {
+        output::note(&format!(
+            "{path}: another process has written to it while it was copied: the copy may be of no one moment"
+        ));
+    }
     Ok(files)
 }
 
-fn copy_all(inside: EnterTarget<'_>, copies: &[(String, File)]) -> Result<()> {
+/// Copies them; gives those that another process has written to meanwhile, each time.
+fn copy_all(inside: EnterTarget<'_>, copies: &[(String, File)]) -> Result<Vec<String>> {
     if copies.is_empty() {
-        return Ok(());
+        return Ok(vec![]);
     }
     let into: Vec<BorrowedFd<'_>> = copies.iter().map(|(_, file)| file.as_fd()).collect();
     enter::run(inside, &into, || {
+        let mut torn = vec![];
         for (path, into) in copies {
             let from = open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
-            // Blocks are shared where the file system can.
-            std::io::copy(&mut File::from(from.context(|| path.clone())?), &mut &*into)
-                .context(|| format!("copy of {path}"))?;
+            let from = File::from(from.context(|| path.clone())?);
+            if !copy(&from, into, || ()).context(|| format!("copy of {path}"))? {
+                torn.push(path.clone());
+            }
         }
-        Ok(())
+        Ok(torn)
     })
+}
+
+/// Copies a file; whether nobody has written to it meanwhile, the last time that it was tried. `copied` is called after each.
+fn copy(mut from: &File, mut into: &File, mut copied: impl FnMut()) -> std::io::Result<bool> {
+    for _ in 0..COPIES {
+        let was = stamp(from)?;
+        from.rewind()?;
+        into.rewind()?;
+        into.set_len(0)?;
+        // Blocks are shared where the file system can.
+        std::io::copy(&mut from, &mut into)?;
+        copied();
+        if stamp(from)? == was {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn create(path: &Path) -> Result<File> {
@@ -123,4 +148,29 @@ fn look(path: &str, own: &BTreeSet<u64>) -> Option<FoundFile> {
 
 fn mount_of(place: &Path) -> Option<u64> {
     statx(CWD, place, AtFlags::empty(), StatxFlags::MNT_ID).ok().map(|of| of.stx_mnt_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_to_is_copied_again_or_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, other) = (dir.path().join("a"), dir.path().join("b"));
+        std::fs::write(&path, "one").expect("written");
+        let (from, into) = (File::open(&path).expect("open"), create(&other).expect("made"));
+        let mut texts = vec!["fourth"];
+        let is_whole = copy(&from, &into, || {
+            texts.pop().into_iter().for_each(|text| std::fs::write(&path, text).expect("written"));
+        });
+        assert!(is_whole.expect("copied"));
+        assert_eq!(std::fs::read_to_string(&other).expect("read"), "fourth");
+        let mut length = 10;
+        let is_whole = copy(&from, &into, || {
+            length += 1;
+            std::fs::write(&path, "x".repeat(length)).expect("written");
+        });
+        assert!(!is_whole.expect("copied"));
+    }
 }

@@ -12,14 +12,18 @@ use skiff_cli::GrownFiles;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::{IgnoreError, lease};
 
-use super::{FileRules, open};
+use super::{COPIES, FileRules, open, stamp};
 
+/// Behind a file's name: what was written since it was saved, and what it was before it was put back.
+pub(super) const AFTER: &str = "after-checkpoint";
+pub(super) const BEFORE: &str = "before-restore";
 /// So many files of a name are kept beside one.
 const MOST_KEPT: usize = 1000;
 /// Bytes that are compared at once.
 const PIECE: usize = 1 << 17;
 /// Why a file is neither cut nor replaced.
 const OPEN_ELSEWHERE: &str = "another process has it open";
+const WRITTEN_TO: &str = "another process writes to it";
 
 /// A file that the processes want as it was.
 pub(super) struct Was {
@@ -56,9 +60,18 @@ struct PreparedChange<'a> {
     file: File,
     copy: Option<&'a OwnedFd>,
     /// What was there, beside it.
-    aside: Option<PathBuf>,
+    aside: Option<KeptAside>,
     /// How long it is; nothing of one that was missing.
     is: Option<u64>,
+}
+
+/// Content of a file from a place on, in a new file beside it.
+struct KeptAside {
+    path: PathBuf,
+    into: File,
+    from: u64,
+    /// Length of the file when it was copied, and when it had been written to last, in seconds and nanoseconds.
+    of: (u64, i64, i64),
 }
 
 /// What all files come to.
@@ -115,8 +128,14 @@ impl<'a> FileChanges<'a> {
     }
 
     fn carry_out(mut self) -> Result<Vec<String>> {
+        for one in &mut self.prepared {
+            if let Err(e) = one.catch_up() {
+                self.are_open |= e.message == WRITTEN_TO;
+                self.wrong.push(format!("{} cannot be changed: {e}", one.path));
+            }
+        }
         if self.wrong.is_empty() {
-            for one in &self.prepared {
+            for one in &mut self.prepared {
                 self.said.push(one.carry_out()?);
             }
             return Ok(self.said);
@@ -193,19 +212,27 @@ impl<'a> PreparedChange<'a> {
         let file = open_same(path, was.number, keeps)?;
         let is = Some(file.metadata().context(|| "its length")?.len());
         let aside = match change {
-            FileChange::Cut { kept: true } => Some(keep_aside(path, &file, "after-checkpoint", was.size)?),
-            FileChange::Replace => Some(keep_aside(path, &file, "before-restore", 0)?),
+            FileChange::Cut { kept: true } => Some(KeptAside::of(path, &file, AFTER, was.size)?),
+            FileChange::Replace => Some(KeptAside::of(path, &file, BEFORE, 0)?),
             _ => None,
         };
         let copy = copy.filter(|_| change == FileChange::Replace);
         Ok(Self { path, was, file, copy, aside, is })
     }
 
+    /// Keeps what another process has written to it since it was copied.
+    fn catch_up(&mut self) -> Result<()> {
+        let Some(aside) = &mut self.aside else { return Ok(()) };
+        self.is = Some(aside.catch_up(&self.file)?);
+        Ok(())
+    }
+
     /// Does it; what was done.
-    fn carry_out(&self) -> Result<String> {
+    fn carry_out(&mut self) -> Result<String> {
+        self.catch_up().map_err(|e| e.about(self.path))?;
         let Self { path, was, file, copy, aside, is } = self;
         let about = || (*path).to_owned();
-        let beside = aside.iter().map(|aside| aside.display().to_string()).collect::<String>();
+        let beside = aside.iter().map(|aside| aside.path.display().to_string()).collect::<String>();
         let Some(copy) = copy else {
             let was = was.size;
             let more = is.map_or(0, |is| is.saturating_sub(was));
@@ -218,7 +245,7 @@ impl<'a> PreparedChange<'a> {
             });
         };
         let mut from = File::from(copy.try_clone().context(about)?);
-        let mut into = file;
+        let mut into = &*file;
         from.seek(SeekFrom::Start(0)).and_then(|_| file.set_len(0)).context(about)?;
         into.seek(SeekFrom::Start(0)).and_then(|_| io::copy(&mut from, &mut into)).context(about)?;
         file.sync_all().context(about)?;
@@ -232,7 +259,7 @@ impl<'a> PreparedChange<'a> {
     fn forget(&self) {
         let made = match self.is {
             None => Some(PathBuf::from(self.path)),
-            Some(_) => self.aside.clone(),
+            Some(_) => self.aside.as_ref().map(|aside| aside.path.clone()),
         };
         made.into_iter().for_each(|made| fs::remove_file(made).ignore_error("it stays as a copy"));
     }
@@ -254,36 +281,59 @@ fn open_same(path: &str, number: Option<u64>, alone: bool) -> Result<File> {
     }
 }
 
-/// Copies a file from a place on into a new one beside it, on the disk.
-fn keep_aside(path: &str, file: &File, suffix: &str, from: u64) -> Result<PathBuf> {
-    let about = || "what was written since cannot be kept beside it";
-    let of = file.metadata().context(about)?;
-    let names = (1..=MOST_KEPT).map(|n| match n {
-        1 => format!("{path}.{suffix}"),
-        n => format!("{path}.{suffix}.{n}"),
-    });
-    for name in names {
-        let new = match create_new(&name, of.mode() & 0o777) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            new => new.context(about)?,
-        };
-        fchown(&new, Some(of.uid()), Some(of.gid())).ignore_error("then it is the user's");
-        let copied = copy_from(file, from, &new).and_then(|()| new.sync_all());
-        return match copied {
-            Ok(()) => Ok(name.into()),
-            Err(e) => {
-                fs::remove_file(&name).ignore_error("the first error is the one to tell");
-                Err(e).context(about)
-            }
-        };
+impl KeptAside {
+    /// Copies a file from a place on into a new one beside it, on the disk.
+    fn of(path: &str, file: &File, suffix: &str, from: u64) -> Result<Self> {
+        let about = || "what was written since cannot be kept beside it";
+        let of = file.metadata().context(about)?;
+        let names = (1..=MOST_KEPT).map(|n| match n {
+            1 => format!("{path}.{suffix}"),
+            n => format!("{path}.{suffix}.{n}"),
+        });
+        for name in names {
+            let into = match create_new(&name, of.mode() & 0o777) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+                new => new.context(about)?,
+            };
+            fchown(&into, Some(of.uid()), Some(of.gid())).ignore_error("then it is the user's");
+            let mut aside = Self { path: name.clone().into(), into, from, of: (0, 0, 0) };
+            return match aside.copy(file).context(about) {
+                Ok(()) => Ok(aside),
+                Err(e) => {
+                    fs::remove_file(&name).ignore_error("the first error is the one to tell");
+                    Err(e)
+                }
+            };
+        }
+        Err(Fault::new(format!("there are {MOST_KEPT} files {path}.{suffix}")))
     }
-    Err(Fault::new(format!("there are {MOST_KEPT} files {path}.{suffix}")))
-}
 
-fn copy_from(file: &File, from: u64, mut into: &File) -> io::Result<()> {
-    let mut file = file;
-    file.seek(SeekFrom::Start(from))?;
-    io::copy(&mut file.take(u64::MAX), &mut into).map(drop)
+    fn copy(&mut self, mut file: &File) -> io::Result<()> {
+        let Self { into, from, of, .. } = self;
+        // Before it is copied: what is written meanwhile shows afterwards.
+        *of = stamp(file)?;
+        into.set_len(0)?;
+        into.rewind()?;
+        file.seek(SeekFrom::Start(*from))?;
+        io::copy(&mut file.take(u64::MAX), into)?;
+        into.sync_all()
+    }
+
+    /// Copies it again if it has been written to since; its length. (Of a process of another host the lease does not tell.)
+    fn catch_up(&mut self, file: &File) -> Result<u64> {
+        let about = || "what was written since cannot be kept beside it";
+        for _ in 0..COPIES {
+            let now = stamp(file).context(about)?;
+            if now.0 < self.from {
+                return Err(Fault::new("it has been cut meanwhile"));
+            }
+            if now == self.of {
+                return Ok(now.0);
+            }
+            self.copy(file).context(about)?;
+        }
+        Err(Fault::new(WRITTEN_TO))
+    }
 }
 
 fn create_new(path: &str, mode: u32) -> io::Result<File> {
@@ -411,6 +461,49 @@ mod tests {
         assert_eq!(bench.text("grown.before-restore"), "12345more");
         assert_eq!(bench.names().len(), 6);
         assert!(fit(&was, &copies, &rules(GrownFiles::Restore)).expect("as it was").is_empty());
+    }
+
+    #[test]
+    fn what_is_written_between_the_copy_and_the_cut_is_kept() {
+        let bench = bench();
+        let base = bench.path("base");
+        let was = bench.was(&[("log", true, true), ("base", false, true)]);
+        let copies = BTreeMap::from([(base.as_str(), copy_of("12345"))]);
+        let rules = rules(GrownFiles::Restore);
+        let mut all = FileChanges::default();
+        for (path, was) in &was {
+            all.prepare(path, was, copies.get(path.as_str()), rules.way(path));
+        }
+        assert_eq!((all.prepared.len(), &all.wrong), (2, &vec![]));
+        // By the same description: another one would wait for the end of the lease, which those of other hosts do not see.
+        for one in &all.prepared {
+            one.file.write_all_at(b"12345more and more", 0).expect("written");
+        }
+        let said = all.carry_out().expect("as they were");
+        assert!(said.iter().any(|said| said.contains("13 written since are in")), "{said:?}");
+        assert_eq!(
+            (bench.text("log"), bench.text("log.after-checkpoint")),
+            ("12345".into(), "more and more".into())
+        );
+        assert_eq!(
+            (bench.text("base"), bench.text("base.before-restore")),
+            ("12345".into(), "12345more and more".into())
+        );
+    }
+
+    #[test]
+    fn what_is_cut_between_the_copy_and_the_cut_is_in_the_way() {
+        let bench = bench();
+        let was = bench.was(&[("log", true, true)]);
+        let rules = rules(GrownFiles::Restore);
+        let mut all = FileChanges::default();
+        for (path, was) in &was {
+            all.prepare(path, was, None, rules.way(path));
+        }
+        all.prepared[0].file.set_len(2).expect("cut");
+        let why = all.carry_out().expect_err("cut").to_string();
+        assert!(why.contains("it has been cut meanwhile"), "{why}");
+        assert_eq!((bench.text("log"), bench.names().len()), ("12".into(), 4));
     }
 
     #[test]

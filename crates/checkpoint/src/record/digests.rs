@@ -1,7 +1,7 @@
 //! The files of a checkpoint, each with its digest: none of them is read through a link.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Result};
 
-use super::{FILE, IMAGES, TREES, open};
+use super::{FILE, IMAGES, TREES, open, place_of};
 
 /// A file and what it must be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,18 +29,26 @@ impl FileDigest {
     /// # Errors
     /// When it is not there, or leads somewhere else.
     pub fn of(dir: &Path, path: &str) -> Result<Self> {
-        let about = || dir.join(path).display().to_string();
-        let mut file = open(dir, path)?;
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; 1 << 20];
-        let mut size = 0;
+        let about = || place_of(dir).join(path).display().to_string();
+        Self::of_copy(path, &mut open(dir, path)?, &mut std::io::sink()).context(about)
+    }
+
+    /// Copies all that comes; what it was. What is used is the copy, so that nobody can exchange it once it is checked.
+    ///
+    /// # Errors
+    /// Of reading or writing.
+    pub fn of_copy(path: &str, from: &mut impl Read, to: &mut impl Write) -> io::Result<Self> {
+        let (mut hasher, mut size, mut buffer) = (blake3::Hasher::new(), 0, vec![0; 1 << 20]);
         loop {
-            match file.read(&mut buffer).context(about)? {
-                0 => break,
-                n => {
+            match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => {
                     hasher.update(&buffer[..n]);
+                    to.write_all(&buffer[..n])?;
                     size += n as u64;
                 }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
             }
         }
         Ok(Self { path: path.into(), size, digest: hasher.finalize().to_hex().to_string() })
@@ -52,14 +60,20 @@ impl FileDigest {
 /// # Errors
 /// What reading says.
 pub fn sums(dir: &Path) -> Result<Vec<FileDigest>> {
-    for part in [IMAGES, TREES] {
-        File::open(dir.join(part)).and_then(|part| part.sync_all()).context(|| part.to_owned())?;
-    }
+    [IMAGES, TREES].into_iter().try_for_each(|part| flush(&dir.join(part)))?;
     let flushed = |path: String| {
         open(dir, &path)?.sync_all().context(|| path.clone())?;
         FileDigest::of(dir, &path)
     };
     files(dir)?.into_iter().map(flushed).collect()
+}
+
+/// Flushes the names in a directory to the disk.
+///
+/// # Errors
+/// The system's.
+pub fn flush(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).context(|| place_of(dir).display().to_string())
 }
 
 /// The paths of all files of a checkpoint but its record, in order.

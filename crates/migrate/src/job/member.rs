@@ -9,7 +9,7 @@ use skiff_checkpoint::joint::{self, JointMember};
 use skiff_checkpoint::locks::{self, LockChange};
 use skiff_checkpoint::member::InstanceInterface;
 use skiff_checkpoint::obstacles::description_locks;
-use skiff_checkpoint::record::Checkpoint;
+use skiff_checkpoint::record::{Checkpoint, CheckpointDir};
 use skiff_checkpoint::restore::Gate;
 use skiff_checkpoint::set::{self, JobCheckpoint};
 use skiff_checkpoint::target::JointSave;
@@ -144,8 +144,10 @@ pub fn restore(
     order: &JointRestoreOrder,
 ) -> Result<InstanceDir> {
     refuse_other_version(&order.version)?;
-    let checkpoint = Checkpoint::read(&order.dir)?;
-    if set::digest(&order.dir)? != order.record {
+    let held = CheckpointDir::open(&order.dir)?;
+    let dir = held.path();
+    let checkpoint = Checkpoint::read(&dir)?;
+    if set::digest(&dir)? != order.record {
         return Err(Error::new("another checkpoint has taken this name meanwhile").hint("restore again"));
     }
     let control = peer.as_fd();
@@ -160,7 +162,7 @@ pub fn restore(
     let unknown = |word: &String| Error::new(format!("unexpected message: files {word:?}"));
     let files = order.files.as_ref().map(|word| GrownFiles::named(word).ok_or_else(|| unknown(word)));
     let files = files.transpose()?;
-    let record = joint::restore(context, (&order.dir, &checkpoint), (&order.instance, files), gate)?;
+    let record = joint::restore(context, (held, &checkpoint), (&order.instance, files), gate)?;
     peer.tell(&DestinationMessage::Running)?;
     Ok(record)
 }

@@ -143,11 +143,28 @@ impl ChunkList {
     /// From a file, of which a list has the next `length` bytes; with no more than `most_packs` packs. What memory that takes follows from what is
     /// there, and not from the length that the file says: a hole has no frames and no chunks.
     pub(crate) fn read(from: impl Read, length: u64, most_packs: u32) -> Result<Self, ListReadFault> {
+        Self::read_checked(from, length, |all, body| Self::read_body(all, body, most_packs))
+    }
+
+    /// The same without its chunks, which count for the digest alone.
+    pub(crate) fn check_frames(from: impl Read, length: u64) -> Result<Self, ListReadFault> {
+        Self::read_checked(from, length, |mut all, body| {
+            let (list, _) = Self::read_frames(&mut all, body, u32::MAX)?;
+            std::io::copy(&mut all, &mut std::io::sink())?;
+            Ok(list)
+        })
+    }
+
+    fn read_checked(
+        from: impl Read,
+        length: u64,
+        read: impl FnOnce(&mut dyn Read, u64) -> Result<Self, ListReadFault>,
+    ) -> Result<Self, ListReadFault> {
         let body = length.checked_sub(DIGEST as u64).ok_or(ListFault::Damaged("it is cut off"))?;
         let mut hashed = HashedReader { from, hasher: blake3::Hasher::new() };
         let list = {
             let mut all = BufReader::with_capacity(READ_AT_ONCE, hashed.by_ref().take(body));
-            Self::read_body(&mut all, body, most_packs)?
+            read(&mut all, body)?
         };
         let mut digest = [0; DIGEST];
         hashed.from.read_exact(&mut digest)?;
@@ -157,7 +174,8 @@ impl ChunkList {
         }
     }
 
-    fn read_body(from: &mut impl Read, length: u64, most_packs: u32) -> Result<Self, ListReadFault> {
+    fn read_body(mut from: impl Read, length: u64, most_packs: u32) -> Result<Self, ListReadFault> {
+        let from = &mut from;
         let (mut list, chunks) = Self::read_frames(from, length, most_packs)?;
         for _ in 0..chunks {
             let chunk = chunk(from)?;
@@ -327,6 +345,21 @@ mod tests {
             let read = ChunkList::read(&mut holes, body + 32, 1);
             assert!(matches!(read, Err(ListReadFault::List(ListFault::Damaged(UNSOUND)))), "{read:?}");
             assert!(holes.1 <= READ_AT_ONCE as u64, "{} bytes", holes.1);
+        }
+    }
+
+    #[test]
+    fn of_a_list_without_its_chunks_all_is_checked() {
+        let (bytes, whole) = (sample().bytes(), sample());
+        let read = |bytes: &[u8]| ChunkList::check_frames(bytes, bytes.len() as u64);
+        let list = read(&bytes).unwrap();
+        assert_eq!((list.packs, list.frames, list.chunks.len()), (whole.packs, whole.frames, 0));
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1;
+            assert!(read(&altered).is_err(), "byte {at}");
+            assert!(read(&bytes[..at]).is_err(), "{at} bytes");
+            assert!(ChunkList::check_frames(&bytes[..at], bytes.len() as u64).is_err(), "{at} bytes of all");
         }
     }
 

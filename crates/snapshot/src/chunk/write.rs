@@ -2,6 +2,7 @@
 //! depot has already, compresses the rest and writes it.
 
 use std::collections::HashMap;
+use std::mem::take;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -82,7 +83,7 @@ impl ChunkWriter {
     }
 
     pub(crate) fn finish(mut self) -> Result<Written> {
-        let cutter = std::mem::take(&mut self.cutter);
+        let cutter = take(&mut self.cutter);
         let way = self.way.take();
         // If that fails, the thread says why.
         let (Ok(()) | Err(Closed)) =
@@ -175,10 +176,11 @@ struct Packer {
 }
 
 impl Packer {
-    fn new(pack: PackWriter, known: Vec<ChunkList>) -> Self {
-        let mut locations = HashMap::new();
-        for (number, list) in known.iter().enumerate() {
-            for &ChunkRef { digest, frame, offset, .. } in &list.chunks {
+    fn new(pack: PackWriter, mut known: Vec<ChunkList>) -> Self {
+        let mut locations = HashMap::with_capacity(known.iter().map(|list| list.chunks.len()).sum());
+        for (number, list) in known.iter_mut().enumerate() {
+            // Of the list its packs and frames are needed from here on; there may be many millions of chunks.
+            for ChunkRef { digest, frame, offset, .. } in take(&mut list.chunks) {
                 locations.entry(digest).or_insert(ChunkLocation::Known {
                     list: number as u32,
                     frame,
@@ -252,6 +254,7 @@ impl Packer {
         }
         let (file, id, length) = pack.finish();
         let mut builder = ListBuilder::default();
+        builder.list.chunks.reserve_exact(chunks.len());
         for (digest, length) in chunks {
             let (frame, offset) = match locations[&digest] {
                 ChunkLocation::New { frame, offset } => (builder.frame(id, new[frame as usize]), offset),

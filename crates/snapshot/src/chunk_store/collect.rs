@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW,
+};
 use rustix::io::Errno;
+use rustix::time::ClockId;
 use skiff_site::TrustedDir;
-use skiff_sys::SystemContext;
+use skiff_sys::{SystemContext, lock};
 
-use super::{LOCK, StoredList, packs, read_frames};
+use super::{LOCK, TURN, check_frames, packs, read_frames};
 use crate::chunk::ChunkList;
 use crate::depot::PACKS;
 use crate::digest::PackId;
@@ -19,6 +23,11 @@ use crate::tree::names;
 
 /// A pack is not worth a look that takes so little more room than it needs, in bytes.
 const SLACK: u64 = 1 << 20;
+
+/// After such a time without a collection, in seconds, those who come to read or write wait for one.
+const OVERDUE: i64 = 3600;
+/// How long they do, as long as others read or write: shorter than they wait.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// NeededFrames of a pack, by where they begin, with their length.
 type NeededFrames = BTreeMap<u64, u64>;
@@ -66,32 +75,69 @@ impl ChunkUse {
 }
 
 impl CollectedChunks {
-    /// Removes from the store in this directory what is in none of the lists that `lists` opens, each with a name for messages. Nothing is done, and nothing
-    /// given, while somebody uses the store: whoever does so collects later.
+    /// Removes from the store in this directory what is in none of the lists that `lists` opens, each with a name for messages. Packs that were written
+    /// within the time `spared` stay: of whoever the lock does not keep out. Nothing is done, and nothing given, while somebody uses the store: whoever does so
+    /// collects later. Once an hour, if nobody has, this waits for their end for up to 30 s, and those who come meanwhile wait for this.
     ///
     /// # Errors
     /// The system's, or a list is damaged: then nobody knows what it needs.
     pub fn remove_unused<E: From<Error>>(
         dir: &TrustedDir,
+        spared: Duration,
         lists: impl FnOnce() -> std::result::Result<Vec<(OwnedFd, String)>, E>,
     ) -> std::result::Result<Option<Self>, E> {
-        let lock = dir.lock(LOCK, FlockOperation::NonBlockingLockExclusive).map_err(Error::from)?;
-        let Some(_lock) = lock else { return Ok(None) };
+        let Some(lock) = lock_alone(dir)? else { return Ok(None) };
         let mut needed: BTreeMap<PackId, NeededFrames> = BTreeMap::new();
         for (file, name) in lists()? {
             // With its digest: what is damaged here would be believed.
-            let StoredList(list) = StoredList::read(file, &name)?;
+            let list = check_frames(file, &name)?;
             for frame in &list.frames {
                 let pack = needed.entry(list.packs[frame.pack as usize]).or_default();
                 pack.insert(frame.at, u64::from(frame.stored));
             }
         }
-        Ok(Some(remove(dir, &needed)?))
+        let removed = remove(dir, &needed, spared)?;
+        note_time(&lock, LOCK)?;
+        Ok(Some(removed))
     }
 }
 
-fn remove(dir: &TrustedDir, needed: &BTreeMap<PackId, NeededFrames>) -> Result<CollectedChunks> {
-    let packs = packs(dir)?;
+fn note_time(file: &OwnedFd, name: &str) -> Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    Ok(rustix::fs::futimens(file, &times).on("set the time of", name)?)
+}
+
+fn seconds() -> i64 {
+    rustix::time::clock_gettime(ClockId::Realtime).tv_sec
+}
+
+/// Keeps everybody else from the store; nothing while somebody uses it, or somebody else waits for that.
+fn lock_alone(dir: &TrustedDir) -> Result<Option<OwnedFd>> {
+    let alone = |name| dir.lock(name, FlockOperation::NonBlockingLockExclusive);
+    if let Some(lock) = alone(LOCK)? {
+        return Ok(Some(lock));
+    }
+    for name in [LOCK, TURN] {
+        let last = dir.stat(name)?.map_or(0, |found| found.st_mtime);
+        if seconds().saturating_sub(last) < OVERDUE {
+            return Ok(None);
+        }
+    }
+    // Whoever comes has it for a moment.
+    let Some(turn) = lock::within(Duration::from_secs(1), || alone(TURN))? else { return Ok(None) };
+    // Before: if this is in vain the next one does not try at once, or those who come would wait in vain, too.
+    note_time(&turn, TURN)?;
+    Ok(lock::within(PATIENCE, || alone(LOCK))?)
+}
+
+fn remove(
+    dir: &TrustedDir,
+    needed: &BTreeMap<PackId, NeededFrames>,
+    spared: Duration,
+) -> Result<CollectedChunks> {
+    let (packs, now) = (packs(dir)?, seconds());
+    let is_spared = |stat: &Stat| now.saturating_sub(stat.st_mtime).cast_unsigned() < spared.as_secs();
     let object =
         |name: &[u8]| [&dir.path_of(PACKS).into_os_string().into_encoded_bytes()[..], b"/", name].concat();
     let mut collected = CollectedChunks::default();
@@ -101,6 +147,7 @@ fn remove(dir: &TrustedDir, needed: &BTreeMap<PackId, NeededFrames>) -> Result<C
             stat => stat.on("look at", object(&name))?,
         };
         match pack_of(&name) {
+            _ if is_spared(&stat) => {}
             Some(pack) if needed.contains_key(&pack) => {
                 collected.bytes += thin(&packs, &pack, &needed[&pack], &stat)?;
             }
