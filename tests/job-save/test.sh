@@ -4,95 +4,7 @@
 # time: 400
 # takes: 45
 . "$(dirname "$0")/../lib.sh"
-. "$here/../cluster-run/lib.sh"
-needs_criu
-dir=/etc/skiff/networks.d key=/etc/skiff/network.key
-nodes='n1 n2 n3 n4'
-cleanup() {
-    rm -rf $dir $key
-    for node in $nodes; do
-        on $node ip link property del dev e-$node altname uplink 2>&- || true
-        # Addresses of saved instances are kept for a week.
-        on $node sh -c 'pkill -KILL -u alice; grep -l until /run/skiff/net/*/*.* 2>&- | xargs -r rm; skiff sweep >/dev/null; rm -rf /tmp/skiff-alice /tmp/skiff-root' || true
-    done
-}
-trap cleanup EXIT
-own_disks
-mkdir -p $dir
-reached() { on "$1" ip -o -4 addr show "e-$1" | awk '{print $4}' | cut -d/ -f1; }
-{
-    printf 'kind = "macvlan"\nparent = "uplink"\nsubnet = "10.41.0.0/16"\n[nodes]\n'
-    for node in $nodes; do printf '%s = { range = "10.41.%s.0/28", address = "%s" }\n' $node ${node#n} "$(reached $node)"; done
-} >$dir/mv.toml
-head -c 32 /dev/urandom | base64 >$key && chmod 600 $key
-for node in $nodes; do on $node ip link property add dev e-$node altname uplink; done
-daemons
-cd /home/alice
-
-# ---- The job: a container for each rank, and in the first the launcher, which hands over what it would have ssh start ------------------
-cat >/shared/agent <<'P'
-#!/bin/sh
-# OPTIONS HOST COMMAND...
-while :; do case $1 in -*) shift ;; *) break ;; esac; done
-host=$1
-shift
-echo "exec $*" >"start.$host.new"
-mv "start.$host.new" "start.$host"
-until [ -e over ]; do sleep 0.1; done
-P
-cat >/shared/rank <<'P'
-#!/bin/sh
-cd
-address=$(ip -o -4 addr show eth0 | sed 's/.* inet \([^/]*\).*/\1/')
-echo "$address" >"address.$1"
-until [ -e "start.$address" ]; do sleep 0.02; done
-sh "start.$address"
-touch over
-P
-chmod 755 /shared/agent /shared/rank
-mpicc.openmpi -O2 -o /shared/exchange.openmpi "$here/../checkpoint-network/exchange.c"
-gcc -O2 -I "$here/../slurm-mpi/mpich" -o /shared/exchange.mpich "$here/../checkpoint-network/exchange.c" -l:libmpich.so.12
-declare -A where=([rank-0]=n1 [rank-1]=n1 [rank-2]=n2 [rank-3]=n2)
-begin() { # FLAVOUR
-    local rank launch
-    as alice sh -c 'rm -f start.* address.* over enough'
-    for rank in rank-1 rank-2 rank-3; do
-        ok at ${where[$rank]} alice skiff instance start --checkpoint --net mv host $rank /shared/rank $rank
-    done
-    eventually 60 test -s address.rank-1 -a -s address.rank-2 -a -s address.rank-3
-    others=$(cat address.rank-[123] | paste -sd,)
-    case $1 in
-        openmpi) launch="mpirun.openmpi --quiet --leave-session-attached -mca plm_rsh_agent /shared/agent -mca plm_rsh_no_tree_spawn 1 -H localhost,$others" ;;
-        mpich) launch="mpiexec.hydra -launcher ssh -launcher-exec /shared/agent -iface eth0 -hosts \$(ip -o -4 addr show eth0 | sed 's/.* inet \([^/]*\).*/\1/'),$others" ;;
-    esac
-    ok at n1 alice skiff instance start --checkpoint --net mv host rank-0 sh -c "cd; export $variables OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_oob_tcp_if_include=eth0
-        exec $launch -n 4 /shared/exchange.$1 1000000 50000 enough"
-    eventually 60 steps n1 20
-}
-variables='OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_psec=native OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1 UCX_TLS=tcp,self'
-said() { on "$1" cat /tmp/skiff-alice/instance/rank-0/output; }
-taken() { said "$1" | grep -cx '[0-9]*' || true; }
-steps() { [ "$(taken "$1")" -ge "$2" ]; } # NODE NUMBER
-goes_on() { eventually 60 steps "$1" $(($(taken "$1") + 20)); }
-# The result is that of ranks which have taken as many steps where nobody disturbed them.
-undisturbed() { # FLAVOUR STEPS
-    limit=150 ok as alice env $variables mpirun.openmpi --quiet --oversubscribe -n 4 /shared/exchange.openmpi "$2" 0
-    has "$out" result
-    tail -1 <<<"$out"
-}
-states() { # NODE
-    ok at "$1" alice skiff instance list --json
-    json "$out" '" ".join(sorted(i["name"] + ":" + i["state"] for i in d))'
-}
-job() { # NODES COMMAND...: in an allocation of these
-    as alice salloc -Q -w "$1" -N2 "${@:2}"
-}
-fits_job() { ok job "$@"; described "${@:2}"; }
-names='rank-0 rank-1 rank-2 rank-3'
-saved() { # the names of her checkpoints
-    ok as alice skiff checkpoint list --json
-    json "$out" '" ".join(c["name"] for c in d)'
-}
+. "$here/lib.sh"
 
 begin openmpi
 # ---- All go on ------------------------------------------------------------------------------------------------------------------
@@ -183,7 +95,7 @@ comes_to() { # FLAVOUR: all have ended on n3 and n4, with the right result
     for rank in $names; do
         node=${where[$rank]}
         [ $node = n1 ] && node=n3 || node=n4
-        eventually 20 has_ended $node $rank
+        eventually 60 has_ended $node $rank
     done
 }
 # By a batch script, to its end.

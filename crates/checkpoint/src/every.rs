@@ -28,11 +28,7 @@ pub fn every(context: &UserContext, words: &EveryArgs) -> Result<i32> {
     save::refuse_unprepared(&record.name, &record.started()?)?;
     let State::Running(live) = record.state()? else { return Err(not_running(&record)) };
     let init = live.init;
-    let mtbf = Duration::from_secs(3600 * u64::from(context.config.checkpoint.mtbf_hours));
-    let mut pause = match words.interval {
-        CheckpointInterval::Auto => SHORTEST,
-        CheckpointInterval::Seconds(seconds) => Duration::from_secs(seconds),
-    };
+    let mut pause = first_pause(words.interval);
     while !ends_within(&init, pause)? {
         let saved = save::carry_out(context, &save_args(words));
         if ends_within(&init, Duration::ZERO)? {
@@ -40,9 +36,7 @@ pub fn every(context: &UserContext, words: &EveryArgs) -> Result<i32> {
         }
         match saved {
             Ok(SaveOutcome::Saved(saved)) => {
-                if words.interval == CheckpointInterval::Auto {
-                    pause = best((saved.frozen_ms, saved.total_ms), mtbf);
-                }
+                pause = next_pause(context, words.interval, 1, (saved.frozen_ms, saved.total_ms));
                 say(words, &saved, pause)?;
             }
             Ok(SaveOutcome::Shown(_)) => {}
@@ -51,6 +45,30 @@ pub fn every(context: &UserContext, words: &EveryArgs) -> Result<i32> {
         }
     }
     Ok(0)
+}
+
+/// How long after its beginning an instance is saved for the first time.
+pub fn first_pause(interval: CheckpointInterval) -> Duration {
+    match interval {
+        CheckpointInterval::Auto => SHORTEST,
+        CheckpointInterval::Seconds(seconds) => Duration::from_secs(seconds),
+    }
+}
+
+/// Pause after a save that stopped the processes on so many nodes for so many milliseconds, and took so many in all. The more nodes, the sooner one
+/// of them fails.
+pub fn next_pause(
+    context: &UserContext,
+    interval: CheckpointInterval,
+    nodes: usize,
+    took: (u128, u128),
+) -> Duration {
+    let mtbf = Duration::from_secs(3600 * u64::from(context.config.checkpoint.mtbf_hours));
+    let mtbf = mtbf / u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+    match interval {
+        CheckpointInterval::Auto => best(took, mtbf),
+        CheckpointInterval::Seconds(_) => first_pause(interval),
+    }
 }
 
 fn save_args(words: &EveryArgs) -> SaveArgs {

@@ -32,12 +32,8 @@ pub fn run(mut words: OnSignalArgs) -> Result<i32> {
 
 fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
     let context = UserContext::load()?;
-    let signal = stop::number(&words.signal)
-        .ok_or_else(|| Error::new(format!("--signal {}: there is no such signal", words.signal)))?;
-    let job = std::env::var(JOB_ID).map_err(|_| {
-        Error::new(format!("{JOB_ID} is not set: this is for batch scripts of Slurm's"))
-            .hint("elsewhere: `skiff run --checkpoint`, `skiff checkpoint save`, `skiff checkpoint restore`")
-    })?;
+    let signal = signal_number(&words.signal).map_err(|e| e.about("--signal"))?;
+    let job = job_of_script()?;
     if words.start.root.inside.me {
         return Err(Error::new("--me: what is to be saved is root inside"));
     }
@@ -121,8 +117,21 @@ fn try_to_save(context: &UserContext, words: &OnSignalArgs) -> Result<()> {
     Ok(())
 }
 
+/// Number of the job that this process is in, which must be one of Slurm's.
+pub fn job_of_script() -> Result<String> {
+    std::env::var(JOB_ID).map_err(|_| {
+        Error::new(format!("{JOB_ID} is not set: this is for batch scripts of Slurm's"))
+            .hint("elsewhere: `skiff run --checkpoint`, `skiff checkpoint save`, `skiff checkpoint restore`")
+    })
+}
+
+/// Number of the signal at which a job's instances are saved.
+pub fn signal_number(name: &str) -> Result<i32> {
+    stop::number(name).ok_or_else(|| Error::new(format!("{name}: there is no such signal")))
+}
+
 /// Has Slurm start the job again, and waits until it ends this one.
-fn requeue(job: &str, slot: &CheckpointName) -> Result<i32> {
+pub fn requeue(job: &str, slot: &CheckpointName) -> Result<i32> {
     let about = || format!("scontrol requeue {job}");
     let said = Command::new("scontrol").args(["requeue", job]).output().context(about)?;
     let hint = format!("checkpoint {slot} is there: a job with the same line goes on from it");

@@ -1,6 +1,6 @@
 //! One instance's part in the checkpoint of a whole job: saved together with the others, and restored together with them.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use skiff_cli::{GrownFiles, OutputArgs, Retention, SaveArgs};
 use skiff_instance::look::not_running;
@@ -20,7 +20,7 @@ use crate::notes::RestoreNotes;
 use crate::obstacles::{Moment, PreflightReport, look};
 use crate::record::{Checkpoint, CheckpointDir, IMAGES};
 use crate::restore::{CriuRestorer, Gate, fits, make_again};
-use crate::save::{Saved, Saving, alone, refuse_unprepared};
+use crate::save::{Saved, Saving, refuse_unprepared, try_alone};
 use crate::target::{JointSave, SaveTarget};
 
 /// A running instance that is to be saved with others.
@@ -47,6 +47,17 @@ impl JointMember {
         Ok(Some(Self { record, started, live }))
     }
 
+    /// Keeps others from saving or moving it; nothing if somebody does.
+    pub fn try_claim(&self) -> Result<Option<OwnedFd>> {
+        let lock = try_alone(&self.record)?;
+        // Whoever had it before may have ended it, and another may run under its name.
+        match Live::connect(&self.record.dir, ControlRequest::Session)? {
+            _ if lock.is_none() => Ok(None),
+            Some(live) if live.pid == self.live.pid => Ok(lock),
+            _ => Err(not_running(&self.record)),
+        }
+    }
+
     /// Looks at its processes.
     pub fn look(&self) -> Result<PreflightReport> {
         look(self.live.pid, self.inside(), Moment::Running)
@@ -59,14 +70,13 @@ impl JointMember {
         EnterTarget { init: self.live.init.as_fd(), net, number: None }
     }
 
-    /// Saves it as a part of the checkpoint `slot`.
+    /// Saves it as a part of the checkpoint `slot`. Nobody else may do so meanwhile.
     pub fn save(
         &self,
         context: &UserContext,
         (slot, leave_running): (&CheckpointName, bool),
         joint: &JointSave<'_>,
     ) -> Result<Saved> {
-        let _lock = alone(&self.record)?;
         let found = self.look()?;
         let save = SaveArgs {
             name: Some(slot.name.clone()),

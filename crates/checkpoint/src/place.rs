@@ -127,7 +127,12 @@ impl NewCheckpoint {
         let last = self.ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
         // An empty one makes room for this one, and is no older one.
         let has_older = !is_empty(&self.slot(0));
-        change_places(&self.dir, &self.slot(0))?;
+        if !change_places(&self.dir, &self.slot(0))? {
+            let dir = self.dir.display();
+            return Err(Error::new(format!(
+                "{dir}: it was removed while instances were being saved into it"
+            )));
+        }
         // The newest comes first: whoever is killed in between has that. Then each makes way for the next newer.
         for newer in (1..=last).filter(|_| has_older) {
             change_places(&self.dir, &self.slot(newer)).inspect_err(|_| self.put_back(newer))?;
@@ -203,25 +208,46 @@ impl Drop for NewCheckpoint {
     }
 }
 
-/// Lets what is at `from`, if anything is, and what is at `to`, if anything is, change places.
-fn change_places(from: &Path, to: &Path) -> Result<()> {
+/// Lets what is at `from`, if anything is, and what is at `to`, if anything is, change places; whether anything was at `from`.
+fn change_places(from: &Path, to: &Path) -> Result<bool> {
     let about = || to.display().to_string();
-    match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
+    let done = match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(()),
-        Err(Errno::NOENT) if from.exists() => fs::rename(from, to).context(about),
-        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::NOENT | Errno::INVAL) if !from.exists() => return Ok(false),
+        Err(Errno::NOENT) => fs::rename(from, to),
         // NFS, for one, cannot do it at once.
-        Err(Errno::INVAL) if to.exists() && from.exists() => {
+        Err(Errno::INVAL) if to.exists() => {
             let between = between(from, to);
+            let put_back =
+                || fs::rename(&between, to).ignore_error("the error that led here is the one to be told");
             fs::rename(to, &between)
-                .and_then(|()| fs::rename(from, to))
+                .and_then(|()| fs::rename(from, to).inspect_err(|_| put_back()))
                 .and_then(|()| fs::rename(&between, from))
-                .context(about)
         }
-        Err(Errno::INVAL) if from.exists() => fs::rename(from, to).context(about),
-        Err(Errno::INVAL) => Ok(()),
-        Err(e) => Err(e).context(about),
+        Err(Errno::INVAL) => fs::rename(from, to),
+        Err(e) => Err(e.into()),
+    };
+    done.context(about).map(|()| true)
+}
+
+/// Whether the checkpoint `appeared` says has its name. If not, the new one in `new`, which is to be called `name`, gets none any more.
+///
+/// # Errors
+/// Nobody can tell: whoever publishes it does not come to an end, or the file system fails.
+pub fn appeared_or_prevented(
+    (new, name): (&Path, &EnvName),
+    appeared: impl FnOnce() -> Result<bool>,
+) -> Result<bool> {
+    // Whoever publishes it has this, too.
+    let _lock = names_lock::take(&make_private(new.parent().unwrap_or(new))?, name.as_str())?;
+    if appeared()? {
+        return Ok(true);
     }
+    if new.exists() {
+        let aside = set_aside(new, name)?;
+        fs::remove_dir_all(aside).ignore_error("another receiver removes it, or `skiff sweep`");
+    }
+    Ok(false)
 }
 
 /// The name of what is at `to` until what is at `from` is there. With the process and host in it, as any name of what is not finished, so that another
@@ -298,12 +324,12 @@ mod tests {
             fs::create_dir_all(at(name)).expect("made");
             fs::write(at(name).join("f"), text).expect("written");
         }
-        change_places(&at("a"), &at("b")).expect("changed");
+        assert!(change_places(&at("a"), &at("b")).expect("changed"));
         assert_eq!(look(), [b"B".to_vec(), b"A".to_vec()]);
         fs::remove_dir_all(at("b")).expect("gone");
-        change_places(&at("a"), &at("b")).expect("moved");
+        assert!(change_places(&at("a"), &at("b")).expect("moved"));
         assert_eq!(look(), [vec![], b"B".to_vec()]);
-        change_places(&at("a"), &at("b")).expect("nothing to move");
+        assert!(!change_places(&at("a"), &at("b")).expect("nothing to move"));
         assert_eq!(look(), [vec![], b"B".to_vec()]);
         fs::remove_dir_all(&temp).expect("gone");
     }
@@ -397,7 +423,7 @@ mod tests {
         }
         let new = filled(&home, &name, 4);
         for done in 0..=3 {
-            (0..done).for_each(|newer| change_places(&new.dir, &new.slot(newer)).unwrap());
+            (0..done).for_each(|newer| assert!(change_places(&new.dir, &new.slot(newer)).unwrap()));
             new.put_back(done);
             assert_eq!(published(&home, &name), ["3", "2", "1"], "{done}");
             assert_eq!(fs::read_to_string(new.dir.join(record::FILE)).unwrap(), "4", "{done}");
@@ -427,6 +453,30 @@ mod tests {
         let moved = held.into_fd();
         assert_eq!(read(&path), "1", "as long as the descriptor is open");
         drop(moved);
+    }
+
+    #[test]
+    fn who_loses_the_command_finds_the_checkpoint_or_prevents_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name): (_, EnvName) = (temp.path().join("checkpoint"), "work".parse().unwrap());
+        let is = |number: &'static str| {
+            let file = home.join("work").join(record::FILE);
+            move || Ok(fs::read_to_string(file).is_ok_and(|text| text == number))
+        };
+        let keep = || "2".parse().unwrap();
+        let first = filled(&home, &name, 1);
+        first.publish(keep()).unwrap();
+        assert_eq!(appeared_or_prevented((&first.dir, &name), is("1")), Ok(true));
+        let second = filled(&home, &name, 2);
+        assert_eq!(appeared_or_prevented((&second.dir, &name), is("2")), Ok(false));
+        // Another receiver does so, too, and the command comes too late.
+        assert_eq!(appeared_or_prevented((&second.dir, &name), is("2")), Ok(false));
+        assert!(second.publish(keep()).unwrap_err().message.contains("it was removed"));
+        assert_eq!(published(&home, &name), ["1"]);
+        drop((first, second));
+        let mut left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [names_lock::LOCK, "work"]);
     }
 
     #[test]

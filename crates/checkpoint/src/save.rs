@@ -136,16 +136,19 @@ pub fn refuse_unprepared(name: &EnvName, started: &Started) -> Result<()> {
     }
 }
 
-/// Waits until nobody else saves or moves it, and keeps others from it: only one can trace its processes.
-pub fn alone(record: &InstanceDir) -> Result<OwnedFd> {
+/// Keeps others from saving or moving it: only one can trace its processes. Nothing if somebody does.
+pub fn try_alone(record: &InstanceDir) -> Result<Option<OwnedFd>> {
     let path = record.dir.join("saving");
-    let about = || path.display().to_string();
-    let attempt = || skiff_sys::lock::try_file(CWD, &*path).context(about);
-    if let Some(lock) = attempt()? {
+    skiff_sys::lock::try_file(CWD, &*path).context(|| path.display().to_string())
+}
+
+/// The same, after waiting until nobody else does.
+pub fn alone(record: &InstanceDir) -> Result<OwnedFd> {
+    if let Some(lock) = try_alone(record)? {
         return Ok(lock);
     }
     output::note(&format!("instance {}: it is being saved; waiting for the end of that", record.name));
-    skiff_sys::lock::within(LONGEST_SAVE, attempt)?.ok_or_else(|| {
+    skiff_sys::lock::within(LONGEST_SAVE, || try_alone(record))?.ok_or_else(|| {
         Error::new(format!("instance {}: somebody else has been saving it for an hour", record.name))
             .hint("`ps -u $USER` shows the other `skiff checkpoint`; end that")
     })

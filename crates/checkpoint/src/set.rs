@@ -123,6 +123,11 @@ pub fn part(dir: &Path, number: usize) -> PathBuf {
     dir.join(MEMBERS).join(number.to_string())
 }
 
+/// Directory of the checkpoint that the part in `part` belongs to.
+pub fn whole(part: &Path) -> &Path {
+    part.ancestors().nth(2).unwrap_or(part)
+}
+
 /// Digest of the record of the part in `dir`.
 pub fn digest(dir: &Path) -> Result<String> {
     let path = dir.join(record::FILE);

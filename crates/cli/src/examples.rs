@@ -265,6 +265,10 @@ const ALL: &[Examples] = &[
                 "skiff job save --leave-running ring rank",
             ),
             ("Stop them all, without Slurm:", "skiff job save --on n1,n2 ring rank"),
+            (
+                "The last line of a batch script with `#SBATCH --requeue --signal=B:USR1@120`:",
+                "exec skiff job save --on-signal --every auto ring rank",
+            ),
         ],
     ),
     (

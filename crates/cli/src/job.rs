@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use skiff_spec::checkpoint::CheckpointName;
+use skiff_spec::checkpoint::{CheckpointInterval, CheckpointName};
 use skiff_spec::name::EnvName;
 
 use crate::checkpoint::GrownFiles;
@@ -53,7 +53,13 @@ pub struct OnSignalArgs {
 
 const SAVE: &str = "\
 The instances' networks are shut, then all are stopped, then all are saved, each
-on its node. Either all are saved, or all go on as if nothing had been.";
+on its node. Either all are saved, or all go on as if nothing had been.
+With --every, --on-signal or --drain-on-signal the command stays until all have
+ended, and its exit code is the largest of theirs. The last lines of a batch script with
+`#SBATCH --requeue --signal=B:USR1@120`, where ./start starts the instances:
+  if skiff checkpoint show ring >/dev/null 2>&1
+  then skiff job restore ring; else ./start; fi
+  exec skiff job save --on-signal --every auto ring rank";
 
 #[derive(Args)]
 pub struct JobSaveArgs {
@@ -63,6 +69,18 @@ pub struct JobSaveArgs {
     /// Let the instances run on [default: they stop once all are saved]
     #[arg(long)]
     pub leave_running: bool,
+    /// Save them again and again while they run, until all have ended: the time between two checkpoints (30s, 10m, 2h, 1d), or auto
+    #[arg(long, value_name = "TIME|auto", conflicts_with_all = ["leave_running", "dry_run"])]
+    pub every: Option<CheckpointInterval>,
+    /// Wait for this signal, then save and stop them, and requeue the job [default: USR1]. If all end before, remove the checkpoint
+    #[arg(long, value_name = "SIGNAL", num_args = 0..=1, require_equals = true, default_missing_value = "USR1", conflicts_with_all = ["leave_running", "dry_run"])]
+    pub on_signal: Option<String>,
+    /// Do not requeue the job
+    #[arg(long, requires = "on_signal")]
+    pub no_requeue: bool,
+    /// At this signal, move the instances of nodes that Slurm drains to nodes of the job that have none [default: USR2]
+    #[arg(long, value_name = "SIGNAL", num_args = 0..=1, require_equals = true, default_missing_value = "USR2", conflicts_with_all = ["leave_running", "dry_run"])]
+    pub drain_on_signal: Option<String>,
     /// How many checkpoints of this name to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are NAME@1, NAME@2 ...
     #[arg(long, value_name = "N|AGE", default_value = "1")]
     pub keep: Retention,

@@ -115,6 +115,9 @@ fn serve(
             Ok(None)
         }
         SourceMessage::Offer(offer) => take(context, peer, goods, &offer).map(|taken| Some((taken, false))),
+        SourceMessage::Watch(instance, version) => {
+            member::watch(context, peer, (&instance, &version)).map(|()| None)
+        }
         SourceMessage::Save(order) => member::save(context, peer, &order).map(|()| None),
         SourceMessage::Load(order) => {
             member::restore(context, peer, &order).map(|record| Some((record, order.wait)))

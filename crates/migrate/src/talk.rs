@@ -54,6 +54,8 @@ pub enum SourceMessage {
     Ask(EnvName, String),
     /// Looks for an instance that is to be saved with others of a whole job.
     Save(Box<JointSaveOrder>),
+    /// Takes the instance for this save alone, and looks at its processes.
+    Claim,
     /// Shuts the instance's network: those of all others are being shut, too.
     Shut,
     /// Stops the processes and saves them: all networks are shut.
@@ -62,6 +64,10 @@ pub enum SourceMessage {
     End,
     /// Not all can be saved: they go on.
     Abort,
+    /// The coordinator of a whole job is there.
+    Beat,
+    /// Asks for the end of an instance of a whole job; the sender's version.
+    Watch(EnvName, String),
     /// Restores an instance of a whole job, and holds it.
     Load(Box<JointRestoreOrder>),
 }
@@ -174,7 +180,13 @@ pub enum DestinationMessage {
     Taken(bool),
     /// No instance of that name runs here.
     Absent,
-    /// The instance is here: how many processes it has, and what is in the way of saving them.
+    /// An instance of that name runs here.
+    Present,
+    /// Another save has the instance, or a move. The receiver waits for its end.
+    Busy,
+    /// Nobody else saves the instance or moves it.
+    Claimed,
+    /// How many processes the instance has, and what is in the way of saving them.
     Found(usize, Vec<String>),
     /// The processes can be stopped at a word.
     Poised,
@@ -186,6 +198,8 @@ pub enum DestinationMessage {
     Over(u64),
     /// The instance has ended with this exit code.
     Ended(i32),
+    /// The receiver of an instance of a whole job is there.
+    Beat,
     /// The move has failed, and nothing is left of it: message and hint.
     Failed(String, String),
 }

@@ -2,13 +2,16 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_checkpoint::joint::{self, JointMember};
 use skiff_checkpoint::locks::{self, LockChange};
 use skiff_checkpoint::member::InstanceInterface;
 use skiff_checkpoint::obstacles::description_locks;
+use skiff_checkpoint::place;
 use skiff_checkpoint::record::{Checkpoint, CheckpointDir};
 use skiff_checkpoint::restore::Gate;
 use skiff_checkpoint::set::{self, JobCheckpoint};
@@ -21,20 +24,21 @@ use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended};
+use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::dir_of;
 use skiff_user::context::UserContext;
 
-use super::links::PATIENCE;
+use super::beats::{self, BeatSender};
 use crate::in_step;
-use crate::peer::ControlChannel;
+use crate::peer::{ControlChannel, wait};
 use crate::talk::{
     DestinationMessage, JointPart, JointRestoreOrder, JointSaveOrder, SourceMessage, refuse_other_version,
 };
 
 /// Who leads us.
 const COORDINATOR: &str = "the coordinator";
-/// How long processes stand still when the connection is lost after they were saved, if the checkpoint has not appeared by then.
+/// How long processes stand still when the coordinator is lost after they were saved, if nobody can tell whether the checkpoint is there.
 const IN_DOUBT: Duration = Duration::from_secs(30);
 /// How long a supervisor may take to note how its instance has ended.
 const NOTING: Duration = Duration::from_secs(5);
@@ -44,14 +48,15 @@ const LOOKING: Duration = Duration::from_millis(200);
 /// Saves an instance with others.
 pub fn save(context: &UserContext, peer: &mut ControlChannel, order: &JointSaveOrder) -> Result<()> {
     refuse_other_version(&order.version)?;
+    let _beats = BeatSender::start(peer)?;
     let Some(member) = JointMember::find(context, &order.instance)? else {
         return peer.tell(&DestinationMessage::Absent);
     };
-    let found = member.look()?;
-    let obstacles = found.obstacles.iter();
-    let obstacles = obstacles.map(|one| format!("process {} ({}): {}", one.pid, one.name, one.why)).collect();
-    peer.tell(&DestinationMessage::Found(found.processes.len(), obstacles))?;
-    let Some(dir) = &order.dir else { return Ok(()) };
+    let Some(dir) = &order.dir else { return look(peer, &member) };
+    peer.tell(&DestinationMessage::Present)?;
+    // Before the look: what somebody else saves is traced.
+    let _lock = claim(peer, &member)?;
+    look(peer, &member)?;
     let (peer, shut) = (RefCell::new(peer), RefCell::new(None));
     let before_stop = |interface: Option<InstanceInterface>, inside: EnterTarget<'_>| -> Result<()> {
         let peer = &mut **peer.borrow_mut();
@@ -67,7 +72,7 @@ pub fn save(context: &UserContext, peer: &mut ControlChannel, order: &JointSaveO
         let peer = &mut **peer.borrow_mut();
         let (processes, bytes, record) = (checkpoint.processes.len(), checkpoint.size(), set::digest(dir)?);
         peer.tell(&DestinationMessage::Written(JointPart { processes, bytes, record }))?;
-        may_end(context, peer, order)
+        may_end(context, peer, (order, dir))
     };
     let joint = JointSave { dir, before_stop: &before_stop, written: &written };
     let slot = CheckpointName::newest(&order.checkpoint);
@@ -79,32 +84,107 @@ pub fn save(context: &UserContext, peer: &mut ControlChannel, order: &JointSaveO
     peer.into_inner().tell(&DestinationMessage::Over(frozen))
 }
 
-fn expect(peer: &mut ControlChannel, is_it: impl Fn(&SourceMessage) -> bool) -> Result<()> {
-    match peer.hear(Instant::now() + PATIENCE)? {
-        message if is_it(&message) => Ok(()),
-        SourceMessage::Abort => Err(Error::new("another instance of the job cannot be saved")),
-        other => Err(Error::new(format!("unexpected message: {other:?}"))),
+/// Says when an instance has ended, and how.
+pub fn watch(
+    context: &UserContext,
+    peer: &mut ControlChannel,
+    (name, version): (&EnvName, &str),
+) -> Result<()> {
+    refuse_other_version(version)?;
+    let ours = InstanceDir::all(context)?.into_iter().find(|record| record.name == *name);
+    let Some((record, State::Running(live))) =
+        ours.map(|record| record.state().map(|state| (record, state))).transpose()?
+    else {
+        return peer.tell(&DestinationMessage::Absent);
+    };
+    peer.tell(&DestinationMessage::Present)?;
+    loop {
+        let ready = wait(&[(live.init.as_fd(), PollFlags::IN), (peer.as_fd(), PollFlags::IN)], None)?;
+        if !ready[0].is_empty() {
+            return peer.tell(&DestinationMessage::Ended(exit_code(&record)));
+        }
+        if !ready[1].is_empty() {
+            peer.read()?;
+        }
     }
 }
 
-/// Waits until all are saved. If the connection is lost, the checkpoint itself says so: it is there, whole, or it will not be.
-fn may_end(context: &UserContext, peer: &mut ControlChannel, order: &JointSaveOrder) -> Result<()> {
-    let lost = match peer.hear(Instant::now() + PATIENCE) {
+/// Says what an instance is, and what is in the way of saving it.
+fn look(peer: &mut ControlChannel, member: &JointMember) -> Result<()> {
+    let found = member.look()?;
+    let obstacles = found.obstacles.iter();
+    let obstacles = obstacles.map(|one| format!("process {} ({}): {}", one.pid, one.name, one.why)).collect();
+    peer.tell(&DestinationMessage::Found(found.processes.len(), obstacles))
+}
+
+/// Keeps others from saving or moving the instance, and waits for the end of that if somebody does; not longer than the coordinator waits.
+fn claim(peer: &mut ControlChannel, member: &JointMember) -> Result<OwnedFd> {
+    expect(peer, |message| matches!(message, SourceMessage::Claim))?;
+    let mut told = false;
+    loop {
+        if let Some(lock) = member.try_claim()? {
+            peer.tell(&DestinationMessage::Claimed)?;
+            return Ok(lock);
+        }
+        if !std::mem::replace(&mut told, true) {
+            peer.tell(&DestinationMessage::Busy)?;
+        }
+        if !wait(&[(peer.as_fd(), PollFlags::IN)], Some(LOOKING))?[0].is_empty() {
+            peer.read()?;
+        }
+        while let Some(message) = peer.heard()? {
+            match message {
+                SourceMessage::Beat => {}
+                SourceMessage::Abort => return Err(given_up()),
+                other => return Err(strange(&other)),
+            }
+        }
+    }
+}
+
+fn given_up() -> Error {
+    Error::new("another instance of the job has failed")
+}
+
+fn strange(message: &SourceMessage) -> Error {
+    Error::new(format!("unexpected message: {message:?}"))
+}
+
+fn expect(peer: &mut ControlChannel, is_it: impl Fn(&SourceMessage) -> bool) -> Result<()> {
+    match beats::hear(peer)? {
+        message if is_it(&message) => Ok(()),
+        SourceMessage::Abort => Err(given_up()),
+        other => Err(strange(&other)),
+    }
+}
+
+/// Waits until all are saved. If the coordinator is lost, either the checkpoint is there, or it is made sure that it will not be.
+fn may_end(
+    context: &UserContext,
+    peer: &mut ControlChannel,
+    (order, dir): (&JointSaveOrder, &Path),
+) -> Result<()> {
+    let lost = match beats::hear(peer) {
         Ok(SourceMessage::End) => return Ok(()),
-        Ok(SourceMessage::Abort) => return Err(Error::new("another instance of the job cannot be saved")),
-        Ok(other) => return Err(Error::new(format!("unexpected message: {other:?}"))),
+        Ok(SourceMessage::Abort) => return Err(given_up()),
+        Ok(other) => return Err(strange(&other)),
         Err(lost) => lost,
     };
-    let (slot, until) = (CheckpointName::newest(&order.checkpoint), Instant::now() + IN_DOUBT);
-    while Instant::now() < until {
-        if let Ok(Some(job)) = JobCheckpoint::read(&dir_of(context, &slot)?)
-            && job.token == order.token
-        {
-            return Ok(());
+    let slot = CheckpointName::newest(&order.checkpoint);
+    let until = Instant::now() + IN_DOUBT;
+    let appeared = || {
+        let job = JobCheckpoint::read(&dir_of(context, &slot)?)?;
+        Ok(job.is_some_and(|job| job.token == order.token))
+    };
+    loop {
+        match place::appeared_or_prevented((set::whole(dir), &slot.name), appeared) {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(lost),
+            Err(_) if Instant::now() < until => std::thread::sleep(LOOKING),
+            // Nobody can tell.
+            Err(why) => return Err(why),
         }
-        std::thread::sleep(LOOKING);
     }
-    Err(lost)
 }
 
 /// An instance's network that is shut, with a process that opens it if this one is killed.
@@ -144,6 +224,7 @@ pub fn restore(
     order: &JointRestoreOrder,
 ) -> Result<InstanceDir> {
     refuse_other_version(&order.version)?;
+    let _beats = BeatSender::start(peer)?;
     let held = CheckpointDir::open(&order.dir)?;
     let dir = held.path();
     let checkpoint = Checkpoint::read(&dir)?;
@@ -171,11 +252,7 @@ fn may_run(control: BorrowedFd<'_>) -> Result<()> {
     let control = control.try_clone_to_owned().context(|| COORDINATOR)?;
     let mut peer = ControlChannel::over(control, COORDINATOR)?;
     peer.tell(&DestinationMessage::Held)?;
-    match peer.hear(Instant::now() + PATIENCE)? {
-        SourceMessage::Go => Ok(()),
-        SourceMessage::Abort => Err(Error::new("another instance of the job cannot be restored")),
-        other => Err(Error::new(format!("unexpected message: {other:?}"))),
-    }
+    expect(&mut peer, |message| matches!(message, SourceMessage::Go))
 }
 
 /// The exit code of an instance that has ended; its supervisor notes it after its processes have gone.

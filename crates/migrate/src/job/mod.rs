@@ -5,6 +5,8 @@
 //! networks of all instances are shut and all processes stand still: what has been sent and not acknowledged then is with the sender, whose
 //! kernel sends it again.
 
+mod attend;
+mod beats;
 mod links;
 pub mod member;
 mod restore;
@@ -18,7 +20,11 @@ use skiff_user::context::UserContext;
 
 /// Saves a job's instances; the exit code.
 pub fn save(words: &JobSaveArgs) -> Result<i32> {
-    save::save(&UserContext::load()?, words)
+    let context = UserContext::load()?;
+    match words.every.is_some() || words.on_signal.is_some() || words.drain_on_signal.is_some() {
+        true => attend::attend(&context, words),
+        false => save::save(&context, words),
+    }
 }
 
 /// Restores a job's instances; the exit code.
@@ -32,6 +38,10 @@ pub fn move_to(words: &JobMoveArgs) -> Result<i32> {
     let saving = JobSaveArgs {
         on: words.on.clone(),
         leave_running: false,
+        every: None,
+        on_signal: None,
+        no_requeue: false,
+        drain_on_signal: None,
         keep: Retention::default(),
         dry_run: words.dry_run,
         output: OutputArgs { json: words.output.json },

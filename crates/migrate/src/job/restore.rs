@@ -13,7 +13,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
-use super::links::{self, MemberLink, MemberPlace, hear_all, strange, tell_all};
+use super::links::{self, MemberLink, MemberPlace, hear_all, hear_all_at_last, strange, tell_all};
 use crate::talk::{DestinationMessage, JointRestoreOrder, SourceMessage, VERSION};
 use crate::way;
 
@@ -74,7 +74,7 @@ impl HeldJob<'_> {
     pub fn run(self) -> Result<i32> {
         let Self { words, begun, members, mut links } = self;
         let running = tell_all(&mut links, &SourceMessage::Go).and_then(|()| {
-            hear_all(&mut links, |message| match message {
+            hear_all_at_last(&mut links, |message| match message {
                 DestinationMessage::Running => Ok(()),
                 other => Err(strange(&other)),
             })

@@ -7,6 +7,7 @@ use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::set::{JobCheckpoint, SavedMember};
 use skiff_cli::JobSaveArgs;
 use skiff_launch::handshake::SharedSecret;
+use skiff_launch::hosts;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Fault as Error, Result};
@@ -15,21 +16,23 @@ use skiff_sys::clock::now;
 use skiff_user::checkpoints::{dir_of, home_of};
 use skiff_user::context::UserContext;
 
-use super::links::{self, MemberLink, MemberPlace, hear_all, strange, tell_all};
+use super::links::{self, MemberLink, MemberPlace, hear_all, hear_all_at_last, hear_one, strange, tell_all};
 use crate::talk::{DestinationMessage, JointPart, JointSaveOrder, SourceMessage, VERSION};
 use crate::way;
 
 /// What is said of a whole job's save.
 #[derive(Serialize)]
 pub struct JobSaved {
-    checkpoint: String,
+    /// Name of the checkpoint.
+    pub checkpoint: String,
     members: Vec<MemberReport>,
-    bytes: u64,
+    /// Bytes of all parts.
+    pub bytes: u64,
     left_running: bool,
     /// How long the processes stood still that did so longest.
-    frozen_ms: u64,
+    pub frozen_ms: u64,
     /// How long it took in all.
-    total_ms: u128,
+    pub total_ms: u128,
     path: String,
     /// Why it is not known of all whether they have ended, or go on.
     #[serde(skip)]
@@ -64,10 +67,16 @@ pub fn save(context: &UserContext, words: &JobSaveArgs) -> Result<i32> {
         return saved.refuse_unknown().map(|_| code);
     }
     let mut members = MemberLink::open_all(context, &places(words)?)?;
-    let found = find(&mut members, words, None);
+    let found = order(&mut members, words, None).and_then(|()| {
+        hear_all(&mut members, |message| match message {
+            DestinationMessage::Absent => Ok(None),
+            DestinationMessage::Found(processes, obstacles) => Ok(Some((processes, obstacles))),
+            other => Err(strange(&other)),
+        })
+    });
+    let found = found.map(|found| with_places(&members, found));
     links::end(members);
-    let found: Vec<MemberFound> = found?.into_iter().flatten().collect();
-    show(&CheckpointName::newest(&words.checkpoint), &found, words.output.json)
+    show(&CheckpointName::newest(&words.checkpoint), &found?, words.output.json)
 }
 
 /// Saves all, or none.
@@ -78,22 +87,27 @@ pub fn carry_out(context: &UserContext, words: &JobSaveArgs) -> Result<JobSaved>
     new.check()?;
     let token = SharedSecret::generate().map_err(|e| Error::new(e.to_string()))?.to_hex();
     let mut members = MemberLink::open_all(context, &places(words)?)?;
-    let saved = prepare(&mut members, words, (&new, &token))
+    let mut absent = vec![];
+    let saved = claim(&mut members, &mut absent, words, (&new, &token))
         .and_then(|()| save_all(&mut members, words, (&new, &token)));
+    // Only now: their ends take time, and processes may have stood still.
+    let absent = absent.into_iter().map(MemberLink::hang_up).collect();
     let parts = match saved {
         Ok(parts) => parts,
         Err(why) => {
             links::give_up(members);
+            links::wait_for_ends(absent);
             return Err(why.about(&format!("checkpoint {slot}: nothing is saved, and all instances go on")));
         }
     };
     let frozen = tell_all(&mut members, &SourceMessage::End).and_then(|()| {
-        hear_all(&mut members, |message| match message {
+        hear_all_at_last(&mut members, |message| match message {
             DestinationMessage::Over(frozen) => Ok(frozen),
             other => Err(strange(&other)),
         })
     });
     let members = report(members, parts, &frozen);
+    links::wait_for_ends(absent);
     let unknown = frozen.err().map(|why| {
         why.about(&format!("checkpoint {slot}: it is saved, but an instance may run on"))
             .hint("`srun skiff instance list` shows what runs where; end that before you restore")
@@ -132,26 +146,58 @@ impl JobSaved {
     }
 }
 
-/// Looks at all, and keeps those whose instance is there. Refuses if anything is in the way.
-fn prepare(
+/// Finds the instances, has them for this save alone, and refuses if anything is in the way. Receivers that find none become `absent`.
+fn claim(
     members: &mut Vec<MemberLink>,
+    absent: &mut Vec<MemberLink>,
     words: &JobSaveArgs,
     (new, token): (&NewCheckpoint, &str),
 ) -> Result<()> {
-    let found = find(members, words, Some((new, token)))?;
-    let mut is_here = found.iter().map(Option::is_some);
-    let (here, absent) = std::mem::take(members).into_iter().partition(|_| is_here.next() == Some(true));
-    *members = here;
-    for member in &absent {
-        new.remove_part(member.place.part)?;
+    order(members, words, Some((new, token)))?;
+    let is_here = hear_all(members, |message| match message {
+        DestinationMessage::Absent => Ok(false),
+        DestinationMessage::Present => Ok(true),
+        other => Err(strange(&other)),
+    })?;
+    let mut is_here = is_here.into_iter();
+    (*members, *absent) = std::mem::take(members).into_iter().partition(|_| is_here.next() == Some(true));
+    absent.iter().try_for_each(|member| new.remove_part(member.place.part))?;
+    refuse_missing(words, members.iter().map(|member| &member.place.instance))?;
+    // One after the other, and all commands in one order: else two might wait for each other.
+    let mut turns: Vec<usize> = (0..members.len()).collect();
+    turns.sort_by_cached_key(|at| members[*at].place.turn());
+    for at in turns {
+        members[at].tell(&SourceMessage::Claim)?;
+        hear_one(members, at, |message| match message {
+            DestinationMessage::Claimed => Ok(()),
+            other => Err(strange(&other)),
+        })?;
     }
-    links::end(absent);
-    refuse(words, &found.into_iter().flatten().collect::<Vec<_>>())
+    let found = hear_all(members, |message| match message {
+        DestinationMessage::Found(processes, obstacles) => Ok(Some((processes, obstacles))),
+        other => Err(strange(&other)),
+    })?;
+    refuse(&with_places(members, found))
+}
+
+/// The nodes on which instances are looked for.
+pub fn nodes(words: &JobSaveArgs) -> Result<Vec<String>> {
+    if words.on.is_empty() {
+        return way::hosts_of_job();
+    }
+    let mut nodes: Vec<String> = vec![];
+    for node in &words.on {
+        // Named twice, a node would have two receivers that want the same instance.
+        if !nodes.iter().any(|other| hosts::same(other, node)) {
+            nodes.push(node.clone());
+        }
+    }
+    Ok(nodes)
 }
 
 /// Where instances are looked for: each name on each node.
-fn places(words: &JobSaveArgs) -> Result<Vec<MemberPlace>> {
-    let nodes = if words.on.is_empty() { way::hosts_of_job()? } else { words.on.clone() };
+pub fn places(words: &JobSaveArgs) -> Result<Vec<MemberPlace>> {
+    let nodes = nodes(words)?;
     let of_node = |node: &String| {
         let node = node.clone();
         words.instances.iter().map(move |instance| (instance.clone(), node.clone()))
@@ -160,13 +206,13 @@ fn places(words: &JobSaveArgs) -> Result<Vec<MemberPlace>> {
     Ok(places.map(|(part, (instance, node))| MemberPlace { instance, node, part }).collect())
 }
 
-/// Asks each receiver for its instance; what each has found, nothing where none runs.
-fn find(
+/// Has each receiver look for its instance.
+fn order(
     members: &mut [MemberLink],
     words: &JobSaveArgs,
     into: Option<(&NewCheckpoint, &str)>,
-) -> Result<Vec<Option<MemberFound>>> {
-    for member in members.iter_mut() {
+) -> Result<()> {
+    for member in members {
         let order = JointSaveOrder {
             version: VERSION.into(),
             instance: member.place.instance.clone(),
@@ -177,25 +223,32 @@ fn find(
         };
         member.tell(&SourceMessage::Save(Box::new(order)))?;
     }
-    let found = hear_all(members, |message| match message {
-        DestinationMessage::Absent => Ok(None),
-        DestinationMessage::Found(processes, obstacles) => Ok(Some((processes, obstacles))),
-        other => Err(strange(&other)),
-    })?;
-    let with_places = members.iter().zip(found).map(|(member, found)| {
-        let MemberPlace { instance, node, .. } = member.place.clone();
-        found.map(|(processes, obstacles)| MemberFound { instance, node, processes, obstacles })
-    });
-    Ok(with_places.collect())
+    Ok(())
 }
 
-/// Refuses if an instance is nowhere, or anything is in the way.
-fn refuse(words: &JobSaveArgs, found: &[MemberFound]) -> Result<()> {
-    if let Some(missing) = words.instances.iter().find(|name| !found.iter().any(|one| one.instance == **name))
-    {
-        return Err(Error::new(format!("instance {missing}: it runs on none of the nodes"))
-            .hint("`srun skiff instance list` shows what runs where"));
+/// What each has found that found something.
+fn with_places(members: &[MemberLink], found: Vec<Option<(usize, Vec<String>)>>) -> Vec<MemberFound> {
+    let with_place = |(member, found): (&MemberLink, Option<(usize, Vec<String>)>)| {
+        let MemberPlace { instance, node, .. } = member.place.clone();
+        found.map(|(processes, obstacles)| MemberFound { instance, node, processes, obstacles })
+    };
+    members.iter().zip(found).filter_map(with_place).collect()
+}
+
+/// Refuses if an instance is nowhere.
+pub fn refuse_missing<'a>(
+    words: &JobSaveArgs,
+    found: impl Iterator<Item = &'a EnvName> + Clone,
+) -> Result<()> {
+    match words.instances.iter().find(|name| !found.clone().any(|one| one == *name)) {
+        None => Ok(()),
+        Some(missing) => Err(Error::new(format!("instance {missing}: it runs on none of the nodes"))
+            .hint("`srun skiff instance list` shows what runs where")),
     }
+}
+
+/// Refuses if anything is in the way.
+fn refuse(found: &[MemberFound]) -> Result<()> {
     let in_the_way = found.iter().flat_map(|one| {
         one.obstacles.iter().map(move |why| format!("instance {} on {}: {why}", one.instance, one.node))
     });
