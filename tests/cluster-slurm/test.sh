@@ -27,7 +27,7 @@ for user in alice bob; do
     equal "$(cat /home/$user/of-n1 /home/$user/of-n2)" $'n1 0\nn2 0' "$user"
     equal "$(stat -c %U /home/$user/of-n1)" $user "$user"
     # A job starts containers again.
-    run srun -w n2 sh -c 'SKIFF_HELPER=none skiff run -- sh -c "hostname; id -u; echo inner >/etc/of-inner; cat /etc/of-inner"; [ ! -e /etc/of-inner ] && echo gone'
+    run srun -w n2 sh -c 'skiff run -- sh -c "hostname; id -u; echo inner >/etc/of-inner; cat /etc/of-inner"; [ ! -e /etc/of-inner ] && echo gone'
     equal "$out" $'n2\n0\ninner\ngone' "$user: $err"
     printf '#!/bin/sh\nsrun -l hostname\n' >/home/$user/job
     run sbatch -Q -N2 -o job.out job

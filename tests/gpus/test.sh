@@ -195,6 +195,16 @@ describe '        - {hookName: createContainer, path: /usr/bin/nvidia-ctk, args:
 broken 'the target leads out of the root'
 describe '' '        - {hostPath: /opt/driver/gone, containerPath: /x}' >/etc/cdi/nvidia.yaml
 broken '/opt/driver/gone: '
+# A node that the host does not have takes those devices away that name it, and leaves the others.
+describe | sed 's|/dev/nvidia1$|/dev/nvidia9|' >/etc/cdi/nvidia.yaml
+broken '/dev/nvidia9: '
+has "$out" '/dev/nvidia9: no such device on this host'
+refused '/dev/nvidia9: No such file or directory' --contain --gpus device=1
+ok as alice skiff run --contain --gpus device=0 $cuda cuda
+equal "$out" 'driver of the host'
+touch /dev/nvidia9
+refused '/dev/nvidia9: not a device' --gpus all
+rm /dev/nvidia9
 describe '' '        - {hostPath: /etc/passwd, containerPath: /}' >/etc/cdi/nvidia.yaml
 broken "would cover what is the container's own"
 describe '' '        - {hostPath: /etc/passwd, containerPath: /a/../../b}' >/etc/cdi/nvidia.yaml

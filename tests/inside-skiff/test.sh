@@ -123,8 +123,11 @@ eventually 10 sh -c '! [ -e /home/alice/.local/share/skiff/env/other ]'
 try as alice skiff env exec dev -- sh -c 'skiff env stop; sleep 30'
 ok as alice skiff env exec dev -- test -e /opt/of-dev
 
-# Where there is no way out it is said, and nothing is done by half.
-for words in 'run -- true' 'env exec dev -- true' 'instance start host x -- true' 'env rm -f dev'; do
+# Where there is no way out it is said, and nothing is done by half. Root inside needs no way out for what goes with its command.
+ok as alice skiff run -- skiff run -- true
+fails 125 as alice skiff run --me -- skiff run -- true
+has "$err" 'from where no other can be used'
+for words in 'env exec dev -- true' 'instance start host x -- true' 'env rm -f dev'; do
     for how in '' --me --containall; do
         fails 125 as alice skiff run $how -- skiff $words
         [ "$how" = --containall ] || has "$err" 'from where no other can be used'

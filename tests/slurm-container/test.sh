@@ -1,4 +1,4 @@
-# takes: 19
+# takes: 35
 # Containers of jobs in the words of Pyxis: srun, sbatch and salloc with --container-image and all that goes with it.
 . "$(dirname "$0")/../lib.sh"
 # Where the nodes reach it too.
@@ -113,6 +113,25 @@ equal "$out" $'content\nread-only\nfile'
 test -e sub/made
 fails 125 as alice srun -Q --container-image=$image --container-mounts=/no/such:/x true
 has "$err" 'mount of /no/such'
+# What the node mounts there later comes in by rslave, and not by rprivate.
+on n1 sh -c 'mkdir -p /run/later && mount -t tmpfs later /run/later && mount --make-shared /run/later && mkdir -p /run/later/new'
+start alice srun -Q -n1 -w n1 --container-image=$image --container-mounts=/run/later:/slave:ro+rslave,/run/later:/private:ro+rprivate \
+    sh -c 'touch /home/alice/begun; until [ -e /home/alice/go ]; do sleep 0.05; done; echo $(ls /slave/new) and $(ls /private/new)' >/shared/later
+eventually 15 test -e begun
+on n1 sh -c 'mount -t tmpfs new /run/later/new && touch /run/later/new/file'
+as alice touch go
+wait $started
+on n1 sh -c 'umount /run/later/new && umount /run/later && rmdir /run/later'
+equal "$(cat /shared/later)" 'file and'
+rm -f go begun /shared/later
+# IPC is each container's own, asked for or not, and one step's tasks share it.
+ok as alice srun -Q -n1 -w n1 stat -L -c %i /proc/self/ns/ipc
+nodes_own=$out
+for how in '' --container-unshare=ipc; do
+    in_image -N1 -n2 -w n1 --container-image=$image $how stat -L -c %i /proc/self/ns/ipc
+    equal "$(sort -u <<<"$out" | wc -l)" 1 "IPC $how"
+    lacks "$out" "$nodes_own" "IPC $how"
+done
 
 # ---- Batch scripts: the script itself, by options within; its steps, which go on where it is; and other containers for steps
 cat >script <<'E'
@@ -143,6 +162,41 @@ equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.bare)"
 equal "$(cat out.bare)" $'tool of the image\nbare'
 in_image --export=NONE --container-image=$image /opt/tool
 equal "$out" 'tool of the image'
+
+# Variables of PyTorch's for each task, as docs/coming-from.md has them.
+ranks() { sed -n '/^export MASTER_ADDR/,/^srun/p' /usr/share/doc/skiff/coming-from.md; }
+{ echo '#!/bin/sh' && ranks | sed "s,IMAGE,$image,; s,exec python3 train.py,echo \$MASTER_ADDR:\$MASTER_PORT \$WORLD_SIZE \$RANK \$LOCAL_RANK,"; } >script
+ok as alice sbatch --parsable -N2 --ntasks-per-node=2 -o out.ranks script
+equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.ranks)"
+equal "$(sort out.ranks)" $'n1:29500 4 0 0\nn1:29500 4 1 1\nn1:29500 4 2 0\nn1:29500 4 3 1'
+
+# Heterogeneous jobs: their parts are in one image, and a step of one part may ask for another.
+push tools/part:1 "$root" --config '{"Env":["PATH=/opt:/usr/bin:/bin","FROM_IMAGE=part"]}'
+part=10.77.0.1:5000#tools/part:1
+show='echo $FROM_IMAGE $(tool) $(hostname)'
+in_image -n1 -w n1 --container-image=$image sh -c "$show" : -n1 -w n2 --container-image=$image sh -c "$show"
+equal "$(sort <<<"$out")" $'yes tool of the image n1\nyes tool of the image n2'
+cat >script <<E
+#!/bin/sh
+#SBATCH -n1 -w n1 -o out.het --container-image=10.77.0.1:5000\\#tools/env:1
+#SBATCH hetjob
+#SBATCH -n1 -w n2 --container-image=10.77.0.1:5000\\#tools/env:1
+srun -Q --het-group=0,1 sh -c '$show'
+srun -Q --het-group=1 --container-image=$part sh -c '$show'
+E
+ok as alice sbatch --parsable script
+equal "$(ended "$out" | xargs)" 'COMPLETED 0:0 COMPLETED 0:0' "$(cat out.het)"
+equal "$(grep -v ^srun: out.het | sort)" $'part tool of the image n2\nyes tool of the image n1\nyes tool of the image n2'
+ok as alice salloc -Q -n1 -w n1 : -n1 -w n2 sh -c "srun -Q --het-group=0 --container-image=$image sh -c '$show'; srun -Q --het-group=1 --container-image=$part sh -c '$show'"
+equal "$(grep -v ^srun: <<<"$out" | sort)" $'part tool of the image n2\nyes tool of the image n1'
+for command in 'srun touch ran' salloc; do
+    fails 125 as alice ${command%% *} -n1 --container-image=$image $(sed 's/^s[a-z]*//' <<<"$command") : -n1 --container-image=$part touch ran
+    has "$err" 'the parts of a heterogeneous job must have the same environment or image' "$command"
+    has "$err" 'hint: give each part a step of its own: srun --het-group=N --container-image=IMAGE' "$command"
+    has "$err" 'nothing was submitted' "$command"
+done
+test ! -e ran
+idle
 
 # A name keeps what was changed for later steps of the job, which may mount something else; steps at one time are in one container.
 cat >script <<'E'
@@ -304,6 +358,45 @@ equal "$out" one
 ok as bob srun -Q --container-image=$registry/tools/other:1 sh -c 'cat /etc/version; id -un; ls /home'
 equal "$out" $'three\nbob\nbob'
 
+# ---- An image that is gone when the job begins: the job ends at once and says why, and no part of it runs anywhere.
+echo queued >"$root/etc/version"
+push tools/gone:1 "$root"
+gone=$registry/tools/gone:1
+held() { # NAME OPTIONS...: a job that waits, on nodes that do not have its image
+    ok as alice sbatch --parsable --hold -N2 -n2 -o "out.$1" "${@:2}" --wrap "touch ran.$1; srun -N2 touch ran.$1"
+    job=$out
+}
+too_late() { # NAME WHY...: what its output says
+    local why
+    ok as alice scontrol release "$job"
+    equal "$(ended "$job")" 'FAILED 125:0' "$(cat "out.$1")"
+    for why in "${@:2}" 'hint: '; do has "$(cat "out.$1")" "$why" "$1"; done
+    test ! -e "ran.$1"
+    idle
+}
+# A file of the user's.
+ok as alice skiff pull --quiet $gone
+ok as alice skiff export $gone docker-archive:gone.tar
+held file --container-image=docker-archive:./gone.tar
+ok as alice skiff rmi $gone
+rm gone.tar
+too_late file 'node n' gone.tar 'No such file'
+# One that was imported has a copy in the depot, which goes with its name; no node has it.
+echo imported >"$root/etc/version"
+push tools/other:2 "$root"
+ok as alice skiff pull --quiet $registry/tools/other:2
+ok as alice skiff export $registry/tools/other:2 docker-archive:queued.tar
+ok as alice skiff import --quiet queued.tar queued:1
+held imported --container-image=queued:1
+ok as alice skiff rmi queued:1 $registry/tools/other:2
+rm queued.tar
+too_late imported 'node n' queued:1
+# A registry that has its manifest no more.
+held manifest --container-image=$gone
+rm -r "$images_tmp/registry/docker/registry/v2/repositories/tools/gone/_manifests"
+too_late manifest 'node n' tools/gone '404'
+push tools/gone:2 "$root"
+
 # ---- What cannot be: an error that says so, its code, nothing submitted, nothing run on the bare node
 printf '#!/bin/sh\ntouch ran\n' >job
 idle
@@ -341,7 +434,9 @@ equal "$(ended "$out")" 'FAILED 125:0'
 has "$(cat out)" 'mount of /no/such'
 
 # Without the registry: who has pulled the image has it where a node has it; a node without a store runs nothing on its bare self.
+held registry --container-image=$registry/tools/gone:2
 stop_registry
+too_late registry 'node n' "$registry"
 fails 125 as alice srun --container-image=$registry/tools/none touch ran
 has "$err" "$registry"
 has "$err" 'nothing was submitted'

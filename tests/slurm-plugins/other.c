@@ -1,5 +1,6 @@
 /* A plug-in of somebody else's, built against the headers of the Slurm that runs: an option, a variable for each task, a word before each
- * command (where Slurm has that), and a file on the node for as long as a job runs. With `fails=HOOK` in plugstack.conf that hook fails. */
+ * command (where Slurm has that), and a file on the node for as long as a job runs. With `fails=HOOK` in plugstack.conf that hook fails. OPTION
+ * is another name for the option, RELEASE another Slurm's number. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,16 @@
 #define PLUGIN(name) SPANK_PLUGIN(name, 1)
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
+#ifdef RELEASE
+/* As if it had been built for that release: what SPANK_PLUGIN defines. */
+const char plugin_name[] = TEXT(NAME), plugin_type[] = "spank";
+const unsigned int plugin_version = RELEASE, spank_plugin_version = 1;
+#else
 PLUGIN(NAME)
+#endif
+#ifndef OPTION
+#define OPTION TEXT(NAME)
+#endif
 
 /* What Skiff's plug-in takes for granted of this Slurm, as it is built without its headers (crates/spank/src/ffi.rs). */
 _Static_assert(S_JOB_UID == 0 && S_JOB_GID == 1 && S_JOB_ID == 2 && S_JOB_STEPID == 3, "items");
@@ -31,7 +41,7 @@ static int store(int place, const char *argument, int remote)
     return 0;
 }
 
-static struct spank_option option = { TEXT(NAME), "WORD", "a word for the other plug-in", 1, 0, store };
+static struct spank_option option = { OPTION, "WORD", "a word for the other plug-in", 1, 0, store };
 
 static int fails(int argc, char **argv, const char *hook)
 {

@@ -1,9 +1,10 @@
 # Plug-ins of others beside Skiff's, before it and behind it, built against the headers of this Slurm; and what this Slurm's headers say of
 # what Skiff's plug-in, which is built without them, takes for granted.
-# takes: 20
+# takes: 25
 . "$(dirname "$0")/../lib.sh"
 conf=/etc/slurm/plugstack.conf.d
-trap 'rm -f $conf/a-first.conf $conf/z-second.conf /usr/lib/first.so /usr/lib/second.so' EXIT
+trap 'rm -f $conf/a-first.conf $conf/z-second.conf /usr/lib/{first,second,same,old}.so; cp "$skiffs" $conf/skiff.conf; rm "$skiffs"' EXIT
+skiffs=$(mktemp) && cp $conf/skiff.conf "$skiffs"
 for name in first second; do
     ok gcc -shared -fPIC -Wall -Werror -DNAME=$name -o "/usr/lib/$name.so" "$here/other.c"
 done
@@ -92,3 +93,60 @@ done
 ok as alice srun -n1 --environment=dev cat /etc/marker
 equal "$out" dev
 idle
+
+# Two plug-ins with an option of one name: Slurm gives it to the one that it reads first, and says so with both files' names in each command.
+# What only one of them has goes to that one in any case.
+told_of() { has "$err" "option \"$1\" provided by both $2 and $3" "$1"; }
+only() { # a|z NAME KIND: one plug-in, before Skiff's or behind it
+    rm -f $conf/a-first.conf $conf/z-second.conf
+    local file=$conf/a-first.conf
+    [ "$1" = a ] || file=$conf/z-second.conf
+    echo "$3 /usr/lib/$2.so" >"$file"
+}
+for kind in required optional; do
+    for option in environment container-image; do
+        ok gcc -shared -fPIC -Wall -Werror -DNAME=same "-DOPTION=\"$option\"" -o /usr/lib/same.so "$here/other.c"
+        only z same $kind
+        ok as alice srun -n1 --environment=dev cat /etc/marker
+        equal "$out" dev "$kind $option behind"
+        told_of $option same.so skiff_spank.so
+        only a same $kind
+        # The other's word for the task shows that it has got the value; a job that Skiff is meant for by a variable is Skiff's.
+        try as alice srun -n1 --$option=dev sh -c 'echo [$TASK_same] $(cat /etc/marker 2>&1)'
+        equal "$out" '[dev] cat: /etc/marker: No such file or directory' "$kind $option before"
+        told_of $option skiff_spank.so same.so
+        ok as alice env SKIFF_ENVIRONMENT=dev srun -n1 cat /etc/marker
+        equal "$out" dev "$kind $option before, by the variable"
+        told_of $option skiff_spank.so same.so
+        ok as alice sbatch -W --parsable -n1 -o out --$option=dev --wrap true
+        told_of $option skiff_spank.so same.so
+    done
+done
+# With containers=no those options are the other's, and nobody complains.
+sed -i '/skiff_spank/s/$/ containers=no/' $conf/skiff.conf
+for place in a z; do
+    only $place same required
+    ok as alice srun -Q -n1 --container-image=word --environment=dev sh -c 'echo $TASK_same $(cat /etc/marker)'
+    equal "$out$err" 'word dev' "containers=no $place"
+done
+cp "$skiffs" $conf/skiff.conf
+
+# A plug-in of another Slurm: each command names its file and says why. Where it is required nothing runs, else Skiff's is there all the same.
+ok gcc -shared -fPIC -Wall -Werror -DNAME=old -DOPTION='"old"' -DRELEASE=0x140b00 -o /usr/lib/old.so "$here/other.c"
+for place in a z; do
+    only $place old optional
+    ok as alice srun -n1 --environment=dev cat /etc/marker
+    equal "$out" dev
+    has "$err" '/usr/lib/old.so: Incompatible plugin version'
+    # What runs yet needs its plug-ins in the epilog.
+    idle
+    only $place old required
+    rm -f ran
+    for command in 'srun -n1' salloc; do
+        try as alice $command --environment=dev touch ran
+        [ "$code" != 0 ] || fail "$command ran with a required plug-in that Slurm cannot load$(said)"
+        has "$err" '/usr/lib/old.so: Incompatible plugin version' "$command"
+    done
+    idle
+    test ! -e ran
+done

@@ -1,7 +1,16 @@
 # Jobs that a program submits by slurmrestd, in which no plug-in is loaded: what `skiff slurm submit` prints goes along with them.
 # bed: --nodes 2 --slurm-conf AuthAltTypes=auth/jwt --slurm-conf AuthAltParameters=jwt_key=/etc/gshadow
-# takes: 8
+# takes: 14
 . "$(dirname "$0")/../lib.sh"
+registry=10.77.0.1:5000
+. "$(dirname "$0")/../images/lib.sh"
+skeleton "$images_tmp/root"
+for command in hostname echo; do ln -sf busybox "$images_tmp/root/bin/$command"; done
+echo image >"$images_tmp/root/etc/marker"
+start_registry
+make_store
+node_stores
+push tools/rest:1 "$images_tmp/root"
 # (The key of the bed's tokens is a file that only root reads, whatever that says.)
 ok as alice skiff env create dev
 inside alice dev 'echo dev >/etc/marker'
@@ -21,6 +30,7 @@ stop_server() {
     kill -KILL $rest 2>&- || true
     wait $rest 2>&- || true
     [ $code = 0 ] || tail -n 20 /shared/rest.log
+    images_cleanup
 }
 trap stop_server EXIT
 ask() { # PATH [CURL'S OPTION...]
@@ -56,6 +66,27 @@ ok as alice skiff slurm submit --environment=dev
 submit "$(head -1 <<<"$out")"
 equal "$(ended "$job")" 'COMPLETED 0:0' "$(cat out.rest)"
 equal "$(sort out.rest)" $'dev n1\ndev of step on n1\ndev of step on n2'
+idle
+# In a container, of the image that the name means when `skiff slurm submit` is called, with what is said of it.
+mkdir -p data && echo of-data >data/file && chown -R alice data
+sed -i 's/^echo/cat \/data\/file 2>\&-; echo/' script
+ok as alice skiff slurm submit --container-image=$registry/tools/rest:1 --container-mounts=/home/alice/data:/data
+of_image=$(head -1 <<<"$out")
+echo moved >"$images_tmp/root/etc/marker"
+push tools/rest:1 "$images_tmp/root"
+submit "$of_image"
+equal "$(ended "$job")" 'COMPLETED 0:0' "$(cat out.rest)"
+equal "$(sort out.rest)" $'image n1\nimage of step on n1\nimage of step on n2\nof-data'
+idle
+# One that is not there any more: the job says so, and nothing of it runs.
+ok as alice skiff slurm submit --container-image=$registry/tools/rest:1
+rm -r "$images_tmp/registry/docker/registry/v2/repositories/tools/rest/_manifests"
+submit "$(head -1 <<<"$out")"
+equal "$(ended "$job")" 'FAILED 125:0' "$(cat out.rest)"
+has "$(cat out.rest)" '404'
+has "$(cat out.rest)" 'hint: '
+lacks "$(cat out.rest)" 'moved'
+lacks "$(cat out.rest)" '/etc/marker'
 idle
 submit ''
 equal "$(ended "$job")" 'COMPLETED 0:0'

@@ -85,6 +85,17 @@ pub fn cgroup_conf(release: &str) -> &'static str {
     }
 }
 
+/// The text of `plugstack.conf`, by which jobs get containers, if the base has Skiff in one of these directories with its plug-in beside it.
+#[must_use]
+pub fn plugstack(path: &str, exists: impl Fn(&Path) -> bool) -> String {
+    let line = |dir: &str| {
+        let plugin = Path::new(dir).parent()?.join("lib/skiff/skiff_spank.so");
+        let has_both = exists(&plugin) && exists(&Path::new(dir).join("skiff"));
+        has_both.then(|| format!("optional {} skiff={dir}/skiff\n", plugin.display()))
+    };
+    path.split(':').find_map(line).unwrap_or_default()
+}
+
 /// A program, and the Debian package that it comes in.
 pub const PROGRAMS: [(&str, &str); 4] =
     [("munged", "munge"), ("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("srun", "slurm-client")];
@@ -130,6 +141,15 @@ mod tests {
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), keys.len(), "each setting once: {keys:?}");
+    }
+
+    #[test]
+    fn the_plugin_is_named_where_it_is_beside_skiff() {
+        let there =
+            ["/a/bin/skiff", "/b/lib/skiff/skiff_spank.so", "/c/bin/skiff", "/c/lib/skiff/skiff_spank.so"];
+        let text = |path| plugstack(path, |file| there.iter().any(|known| Path::new(known) == file));
+        assert_eq!(text("/a/bin:/b/bin:/c/bin"), "optional /c/lib/skiff/skiff_spank.so skiff=/c/bin/skiff\n");
+        assert_eq!(text("/a/bin:/b/bin:/"), "");
     }
 
     #[test]

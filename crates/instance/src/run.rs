@@ -67,7 +67,7 @@ fn start(asked: RootOptions, show: &DryRunArgs) -> Result<i32> {
 
 /// What was planned before the plan's network was joined is carried out as it is; else `plan` begins.
 fn unless_attached(plan: impl FnOnce(&UserContext) -> Result<i32>) -> Result<i32> {
-    let context = UserContext::load()?;
+    let context = UserContext::load()?.for_a_throw_away();
     match network::attached()? {
         Some(resolved) => go_on(&context, resolved),
         None => plan(&context),

@@ -282,7 +282,10 @@ pub fn on_node_from(
         return Ok((entry, ImageOrigin::Store));
     }
     if let Some(file) = ImageFile::of(reference) {
-        let (entry, is_by_peers) = import::exactly_by(context, &file, id, peers)?;
+        let (entry, is_by_peers) = import::exactly_by(context, &file, id, peers).map_err(|e| match e.hint.is_empty() {
+            true => e.hint("a job needs the file on its nodes when it begins; `skiff import FILE NAME` keeps an image of it"),
+            false => e,
+        })?;
         return Ok((entry, if is_by_peers { ImageOrigin::Nodes } else { ImageOrigin::File }));
     }
     match from_depot(context, depot, (id, reference), peers)? {

@@ -3,7 +3,9 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,7 +38,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Makes the step ready; returns when its tasks can enter.
 pub fn begin() -> Result<()> {
-    let context = UserContext::load_silently()?;
+    let context = UserContext::load_silently()?.for_a_throw_away();
+    if std::env::var_os("HOME").is_none() {
+        return Err(with_home(&context.home));
+    }
     let Some(job) = SlurmJob::from_variables()? else { return Ok(()) };
     if let Ok(why) = fs::read(job::dir(job.id).join(FAILED)) {
         return Err(Error::from_bytes(&why));
@@ -56,6 +61,14 @@ pub fn begin() -> Result<()> {
         fs::remove_dir_all(&dir).ignore_error("if it cannot be removed it goes with the job's");
     }
     begun
+}
+
+/// Begins anew with the user's home: jobs that slurmrestd submits need not have the variable, by which registries and logins are found. Returns only
+/// if that fails.
+fn with_home(home: &Path) -> Error {
+    let program = Path::new("/proc/self/exe");
+    let failed = Command::new(program).args(std::env::args_os().skip(1)).env("HOME", home).exec();
+    Error::new(format!("{}: {failed}", program.display()))
 }
 
 fn try_begin(context: &UserContext, job: &SlurmJob, dir: &Path) -> Result<()> {

@@ -28,7 +28,8 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
         return Ok(code);
     }
     let commit = commit(submit)?;
-    let context = definition::word(submit).map(|_| UserContext::load()).transpose()?;
+    let load = || UserContext::load().map(UserContext::for_a_throw_away);
+    let context = definition::word(submit).map(|_| load()).transpose()?;
     if let Some(context) = &context
         && let Some(container) = definition::container(context, submit)?
     {
@@ -47,7 +48,7 @@ pub fn submit(submit: &SubmitArgs) -> Result<i32> {
         }
         asked => match &context {
             Some(context) => describe(context, asked, commit)?,
-            None => describe(&UserContext::load()?, asked, commit)?,
+            None => describe(&load()?, asked, commit)?,
         },
     }
     Ok(0)

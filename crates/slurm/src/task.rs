@@ -47,17 +47,13 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         .hint("administrator: plugstack.conf of this node must name skiff_spank.so")
         .into());
     }
-    let context = UserContext::load_silently()?;
+    let context = UserContext::load_silently()?.for_a_throw_away();
     let job = SlurmJob::from_variables()?.ok_or_else(|| Error::new("this task's job has no environment"))?;
     let dir = step_dir(&job)?;
     let step = Live::connect(&dir, ControlRequest::Session)?;
     let step = step.ok_or_else(|| requeue::after(&context, why_not(&dir)))?;
     tell_of_node(&context, &job);
     commit::begin(&job)?;
-    let helper = context.helper.as_deref().ok_or_else(|| {
-        Error::new("a job's environment needs the helper")
-            .hint("administrator: install Skiff's helper on this node")
-    })?;
     // Made first: as root of a container we could not go in once more.
     let saver = match &job.spec {
         JobSpec::Container(container) => Saver::of(&job, container, &step)?,
@@ -71,7 +67,11 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         JobSpec::Container(JobContainer { root: true, .. }) => {
             as_root(step.init.as_fd(), net, &command, attr, mask)?
         }
-        _ => as_me(helper, (step.pid, net.has_own_name()), &command, attr, mask)?,
+        // In a Slurm of the user's own, where they are root already.
+        JobSpec::Container(_) if context.helper.is_none() && context.uid == 0 => {
+            as_root(step.init.as_fd(), net, &command, attr, mask)?
+        }
+        _ => as_me(helper(&context)?, (step.pid, net.has_own_name()), &command, attr, mask)?,
     };
     let ended = signals.wait(&child)?;
     // If it has failed, others may wait for it for ever, and Slurm ends them only when it hears of that.
@@ -88,6 +88,13 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
         }
         Ok(()) => Ok(ended),
     }
+}
+
+fn helper(context: &UserContext) -> Result<&Path> {
+    context.helper.as_deref().ok_or_else(|| {
+        Error::new("a job's environment needs the helper")
+            .hint("administrator: install Skiff's helper on this node")
+    })
 }
 
 fn save(saver: Saver, job: &SlurmJob, step: &Live, after_others: bool) -> Result<()> {

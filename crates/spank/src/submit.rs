@@ -101,7 +101,10 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     if let Ok(mut first) = FIRST.lock()
         && first.get_or_insert_with(|| words.clone()) != &words
     {
-        give_up("the parts of a heterogeneous job must have the same environment");
+        error("the parts of a heterogeneous job must have the same environment or image");
+        give_up(
+            "hint: give each part a step of its own: srun --het-group=N --container-image=IMAGE (or --environment=NAME)",
+        );
     }
     if is_off && words.len() > 2 {
         give_up(

@@ -33,7 +33,7 @@ use crate::fetcher;
 use crate::file::parse;
 use crate::index::ImageName;
 use crate::protocol::{LayerRequest, RegistryLogin, StoreReply, StoreRequest};
-use crate::store::{Collected, ImageMetadata, Quota};
+use crate::store::{Collected, ImageMetadata, Quota, users_for_root};
 use crate::writer;
 
 /// What Apptainer calls its images in registries.
@@ -264,7 +264,7 @@ pub fn has(context: &UserContext, id: ImageId) -> bool {
         Some(_) => {
             let text = std::fs::read_to_string(site::FILE).ok();
             let site = text.and_then(|text| Site::parse(&text).ok()).unwrap_or_default();
-            (site.store.into(), site.image_format)
+            (PathBuf::from(site.store), site.image_format)
         }
         None => (own(context), None),
     };
@@ -273,7 +273,9 @@ pub fn has(context: &UserContext, id: ImageId) -> bool {
     };
     let is_mountable = format != Some(ImageFormat::Squashfs) || !missing(names::squashfs(id));
     // One that the user may not look at has lost its ACL (a copy of a store, say): a pull gives it back.
-    let is_permitted = store.join(names::permit(context.uid, id)).symlink_metadata().is_ok();
+    let has_permit = |uid| store.join(names::permit(uid, id)).symlink_metadata().is_ok();
+    let is_permitted =
+        has_permit(context.uid) || (context.helper.is_none() && users_for_root(&store).any(has_permit));
     is_permitted && !missing(names::image(id)) && is_mountable
 }
 

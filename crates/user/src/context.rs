@@ -95,6 +95,14 @@ impl UserContext {
         std::env::vars_os().filter(|(name, _)| is_heard(name) && !is_callers(name)).collect()
     }
 
+    /// For what goes with its command or step: root inside does without the helper, which has no power there. Environments that stay would be
+    /// made of other ids than outside.
+    #[must_use]
+    pub fn for_a_throw_away(self) -> Self {
+        let helper = self.helper.filter(|_| !(getuid().is_root() && is_inside()));
+        Self { helper, ..self }
+    }
+
     /// How environments are made here.
     pub fn route(&self) -> Route {
         if self.helper.is_some() { Route::Helper } else { Route::Rootless }

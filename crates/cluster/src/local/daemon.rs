@@ -51,6 +51,9 @@ fn begin(daemon: &str) -> Result<()> {
     let release = Command::new(daemon).arg("-V").output().context(|| format!("{daemon} -V"))?;
     let release = String::from_utf8_lossy(&release.stdout).into_owned();
     fs::write("/etc/slurm/cgroup.conf", slurm::cgroup_conf(&release)).context(|| "cgroup.conf")?;
+    let path = std::env::var("PATH").default_on_error("without PATH there is no plug-in");
+    let plugstack = slurm::plugstack(&path, |file| file.exists());
+    fs::write("/etc/slurm/plugstack.conf", plugstack).context(|| "plugstack.conf")?;
     // It returns when its socket is there.
     let mut munged = Command::new("munged");
     munged.args(["key-file=key", "log-file=log", "seed-file=seed", "pid-file=pid"].map(|option| {

@@ -157,6 +157,8 @@ fn directories_that_root_gives() {
     // With directories in it; one that an interrupted call has made is there already.
     fs::create_dir_all(home.path().join("with/tmp")).expect("directories");
     dir.give_dir_with("with", (BOB, BOB), &["tmp", "vartmp"]).expect("given");
+    dir.give_dir_with("of-root", (0, 0), &["tmp"]).expect("root is a user, too");
+    assert!(fs::metadata(dir.path_of("of-root").join("tmp")).is_ok_and(|made| made.is_dir()));
     for part in ["with/tmp", "with/vartmp"] {
         let mode = fs::metadata(home.path().join(part)).expect("there").mode();
         assert_eq!((uid(part), mode & 0o7777), (BOB, 0o1777), "{part}");

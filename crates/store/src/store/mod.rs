@@ -62,6 +62,7 @@ pub use patience::Patience;
 pub use quota::{Quota, UserUsage};
 use unfinished::lock_name;
 pub use unfinished::{Begun, UnfinishedImage};
+pub(crate) use users::users_for_root;
 
 /// The layout that this version reads and writes.
 const VERSION: &str = "1\n";
@@ -284,7 +285,7 @@ impl Store {
 
     fn users_of(&self, id: ImageId) -> Result<Vec<u32>> {
         let uids = self.list("users")?.into_iter().filter_map(|name| name.parse().ok());
-        Ok(uids.filter(|uid| self.permitted(*uid, id)).collect())
+        Ok(uids.filter(|uid| self.has_permit(*uid, id)).collect())
     }
 
     /// The file goes first: without it the record means nothing. As long as somebody uses it, it counts for `uid`.

@@ -1,5 +1,8 @@
 //! Which images users may use. Each user's permits lie in a directory of their own, which nobody else may look into.
 
+use std::fs;
+use std::path::Path;
+
 use rustix::fs::{
     AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags, fchmod, fsetxattr, fstat, openat,
     statat, utimensat,
@@ -73,6 +76,11 @@ impl Store {
     /// Whether a user may use an image.
     #[must_use]
     pub fn permitted(&self, uid: u32, id: ImageId) -> bool {
+        let is_roots = || users_for_root(&self.path).any(|user| self.has_permit(user, id));
+        self.has_permit(uid, id) || (uid == 0 && is_roots())
+    }
+
+    pub(super) fn has_permit(&self, uid: u32, id: ImageId) -> bool {
         statat(&self.dir, names::permit(uid, id), AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
@@ -90,6 +98,13 @@ impl Store {
         self.drop_layers_of(uid, &self.layers_of_image(id))?;
         if self.users_of(id)?.is_empty() { self.delete(id, uid) } else { Ok(()) }
     }
+}
+
+/// Users of a store whose permits root has, too, if this process is root: inside, users are root, and what they have pulled outside into a
+/// store of their own has the permit of their uid there.
+pub(crate) fn users_for_root(store: &Path) -> impl Iterator<Item = u32> {
+    let names = getuid().is_root().then(|| fs::read_dir(store.join("users")).ok()).flatten();
+    names.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
 fn permits(uid: u32) -> String {

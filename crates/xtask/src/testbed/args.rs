@@ -40,6 +40,9 @@ pub struct BedOptions {
     /// How slurmd follows the processes of a job: linuxproc, cgroup or pgid
     #[arg(long, default_value = "linuxproc")]
     pub proctrack: String,
+    /// A line of cgroup.conf, for example ConstrainRAMSpace=yes; with --proctrack cgroup
+    #[arg(long, value_name = "LINE")]
+    pub cgroup_conf: Vec<String>,
     /// The ForceCommand that sshd sets for the members of group skiff (all users of the bed)
     #[arg(long, value_name = "CMD")]
     pub ssh_force_command: Option<String>,

@@ -13,32 +13,51 @@ use super::bed::Bed;
 use super::mounts;
 use super::process::wait_for;
 
-/// The only hierarchy that proctrack/cgroup of Slurm 22.05 uses on version 1.
-const FREEZER: &str = "/sys/fs/cgroup/freezer";
+/// The hierarchies of version 1 that proctrack/cgroup and task/cgroup of Slurm 22.05 use: to follow processes, and to bound what they have.
+const HIERARCHIES: [&str; 3] = ["freezer", "memory", "cpuset"];
+const ALL: &str = "/sys/fs/cgroup";
+/// How many of them are used without limits.
+const TO_FOLLOW: usize = 1;
 
-/// In the bed's mount namespace: makes the subtree and hides the rest.
+/// In the bed's mount namespace: makes the subtrees and hides the rest.
 pub fn enter(bed: &Bed) -> anyhow::Result<()> {
-    let subtree = subtree(&bed.dir)?;
-    fs::create_dir(&subtree).with_context(|| {
-        format!("cannot make {}; --proctrack cgroup needs the version 1 freezer hierarchy", subtree.display())
-    })?;
-    mounts::bind(&subtree, Path::new(FREEZER))
+    let count = if bed.args.cgroup_conf.is_empty() { TO_FOLLOW } else { HIERARCHIES.len() };
+    for name in &HIERARCHIES[..count] {
+        let hierarchy = Path::new(ALL).join(name);
+        let subtree = subtree(name, &bed.dir)?;
+        fs::create_dir(&subtree).with_context(|| {
+            format!("cannot make {}; --proctrack cgroup needs this hierarchy of version 1", subtree.display())
+        })?;
+        // A new one of this kind is empty, and takes no process.
+        for file in ["cpuset.cpus", "cpuset.mems"].map(Path::new) {
+            let given = hierarchy.join(file);
+            if given.exists() {
+                fs::copy(&given, subtree.join(file))
+                    .with_context(|| format!("cannot copy {}", given.display()))?;
+            }
+        }
+        mounts::bind(&subtree, &hierarchy)?;
+    }
+    Ok(())
 }
 
-/// On the machine: removes the subtree of the bed with this directory, if it has one; its processes are dead or dying.
+/// On the machine: removes the subtrees of the bed with this directory, if it has any; its processes are dead or dying.
 pub fn remove(bed: &Path) -> anyhow::Result<()> {
-    let subtree = subtree(bed)?;
-    let mut last = None;
-    wait_for("an empty control group", Duration::from_secs(10), || {
-        last = remove_tree(&subtree).err();
-        Ok(last.is_none().then_some(()))
-    })
-    .with_context(|| format!("cannot remove {}: {last:?}", subtree.display()))
+    for name in HIERARCHIES {
+        let subtree = subtree(name, bed)?;
+        let mut last = None;
+        wait_for("an empty control group", Duration::from_secs(10), || {
+            last = remove_tree(&subtree).err();
+            Ok(last.is_none().then_some(()))
+        })
+        .with_context(|| format!("cannot remove {}: {last:?}", subtree.display()))?;
+    }
+    Ok(())
 }
 
-fn subtree(bed: &Path) -> anyhow::Result<PathBuf> {
+fn subtree(hierarchy: &str, bed: &Path) -> anyhow::Result<PathBuf> {
     let name = bed.file_name().context("the bed's directory has no name")?;
-    Ok(Path::new(FREEZER).join(name))
+    Ok(Path::new(ALL).join(hierarchy).join(name))
 }
 
 /// Files in a control group cannot be removed, and need not be.

@@ -26,10 +26,10 @@ pub fn write_config(bed: &Bed) -> anyhow::Result<()> {
     // Where the machine has version 2 only, slurmd looks for systemd's control groups even where no plug-in needs any. Releases before 23.11
     // cannot be told to use none; for version 1 they look for nothing before it is needed.
     let unused = !bed.args.uses_cgroups() && release()? >= (23, 11);
-    bed.write(
-        "etc/slurm/cgroup.conf",
-        if unused { "CgroupPlugin=disabled\n" } else { "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" },
-    )?;
+    let plugin =
+        if unused { "CgroupPlugin=disabled\n" } else { "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n" };
+    let further: String = bed.args.cgroup_conf.iter().map(|line| format!("{line}\n")).collect();
+    bed.write("etc/slurm/cgroup.conf", &format!("{plugin}{further}"))?;
     if !bed.args.gres_conf.is_empty() {
         bed.write("etc/slurm/gres.conf", &(bed.args.gres_conf.join("\n") + "\n"))?;
     }
