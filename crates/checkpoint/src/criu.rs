@@ -13,10 +13,13 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
+use skiff_sys::intercept::Scans;
 use skiff_sys::process::{Child, positive_pid};
 use skiff_sys::{fdpass, intercept};
 
 use crate::mappings;
+use crate::page_scan::{LeftOutPages, ScanAnswers};
+use crate::previous_pages::PreviousPages;
 
 /// The oldest that is good enough: before, it does not run on new kernels, or not without privilege.
 pub const OLDEST: (i32, i32) = (4, 1);
@@ -107,6 +110,21 @@ impl CriuProcess {
         images: Option<BorrowedFd<'_>>,
         also: &[BorrowedFd<'_>],
     ) -> Result<Self> {
+        Self::start_to_dump_changes(installation, inside, images, also, None)
+    }
+
+    /// The same; of pages that are unchanged since the checkpoint before it is not told, and these are noted. (They are read where the kernel
+    /// offers no way to do so.)
+    ///
+    /// # Errors
+    /// As [`CriuProcess::start`].
+    pub(crate) fn start_to_dump_changes(
+        installation: &Installation,
+        inside: EnterTarget<'_>,
+        images: Option<BorrowedFd<'_>>,
+        also: &[BorrowedFd<'_>],
+        previous: Option<(&PreviousPages, &LeftOutPages)>,
+    ) -> Result<Self> {
         if !intercept::is_available() {
             return Self::start_with(installation, inside, images, also);
         }
@@ -117,7 +135,8 @@ impl CriuProcess {
                 .context(about)?;
         let kept = [launch.descriptors(), vec![theirs.as_fd()]].concat();
         let begun = enter::begin::<()>(inside, &kept, || {
-            let listener = intercept::listen_to_self().context(about)?;
+            let scans = if previous.is_some() { Scans::Heard } else { Scans::Unheard };
+            let listener = intercept::listen_to_self(scans).context(about)?;
             fdpass::send(theirs.as_fd(), b"l", &[listener.as_fd()]).context(about)?;
             drop(listener);
             Err(fault(launch.exec()))
@@ -126,8 +145,13 @@ impl CriuProcess {
         // None comes where it has failed, which it says then. Before it is CRIU it waits for the one who opens.
         let (_, mut listener) = fdpass::receive(ours.as_fd(), 1).context(about)?;
         let open = |listener: OwnedFd| {
-            enter::begin(EnterTarget { number: None, ..inside }, &[listener.as_fd()], || {
-                mappings::serve(listener.try_clone().context(about)?)
+            let left_out = previous.map(|(_, left_out)| left_out.as_fd());
+            let kept: Vec<BorrowedFd<'_>> = [listener.as_fd()].into_iter().chain(left_out).collect();
+            enter::begin(EnterTarget { number: None, ..inside }, &kept, || {
+                let another = |(pages, left_out): (_, &LeftOutPages)| {
+                    left_out.another().map(|left_out| ScanAnswers::new(pages, left_out))
+                };
+                mappings::serve(listener.try_clone().context(about)?, previous.map(another).transpose()?)
             })
         };
         let opener = listener.pop().map(open).transpose()?;

@@ -18,8 +18,10 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::IgnoreError;
-use skiff_sys::intercept::{OpenCall, OpenListener};
+use skiff_sys::intercept::{InterceptedCall, OpenCall, OpenListener};
 use skiff_sys::memory::{page_size, read_of};
+
+use crate::page_scan::ScanAnswers;
 
 /// In messages.
 const NAME: &str = "what processes have mapped";
@@ -280,11 +282,21 @@ pub(crate) fn make_placeholder(id: i32, length: u64) -> Result<File> {
 ///
 /// # Errors
 /// The first that could not be answered rightly: that call has failed.
-pub(crate) fn serve(listener: OwnedFd) -> Result<()> {
+pub(crate) fn serve(listener: OwnedFd, mut scans: Option<ScanAnswers<'_>>) -> Result<()> {
     let listener = OpenListener::from(listener);
     let mut server = Server::default();
     let mut served = Ok(());
     while let Some(call) = listener.next_call().context(|| NAME)? {
+        let call = match call {
+            InterceptedCall::Open(call) => call,
+            InterceptedCall::Scan(call) => {
+                let answer = scans.as_mut().map_or(Ok(None), |scans| scans.answer(call));
+                let about = || "pages that have not changed";
+                // Where that fails the kernel answers, and all is read. What was noted by then is found twice, and the save fails.
+                listener.answer_scan(call, answer.default_on_error("all is read")).context(about)?;
+                continue;
+            }
+        };
         let answered = match server.wanted(call) {
             Ok(Some(file)) => listener.give(call, file.as_fd()),
             Ok(None) => listener.proceed(call),

@@ -11,17 +11,19 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-use skiff_criu::page_protocol::{self, PRESENT, PROCESS, PageServerCommand, SHARED};
-use skiff_criu::pagemap::Pagemap;
+use skiff_criu::page_protocol::{self, PAGE, PRESENT, PROCESS, PageServerCommand, SHARED};
+use skiff_criu::pagemap::{PageEntry, Pagemap};
 use skiff_env::contents;
 use skiff_ipc::{Descriptors, ReportingChild};
-use skiff_snapshot::{ChunkStore, StoreWriter, StoredList};
+use skiff_snapshot::{ChunkStore, StoreWriter, StoredList, StreamPart};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
 
 use crate::criu::fault;
-use crate::page_queue::{PageQueue, QueueSize};
+use crate::page_queue::{PageQueue, QueueSize, chunks_in};
+use crate::page_scan::LeftOutPages;
+use crate::previous_pages::{ChunkRun, PreviousPages};
 use crate::record::{CHUNKS, IMAGES, StoredImage};
 
 /// The oldest CRIU that talks so: before, the number of pages had 32 bits.
@@ -34,6 +36,8 @@ pub struct TakenPages {
     pub stored: Vec<StoredImage>,
     /// Bytes that were new there, compressed.
     pub new: u64,
+    /// Bytes of memory that were read; of all others it is known that they are as they were.
+    pub read: u64,
 }
 
 /// A process that takes pages.
@@ -49,7 +53,8 @@ pub struct PageIntake {
 
 impl PageIntake {
     /// Starts it. What of the pages is in none of the `known` lists is written to the store, the list of their chunks and the images that say
-    /// where they belong to the directory `dir` of a new checkpoint. Until then they may take up memory of this size. The descriptor is for CRIU.
+    /// where they belong to the directory `dir` of a new checkpoint. Until then they may take up memory of this size. What CRIU leaves out is as it was in
+    /// `previous`. The descriptor is for CRIU.
     ///
     /// # Errors
     /// When there are no processes or descriptors to be had, or the store cannot be written to.
@@ -58,14 +63,16 @@ impl PageIntake {
         known: Vec<StoredList>,
         dir: BorrowedFd<'_>,
         size: QueueSize,
+        previous: Option<(&PreviousPages, &LeftOutPages)>,
     ) -> Result<(Self, OwnedFd)> {
         let about = || "connection for pages";
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(about)?;
         let (ready, is_ready) = std::io::pipe().context(about)?;
         let (goes_on, go_on) = std::io::pipe().context(about)?;
-        let kept =
-            [ours.as_fd(), dir, is_ready.as_fd(), goes_on.as_fd()].into_iter().chain(store.descriptors());
+        let left_out = previous.map(|(_, left_out)| left_out.as_fd());
+        let kept = [ours.as_fd(), dir, is_ready.as_fd(), goes_on.as_fd()].into_iter();
+        let kept = kept.chain(left_out).chain(store.descriptors());
         let kept: Vec<BorrowedFd<'_>> = kept.collect();
         let name = "process that takes memory";
         let process = ReportingChild::begin(name, CloneFlags::NONE, Descriptors::Only(&kept), || {
@@ -81,6 +88,7 @@ impl PageIntake {
                 writer,
                 queue,
                 images: vec![],
+                previous,
             }
             .take(|| (&goes_on).read(&mut [0]).map(|bytes| bytes > 0).context(about))
         })?;
@@ -112,8 +120,8 @@ impl PageIntake {
 struct PagesImage {
     of: u64,
     name: String,
-    size: u64,
-    runs: Pagemap,
+    /// What CRIU has said, in its order.
+    runs: Vec<PageEntry>,
 }
 
 struct Taker<'a> {
@@ -122,6 +130,7 @@ struct Taker<'a> {
     writer: StoreWriter<'a>,
     queue: PageQueue,
     images: Vec<PagesImage>,
+    previous: Option<(&'a PreviousPages, &'a LeftOutPages)>,
 }
 
 impl Taker<'_> {
@@ -167,8 +176,7 @@ impl Taker<'_> {
             SHARED => format!("pagemap-shmem-{number}.img"),
             other => return Err(Fault::new(format!("CRIU: pages of kind {other}, which is not known"))),
         };
-        let runs = Pagemap::new(self.images.len() as u32 + 1);
-        self.images.push(PagesImage { of, name, size: 0, runs });
+        self.images.push(PagesImage { of, name, runs: vec![] });
         Ok(())
     }
 
@@ -176,12 +184,11 @@ impl Taker<'_> {
     fn add(&mut self, of: u64, address: u64, pages: u64, flags: u16) -> Result<bool> {
         let image = self.images.last_mut().filter(|image| image.of == of);
         let image = image.ok_or_else(|| Fault::new("CRIU: pages of a process that was not named"))?;
-        image.runs.add(address, pages, flags);
+        image.runs.push(PageEntry { address, pages, flags });
         if flags & PRESENT == 0 {
             return Ok(true);
         }
         let length = page_protocol::bytes(pages).map_err(fault)?;
-        image.size = image.size.saturating_add(length);
         let Self { criu, writer, queue, .. } = self;
         match queue.read(criu, (address, length), |chunk| writer.chunk(chunk).map_err(contents::ours))? {
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(false),
@@ -191,16 +198,115 @@ impl Taker<'_> {
     }
 
     fn finish(self) -> Result<TakenPages> {
-        let Self { dir, mut writer, queue, images, .. } = self;
+        let Self { dir, mut writer, queue, images, previous, .. } = self;
         queue.drain(|chunk| writer.chunk(chunk).map_err(contents::ours))?;
-        let written = writer.finish().map_err(contents::ours)?;
+        let merged = merge(&images, previous)?;
+        let written = match previous {
+            Some((previous, _)) => {
+                let parts: Vec<StreamPart> = merged.iter().flat_map(|image| &image.parts).cloned().collect();
+                writer.finish_with(&previous.list, &parts)
+            }
+            None => writer.finish(),
+        };
+        let written = written.map_err(contents::ours)?;
+        if merged.iter().map(|image| image.size).sum::<u64>() != written.length {
+            return Err(Fault::new("pages of the processes: not all of them were written"));
+        }
         create(dir, CHUNKS, &written.list)?;
         let mut stored = vec![];
-        for (number, image) in (1..).zip(&images) {
-            create(dir, &format!("{IMAGES}/{}", image.name), image.runs.bytes())?;
-            stored.push(StoredImage { path: format!("{IMAGES}/pages-{number}.img"), size: image.size });
+        for (number, (image, merged)) in (1..).zip(images.iter().zip(&merged)) {
+            let mut pagemap = Pagemap::new(number);
+            merged.runs.iter().for_each(|run| pagemap.add(run.address, run.pages, run.flags));
+            create(dir, &format!("{IMAGES}/{}", image.name), pagemap.bytes())?;
+            stored.push(StoredImage { path: format!("{IMAGES}/pages-{number}.img"), size: merged.size });
         }
-        Ok(TakenPages { stored, new: written.new })
+        Ok(TakenPages { stored, new: written.new, read: merged.iter().map(|image| image.read).sum() })
+    }
+}
+
+/// What CRIU has said of each image, and what it has left out, in the order of addresses.
+fn merge(
+    images: &[PagesImage],
+    previous: Option<(&PreviousPages, &LeftOutPages)>,
+) -> Result<Vec<MergedImage>> {
+    let left_out = previous.map(|(_, left_out)| left_out.another()?.all()).transpose()?;
+    let mut left_out = left_out.unwrap_or_default();
+    let mut merged = vec![];
+    for image in images {
+        let pid = page_protocol::process(image.of);
+        let ranges = pid.and_then(|pid| left_out.remove(&pid)).unwrap_or_default();
+        let runs = pid.zip(previous).map(|(pid, (previous, _))| previous.runs(pid, &ranges));
+        let known = match runs {
+            Some(Some(runs)) => runs,
+            None => vec![],
+            Some(None) => return Err(unknown(image)),
+        };
+        merged.push(MergedImage::of(image, &known)?);
+    }
+    match left_out.is_empty() {
+        true => Ok(merged),
+        false => Err(Fault::new("CRIU: pages were left out of a process that it has not named")),
+    }
+}
+
+fn unknown(image: &PagesImage) -> Fault {
+    Fault::new(format!("{}: pages are left out that the checkpoint before has not", image.name))
+}
+
+/// An image as it becomes.
+#[derive(Default)]
+struct MergedImage {
+    runs: Vec<PageEntry>,
+    parts: Vec<StreamPart>,
+    size: u64,
+    /// Bytes that CRIU has read.
+    read: u64,
+    has_known: bool,
+}
+
+impl MergedImage {
+    fn of(image: &PagesImage, known: &[ChunkRun]) -> Result<Self> {
+        let mut merged = Self::default();
+        let mut known = known.iter().peekable();
+        for run in &image.runs {
+            while let Some(earlier) = known.next_if(|one| one.address < run.address) {
+                merged.add_known(earlier).ok_or_else(|| unknown(image))?;
+            }
+            merged.add(*run).ok_or_else(|| unknown(image))?;
+        }
+        known.try_for_each(|run| merged.add_known(run)).ok_or_else(|| unknown(image))?;
+        Ok(merged)
+    }
+
+    fn add_known(&mut self, run: &ChunkRun) -> Option<()> {
+        self.append(PageEntry { address: run.address, pages: run.length / PAGE, flags: run.flags }, true)?;
+        self.size += run.length;
+        self.parts.push(StreamPart::Other(run.places.clone()));
+        Some(())
+    }
+
+    fn add(&mut self, run: PageEntry) -> Option<()> {
+        self.append(run, false)?;
+        if run.flags & PRESENT != 0 {
+            let length = run.pages.checked_mul(PAGE)?;
+            self.size = self.size.checked_add(length)?;
+            self.read += length;
+            self.parts.push(StreamPart::Appended(chunks_in(run.address, length)));
+        }
+        Some(())
+    }
+
+    /// Nothing if there is something there already. (What CRIU says by itself is as it says it.)
+    fn append(&mut self, run: PageEntry, is_known: bool) -> Option<()> {
+        let end =
+            |run: &PageEntry| run.pages.checked_mul(PAGE).and_then(|length| run.address.checked_add(length));
+        let overlaps = self.runs.last().is_some_and(|last| end(last).is_none_or(|end| end > run.address));
+        self.has_known |= is_known;
+        if overlaps && self.has_known {
+            return None;
+        }
+        self.runs.push(run);
+        Some(())
     }
 }
 
@@ -218,6 +324,7 @@ mod tests {
 
     use rustix::fs::CWD;
 
+    use crate::record::{Checkpoint, TREES, sums};
     use crate::stored;
 
     const OF_2: u64 = 2 << 8 | PROCESS as u64;
@@ -237,6 +344,16 @@ mod tests {
 
     /// What CRIU says, and what has been taken of it into a checkpoint in `home`; the answers.
     fn take(home: &Path, name: &str, said: &[u8]) -> (Result<Option<TakenPages>>, Vec<u8>) {
+        take_changes(home, name, said, None)
+    }
+
+    /// The same, of what has changed since the checkpoint before.
+    fn take_changes(
+        home: &Path,
+        name: &str,
+        said: &[u8],
+        previous: Option<(&PreviousPages, &LeftOutPages)>,
+    ) -> (Result<Option<TakenPages>>, Vec<u8>) {
         let dir = home.join(name);
         fs::create_dir_all(dir.join(IMAGES)).expect("made");
         let store = stored::open(home).expect("a store");
@@ -254,7 +371,7 @@ mod tests {
         });
         let writer = store.writer(known).expect("a writer");
         let queue = PageQueue::new(QueueSize { limit: 1 << 30, expected: 0 });
-        let taker = Taker { criu: ours.into(), dir: dir.as_fd(), writer, queue, images: vec![] };
+        let taker = Taker { criu: ours.into(), dir: dir.as_fd(), writer, queue, images: vec![], previous };
         let taken = taker.take(|| {
             assert!(!home.join(name).join(CHUNKS).exists(), "it is only written when the processes go on");
             Ok(true)
@@ -292,6 +409,134 @@ mod tests {
         let taken = taken.expect("taken").expect("all");
         assert_eq!(taken.stored[0].size, 42 * 4096);
         assert!(taken.new < 8192, "{}", taken.new);
+    }
+
+    /// A checkpoint's record, as far as its pages need one.
+    fn record_of(dir: &Path, taken: TakenPages) -> Checkpoint {
+        fs::create_dir(dir.join(TREES)).expect("made");
+        let files = sums(dir).expect("summed");
+        Checkpoint { files, stored: taken.stored, ..crate::record::tests::example() }
+    }
+
+    /// All bytes of a checkpoint's images.
+    fn images(home: &Path, name: &str, record: &Checkpoint) -> Vec<Vec<u8>> {
+        let mut images = vec![];
+        stored::each(&home.join(name), record, |_, bytes| {
+            let mut image = vec![];
+            bytes.write_to(&mut image)?;
+            images.push(image);
+            Ok(())
+        })
+        .expect("whole");
+        images
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_it_was_before() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let home = temp.path();
+        let run = |address: u64, bytes: &[u8]| {
+            let pages = bytes.iter().flat_map(|byte| page(*byte));
+            [add(bytes.len() as u64, address, OF_2, PRESENT), pages.collect()].concat()
+        };
+        let close = || Vec::from(PageServerCommand::Close.bytes());
+        // Chunks of 4, 4 and 1 pages, then of 1 page.
+        let first: Vec<u8> = (1..=9).collect();
+        let said = [open(OF_2), run(0x10_0000, &first), run(0x20_0000, &[10]), close()].concat();
+        let taken = take(home, "one", &said).0.expect("taken").expect("all");
+        assert_eq!(taken.read, 10 * 4096);
+        let record = record_of(&home.join("one"), taken);
+        let store = stored::open(home).expect("a store");
+        let previous = || PreviousPages::of(&home.join("one"), &record, &store).expect("whole");
+        let left_out = |ranges: &[(u64, u64)]| {
+            let mut pages = LeftOutPages::new().expect("memory");
+            pages.note(2, ranges).expect("noted");
+            pages
+        };
+        let pages = |from: u64, count: u64| (0x10_0000 + from * 4096, 0x10_0000 + (from + count) * 4096);
+        // The second chunk is another one; there is one page before all, and one behind. It is left out in pieces and twice, in any order.
+        let out = left_out(&[(0x20_0000, 0x20_1000), pages(8, 1), pages(1, 3), pages(0, 2)]);
+        let changes = [run(0xf_f000, &[70]), run(0x10_4000, &[5, 60, 7, 8]), run(0x30_0000, &[71, 72])];
+        let said =
+            [open(OF_2), changes.concat(), open(OF_9), add(1, 0, OF_9, PRESENT), page(9), close()].concat();
+        let taken =
+            take_changes(home, "two", &said, Some((&previous(), &out))).0.expect("taken").expect("all");
+        assert_eq!(taken.read, 8 * 4096);
+        let second = record_of(&home.join("two"), taken);
+        let whole: Vec<u8> =
+            [70, 1, 2, 3, 4, 5, 60, 7, 8, 9, 10, 71, 72].into_iter().flat_map(page).collect();
+        assert!(images(home, "two", &second) == [whole, page(9)]);
+        let image = fs::read(home.join("two/images/pagemap-2.img")).expect("there");
+        let (number, entries) = Pagemap::parse(&image).expect("an image");
+        let entries: Vec<(u64, u64)> = entries.iter().map(|entry| (entry.address, entry.pages)).collect();
+        let wanted =
+            [(0xf_f000, 1), (0x10_0000, 4), (0x10_4000, 4), (0x10_8000, 1), (0x20_0000, 1), (0x30_0000, 2)];
+        assert_eq!((number, &entries[..]), (1, &wanted[..]));
+        // And so on, of that.
+        let again = PreviousPages::of(&home.join("two"), &second, &store).expect("whole");
+        assert_eq!(again.bounds(2), Some((0xf_f000, 0x30_2000)));
+        let said = [open(OF_2), open(OF_9), close()].concat();
+        let out = left_out(&[(0xf_f000, 0x10_9000), (0x20_0000, 0x20_1000), (0x30_0000, 0x30_2000)]);
+        let taken = take_changes(home, "three", &said, Some((&again, &out))).0.expect("taken").expect("all");
+        assert_eq!(taken.read, 0);
+        let third = record_of(&home.join("three"), taken);
+        assert_eq!(images(home, "three", &third)[0], images(home, "two", &second)[0]);
+
+        // What was left out and is not in there, or was not left out after all, makes no checkpoint.
+        let open_2 = |more: Vec<u8>| [open(OF_2), more, close()].concat();
+        for (what, ranges, said) in [
+            ("half a chunk", pages(0, 2), open_2(vec![])),
+            ("a page beside it", pages(8, 2), open_2(vec![])),
+            ("twice", pages(0, 4), open_2(run(0x10_0000, &[1]))),
+            ("twice, behind", pages(0, 4), open_2(run(0x10_3000, &[4, 5, 6, 7, 8]))),
+            ("another process", pages(0, 4), [open(3 << 8 | u64::from(PROCESS)), close()].concat()),
+        ] {
+            let out = left_out(&[ranges]);
+            let taken = take_changes(home, what, &said, Some((&previous(), &out))).0;
+            let why = taken.err().unwrap_or_else(|| panic!("{what}"));
+            assert!(why.message.contains("left out"), "{what}: {}", why.message);
+            assert!(!home.join(what).join(CHUNKS).exists(), "{what}");
+        }
+    }
+
+    #[test]
+    fn of_a_damaged_checkpoint_nothing_is_taken() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let home = temp.path();
+        let pages: Vec<u8> = (0..8).flat_map(|number| noise(number, 4096)).collect();
+        let said =
+            [open(OF_2), add(8, 0x10_0000, OF_2, PRESENT), pages, PageServerCommand::Close.bytes().into()];
+        let taken = take(home, "one", &said.concat()).0.expect("taken").expect("all");
+        let record = record_of(&home.join("one"), taken);
+        let store = stored::open(home).expect("a store");
+        let read = |record: &Checkpoint| PreviousPages::of(&home.join("one"), record, &store);
+        assert_eq!(read(&record).expect("whole").within(2, &[(0, 1 << 40)]).count(), 2);
+        assert_eq!(read(&record).expect("whole").within(2, &[(0, 0x10_7000)]).count(), 1);
+        let mut other = record.clone();
+        other.stored[0].size += 4096;
+        read(&other).expect_err("of another length");
+        for file in ["images/pagemap-2.img", CHUNKS] {
+            let path = home.join("one").join(file);
+            let whole = fs::read(&path).expect("there");
+            let mut damaged = whole.clone();
+            let middle = damaged.len() / 2;
+            damaged[middle..].iter_mut().take(8).for_each(|byte| *byte ^= 0x55);
+            fs::write(&path, damaged).expect("written");
+            read(&record).expect_err(file);
+            fs::write(&path, whole).expect("written");
+        }
+        read(&record).expect("as it was");
+        // Chunks of a pack that is gone or cut off are read and written again.
+        for pack in fs::read_dir(home.join(".chunks/packs")).expect("there").flatten() {
+            File::options().write(true).open(pack.path()).and_then(|pack| pack.set_len(100)).expect("cut");
+        }
+        assert_eq!(read(&record).expect("its list is whole").within(2, &[(0, 1 << 40)]).count(), 0);
+    }
+
+    fn noise(seed: u8, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut bytes);
+        bytes
     }
 
     #[test]

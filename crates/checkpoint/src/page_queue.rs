@@ -22,6 +22,15 @@ pub struct QueueSize {
     pub expected: u64,
 }
 
+/// How many chunks a run of `length` bytes is cut into whose first has this address.
+#[must_use]
+pub fn chunks_in(address: u64, length: u64) -> usize {
+    match length {
+        0 => 0,
+        length => (address % CHUNK).saturating_add(length).div_ceil(CHUNK) as usize,
+    }
+}
+
 /// Chunks that wait, the oldest first.
 pub struct PageQueue {
     /// Blocks there may be.

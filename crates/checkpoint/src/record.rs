@@ -300,7 +300,7 @@ pub(crate) fn body_of<'a>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use super::*;
@@ -308,7 +308,7 @@ mod tests {
     use skiff_spec::network::Net;
     use skiff_spec::plan::{Accounts, Base, Identity, Plan, Route, Upper};
 
-    fn example() -> Checkpoint {
+    pub(crate) fn example() -> Checkpoint {
         let plan = Plan {
             name: "c".into(),
             route: Route::Helper,

@@ -18,6 +18,7 @@ use skiff_runtime::enter;
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::clocks::Clocks;
 use skiff_sandbox::enter::EnterTarget;
+use skiff_snapshot::ChunkStore;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Started};
@@ -35,8 +36,10 @@ use crate::memory;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use crate::page_intake::{self, PageIntake};
 use crate::page_queue::QueueSize;
+use crate::page_scan::LeftOutPages;
 use crate::place::NewCheckpoint;
 use crate::posix_queues::{self, PosixQueues};
+use crate::previous_pages::PreviousPages;
 use crate::probe;
 use crate::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums, tidy};
 use crate::stored;
@@ -44,6 +47,7 @@ use crate::sysv::{self, SystemV};
 use crate::target::SaveTarget;
 use crate::trees;
 use crate::versions::Versions;
+use crate::watch::{self, Watch};
 
 /// How long another save may take.
 const LONGEST_SAVE: Duration = Duration::from_secs(3600);
@@ -59,6 +63,9 @@ pub struct Saved {
     pub bytes: u64,
     /// Bytes that were written for it: less, where others have what it holds.
     pub written_bytes: u64,
+    /// Bytes of memory that were read: less, where the kernel can tell what was written to since the last save. Only of memory that is in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_bytes: Option<u64>,
     left_running: bool,
     /// How long the processes stood still.
     pub frozen_ms: u128,
@@ -217,6 +224,10 @@ struct Stood {
 struct WrittenBytes {
     bytes: u64,
     new: u64,
+    /// Bytes of memory that were read for it.
+    read: Option<u64>,
+    /// The digest of its record.
+    record: String,
 }
 
 /// One that is being saved.
@@ -233,6 +244,32 @@ pub(crate) struct Saving<'a> {
 impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
     pub fn carry_out(&self, target: &SaveTarget<'_>, slot: &CheckpointName) -> Result<Saved> {
+        let mut watch = self.watch(target);
+        let dir = self.record.dir.clone();
+        let saved = self.dump(target, slot, &mut watch);
+        match (&saved, self.save.leave_running) {
+            (Ok((_, record)), true) => watch.keep(&dir, &dir_of(self.context, slot)?, record.clone()),
+            (Ok(_), false) => Ok(()),
+            (Err(_), _) => watch.give_back(&dir),
+        }
+        .ignore_error("the next save reads all memory");
+        saved.map(|(saved, _)| saved)
+    }
+
+    /// What is watched of it since its last save. Without that all memory is read.
+    fn watch(&self, target: &SaveTarget<'_>) -> Watch {
+        let wanted = self.context.config.checkpoint.track && !target.is_joint();
+        let taken = if wanted { Watch::take(&self.record.dir) } else { Ok(Watch::default()) };
+        taken.default_on_error("all memory is read")
+    }
+
+    /// Saves it; what has been saved, and the digest of its record.
+    fn dump(
+        &self,
+        target: &SaveTarget<'_>,
+        slot: &CheckpointName,
+        watch: &mut Watch,
+    ) -> Result<(Saved, String)> {
         let dir = target.dir();
         let begun = Instant::now();
         let (rules, largest) =
@@ -243,18 +280,34 @@ impl Saving<'_> {
         let images = dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         let installed = super::required_criu()?;
-        let (mut pages, socket) = self.take_pages(target)?.unzip();
+        let new = target.own();
+        // Before lists are read: what they name does not go as long as it is open.
+        let store = new.map(|new| stored::open(new.home())).transpose()?;
+        let left_out = LeftOutPages::new()?;
+        let previous = new.zip(store.as_ref()).and_then(|(new, store)| watch.previous(new.home(), store));
+        let previous = previous.as_ref().map(|previous| (previous, &left_out));
+        let taken = new.zip(store).map(|(new, store)| self.take_pages(new, store, previous));
+        let (mut pages, socket) = taken.transpose()?.unzip();
         let also: Vec<BorrowedFd<'_>> = socket.iter().map(OwnedFd::as_fd).collect();
-        let criu = CriuProcess::start_to_dump(&installed, self.inside, Some(images.as_fd()), &also)?;
+        let images_fd = Some(images.as_fd());
+        let start = |previous| {
+            CriuProcess::start_to_dump_changes(&installed, self.inside, images_fd, &also, previous)
+        };
+        let mut criu = start(previous)?;
+        if !probe::is_at_least(&criu, page_intake::OLDEST)? {
+            pages = None;
+            // It writes the pages itself: nobody would put in what it is not told of.
+            if previous.is_some() {
+                criu.end();
+                criu = start(None)?;
+            }
+        }
         let version = probe::version(&criu)?;
         let page_server = socket
             .as_ref()
             .map(|socket| PageServer { fd: Some(socket.as_raw_fd()), ..PageServer::default() });
         // As long as it is open here, nobody hears that CRIU has ended.
         drop(socket);
-        if !probe::is_at_least(&criu, page_intake::OLDEST)? {
-            pages = None;
-        }
         let main = self.found.processes.first().map(|process| process.pid);
         let leave_running = self.save.leave_running;
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
@@ -262,6 +315,7 @@ impl Saving<'_> {
         let page_server = page_server.filter(|_| pages.is_some());
         let options =
             Options { pid: main, leave_running: Some(true), page_server, ..criu::options(self.inside.net) };
+        let is_tracked = self.context.config.checkpoint.track && pages.is_some();
         let (mut stood, mut committed) = (Stood::default(), None);
         pages.as_mut().map_or(Ok(()), PageIntake::wait_until_ready)?;
         target.before_stop(member.as_ref(), self.inside)?;
@@ -281,6 +335,9 @@ impl Saving<'_> {
             stood.clocks = Some(Clocks::of(self.init)?);
             stood.written_files = files::written(self.inside, (dir, images.as_fd()), &copied)?;
             stood.trees = trees::keep(self.inside, &self.started.plan, self.record, dir)?;
+            if leave_running && is_tracked {
+                watch.begin(self.inside, &stood.processes, &criu)?;
+            }
             if !leave_running || target.is_joint() {
                 // Only what is safe on the disk may end.
                 let stood = take(&mut stood);
@@ -320,17 +377,19 @@ impl Saving<'_> {
                 "checkpoint {slot}: it is saved, but an older one could not be removed: {e}"
             ));
         }
-        Ok(Saved {
+        let saved = Saved {
             checkpoint: slot.to_string(),
             instance: self.record.name.to_string(),
             processes: self.found.processes.len(),
             bytes: written.bytes,
             written_bytes: written.new,
+            read_bytes: written.read,
             left_running: leave_running,
             frozen_ms: frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
             path: dir_of(self.context, slot)?.display().to_string(),
-        })
+        };
+        Ok((saved, written.record))
     }
 
     /// Ends it, without its supervisor if that does not.
@@ -361,13 +420,15 @@ impl Saving<'_> {
 
     /// Has the pages of the processes taken, whose chunks others may have. A whole job's may lie on other hosts than its parts are saved on, and so
     /// are whole.
-    fn take_pages(&self, target: &SaveTarget<'_>) -> Result<Option<(PageIntake, OwnedFd)>> {
-        let SaveTarget::Own(new) = target else { return Ok(None) };
-        // Before the lists are read: what they name does not go from then on.
-        let store = stored::open(new.home())?;
+    fn take_pages(
+        &self,
+        new: &NewCheckpoint,
+        store: ChunkStore,
+        previous: Option<(&PreviousPages, &LeftOutPages)>,
+    ) -> Result<(PageIntake, OwnedFd)> {
         let known = stored::known(new.home(), new.name())?;
         let dir = File::open(&new.dir).context(|| new.dir.display().to_string())?;
-        PageIntake::begin(store, known, dir.as_fd(), self.queue_size()?).map(Some)
+        PageIntake::begin(store, known, dir.as_fd(), self.queue_size()?, previous)
     }
 
     /// How many bytes of pages may wait. Those that are to end have to wait until all is written in any case.
@@ -391,6 +452,7 @@ impl Saving<'_> {
         let taken = pages.map(|pages| pages.end()?.ok_or_else(unsaid)).transpose()?;
         // The store stays open until its list has its name.
         let (taken, _store) = taken.unzip();
+        let read = taken.as_ref().map(|taken| taken.read);
         let (in_store, stored) = taken.map_or((0, vec![]), |taken| (taken.new, taken.stored));
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(super::restore::IMAGE))?;
@@ -418,6 +480,8 @@ impl Saving<'_> {
             })?;
         }
         target.commit(&checkpoint, self.save.keep)?;
-        Ok(WrittenBytes { bytes: checkpoint.size(), new: checkpoint.files_size().saturating_add(in_store) })
+        let record = watch::digest(&checkpoint.bytes()?);
+        let new = checkpoint.files_size().saturating_add(in_store);
+        Ok(WrittenBytes { bytes: checkpoint.size(), new, read, record })
     }
 }

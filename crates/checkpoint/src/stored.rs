@@ -71,7 +71,7 @@ pub fn known(home: &Path, name: &EnvName) -> Result<Vec<StoredList>> {
     Ok(known)
 }
 
-fn list_in(dir: &Path) -> Result<StoredList> {
+pub(crate) fn list_in(dir: &Path) -> Result<StoredList> {
     let file = record::open(dir, CHUNKS)?;
     StoredList::read(file.into(), &record::place_of(dir).join(CHUNKS).display().to_string()).map_err(ours)
 }

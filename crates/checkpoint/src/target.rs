@@ -37,6 +37,14 @@ impl SaveTarget<'_> {
         }
     }
 
+    /// The checkpoint, if it is of the instance alone.
+    pub fn own(&self) -> Option<&NewCheckpoint> {
+        match self {
+            Self::Own(new) => Some(new),
+            Self::Joint(_) => None,
+        }
+    }
+
     /// Whether others are saved at the same moment.
     pub fn is_joint(&self) -> bool {
         matches!(self, Self::Joint(_))

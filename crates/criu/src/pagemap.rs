@@ -28,6 +28,25 @@ struct Entry {
     pages: Option<u64>,
 }
 
+/// A run of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageEntry {
+    /// Address of the first, in bytes.
+    pub address: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// As in [`PageServerCommand::Add`](crate::page_protocol::PageServerCommand::Add).
+    pub flags: u16,
+}
+
+/// Takes a message and its length from the front.
+fn message<M: Message + Default>(from: &mut &[u8]) -> Option<M> {
+    let (length, rest) = from.split_first_chunk()?;
+    let (message, rest) = rest.split_at_checked(usize::try_from(u32::from_ne_bytes(*length)).ok()?)?;
+    *from = rest;
+    M::decode(message).ok()
+}
+
 /// The bytes of one such image.
 #[derive(Clone, Debug)]
 pub struct Pagemap(Vec<u8>);
@@ -52,6 +71,21 @@ impl Pagemap {
         &self.0
     }
 
+    /// Reads an image: N of its `pages-N.img`, and the runs; nothing if the bytes are not one.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<(u32, Vec<PageEntry>)> {
+        let magic: Vec<u8> = MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let mut rest = bytes.strip_prefix(&magic[..])?;
+        let Head { pages } = message(&mut rest)?;
+        let mut entries = vec![];
+        while !rest.is_empty() {
+            let Entry { address, old_pages, flags, pages } = message(&mut rest)?;
+            let flags = u16::try_from(flags?).ok()?;
+            entries.push(PageEntry { address, pages: pages.unwrap_or(old_pages.into()), flags });
+        }
+        Some((pages, entries))
+    }
+
     fn append(&mut self, message: &impl Message) {
         // A few dozen bytes at most.
         self.0.extend((message.encoded_len() as u32).to_ne_bytes());
@@ -74,5 +108,20 @@ mod tests {
             &[10, 0, 0, 0, 8, 0x80, 0xa0, 2, 0x10, 0, 0x20, 2, 0x28, 5],
         ];
         assert_eq!(image.bytes(), expected.concat());
+        let entries = [(0x1000, 2, 4), (0x9000, 5, 2)];
+        let entries = entries.map(|(address, pages, flags)| PageEntry { address, pages, flags });
+        assert_eq!(Pagemap::parse(image.bytes()), Some((1, entries.to_vec())));
+        for length in 0..image.bytes().len() {
+            let read = Pagemap::parse(&image.bytes()[..length]);
+            assert!(read.is_none_or(|(_, read)| read.len() < entries.len()), "{length}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_take_the_reader_down(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let image = [Pagemap::new(1).bytes(), &bytes].concat();
+            drop((Pagemap::parse(&bytes), Pagemap::parse(&image)));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! is told by the same byte when it is the last.
 
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -56,6 +56,10 @@ pub enum ControlRequest {
     Status,
     /// The command of the instance is to get this signal.
     Signal(u8),
+    /// To have a descriptor kept for whoever asks for it next.
+    Hold,
+    /// That descriptor: a message of its own, behind the answer.
+    TakeHeld,
 }
 
 /// In a byte with the number of a signal: that it is one.
@@ -73,6 +77,8 @@ impl ControlRequest {
             Self::EndIfIdle => b'i',
             Self::Status => b'?',
             Self::Signal(number) => SIGNAL | number,
+            Self::Hold => b'h',
+            Self::TakeHeld => b't',
         }
     }
 
@@ -81,9 +87,9 @@ impl ControlRequest {
         if byte & SIGNAL != 0 {
             return Some(byte & !SIGNAL).filter(|n| (1..=LAST_SIGNAL).contains(n)).map(Self::Signal);
         }
-        [Self::Session, Self::Stop, Self::End, Self::EndIfIdle, Self::Status]
-            .into_iter()
-            .find(|w| w.byte() == byte)
+        let all =
+            [Self::Session, Self::Stop, Self::End, Self::EndIfIdle, Self::Status, Self::Hold, Self::TakeHeld];
+        all.into_iter().find(|w| w.byte() == byte)
     }
 }
 
@@ -269,6 +275,40 @@ impl Live {
     pub fn leave(self) {
         drop(self.connection);
     }
+}
+
+/// Has the supervisor of what runs in `dir` keep a descriptor, in place of one that it has. It closes it at its own end.
+///
+/// # Errors
+/// When none runs or it does not answer.
+pub fn hold(dir: &Path, descriptor: BorrowedFd<'_>) -> Result<()> {
+    let (socket, name) = dialled(dir)?;
+    fdpass::send(socket.as_fd(), &[ControlRequest::Hold.byte()], &[descriptor])
+        .and_then(|()| fdpass::receive(socket.as_fd(), 64))
+        .context(|| name)
+        .map(drop)
+}
+
+/// Takes the descriptor that the supervisor of what runs in `dir` keeps: from then on it keeps none. Nothing if there was none, or the supervisor is
+/// of an older Skiff.
+///
+/// # Errors
+/// When none runs or it does not answer.
+pub fn take_held(dir: &Path) -> Result<Option<OwnedFd>> {
+    let (socket, name) = dialled(dir)?;
+    let receive = || fdpass::receive(socket.as_fd(), 64).context(|| name.clone());
+    fdpass::send(socket.as_fd(), &[ControlRequest::TakeHeld.byte()], &[]).context(|| name.clone())?;
+    if receive()?.0.is_empty() {
+        return Ok(None);
+    }
+    Ok(receive()?.1.pop())
+}
+
+fn dialled(dir: &Path) -> Result<(OwnedFd, String)> {
+    let name = format!("environment {}", dir.display());
+    let socket = dial(dir)?.ok_or_else(|| Error::new(format!("{name}: is not running")))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(LIST_PATIENCE)).context(|| name.clone())?;
+    Ok((socket, name))
 }
 
 /// A connection to the supervisor of what runs at `dir`; nothing if none does.

@@ -21,6 +21,16 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// How many connections are taken at a time, before anything else is looked after.
 const BATCH: usize = 256;
 
+/// What somebody wants.
+pub struct HeardRequest {
+    /// Who.
+    pub connection: OwnedFd,
+    /// What.
+    pub want: ControlRequest,
+    /// What came along.
+    pub descriptor: Option<OwnedFd>,
+}
+
 /// The listening socket, and connections that have not said yet what they want.
 pub struct ControlListener {
     socket: OwnedFd,
@@ -47,7 +57,7 @@ impl ControlListener {
     }
 
     /// What is wanted by now, and by whom. Never waits.
-    pub fn requests(&mut self) -> Vec<(OwnedFd, ControlRequest)> {
+    pub fn requests(&mut self) -> Vec<HeardRequest> {
         let mut heard = vec![];
         let now = Instant::now();
         for (connection, since) in std::mem::take(&mut self.silent) {
@@ -68,17 +78,12 @@ impl ControlListener {
     }
 
     /// Keeps a connection that says nothing, unless that has gone on for too long.
-    fn hear(
-        &mut self,
-        connection: OwnedFd,
-        since: Instant,
-        now: Instant,
-        heard: &mut Vec<(OwnedFd, ControlRequest)>,
-    ) {
+    fn hear(&mut self, connection: OwnedFd, since: Instant, now: Instant, heard: &mut Vec<HeardRequest>) {
         match fdpass::receive(connection.as_fd(), 16) {
-            Ok((bytes, _)) => {
+            Ok((bytes, mut fds)) => {
                 let want = bytes.first().copied().and_then(ControlRequest::from_byte);
-                heard.extend(want.map(|want| (connection, want)));
+                let descriptor = fds.pop();
+                heard.extend(want.map(|want| HeardRequest { connection, want, descriptor }));
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock && now < since + SILENCE => {
                 self.silent.push_back((connection, since));
@@ -110,7 +115,7 @@ mod tests {
         fdpass::send(speaks.as_fd(), &[ControlRequest::Status.byte()], &[]).expect("said");
         let mut fds: Vec<_> = listener.descriptors().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         assert_eq!(poll(&mut fds, None), Ok(1), "it wakes who waits");
-        let heard: Vec<_> = listener.requests().into_iter().map(|(_, want)| want).collect();
+        let heard: Vec<_> = listener.requests().into_iter().map(|heard| heard.want).collect();
         assert_eq!(heard, [ControlRequest::Status]);
         std::thread::sleep(SILENCE);
         assert_eq!(listener.patience(), Some(Duration::ZERO));

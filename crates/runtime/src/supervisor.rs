@@ -16,12 +16,13 @@ use skiff_sandbox::{IDLE, STILL};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::{Base, Plan};
 use skiff_sys::IgnoreError;
+use skiff_sys::fdpass;
 use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork};
 use skiff_sys::signal::Signals;
 use skiff_user::context::UserContext;
 
 use crate::control::{CONTROL, ControlRequest, HOST, Live, Process1, answer, listen_at};
-use crate::control_listener::ControlListener;
+use crate::control_listener::{ControlListener, HeardRequest};
 use crate::host_changes::BackgroundLook;
 use crate::lock::{self, try_lock};
 use crate::service::{Running, Service};
@@ -134,6 +135,8 @@ struct Supervisor<'a> {
     _mark: OwnedFd,
     idle_since: Option<Instant>,
     look: Option<BackgroundLook>,
+    /// What it keeps for a command.
+    held: Option<OwnedFd>,
 }
 
 /// What one round of waiting brought.
@@ -193,6 +196,7 @@ impl<'a> Supervisor<'a> {
             _mark: mark,
             idle_since,
             look,
+            held: None,
         })
     }
 
@@ -295,12 +299,12 @@ impl<'a> Supervisor<'a> {
     /// Answers the user's commands; whether the environment is to end.
     fn serve_commands(&mut self) -> bool {
         let requests = self.control.requests();
-        requests
-            .into_iter()
-            .fold(false, |ends, (connection, want)| self.serve_command(connection, want) || ends)
+        // All are answered, whichever of them ends it.
+        let ends: Vec<bool> = requests.into_iter().map(|heard| self.serve_command(heard)).collect();
+        ends.contains(&true)
     }
 
-    fn serve_command(&mut self, connection: OwnedFd, want: ControlRequest) -> bool {
+    fn serve_command(&mut self, HeardRequest { connection, want, descriptor }: HeardRequest) -> bool {
         if want == ControlRequest::Session && self.sessions.len() >= self.most_sessions {
             return false;
         }
@@ -336,6 +340,19 @@ impl<'a> Supervisor<'a> {
                 }
                 // Afterwards: whoever hears the answer can look for what the signal does.
                 tell().ignore_error("the signal is sent whether they wait for it or not");
+                false
+            }
+            ControlRequest::Hold => {
+                self.held = descriptor;
+                tell().ignore_error("it is kept whether they wait for it or not");
+                false
+            }
+            ControlRequest::TakeHeld => {
+                let held = self.held.take();
+                let held: Vec<_> = held.iter().map(AsFd::as_fd).collect();
+                tell()
+                    .and_then(|()| fdpass::send(connection.as_fd(), b"h", &held))
+                    .ignore_error("who has gone meanwhile does without it, as does whoever comes next");
                 false
             }
             ControlRequest::Status | ControlRequest::Session => {

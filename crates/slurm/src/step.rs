@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, fchdir, kill_process, pidfd_open, waitpid};
 use skiff_ipc::ReportingChild;
 use skiff_runtime::control::{CONTROL, ControlRequest, Live, Process1, answer, tell_last, wants_to_be_last};
-use skiff_runtime::control_listener::ControlListener;
+use skiff_runtime::control_listener::{ControlListener, HeardRequest};
 use skiff_sandbox::join::NetSpace;
 use skiff_sandbox::start::detach_stdio;
 use skiff_sandbox::step::{self, RunningStep};
@@ -243,7 +243,7 @@ impl Watcher {
                     return;
                 }
             }
-            for (connection, want) in self.listener.requests() {
+            for HeardRequest { connection, want, .. } in self.listener.requests() {
                 // A job keeps the root that it began with.
                 let process1 = Process1 { pid: step.init.pid, sessions: 0, sees_host: true };
                 let told = answer(&connection, &step.init, process1);

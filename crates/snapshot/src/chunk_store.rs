@@ -25,7 +25,7 @@ use skiff_sys::{SystemContext, lock};
 
 pub use collect::{ChunkUse, CollectedChunks};
 pub use read::StoredStream;
-pub use write::{StoreWriter, WrittenList};
+pub use write::{StoreWriter, StreamPart, WrittenList};
 
 use crate::chunk::{ChunkList, ListFault, ListReadFault};
 use crate::depot::{PACKS, make_dir};
@@ -93,6 +93,11 @@ impl StoredList {
     #[must_use]
     pub fn length(&self) -> u64 {
         self.0.length()
+    }
+
+    /// Bytes of each chunk, in order.
+    pub fn lengths(&self) -> impl Iterator<Item = u64> {
+        self.0.chunks.iter().map(|chunk| u64::from(chunk.length))
     }
 }
 

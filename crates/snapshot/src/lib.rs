@@ -44,7 +44,7 @@ pub use cache_lists::LEAST_SHARED;
 pub use changes::{ChangesInput, push_changes};
 pub use chunk::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub use chunk_store::{
-    ChunkStore, ChunkUse, CollectedChunks, StoreWriter, StoredList, StoredStream, WrittenList,
+    ChunkStore, ChunkUse, CollectedChunks, StoreWriter, StoredList, StoredStream, StreamPart, WrittenList,
 };
 pub use collect::{
     CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,

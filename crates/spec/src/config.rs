@@ -118,6 +118,8 @@ pub struct CheckpointConfig {
     pub files: Vec<String>,
     /// Of files outside that are open to be written anywhere, up to this size each, a checkpoint has a copy, in bytes.
     pub copied_file_bytes: u64,
+    /// Whether a save reads only memory that was written to since the last one, where the kernel can tell.
+    pub track: bool,
 }
 
 /// Throw-away environments.
@@ -270,7 +272,7 @@ impl Default for Cluster {
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { mtbf_hours: 720, files: vec![], copied_file_bytes: 64 << 20 }
+        Self { mtbf_hours: 720, files: vec![], copied_file_bytes: 64 << 20, track: true }
     }
 }
 

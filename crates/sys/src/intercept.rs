@@ -1,5 +1,5 @@
-//! Answering another process's calls of `openat` (`seccomp_unotify(2)`): it waits until whoever listens has it open what it asked for, or gives it
-//! another descriptor.
+//! Answering another process's calls (`seccomp_unotify(2)`). Of `openat`: it waits until whoever listens has it open what it asked for, or gives it
+//! another descriptor. Of `ioctl(PAGEMAP_SCAN)`: it waits for the pages that it is told of.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,10 +10,14 @@ use rustix::process::Pid;
 
 use crate::process::{CloneFlags, Fork, exit_now, fork, positive_pid};
 use crate::seccomp::{NATIVE_ARCHITECTURE, install_listener, jump, load_word, ret};
+use crate::written::PAGEMAP_SCAN;
 
-/// Where a filter finds the number of a call and the architecture (`struct seccomp_data`).
+/// Where a filter finds the number of a call, the architecture, and the lower half of the call's second word (`struct seccomp_data`).
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
+const SECOND_WORD: u32 = 24;
+/// No call has this number.
+const NO_CALL: u32 = u32::MAX;
 /// Since Linux 5.19 only a deadly signal takes a call back from whoever has received it.
 const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
 /// What is asked of the listener, by `ioctl`. Source: `linux/seccomp.h`.
@@ -68,7 +72,7 @@ fn is_allowed() -> bool {
         Ok(Fork::Child) => {
             // SAFETY: plain integers.
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-            exit_now(i32::from(listen_to_self().is_err()))
+            exit_now(i32::from(listen_to_self(Scans::Unheard).is_err()))
         }
         Ok(Fork::Parent(child)) => {
             let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty());
@@ -86,18 +90,31 @@ fn is_known() -> bool {
     asked == 0
 }
 
+/// Whether whoever listens hears of calls of `ioctl(PAGEMAP_SCAN)` too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scans {
+    /// It does.
+    Heard,
+    /// The kernel answers them.
+    Unheard,
+}
+
 /// From now on calls of `openat` of this process, and of all that descend from it, wait for whoever has the listener that is given. Needs
 /// `no_new_privs` or `SYS_ADMIN`.
 ///
 /// # Errors
 /// `EBUSY` if somebody listens already, `EINVAL` on a kernel without seccomp filters.
-pub fn listen_to_self() -> io::Result<OwnedFd> {
-    let open = u32::try_from(libc::SYS_openat).map_err(io::Error::other)?;
+pub fn listen_to_self(scans: Scans) -> io::Result<OwnedFd> {
+    let number = |call| u32::try_from(call).map_err(io::Error::other);
+    let ask = if scans == Scans::Heard { number(libc::SYS_ioctl)? } else { NO_CALL };
     let mut program = [
         load_word(ARCHITECTURE),
-        jump(NATIVE_ARCHITECTURE, 0, 3),
+        jump(NATIVE_ARCHITECTURE, 0, 6),
         load_word(NUMBER),
-        jump(open, 0, 1),
+        jump(number(libc::SYS_openat)?, 3, 0),
+        jump(ask, 0, 3),
+        load_word(SECOND_WORD),
+        jump(PAGEMAP_SCAN, 0, 1),
         ret(libc::SECCOMP_RET_USER_NOTIF),
         ret(libc::SECCOMP_RET_ALLOW),
     ];
@@ -117,6 +134,27 @@ pub struct OpenCall {
     pub dir: RawFd,
     /// Where its memory has the path.
     pub path: u64,
+}
+
+/// A call of `ioctl(PAGEMAP_SCAN)` that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanCall {
+    id: u64,
+    /// Who calls, as numbered in the namespace of this process.
+    pub pid: Pid,
+    /// The descriptor that it asks, in the calling process.
+    pub pagemap: RawFd,
+    /// Where its memory has what it asks for ([`PageScan`](crate::written::PageScan)).
+    pub scan: u64,
+}
+
+/// A call that waits.
+#[derive(Clone, Copy, Debug)]
+pub enum InterceptedCall {
+    /// Of `openat`.
+    Open(OpenCall),
+    /// Of `ioctl(PAGEMAP_SCAN)`.
+    Scan(ScanCall),
 }
 
 /// What a call waits for.
@@ -139,7 +177,7 @@ impl OpenListener {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn next_call(&self) -> io::Result<Option<OpenCall>> {
+    pub fn next_call(&self) -> io::Result<Option<InterceptedCall>> {
         loop {
             let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
             match poll(&mut ready, None) {
@@ -157,18 +195,16 @@ impl OpenListener {
                 Err(e) => return Err(e),
             }
             let pid = i32::try_from(call.pid).ok().and_then(positive_pid);
-            match pid {
-                // The kernel has numbers of descriptors in the lower half.
-                Some(pid) => {
-                    return Ok(Some(OpenCall {
-                        id: call.id,
-                        pid,
-                        dir: call.words[0] as RawFd,
-                        path: call.words[1],
-                    }));
-                }
-                None => self.answer(call.id, 0, 0, CONTINUE)?,
-            }
+            let Some(pid) = pid else {
+                self.answer(call.id, 0, 0, CONTINUE)?;
+                continue;
+            };
+            // The kernel has numbers of descriptors in the lower half.
+            let (id, fd, [_, second, third, ..]) = (call.id, call.words[0] as RawFd, call.words);
+            return Ok(Some(match libc::c_long::from(call.number) {
+                libc::SYS_ioctl => InterceptedCall::Scan(ScanCall { id, pid, pagemap: fd, scan: third }),
+                _ => InterceptedCall::Open(OpenCall { id, pid, dir: fd, path: second }),
+            }));
         }
     }
 
@@ -178,6 +214,17 @@ impl OpenListener {
     /// When the kernel refuses.
     pub fn proceed(&self, call: OpenCall) -> io::Result<()> {
         self.answer(call.id, 0, 0, CONTINUE)
+    }
+
+    /// Answers what the call asks the kernel for: with this number of runs, or as the kernel does.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn answer_scan(&self, call: ScanCall, runs: Option<usize>) -> io::Result<()> {
+        match runs {
+            Some(runs) => self.answer(call.id, runs as i64, 0, 0),
+            None => self.answer(call.id, 0, 0, CONTINUE),
+        }
     }
 
     /// Has the call fail, as one on a broken disk does.
@@ -240,7 +287,7 @@ mod tests {
         // SAFETY: plain integers.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         let own = rustix::thread::gettid().as_raw_nonzero().get();
-        fdpass::send(to, &own.to_ne_bytes(), &[listen_to_self()?.as_fd()])?;
+        fdpass::send(to, &own.to_ne_bytes(), &[listen_to_self(Scans::Unheard)?.as_fd()])?;
         for path in ["/no such file", "/proc/self/comm"] {
             let mut text = String::new();
             File::open(path)?.read_to_string(&mut text)?;
@@ -257,7 +304,7 @@ mod tests {
             // SAFETY: plain integers.
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
             // It opens nothing while nobody answers.
-            let listener = listen_to_self();
+            let listener = listen_to_self(Scans::Heard);
             exit_now(i32::from(listener.is_err() || is_allowed()));
         };
         let ended = rustix::process::waitpid(Some(child.pid), rustix::process::WaitOptions::empty());
@@ -288,14 +335,18 @@ mod tests {
         let mut given = tempfile::tempfile().expect("a file");
         std::io::Write::write_all(&mut given, b"something else").expect("written");
         std::io::Seek::rewind(&mut given).expect("rewound");
-        let call = listener.next_call().expect("asked").expect("a call");
+        let open_call = || match listener.next_call().expect("asked").expect("a call") {
+            InterceptedCall::Open(call) => call,
+            InterceptedCall::Scan(other) => panic!("{other:?}"),
+        };
+        let call = open_call();
         let caller = call.pid.as_raw_nonzero().get().to_ne_bytes();
         assert_eq!((&caller[..], call.dir), (&thread[..], libc::AT_FDCWD));
         let mut path = [0; 8];
         crate::memory::read_of(call.pid.as_raw_nonzero().get(), call.path, &mut path).expect("read");
         assert_eq!(&path, b"/no such");
         listener.give(call, given.as_fd()).expect("given");
-        let call = listener.next_call().expect("asked").expect("another");
+        let call = open_call();
         listener.proceed(call).expect("told");
         assert_eq!(fdpass::receive(ours.as_fd(), 100).expect("told").0, b"something else");
         assert!(!fdpass::receive(ours.as_fd(), 100).expect("told").0.is_empty());

@@ -45,6 +45,7 @@ pub mod title;
 pub mod traced;
 pub mod uncached;
 pub mod verity;
+pub mod written;
 
 pub use error::{SystemContext, SystemError};
 pub use ignore::IgnoreError;

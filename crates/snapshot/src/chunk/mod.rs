@@ -20,7 +20,7 @@ pub(crate) use list::{ChunkList, ChunkRef, ListFault, ListReadFault, MAX_SIZE as
 pub(crate) use near::StreamBytes;
 pub use near::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub(crate) use read::{ChunkReader, PackSource, read_all};
-pub(crate) use write::{ChunkWriter, Written};
+pub(crate) use write::{ChunkWriter, ListBuilder, Written};
 
 /// The least, the average and the largest chunk, in bytes. What a layer's list takes grows with their number, what a small change costs
 /// with their size.

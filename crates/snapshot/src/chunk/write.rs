@@ -272,13 +272,20 @@ impl Packer {
 
 /// The list that is being put together, and what is in it already.
 #[derive(Default)]
-struct ListBuilder {
-    list: ChunkList,
+pub(crate) struct ListBuilder {
+    pub(crate) list: ChunkList,
     packs: HashMap<PackId, u32>,
     frames: HashMap<(u32, u64), u32>,
 }
 
 impl ListBuilder {
+    /// Appends a chunk of another list.
+    pub(crate) fn add(&mut self, from: &ChunkList, chunk: &ChunkRef) {
+        let frame = from.frames[chunk.frame as usize];
+        let frame = self.frame(from.packs[frame.pack as usize], frame);
+        self.list.chunks.push(ChunkRef { frame, ..*chunk });
+    }
+
     /// The number of a frame in a pack.
     fn frame(&mut self, pack: PackId, frame: PackFrame) -> u32 {
         let Self { list, packs, frames } = self;

@@ -1,16 +1,17 @@
 //! New chunks on their way into the store.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use rustix::fs::AtFlags;
 use skiff_sys::SystemContext;
 
 use super::{ChunkStore, StoredList};
-use crate::chunk::{ChunkList, ChunkWriter};
+use crate::chunk::{ChunkList, ChunkRef, ChunkWriter, ListBuilder};
 use crate::depot::PACKS;
 use crate::digest::PackId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::Temp;
 use crate::packs::pack_name;
 
@@ -24,6 +25,15 @@ pub struct StoreWriter<'a> {
     store: &'a ChunkStore,
     temp: Temp<'a>,
     writer: ChunkWriter,
+}
+
+/// A part of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamPart {
+    /// The next so many of the chunks that were appended.
+    Appended(usize),
+    /// These chunks of another list.
+    Other(Range<usize>),
 }
 
 /// What was written.
@@ -52,9 +62,23 @@ impl ChunkStore {
         Ok(StoreWriter { store: self, temp, writer })
     }
 
-    /// The list without chunks that are written anew: in a pack that is not there or too short, or in a frame of which the list needs less than
-    /// half. Otherwise frames would stay for ever for the few of their chunks that never change.
+    /// The list without chunks that are written anew.
     fn reliable(&self, mut list: ChunkList, lengths: &mut HashMap<PackId, u64>) -> Result<ChunkList> {
+        let mut are_reliable = self.are_reliable(&list, lengths)?.into_iter();
+        list.chunks.retain(|_| are_reliable.next().unwrap_or_default());
+        Ok(list)
+    }
+
+    /// Of each chunk of the list, whether a new list may name it. Others are written anew: in a pack that is not there or too short, or in a frame of
+    /// which the list needs less than half. Otherwise frames would stay for ever for the few of their chunks that never change.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn reusable(&self, StoredList(list): &StoredList) -> Result<Vec<bool>> {
+        self.are_reliable(list, &mut HashMap::new())
+    }
+
+    fn are_reliable(&self, list: &ChunkList, lengths: &mut HashMap<PackId, u64>) -> Result<Vec<bool>> {
         let mut missing = HashSet::new();
         for (pack, least) in list.pack_lengths() {
             let length = match lengths.get(&pack) {
@@ -69,13 +93,12 @@ impl ChunkStore {
         for chunk in list.chunks.iter().filter(|chunk| seen.insert((chunk.frame, chunk.offset))) {
             needed[chunk.frame as usize] += u64::from(chunk.length);
         }
-        let ChunkList { packs, frames, chunks } = &mut list;
-        chunks.retain(|chunk| {
-            let frame = frames[chunk.frame as usize];
-            !missing.contains(&packs[frame.pack as usize])
+        let is_reliable = |chunk: &ChunkRef| {
+            let frame = list.frames[chunk.frame as usize];
+            !missing.contains(&list.packs[frame.pack as usize])
                 && needed[chunk.frame as usize] * 2 >= u64::from(frame.length)
-        });
-        Ok(list)
+        };
+        Ok(list.chunks.iter().map(is_reliable).collect())
     }
 
     /// Length of a pack, 0 if it is not there.
@@ -107,6 +130,46 @@ impl StoreWriter<'_> {
     /// # Errors
     /// Why they could not be written.
     pub fn finish(self) -> Result<WrittenList> {
+        let (list, new) = self.end()?;
+        Ok(WrittenList { list: list.bytes(), length: list.length(), new })
+    }
+
+    /// The same for a stream of which a part is in another list: `parts` say in which order, and name each chunk that was appended.
+    ///
+    /// # Errors
+    /// Likewise, or a part is in neither.
+    pub fn finish_with(self, other: &StoredList, parts: &[StreamPart]) -> Result<WrittenList> {
+        let object = self.store.object("");
+        let (appended, new) = self.end()?;
+        let is_in = |list: &ChunkList, at: &Range<usize>| list.chunks.get(at.clone()).is_some();
+        let mut next = 0;
+        let mut builder = ListBuilder::default();
+        for part in parts {
+            let (list, at) = match part {
+                StreamPart::Appended(count) => {
+                    next += count;
+                    (&appended, next - count..next)
+                }
+                StreamPart::Other(at) => (&other.0, at.clone()),
+            };
+            if !is_in(list, &at) {
+                break;
+            }
+            list.chunks[at].iter().for_each(|chunk| builder.add(list, chunk));
+        }
+        let counts = parts.iter().map(|part| match part {
+            StreamPart::Appended(count) => *count,
+            StreamPart::Other(at) => at.len(),
+        });
+        if builder.list.chunks.len() != counts.sum::<usize>() || next != appended.chunks.len() {
+            let object = skiff_sys::error::show(&object);
+            return Err(Error::BadChunks { object, why: "a part of what was written is missing".into() });
+        }
+        Ok(WrittenList { list: builder.list.bytes(), length: builder.list.length(), new })
+    }
+
+    /// The list, and how many bytes are new.
+    fn end(self) -> Result<(ChunkList, u64)> {
         let Self { store, temp, writer } = self;
         let written = writer.finish()?;
         let mut new = 0;
@@ -117,6 +180,6 @@ impl StoreWriter<'_> {
             rustix::fs::fsync(&store.packs).on("sync", store.object(""))?;
             new = length;
         }
-        Ok(WrittenList { list: written.list.bytes(), length: written.list.length(), new })
+        Ok((written.list, new))
     }
 }

@@ -28,6 +28,14 @@ impl<'a> TracedThrough<'a> {
         operate(self, id, steps)
     }
 
+    /// Has it make a system call, as [`Traced::call`].
+    ///
+    /// # Errors
+    /// Likewise, and that of a call of the tracer's.
+    pub fn call(&self, number: libc::c_long, arguments: &[u64]) -> io::Result<u64> {
+        call_in(self, words(number, arguments))
+    }
+
     fn number(&self) -> u64 {
         u64::from(self.process.as_raw_nonzero().get().unsigned_abs())
     }

@@ -1,0 +1,221 @@
+//! Keeps CRIU from reading what the checkpoint before has already: it is not told of pages that the kernel says are unchanged since, nor, therefore, asks
+//! for them. What it was not told of is noted, and put into the new checkpoint from the one before.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{PidfdFlags, pidfd_open};
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::intercept::ScanCall;
+use skiff_sys::memory::{read_of, write_of};
+use skiff_sys::written::{self, PageRun, PageScan, Range};
+
+use crate::previous_pages::PreviousPages;
+
+/// Room for more runs than these is not used.
+const MOST_RUNS: u64 = 1 << 20;
+/// Bytes of what is noted of a run: the process, where it begins and ends.
+const NOTE: usize = 24;
+
+/// Pages that CRIU was not told of, in a file in memory: those who answer it and who take its pages are processes of their own.
+pub(crate) struct LeftOutPages(File);
+
+impl LeftOutPages {
+    /// None.
+    pub fn new() -> Result<Self> {
+        memfd_create("pages", MemfdFlags::CLOEXEC).map(|file| Self(file.into())).context(|| "memfd")
+    }
+
+    /// Another descriptor of the same file.
+    pub fn another(&self) -> Result<Self> {
+        self.0.try_clone().map(Self).context(|| "memfd")
+    }
+
+    /// Notes ranges of pages of a process.
+    pub fn note(&mut self, pid: i32, runs: &[Range]) -> io::Result<()> {
+        let number = u64::from(pid.unsigned_abs());
+        let notes: Vec<u8> =
+            runs.iter().flat_map(|(start, end)| [number, *start, *end]).flat_map(u64::to_ne_bytes).collect();
+        self.0.write_all(&notes)
+    }
+
+    /// All of them, by their process; each once.
+    pub fn all(mut self) -> Result<BTreeMap<i32, Vec<Range>>> {
+        let about = || "pages that have not changed";
+        let mut bytes = vec![];
+        self.0.rewind().and_then(|()| self.0.read_to_end(&mut bytes)).context(about)?;
+        let mut all: BTreeMap<i32, Vec<Range>> = BTreeMap::new();
+        for note in bytes.chunks(NOTE) {
+            let mut numbers = note.chunks_exact(8).map(|b| b.try_into().map_or(0, u64::from_ne_bytes));
+            let (Some(pid), Some(start), Some(end)) = (numbers.next(), numbers.next(), numbers.next()) else {
+                return Err(Fault::new(format!("{}: a note is cut off", about())));
+            };
+            all.entry(pid as i32).or_default().push((start, end));
+        }
+        for runs in all.values_mut() {
+            *runs = united(std::mem::take(runs));
+        }
+        Ok(all)
+    }
+}
+
+impl AsFd for LeftOutPages {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Ranges in order, those that touch as one.
+fn united(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.sort_unstable();
+    let mut all: Vec<Range> = vec![];
+    for (start, end) in ranges {
+        match all.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => all.push((start, end)),
+        }
+    }
+    all
+}
+
+/// What CRIU need not be told of.
+pub(crate) struct ScanAnswers<'a> {
+    previous: &'a PreviousPages,
+    left_out: LeftOutPages,
+    /// Of each process that was asked about: chunks of which all pages are unchanged.
+    unchanged: BTreeMap<i32, Vec<Range>>,
+}
+
+impl<'a> ScanAnswers<'a> {
+    /// Leaves out what is unchanged since the checkpoint before.
+    pub fn new(previous: &'a PreviousPages, left_out: LeftOutPages) -> Self {
+        Self { previous, left_out, unchanged: BTreeMap::new() }
+    }
+
+    /// Answers a call: how many runs CRIU has been given, nothing if the kernel is to answer.
+    ///
+    /// # Errors
+    /// CRIU's memory cannot be read or written, or nothing can be noted.
+    pub fn answer(&mut self, call: ScanCall) -> io::Result<Option<usize>> {
+        let caller = call.pid.as_raw_nonzero().get();
+        let mut bytes = [0; PageScan::SIZE];
+        read_exact(caller, call.scan, &mut bytes)?;
+        let scan = PageScan::parse(&bytes).filter(|scan| scan.looks_for_content() && scan.room <= MOST_RUNS);
+        let (Some(scan), Some(pid)) = (scan, process_of(caller, call.pagemap)) else { return Ok(None) };
+        let Some(bounds) = self.previous.bounds(pid) else { return Ok(None) };
+        let pagemap = descriptor(call)?;
+        if let Entry::Vacant(place) = self.unchanged.entry(pid) {
+            let pages = written::unchanged(pagemap.as_fd(), bounds)?;
+            let chunks = self.previous.within(pid, &pages);
+            place.insert(united(chunks.map(|chunk| (chunk.address, chunk.address + chunk.length)).collect()));
+        }
+        let unchanged = self.unchanged.get(&pid).map_or(&[][..], Vec::as_slice);
+        if unchanged.is_empty() || scan.room == 0 {
+            return Ok(None);
+        }
+        let room = scan.room as usize;
+        let (found, mut end) = scan.ask(pagemap.as_fd(), room)?;
+        let (mut told, mut left_out) = divide(&found, unchanged);
+        if let Some(last) = told.get(room.wrapping_sub(1)).filter(|_| told.len() > room) {
+            // What is left out divides runs. It asks again from where this ends.
+            end = last.end;
+            told.truncate(room);
+            left_out.retain(|range| range.1 <= end);
+        }
+        self.left_out.note(pid, &left_out)?;
+        let told: Vec<u8> =
+            told.iter().flat_map(|run| [run.start, run.end, run.kinds]).flat_map(u64::to_ne_bytes).collect();
+        write_all(caller, scan.runs, &told)?;
+        write_all(caller, call.scan + PageScan::WALK_END_AT, &end.to_ne_bytes())?;
+        Ok(Some(told.len() / NOTE))
+    }
+}
+
+/// What is in these runs and in none of the ranges, which are in order, and what is in both.
+fn divide(runs: &[PageRun], ranges: &[Range]) -> (Vec<PageRun>, Vec<Range>) {
+    let (mut told, mut left_out) = (vec![], vec![]);
+    for run in runs {
+        let mut at = run.start;
+        let first = ranges.partition_point(|range| range.1 <= run.start);
+        for (start, end) in ranges[first..].iter().take_while(|range| range.0 < run.end) {
+            let (start, end) = ((*start).max(run.start), (*end).min(run.end));
+            if at < start {
+                told.push(PageRun { start: at, end: start, ..*run });
+            }
+            left_out.push((start, end));
+            at = end;
+        }
+        if at < run.end {
+            told.push(PageRun { start: at, ..*run });
+        }
+    }
+    (told, left_out)
+}
+
+/// The process that a descriptor of CRIU's tells of.
+fn process_of(caller: i32, pagemap: i32) -> Option<i32> {
+    let link = fs::read_link(format!("/proc/{caller}/fd/{pagemap}")).ok()?;
+    link.to_str()?.strip_prefix("/proc/")?.strip_suffix("/pagemap")?.parse().ok()
+}
+
+fn descriptor(call: ScanCall) -> io::Result<OwnedFd> {
+    let caller = pidfd_open(call.pid, PidfdFlags::empty())?;
+    written::copy_of(caller.as_fd(), call.pagemap)
+}
+
+fn read_exact(pid: i32, at: u64, into: &mut [u8]) -> io::Result<()> {
+    match read_of(pid, at, into)? {
+        count if count == into.len() => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn write_all(pid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match write_of(pid, at + done as u64, &bytes[done..])? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => done += count,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unchanged_is_left_out_of_what_is_told() {
+        let run = |start, end, kinds| PageRun { start, end, kinds };
+        let ranges = [(2, 4), (6, 7), (9, 20), (30, 40)];
+        for (runs, told, left_out) in [
+            (vec![], vec![], vec![]),
+            (vec![run(0, 2, 1)], vec![run(0, 2, 1)], vec![]),
+            (vec![run(2, 4, 1), run(4, 6, 2)], vec![run(4, 6, 2)], vec![(2, 4)]),
+            (
+                vec![run(0, 8, 1), run(8, 35, 2)],
+                vec![run(0, 2, 1), run(4, 6, 1), run(7, 8, 1), run(8, 9, 2), run(20, 30, 2)],
+                vec![(2, 4), (6, 7), (9, 20), (30, 35)],
+            ),
+            (vec![run(10, 12, 1), run(14, 15, 1)], vec![], vec![(10, 12), (14, 15)]),
+        ] {
+            assert_eq!(divide(&runs, &ranges), (told, left_out), "{runs:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_noted_is_there_once() {
+        let mut pages = LeftOutPages::new().expect("memory");
+        let mut another = pages.another().expect("memory");
+        pages.note(7, &[(8, 12), (2, 4)]).expect("noted");
+        another.note(3, &[(5, 6)]).expect("noted");
+        another.note(7, &[(3, 5), (12, 13), (20, 30)]).expect("noted");
+        let all = pages.all().expect("read");
+        assert_eq!(all, BTreeMap::from([(3, vec![(5, 6)]), (7, vec![(2, 5), (8, 13), (20, 30)])]));
+    }
+}
