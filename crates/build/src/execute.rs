@@ -26,7 +26,7 @@ use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::CommandExit;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Upper;
-use skiff_store::index::ImageName;
+use skiff_store::index::{ImageBase, ImageName};
 use skiff_store::{client, ours};
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
@@ -97,7 +97,7 @@ pub fn carry_out(
 fn named(context: &UserContext, image: ImageName, names: &[String]) -> Result<ImageName> {
     let mut first = image.clone();
     for name in names.iter().rev() {
-        first = ImageName { reference: name.clone(), pulled: now(), ..image.clone() };
+        first = ImageName { pulled: now(), ..image.clone() }.called(name.clone());
         naming::note(context, &first)?;
     }
     client::mount(context, image.id);
@@ -346,11 +346,19 @@ impl Builder<'_> {
         written?;
         let source = ImageSource::written(image, name, &config).map_err(ours)?;
         let mut progress = PullProgress::new(None, self.args.quiet);
-        import::import_made(self.containers.context, source, name.into(), &Platform::host(), &mut progress)
+        let named = (name.into(), self.bases(files));
+        import::import_made(self.containers.context, source, named, &Platform::host(), &mut progress)
     }
 }
 
 impl Builder<'_> {
+    /// The images below a stage's layers. One without a name by now is none: then all files go when the new image is pushed.
+    fn bases(&self, files: &StageFiles) -> Vec<ImageBase> {
+        let below =
+            files.image.and_then(|id| skiff_store::find(self.containers.context, &id.to_string()).ok());
+        below.map(|below| below.as_bases()).unwrap_or_default()
+    }
+
     fn take_variables(&self, config: &mut Value, layer: &Path) -> Result<()> {
         let dynamic = variables::take(config, layer)?;
         if !dynamic.is_empty() && !self.args.quiet {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use skiff_plan::progress::ProgressKind;
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::EnvRevision;
@@ -86,13 +86,27 @@ pub struct ExportArgs {
 }
 
 pub const PUSHED: &str = "\
-Without DESTINATION the image goes where its own name says. It is pushed as `skiff export` writes it: with all files in one layer, \
-so its digest there follows from what is in it. What the registry has already is not sent again.";
+Without DESTINATION the image goes where its own name says. The layers of the image that it was made of stay as they are; \
+what was changed is a layer of its own. What the registry has already is not sent again.";
+
+/// With what the layers that are made for a push are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LayerPacking {
+    /// What all programs read
+    Gzip,
+    /// Faster and smaller; not read by older programs
+    Zstd,
+    /// No compression
+    None,
+}
 
 #[derive(Args)]
 pub struct PushArgs {
     #[command(flatten)]
     pub shown: ShownArgs,
+    /// Compression of the layers that are made
+    #[arg(long, value_enum, value_name = "METHOD", default_value = "gzip")]
+    pub compression: LayerPacking,
     /// Image name or digest
     pub image: String,
     /// Name in the registry: SERVER/NAME[:TAG] [default: the image's own]

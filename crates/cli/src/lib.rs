@@ -61,7 +61,8 @@ pub use edf::EdfCommand;
 pub use env::{EnvCommand, EnvNameArg, EnvSubcommand, ExecArgs};
 pub use files::{may_name, named_files};
 pub use image::{
-    CommitArgs, ExportArgs, ImportArgs, LoginArgs, PullArgs, PushArgs, ShellArgs, ShownArgs, StoreCommand,
+    CommitArgs, ExportArgs, ImportArgs, LayerPacking, LoginArgs, PullArgs, PushArgs, ShellArgs, ShownArgs,
+    StoreCommand,
 };
 use image::{EXPORTED, IMPORTED, PUSHED};
 pub use instance::{InstanceCommand, StartArgs};

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use skiff_plan::get;
-use skiff_plan::image_peers::ImagePeers;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Cache, Depot, LayerDir, LayerLease, PieceCounts, SnapshotId, SnapshotManifest};
 use skiff_spec::config::{Mismatch, NodeLayers};
@@ -24,6 +23,7 @@ use crate::depot;
 use crate::fan_out::JobRelay;
 use crate::job_records::{StartOrigin, StartPart};
 use crate::layer_store::{self, StoredLayers};
+use crate::near_images::ImageSources;
 use crate::snapshot_fault::ours;
 
 pub use crate::bounded::{until, until_with};
@@ -145,11 +145,12 @@ pub fn get_image(
     relay: Option<&JobRelay>,
 ) -> Result<(ImageName, StartPart)> {
     let begun = Instant::now();
-    let peers = relay.map(|relay| relay as &dyn ImagePeers);
-    let (entry, origin) = get::on_node_from(context, depot, (id, reference), peers)?;
-    let part = StartPart::image(&entry, origin, begun);
+    let sources = ImageSources::new(depot, cache_dir(context), relay);
+    let (entry, origin) = get::on_node_from(context, depot, (id, reference), Some(&sources))?;
+    sources.keep_list(context, entry.id);
+    let part = StartPart::image(&entry, sources.origin(origin), begun);
     let came = relay.map(|relay| relay.image_counts(origin)).unwrap_or_default();
-    Ok((entry, part.by_relay(came)))
+    Ok((entry, StartPart { reused: sources.reused(), ..part.by_relay(came) }))
 }
 
 /// The layers in the form that this node can have them in.

@@ -34,7 +34,7 @@ use crate::snapshot_fault::ours;
 
 use self::image::RelayedImage;
 
-pub use self::image::RelayImage;
+pub use self::image::{RelayImage, room_for};
 
 /// In a depot: from this the keys follow by which the nodes of a job know each other.
 const SECRET: &str = "relay.key";

@@ -19,6 +19,7 @@ mod job_status;
 pub mod latest;
 mod layer_store;
 pub mod live;
+mod near_images;
 mod near_layers;
 pub mod own_files;
 mod remove;

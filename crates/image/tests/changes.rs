@@ -18,6 +18,7 @@ use skiff_image::changes::ChangesLabels;
 use skiff_image::export::OpenImage;
 use skiff_image::export::changes::{CommittedUpper, UpperMarks, WrittenChanges, of_changes, survey};
 use skiff_image::spill::new_file;
+use skiff_oci::manifest::Compression;
 
 /// What stands for an attribute that hides the base's directory.
 const HIDES: &str = ".hides";
@@ -64,7 +65,9 @@ fn opened(file: File, labelled: bool) -> OpenImage {
 /// The image that another store makes of the layer that is pushed.
 fn pulled(image: &OpenImage) -> File {
     let mut layer = vec![];
-    image.layer_from(0).unwrap().read_to_end(&mut layer).unwrap();
+    let made =
+        image.make_layer(None, Compression::Gzip, (tempfile::tempfile().unwrap(), "layer")).unwrap().unwrap();
+    made.read_from(0).unwrap().read_to_end(&mut layer).unwrap();
     let room = tempfile::tempdir().unwrap();
     let scratch = File::open(room.path()).unwrap();
     let file = new_file(scratch.as_fd(), "room").unwrap();
@@ -111,9 +114,15 @@ fn an_upper_comes_back_from_the_layer_that_is_pushed() {
     // The root, four directories, two names of a file, two whiteouts, a mark, the file that stands for it, and what hides the base's file.
     assert_eq!(written.files, 12);
     let image = opened(file, true);
-    let blobs = image.blobs().unwrap();
+    let layer = |image: &OpenImage| {
+        image
+            .make_layer(None, Compression::Gzip, (tempfile::tempfile().unwrap(), "layer"))
+            .unwrap()
+            .unwrap()
+            .layer
+    };
     let pulled = opened(pulled(&image), true);
-    assert_eq!(pulled.blobs().unwrap(), blobs, "pushed on, it is the same image");
+    assert_eq!(layer(&pulled), layer(&image), "pushed on, it is the same image");
     assert_eq!(pulled.change_texts().unwrap(), texts);
 
     let again = tempfile::tempdir().unwrap();
@@ -217,7 +226,12 @@ fn only_an_image_of_changes_has_whiteouts() {
     let (upper, base) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     whiteout(&upper.path().join("gone"));
     let (file, _) = image_of(upper.path(), base.path(), &BTreeMap::new()).unwrap();
-    opened(file.try_clone().unwrap(), true).blobs().unwrap();
-    let refused = opened(file, false).blobs().unwrap_err();
+    let layer = |image: OpenImage| {
+        image
+            .make_layer(None, Compression::Gzip, (tempfile::tempfile().unwrap(), "layer"))
+            .map(|made| made.unwrap().layer)
+    };
+    layer(opened(file.try_clone().unwrap(), true)).unwrap();
+    let refused = layer(opened(file, false)).unwrap_err();
     assert!(matches!(refused, skiff_image::Error::Unstorable { .. }), "{refused}");
 }

@@ -6,6 +6,7 @@ mod common;
 mod large;
 mod merge;
 mod panics;
+mod pushed;
 mod root;
 mod unpack;
 mod unpackers;

@@ -246,6 +246,8 @@ fn in_store(context: &UserContext, id: ImageId, reference: &str) -> Result<Optio
         size,
         config,
         origin: None,
+        pulled_as: None,
+        bases: vec![],
     };
     Ok(record.map(|record| named(*record)))
 }
@@ -386,7 +388,16 @@ fn fetch(
         .hint("pull it again"));
     }
     let ImageMetadata { size, config, .. } = *record;
-    Ok(ImageName { reference: name, id, pulled: now(), size, config, origin: None })
+    Ok(ImageName {
+        reference: name,
+        id,
+        pulled: now(),
+        size,
+        config,
+        origin: None,
+        pulled_as: None,
+        bases: vec![],
+    })
 }
 
 /// Where something is to run, who types a plain word may mean a program.

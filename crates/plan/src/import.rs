@@ -6,7 +6,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_store::ImageSource;
 use skiff_store::file::{FileStamp, ImageFile};
-use skiff_store::index::{ImageName, Names};
+use skiff_store::index::{ImageBase, ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{client, find};
 use skiff_sys::clock::now;
@@ -29,15 +29,16 @@ pub fn import_to(
 }
 
 /// Imports an image that was made just now, and notes its name. No file is behind it that could change, and no registry has it: as of an
-/// imported one, its jobs take a copy along.
+/// imported one, its jobs take a copy along. `bases`: what it was made of.
 pub fn import_made(
     context: &UserContext,
     source: ImageSource,
-    name: String,
+    (name, bases): (String, Vec<ImageBase>),
     platform: &Platform,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
     let entry = read(context, source, (name, FileStamp::default()), platform, progress)?;
+    let entry = ImageName { bases, ..entry };
     naming::note(context, &entry)?;
     Ok(entry)
 }
@@ -114,7 +115,16 @@ pub(crate) fn read(
         return Err(Error::new(format!("image {shown}: the store's writer answered something else")));
     };
     let origin = Some(stamp);
-    Ok(ImageName { reference, id, pulled: now(), size: record.size, config: record.config, origin })
+    Ok(ImageName {
+        reference,
+        id,
+        pulled: now(),
+        size: record.size,
+        config: record.config,
+        origin,
+        pulled_as: None,
+        bases: vec![],
+    })
 }
 
 /// The image that the user wants to run: one that they have pulled or imported, or in a file, from where it is imported unless that has

@@ -13,7 +13,7 @@ use ureq::http::Method;
 
 use crate::http::{authority, io_failure};
 use crate::repository::Repository;
-use crate::{Client, Failure, Result, Wish};
+use crate::{Client, Failure, Repositories, Result, Wish};
 
 /// What is read at once.
 const PIECE: usize = 256 << 10;
@@ -36,11 +36,24 @@ impl Client {
         let artifact: Artifact = serde_json::from_slice(&bytes).map_err(|e| unsound(e.to_string()))?;
         let layer = artifact.layers.into_iter().find(|layer| layer.media_type == media_type);
         let layer = layer.ok_or_else(|| unsound(format!("it has no layer of media type {media_type}")))?;
+        self.fetch_to(&source, &image, &layer, to)
+    }
+
+    /// Writes a layer of an image into an empty file; its digest is checked.
+    ///
+    /// # Errors
+    /// The layer cannot be had, or the file cannot be written to.
+    pub fn layer(&self, image: &Named, layer: &Descriptor, to: &File) -> Result<()> {
+        let source = Repositories { repositories: self.repositories(image)?.into() };
+        self.fetch_to(&source, image, layer, to)
+    }
+
+    fn fetch_to(&self, source: &Repositories, image: &Named, layer: &Descriptor, to: &File) -> Result<()> {
         let full = RefCell::new(None);
-        let fetched = self.ask_source(&source, &format!("{} of {image}", layer.digest), |repository| {
+        let fetched = self.ask_source(source, &format!("{} of {image}", layer.digest), |repository| {
             let mut to = to;
             to.rewind().and_then(|()| to.set_len(0)).map_err(|e| Failure::Nonsense(e.to_string()))?;
-            self.receive_blob(repository, &layer, &mut |bytes| match to.write_all(bytes) {
+            self.receive_blob(repository, layer, &mut |bytes| match to.write_all(bytes) {
                 Ok(()) => true,
                 Err(e) => {
                     full.replace(Some(e));

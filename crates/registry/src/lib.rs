@@ -58,7 +58,7 @@ pub use growing::{BlobReader, Event, Growing, Status, Tell};
 pub use ingest::BlobDir;
 pub use origin::Origin;
 pub use parts::{BlobRange, ImageParts};
-pub use push::PushSummary;
+pub use push::{BlobArrival, PushSummary};
 pub use repository::asked_for;
 use skiff_oci::hash;
 use skiff_oci::manifest::{self, Descriptor, Document, ImageConfig, MAX_DOCUMENT, Manifest};

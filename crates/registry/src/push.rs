@@ -25,59 +25,70 @@ const PROGRESS: u64 = 8 << 20;
 const MAX_ANSWER: u64 = 1 << 20;
 
 /// What came of a push.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PushSummary {
     /// Bytes of the blobs that were sent; what was there already is not among them.
     pub sent: u64,
+    /// How each blob came to be there, in the order in which they were given.
+    pub arrivals: Vec<BlobArrival>,
 }
 
 /// How a blob came to be in a repository.
-enum Arrival {
-    /// The repository had it, or another one of the registry.
-    Without,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlobArrival {
+    /// The repository had it.
+    Exists,
+    /// The registry had it in another repository.
+    Mounted,
+    /// It was sent.
     Sent,
 }
 
 impl Client {
-    /// Pushes an image, of which `from` may have blobs, too, if it is in another repository of the same registry.
+    /// Pushes an image.
     ///
     /// # Errors
-    /// registries.conf blocks the registry, or it does not take the image.
+    /// registries.conf blocks the registry, or it does not take the image; a blob that is to be sent cannot be read.
     pub fn push(
         &self,
         to: &Named,
-        from: Option<&Named>,
         blobs: &[Upload<'_>],
         (media_type, manifest): (&'static str, &[u8]),
     ) -> Result<PushSummary> {
         // Never to a mirror: those only give.
         let endpoint =
             self.conf.endpoints(to)?.pop().unwrap_or_else(|| unreachable!("an image has a repository"));
-        let from = from.filter(|from| from.server() == to.server() && from.repository() != to.repository());
-        let from = from.map(Named::repository);
-        let repository = Repository::new(endpoint, Arc::clone(&self.credentials), false).for_push(from);
-        let push = Push { client: self, repository: &repository, from };
+        let from = blobs.iter().filter_map(|blob| other_repository(to, blob)).collect();
+        let repository = Repository::new(endpoint, Arc::clone(&self.credentials), false).for_push(&from);
+        let push = Push { client: self, repository: &repository, to };
         let digest = sha256(manifest);
         let (tag, object) = (to.wanted(), format!("the manifest of {to}"));
         if push.insist(&object, || push.has_manifest(&tag, &digest))? {
-            return Ok(PushSummary::default());
+            return Ok(PushSummary { sent: 0, arrivals: vec![BlobArrival::Exists; blobs.len()] });
         }
-        let mut sent = 0;
+        let mut summary = PushSummary::default();
         for blob in blobs {
-            if let Arrival::Sent = push.blob(blob)? {
-                sent += blob.size;
+            let arrival = push.blob(blob)?;
+            summary.arrivals.push(arrival);
+            if arrival == BlobArrival::Sent {
+                summary.sent += blob.size;
             }
         }
         push.insist(&object, || push.manifest(&tag, &digest, (media_type, manifest)))?;
-        Ok(PushSummary { sent })
+        Ok(summary)
     }
+}
+
+/// Another repository of the registry that has a blob.
+fn other_repository<'a>(to: &Named, blob: &Upload<'a>) -> Option<&'a str> {
+    let from = blob.from?;
+    (from.server() == to.server() && from.repository() != to.repository()).then(|| from.repository())
 }
 
 struct Push<'a> {
     client: &'a Client,
     repository: &'a Repository,
-    /// Another repository that may have the blobs.
-    from: Option<&'a str>,
+    to: &'a Named,
 }
 
 impl Push<'_> {
@@ -113,7 +124,7 @@ impl Push<'_> {
     }
 
     /// Brings a blob there. As long as more and more of it arrives, it may be cut off as often as it likes.
-    fn blob(&self, blob: &Upload<'_>) -> Result<Arrival> {
+    fn blob(&self, blob: &Upload<'_>) -> Result<BlobArrival> {
         let (session, arrived) = (Cell::new(None), Cell::new(0));
         let object = format!("blob {}", blob.digest);
         loop {
@@ -132,28 +143,28 @@ impl Push<'_> {
         blob: &Upload<'_>,
         session: &Cell<Option<Uri>>,
         arrived: &Cell<u64>,
-    ) -> Result<Arrival, Failure> {
+    ) -> Result<BlobArrival, Failure> {
         // Also after a failure: of a request that was cut off at its very end only the answer is lost.
         if self.has_blob(&blob.digest)? {
-            return Ok(Arrival::Without);
+            return Ok(BlobArrival::Exists);
         }
         let known = session.take().map(|at| self.progress(at, blob.size)).transpose()?.flatten();
         let (at, begin) = match known {
             Some(known) => known,
-            None => match self.begin(&blob.digest)? {
+            None => match self.begin(blob)? {
                 Some(at) => (at, 0),
-                None => return Ok(Arrival::Without),
+                None => return Ok(BlobArrival::Mounted),
             },
         };
         session.set(Some(at.clone()));
         arrived.set(begin);
         if begin == 0 {
             self.finish(&at, &blob.digest, RequestBody::Blob(blob, 0, false))?;
-            return Ok(Arrival::Sent);
+            return Ok(BlobArrival::Sent);
         }
         let at = if begin < blob.size { self.rest(at, blob, begin)? } else { at };
         self.finish(&at, &blob.digest, RequestBody::Bytes("application/octet-stream", &[]))?;
-        Ok(Arrival::Sent)
+        Ok(BlobArrival::Sent)
     }
 
     /// Brings what is missing of a blob; where the registry then is to be told that it is whole.
@@ -174,8 +185,9 @@ impl Push<'_> {
     }
 
     /// Where a blob is to go; nothing if the registry has taken it from the other repository.
-    fn begin(&self, digest: &Digest) -> Result<Option<Uri>, Failure> {
-        let mount = self.from.map(|from| format!("?mount={digest}&from={from}")).unwrap_or_default();
+    fn begin(&self, blob: &Upload<'_>) -> Result<Option<Uri>, Failure> {
+        let from = other_repository(self.to, blob);
+        let mount = from.map(|from| format!("?mount={}&from={from}", blob.digest)).unwrap_or_default();
         let uri = self.repository.uri(&self.client.http, &format!("blobs/uploads/{mount}"))?;
         let content = RequestBody::Bytes("application/octet-stream", &[]);
         let answer =

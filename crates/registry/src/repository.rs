@@ -1,5 +1,6 @@
 //! One repository at one server: how to reach it, and what to show there. Shared by all who ask it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ureq::Body;
@@ -75,11 +76,11 @@ impl Repository {
         }
     }
 
-    /// For who pushes there, and would have blobs of another repository of the server mounted.
-    pub(super) fn for_push(self, from: Option<&str>) -> Repository {
+    /// For who pushes there, and would have blobs of other repositories of the server mounted.
+    pub(super) fn for_push(self, from: &BTreeSet<&str>) -> Repository {
         let own = format!("repository:{}:pull,push", self.path);
-        let scopes = std::iter::once(own).chain(from.map(|from| format!("repository:{from}:pull"))).collect();
-        Repository { scopes, ..self }
+        let others = from.iter().map(|from| format!("repository:{from}:pull"));
+        Repository { scopes: std::iter::once(own).chain(others).collect(), ..self }
     }
 
     pub(super) fn insecure(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use skiff_oci::digest::Digest;
+use skiff_oci::reference::Named;
 
 use super::Result;
 use super::failure::Failure;
@@ -16,6 +17,8 @@ pub struct Upload<'a> {
     pub digest: Digest,
     /// How many bytes it has.
     pub size: u64,
+    /// The image in whose repository it is, too, as far as is known. If that is one of the same registry, nothing is sent.
+    pub from: Option<&'a Named>,
     /// The bytes.
     pub read: &'a ReadFrom<'a>,
     /// Is told how many bytes have been sent, from the beginning.

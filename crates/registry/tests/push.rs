@@ -7,7 +7,7 @@ use skiff_oci::hash::sha256;
 use skiff_oci::reference::Named;
 use skiff_registry::auth::{AuthFile, Credentials};
 use skiff_registry::registries_conf::RegistriesConf;
-use skiff_registry::{Client, ClientSettings, PushSummary, Result, Upload};
+use skiff_registry::{BlobArrival, Client, ClientSettings, PushSummary, Result, Upload};
 
 use crate::support::images::noise;
 use crate::support::uploads::{UploadFault, Uploads};
@@ -34,9 +34,9 @@ fn push_from(server: &str, to: &str, from: Option<&str>, bytes: &[u8]) -> Result
     };
     let last = Cell::new(0);
     let sent = |at| last.set(at);
-    let blob = Upload { digest: sha256(bytes), size: bytes.len() as u64, read: &read, sent: &sent };
-    let from = from.map(|from| name(server, from));
-    let pushed = client(server).push(&name(server, to), from.as_ref(), &[blob], (MEDIA_TYPE, b"{}"))?;
+    let (from, size) = (from.map(|from| name(server, from)), bytes.len() as u64);
+    let blob = Upload { digest: sha256(bytes), size, from: from.as_ref(), read: &read, sent: &sent };
+    let pushed = client(server).push(&name(server, to), &[blob], (MEDIA_TYPE, b"{}"))?;
     assert!(pushed.sent == 0 || last.get() == bytes.len() as u64, "told of {} bytes", last.get());
     Ok(pushed)
 }
@@ -53,7 +53,10 @@ fn is_whole(uploads: &Uploads, bytes: &[u8]) -> bool {
 #[test]
 fn what_is_there_is_not_sent() {
     let (uploads, bytes) = (Uploads::start(), noise(1, SIZE));
-    assert_eq!(push(&uploads, &bytes).expect("pushed"), PushSummary { sent: SIZE as u64 });
+    assert_eq!(
+        push(&uploads, &bytes).expect("pushed"),
+        PushSummary { sent: SIZE as u64, arrivals: vec![BlobArrival::Sent] }
+    );
     assert!(is_whole(&uploads, &bytes));
     uploads.seen();
     // Again: one question. Under another tag: its blobs are there. From another repository: they are taken from there.
@@ -138,9 +141,9 @@ fn what_cannot_be_read_here_is_not_asked_for_again() {
         // Less than it is to have.
         Ok(Box::new(Cursor::new(vec![0u8; 100])) as Box<dyn Read>)
     };
-    let blob = Upload { digest: sha256(&[0; 200]), size: 200, read: &read, sent: &|_| () };
+    let blob = Upload { digest: sha256(&[0; 200]), size: 200, from: None, read: &read, sent: &|_| () };
     let to = name(&uploads.server, "a/b:1");
-    let error = client(&uploads.server).push(&to, None, &[blob], (MEDIA_TYPE, b"{}")).expect_err("must fail");
+    let error = client(&uploads.server).push(&to, &[blob], (MEDIA_TYPE, b"{}")).expect_err("must fail");
     assert!(error.to_string().contains("what is to be pushed cannot be read"), "{error}");
     assert_eq!(tried.get(), 1);
 }

@@ -155,6 +155,29 @@ impl PieceReader for RelayReader {
     }
 }
 
+/// Reads pieces of images' files by the relay on this node. A pack is such a file, called by its SHA-256.
+#[derive(Debug)]
+pub struct ImagePieceReader<'a>(pub &'a RelayReader);
+
+impl PieceReader for ImagePieceReader<'_> {
+    fn begin(&self, pieces: &[DepotPiece]) {
+        self.0.plan(pieces.iter().map(of_image));
+    }
+
+    fn read(&self, piece: &DepotPiece) -> Option<Vec<u8>> {
+        self.0.read_piece(&of_image(piece))
+    }
+
+    fn counts(&self) -> PieceCounts {
+        self.0.counts()
+    }
+}
+
+fn of_image(piece: &DepotPiece) -> RelayPiece {
+    let digest = *RelayFile::Depot(piece.file).digest();
+    RelayPiece { file: RelayFile::Image(digest), at: piece.at, length: piece.length }
+}
+
 fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
     what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -27,7 +27,7 @@ mod upstream;
 mod visitors;
 pub mod wire;
 
-pub use client::RelayReader;
+pub use client::{ImagePieceReader, RelayReader};
 pub use mirror::{Mirror, MirrorAddress};
 pub use patience::RelayPatience;
 pub use piece::{IMAGE_PIECE, ImageOpener, RegistryReader, RelayFile, RelayPiece};

@@ -31,7 +31,7 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Accounts, Base, inside};
 use skiff_store::file::name_for;
-use skiff_store::index::ImageName;
+use skiff_store::index::{ImageBase, ImageName};
 use skiff_store::{client, ours};
 use skiff_user::context::UserContext;
 
@@ -108,7 +108,10 @@ impl Committing<'_> {
             base: base_files(self.context, below),
             accounts: skiff_plan::accounts(self.context),
         };
-        self.make(&config, &container.survey()?, |target, progress| container.write(target, progress))?;
+        let bases = below.as_bases();
+        self.make((&config, bases), &container.survey()?, |target, progress| {
+            container.write(target, progress)
+        })?;
         live.leave();
         Ok(())
     }
@@ -120,7 +123,7 @@ impl Committing<'_> {
         let root = HostRoot::of(self.context, env, &live)?;
         let contents = root.survey()?;
         refuse_without_system(&env.name, &contents)?;
-        self.make(&config, &contents, |target, progress| root.write(target, progress))?;
+        self.make((&config, vec![]), &contents, |target, progress| root.write(target, progress))?;
         live.leave();
         Ok(())
     }
@@ -129,7 +132,7 @@ impl Committing<'_> {
     fn changes(&self, env: &Environment) -> Result<()> {
         let changes = HostChanges::of(self.context, env)?;
         let config = config::of_changes(&changes.labels, self.args)?;
-        self.make(&config, &changes.survey()?, |target, progress| changes.write(target, progress))?;
+        self.make((&config, vec![]), &changes.survey()?, |target, progress| changes.write(target, progress))?;
         if !self.args.quiet && !self.args.dry_run {
             let image = &self.args.image;
             output::note(&format!(
@@ -142,7 +145,7 @@ impl Committing<'_> {
     /// Has `write` write the files, and takes them into the store; or says what there is to write.
     fn make(
         &self,
-        config: &Value,
+        (config, bases): (&Value, Vec<ImageBase>),
         contents: &ImageContents,
         write: impl FnOnce(ImageTarget<'_>, &mut dyn ReadProgress) -> Result<()>,
     ) -> Result<()> {
@@ -161,8 +164,8 @@ impl Committing<'_> {
         write(ImageTarget { image: image.as_fd(), room }, &mut progress)?;
         let source = ImageSource::written(image, name.as_str(), config).map_err(ours)?;
         let mut progress = PullProgress::new(None, *quiet);
-        let reference = self.reference.clone();
-        let entry = import::import_made(self.context, source, reference, &platform, &mut progress)?;
+        let named = (self.reference.clone(), bases);
+        let entry = import::import_made(self.context, source, named, &platform, &mut progress)?;
         // It is no matter of progress: whoever uses the image misses that.
         left_out(contents).iter().for_each(|text| output::note(&format!("left out: {text}")));
         client::mount(self.context, entry.id);

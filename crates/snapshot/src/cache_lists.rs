@@ -14,6 +14,7 @@ use crate::chunk::{ChunkList, SharedChunks};
 use crate::digest::LayerId;
 use crate::error::Result;
 use crate::file::{read_to_end, write_atomically};
+use crate::file_chunks::FileChunks;
 use crate::packs::OpenLayer;
 
 /// Layers that share less with another one, in bytes, are not looked into for it: to open one costs about as much as to read so much.
@@ -45,9 +46,25 @@ impl Cache {
         layer: &OpenLayer<'_>,
         is_here: impl Fn(&LayerId) -> bool,
     ) -> Result<Vec<SharedChunks>> {
-        let Some(list) = layer.chunk_list().filter(|list| list.length() >= LEAST_SHARED) else {
+        layer.chunk_list().map_or(Ok(vec![]), |list| self.like(list, is_here))
+    }
+
+    /// The same for an image's file: images and layers of which lists are kept.
+    ///
+    /// # Errors
+    /// The cache cannot be read.
+    pub fn files_like(
+        &self,
+        file: &FileChunks,
+        is_here: impl Fn(&LayerId) -> bool,
+    ) -> Result<Vec<SharedChunks>> {
+        self.like(&file.list, is_here)
+    }
+
+    fn like(&self, list: &ChunkList, is_here: impl Fn(&LayerId) -> bool) -> Result<Vec<SharedChunks>> {
+        if list.length() < LEAST_SHARED {
             return Ok(vec![]);
-        };
+        }
         let mut wanted: HashMap<_, _> =
             list.chunks.iter().map(|chunk| (chunk.digest, chunk.length)).collect();
         let mut candidates = self.candidates(&wanted, is_here)?;

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, Stat, fstat};
@@ -11,8 +12,10 @@ use skiff_image::export::{Target, export};
 use skiff_oci::digest::Digest;
 use skiff_oci::hash::Hasher;
 use skiff_site::TrustedDir;
+use skiff_snapshot::FileChunks;
 use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::ImageId;
+use skiff_sys::small_file::read_below;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
@@ -23,6 +26,10 @@ use crate::index::ImageName;
 /// In the depot: `ID-DIGEST.erofs`, the image and the digest of the copy, which is the image's id where that is imported.
 const IMAGES: &str = "images";
 const SUFFIX: &str = ".erofs";
+/// Beside it: of which chunks it consists, so that nodes with similar images need not read all of it.
+const CHUNKS: &str = ".chunks";
+/// No list is longer: that of an image of 50 GB.
+const LONGEST_LIST: u64 = 64 << 20;
 
 /// A copy of an image.
 pub struct ImageCopy {
@@ -45,10 +52,14 @@ pub fn put(context: &UserContext, depot: &Path, entry: &ImageName) -> Result<()>
     let new = dirs::new_name(&entry.id);
     let path = dir.path_of(&new);
     let exported = export(&image, &Target::Erofs(path.clone())).map_err(Into::into);
-    let made =
-        exported.and_then(|_| digest_of(File::open(&path).context(|| path.display().to_string())?, &path));
-    let named = made.map(|id| format!("{}-{id}{SUFFIX}", entry.id));
-    let named = named.and_then(|name| Ok(dir.rename(&new, &dir, name).map_err(Fault::from)?));
+    let about = || path.display().to_string();
+    let made = exported.and_then(|_| digest_of(File::open(&path).context(about)?, &path));
+    let named = made.and_then(|id| {
+        let name = format!("{}-{id}", entry.id);
+        let chunks = FileChunks::cut(File::open(&path).context(about)?, id.0).context(about)?;
+        dir.write(format!("{name}{CHUNKS}"), &chunks.bytes(), 0o600).map_err(Fault::from)?;
+        Ok(dir.rename(&new, &dir, format!("{name}{SUFFIX}")).map_err(Fault::from)?)
+    });
     if named.is_err() {
         dir.remove_file(&new).map_err(Fault::from)?;
     }
@@ -100,6 +111,22 @@ pub fn open(depot: &Path, copy: ImageId) -> Result<Option<File>> {
     };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     Ok(Some(dir.file(name, flags, 0).map_err(Fault::from)?.into()))
+}
+
+/// The chunks of the copy that has this digest and length; nothing if that is not known, as of copies that older versions made.
+///
+/// # Errors
+/// As [`find`].
+pub fn chunks(depot: &Path, copy: ImageId, length: u64) -> Result<Option<FileChunks>> {
+    let Some(dir) = existing(depot)? else { return Ok(None) };
+    let end = format!("-{copy}{CHUNKS}");
+    let names = dir.names().map_err(Fault::from)?;
+    let Some(name) = names.into_iter().find(|name| name.to_string_lossy().ends_with(&end)) else {
+        return Ok(None);
+    };
+    let bytes = read_below(dir.as_fd(), &*name, LONGEST_LIST);
+    // One that cannot be read is none: all of the copy is read then.
+    Ok(bytes.ok().and_then(|bytes| FileChunks::parse(&bytes, (copy.0, length))))
 }
 
 /// Removes a copy that has another digest than its name says: the next submission makes another one. Whether it was removed.

@@ -156,7 +156,11 @@ fn unpack(
         size: u64::from(summary.blocks) * BLOCK,
         data_sum: Some(data_sum),
         layers: layers
-            .map(|(digest, blob)| ImageLayer { digest: digest.to_string(), size: blob.size() })
+            .map(|(digest, blob)| ImageLayer {
+                digest: digest.to_string(),
+                size: blob.size(),
+                media_type: None,
+            })
             .collect(),
         origins: vec![],
         layer: false,
@@ -175,7 +179,7 @@ fn file_system(import: &ImportJob<'_>, watch: &mut dyn PullWatch) -> Result<Pull
     let (copy, digest) = private_copy(import)?;
     let form = form_of(import, &copy)?;
     let id = id_of(&digest)?;
-    let layer = ImageLayer { digest: digest.to_string(), size: copy.size };
+    let layer = ImageLayer { digest: digest.to_string(), size: copy.size, media_type: None };
     let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
         // Images of registries are called by their manifests, which others may know.
         Begun::There(record) if record.layers != [layer] => {
@@ -266,7 +270,7 @@ fn rewrite(
     let record = ImageMetadata {
         size: u64::from(summary.blocks) * BLOCK,
         data_sum: Some(data_sum),
-        layers: vec![ImageLayer { digest: digest.to_string(), size: copy.size }],
+        layers: vec![ImageLayer { digest: digest.to_string(), size: copy.size, media_type: None }],
         origins: vec![],
         layer: false,
         files: summary.inodes,

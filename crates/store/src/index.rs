@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use skiff_image::changes::is_of_changes;
 use skiff_oci::manifest::{ExecConfig, ImageConfig};
 use skiff_oci::platform::Platform;
+use skiff_oci::reference::Named;
 use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::ImageId;
 use skiff_sys::small_file;
@@ -20,6 +21,18 @@ use crate::file::FileStamp;
 
 /// A file's name is the image's as long as it fits; most file systems take 255 bytes.
 const LONGEST: usize = 200;
+
+/// Of so many images below each other each is known; what is below these counts as one.
+const MOST_BASES: usize = 100;
+
+/// An image that another one was made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageBase {
+    /// The name that it was pulled by, or what it was called.
+    pub reference: String,
+    /// The image.
+    pub id: ImageId,
+}
 
 /// One name of an image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,6 +50,12 @@ pub struct ImageName {
     /// What the file that it was imported from looked like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<FileStamp>,
+    /// The name that it was pulled by, if that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pulled_as: Option<Box<str>>,
+    /// The image that this one was made of, the one that that was made of, and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bases: Vec<ImageBase>,
 }
 
 impl ImageName {
@@ -44,6 +63,33 @@ impl ImageName {
     pub fn config(&self) -> Result<ImageConfig> {
         let bytes = serde_json::to_vec(&self.config)?;
         Ok(ImageConfig::parse(&self.reference, &bytes)?)
+    }
+
+    /// The name that it was pulled by; nothing if it came from a file, or was made here.
+    #[must_use]
+    pub fn in_registry(&self) -> Option<Named> {
+        let name = match (&self.pulled_as, &self.origin) {
+            (Some(name), _) => &**name,
+            (None, None) => &*self.reference,
+            (None, Some(_)) => return None,
+        };
+        name.parse().ok().filter(|named: &Named| !named.is_local())
+    }
+
+    /// The same image under another name.
+    #[must_use]
+    pub fn called(self, reference: String) -> Self {
+        let pulled_as = self.in_registry().map(|named| named.to_string());
+        let pulled_as = pulled_as.filter(|name| *name != reference);
+        Self { reference, pulled_as: pulled_as.map(Into::into), ..self }
+    }
+
+    /// What images that are made of this one have for their bases.
+    #[must_use]
+    pub fn as_bases(&self) -> Vec<ImageBase> {
+        let reference = self.pulled_as.as_deref().unwrap_or(&self.reference);
+        let own = ImageBase { reference: reference.into(), id: self.id };
+        std::iter::once(own).chain(self.bases.iter().cloned()).take(MOST_BASES).collect()
     }
 
     /// Refuses an image without a root of its own: it has the changes of an environment over a host's.
@@ -200,7 +246,16 @@ mod tests {
         let reference = "docker.io/library/debian:12".to_owned();
         let taken = dir.join(file_name(&reference));
         fs::create_dir_all(&taken).expect("something in its place");
-        let entry = ImageName { reference, id: ImageId([7; 32]), pulled: 1, size: 1, config, origin: None };
+        let entry = ImageName {
+            reference,
+            id: ImageId([7; 32]),
+            pulled: 1,
+            size: 1,
+            config,
+            origin: None,
+            pulled_as: None,
+            bases: vec![],
+        };
         assert!(matches!(names.put(&entry), Err(Error::Fault(fault)) if fault.message.contains("rename")));
         let left: Vec<_> = fs::read_dir(&dir).expect("listed").flatten().map(|e| e.path()).collect();
         assert_eq!(left, [taken]);

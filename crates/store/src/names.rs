@@ -91,8 +91,16 @@ mod tests {
             ("/no/such/x.sqsh", id(0xcc, 1)),
         ] {
             let config = serde_json::json!({});
-            let entry =
-                ImageName { reference: reference.into(), id, pulled: 1, size: 1, config, origin: None };
+            let entry = ImageName {
+                reference: reference.into(),
+                id,
+                pulled: 1,
+                size: 1,
+                config,
+                origin: None,
+                pulled_as: None,
+                bases: vec![],
+            };
             none.put(&entry).expect("noted");
         }
         let names = Names::in_dir(images).expect("names");

@@ -17,6 +17,7 @@ use skiff_image::blob::Blob;
 use skiff_image::changes::is_of_changes;
 use skiff_image::first_run;
 use skiff_oci::digest::Digest;
+use skiff_oci::manifest::{Descriptor, Layer};
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::Named;
 use skiff_registry::policy::Policies;
@@ -165,12 +166,7 @@ fn make(
     let record = ImageMetadata {
         size: bytes,
         data_sum: Some(data_sum),
-        layers: found
-            .manifest
-            .layers
-            .iter()
-            .map(|layer| store::ImageLayer { digest: layer.blob.digest.to_string(), size: layer.blob.size })
-            .collect(),
+        layers: found.manifest.layers.iter().map(as_noted).collect(),
         origins: origin_of(pull, found, &BlobDir::open(&blobs)?).into_iter().collect(),
         layer: false,
         files: summary.inodes,
@@ -180,6 +176,14 @@ fn make(
     pull.store.permit(pull.uid, making.id())?;
     making.publish(&record)?;
     Ok(record)
+}
+
+/// What the record of an image has of a layer.
+fn as_noted(layer: &Layer) -> store::ImageLayer {
+    let Descriptor { media_type, digest, size, .. } = &layer.blob;
+    let is_for_all = !media_type.contains("nondistributable") && !media_type.contains("foreign");
+    let media_type = is_for_all.then(|| layer.compression.layer_type().into());
+    store::ImageLayer { digest: digest.to_string(), size: *size, media_type }
 }
 
 /// Who watches, and sees to it that the user's quota is kept.

@@ -13,8 +13,8 @@ use skiff_oci::hash::Hasher;
 use skiff_plan::get::ImageOrigin;
 use skiff_plan::image_peers::ImagePeers;
 use skiff_registry::ImageParts;
-use skiff_relay::{ImageOpener, MirrorAddress};
-use skiff_snapshot::{Depot, PieceCounts, PieceReader as _};
+use skiff_relay::{ImageOpener, ImagePieceReader, MirrorAddress};
+use skiff_snapshot::{Depot, PieceCounts, PieceReader};
 use skiff_spec::image::ImageId;
 use skiff_store::client::{self, PullMirror};
 use skiff_store::copies;
@@ -146,12 +146,7 @@ impl ImagePeers for JobRelay {
 
     fn file(&self, context: &UserContext, digest: ImageId, length: u64) -> Option<File> {
         let reader = self.reader_for(length)?;
-        let mut file = File::from(open_unnamed_file(context)?);
-        let disk = fstatvfs(&file).ok()?;
-        let left = disk.f_bavail.saturating_mul(disk.f_frsize).checked_sub(length)?;
-        if left < disk.f_blocks.saturating_mul(disk.f_frsize) / ROOM {
-            return None;
-        }
+        let mut file = room_for(context, length)?;
         let expected = Digest::Sha256(digest.0);
         let mut hasher = Hasher::like(&expected);
         let is_whole = reader.read_image((digest.0, length), |bytes| {
@@ -165,6 +160,24 @@ impl ImagePeers for JobRelay {
         self.came_of_file.set(reader.counts());
         Some(file)
     }
+}
+
+impl JobRelay {
+    /// Has pieces of an image's file read by the job's nodes, if so many bytes are missing here and that is better than that each node reads them.
+    pub fn with_image_pieces<T>(&self, missing: u64, act: impl FnOnce(Option<&dyn PieceReader>) -> T) -> T {
+        let Some(reader) = self.reader_for(missing) else { return act(None) };
+        let done = act(Some(&ImagePieceReader(&reader)));
+        self.came_of_file.set(reader.counts());
+        done
+    }
+}
+
+/// A new file for an image's bytes, if so many leave enough room for others.
+pub fn room_for(context: &UserContext, length: u64) -> Option<File> {
+    let file = File::from(open_unnamed_file(context)?);
+    let disk = fstatvfs(&file).ok()?;
+    let left = disk.f_bavail.saturating_mul(disk.f_frsize).checked_sub(length)?;
+    (left >= disk.f_blocks.saturating_mul(disk.f_frsize) / ROOM).then_some(file)
 }
 
 impl JobRelay {

@@ -49,7 +49,7 @@ pub struct StartPart {
     /// Where the job's relays read the depot, an image's file or a registry: how many bytes of that this node needed and its own relay has read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub read: u64,
-    /// How many bytes of layers were taken from other layers that the node had.
+    /// How many bytes of layers or of an image were taken from others that the node had.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reused: u64,
     /// How long it took, in milliseconds.

@@ -1,4 +1,4 @@
-//! All files of an image as one tar stream, the same for the same image.
+//! The files of an image as a tar stream, the same for the same image: all of them, or those that differ from an image below.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,11 +32,31 @@ impl WrittenLayer {
     }
 }
 
-/// Writes them to `out`; `path` is its name, for messages. Of an image of changes, whiteouts are what their names say.
+/// An entry of a layer over other layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LayerChange {
+    /// A file of the image, new or changed.
+    File(FileEntry),
+    /// The path of a file of the image below.
+    Removed(Vec<u8>),
+}
+
+/// Writes all files to `out`; `path` is its name, for messages. Of an image of changes, whiteouts are what their names say.
 pub(super) fn write(
     reader: &Reader<File>,
     out: &mut dyn Write,
     path: &Path,
+    is_of_changes: bool,
+) -> Result<WrittenLayer> {
+    let changes = reader.files().map(|file| Ok(LayerChange::File(file?)));
+    write_changes(reader, changes, (out, path), is_of_changes)
+}
+
+/// Writes some files, and whiteouts.
+pub(super) fn write_changes(
+    reader: &Reader<File>,
+    changes: impl IntoIterator<Item = Result<LayerChange>>,
+    (out, path): (&mut dyn Write, &Path),
     is_of_changes: bool,
 ) -> Result<WrittenLayer> {
     let hashing = Hashing { out, hasher: Hasher::like(&Digest::Sha256([0; 32])) };
@@ -50,8 +70,11 @@ pub(super) fn write(
         sockets: 0,
         buffer: vec![],
     };
-    for file in reader.files() {
-        layer.file(file?)?;
+    for change in changes {
+        match change? {
+            LayerChange::File(file) => layer.file(file)?,
+            LayerChange::Removed(removed) => layer.removed(&removed)?,
+        }
     }
     let LayerWriter { mut tar, sockets, .. } = layer;
     let size = tar.end().on("write to", path.display().to_string())?;
@@ -109,6 +132,13 @@ impl LayerWriter<'_> {
         let entry = TarEntry { path, kind, mode, uid, gid, mtime, mtime_nsec, xattrs };
         self.tar.entry(&entry).map_err(|e| failed(self.path, e))?;
         if has_data { self.content(&inode, &entry.path) } else { Ok(()) }
+    }
+
+    /// A whiteout. It has nothing of the file that is gone, so the same removal gives the same bytes.
+    fn removed(&mut self, path: &[u8]) -> Result<()> {
+        let name = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+        let path = [&path[..name], changes::WHITEOUT, &path[name..]].concat();
+        self.tar.entry(&TarEntry::plain_file(path, 0)).map_err(|e| failed(self.path, e))
     }
 
     /// Holes become zeros.

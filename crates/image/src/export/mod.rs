@@ -3,12 +3,14 @@
 //! What is written is either whole under its name or absent.
 
 mod archive;
-mod blobs;
 pub mod changes;
 mod config;
+mod difference;
 mod directory;
 mod layer;
+mod layers;
 pub mod merged;
+mod pushed;
 mod replace;
 pub mod root;
 mod xattrs;
@@ -34,7 +36,8 @@ use crate::squashfs;
 use crate::trailer;
 use crate::transport::{OciDescriptor, OciManifest, PLAIN_LAYER_TYPE};
 use crate::unpack::{LeftOut, change_texts, unpack, unpack_changes};
-pub use blobs::{ImageBlobs, LayerBytes};
+pub use layers::{ImageLayerSource, PackedLayer};
+pub use pushed::{ImageDocuments, PackedLayerFile};
 use replace::Replacement;
 
 const BUFFER: usize = 1 << 20;

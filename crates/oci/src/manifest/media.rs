@@ -17,6 +17,18 @@ pub enum Compression {
     Zstd,
 }
 
+impl Compression {
+    /// The media type of a layer that is packed so.
+    #[must_use]
+    pub fn layer_type(self) -> &'static str {
+        match self {
+            Compression::Plain => "application/vnd.oci.image.layer.v1.tar",
+            Compression::Gzip => "application/vnd.oci.image.layer.v1.tar+gzip",
+            Compression::Zstd => "application/vnd.oci.image.layer.v1.tar+zstd",
+        }
+    }
+}
+
 /// What a document says it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DocumentType {

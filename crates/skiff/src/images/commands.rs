@@ -56,7 +56,7 @@ pub fn import(import: &ImportArgs) -> Result<()> {
         let name = name.ok_or_else(|| {
             Error::new("import: what comes from standard input has no name").hint("skiff import - NAME <FILE")
         })?;
-        import::import_made(&context, standard_input()?, name, &platform, &mut progress)?
+        import::import_made(&context, standard_input()?, (name, vec![]), &platform, &mut progress)?
     } else {
         let file = ImageFile::meant(&import.file)?;
         import::import_to(&context, &file, name, &platform, &mut progress)?

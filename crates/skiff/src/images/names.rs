@@ -6,14 +6,13 @@ use skiff_runtime::naming;
 use skiff_spec::fault::Result;
 use skiff_store::file::name_for;
 use skiff_store::find;
-use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
 /// `skiff tag`: gives an image one more name.
 pub fn tag(image: &str, name: &str) -> Result<()> {
     let context = UserContext::load()?;
     let entry = find(&context, image)?;
-    naming::note(&context, &ImageName { reference: name_for(name)?, ..entry })
+    naming::note(&context, &entry.called(name_for(name)?))
 }
 
 /// A step of an image's making.

@@ -6,7 +6,7 @@ use super::{LARGEST, SIZES};
 
 /// A stream of which not all is cut yet.
 #[derive(Debug, Default)]
-pub(super) struct Cutter {
+pub(crate) struct Cutter {
     /// What is not cut yet begins at `begin`.
     buffer: Vec<u8>,
     begin: usize,
@@ -30,7 +30,7 @@ struct Marked {
 
 impl Cutter {
     /// Appends to the stream; `chunk` gets each chunk that is complete by that.
-    pub(super) fn append<E>(
+    pub(crate) fn append<E>(
         &mut self,
         bytes: &[u8],
         mut chunk: impl FnMut(&[u8]) -> Result<(), E>,
@@ -46,7 +46,7 @@ impl Cutter {
     }
 
     /// Ends the stream; `chunk` gets the rest.
-    pub(super) fn finish<E>(mut self, mut chunk: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn finish<E>(mut self, mut chunk: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         while self.begin < self.buffer.len() {
             self.cut(&mut chunk)?;
         }

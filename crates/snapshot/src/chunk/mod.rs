@@ -8,7 +8,7 @@
 //! A chunk ends where a hash of its last bytes says so (FastCDC), not after a number of bytes. So a byte that is inserted, a file that is
 //! renamed or moved, or a directory that is copied changes only the chunks at its edges; the others are there already, whoever brought them.
 
-mod cutter;
+pub(crate) mod cutter;
 pub(crate) mod list;
 mod near;
 mod pack;

@@ -112,7 +112,7 @@ impl SharedChunks {
 }
 
 impl NearLayer {
-    pub(super) fn has(&self, digest: &[u8; 32]) -> bool {
+    pub(crate) fn has(&self, digest: &[u8; 32]) -> bool {
         self.shared.places.contains_key(digest)
     }
 

@@ -39,6 +39,9 @@ pub struct ImageLayer {
     pub digest: String,
     /// Length in bytes.
     pub size: u64,
+    /// Media type by the OCI image specification; of a layer that may be pushed to other registries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media_type: Option<String>,
 }
 
 impl ImageMetadata {

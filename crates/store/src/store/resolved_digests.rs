@@ -243,7 +243,11 @@ mod tests {
     fn whoever_removes_an_image_reads_no_records_of_others() {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(dir.path()).expect("store");
-        let layer = |number: u32| crate::store::ImageLayer { digest: digest(number).to_string(), size: 1 };
+        let layer = |number: u32| crate::store::ImageLayer {
+            digest: digest(number).to_string(),
+            size: 1,
+            media_type: None,
+        };
         let alices = add_with(&store, 1, (ALICE, false), vec![layer(1), layer(2)]);
         add_with(&store, 2, (ALICE, false), vec![layer(2)]);
         let mallorys = add_with(&store, 3, (MALLORY, false), vec![layer(1)]);
