@@ -90,7 +90,7 @@ install: man
 	else \
 	    echo 'make install: without CRIU: no checkpoints' >&2; \
 	fi
-	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md docs/oci-runtime.md docs/json.md docs/json.schema.json $(DOC)/
+	install -m 644 packaging/config.toml docs/install.md docs/coming-from.md docs/oci-runtime.md docs/json.md docs/json.schema.json docs/edf.schema.json $(DOC)/
 	install -d $(DOC)/modules
 	install -m 644 docs/modules.md packaging/modules/*.toml $(DOC)/modules/
 	install -d $(UNITS)
@@ -117,7 +117,7 @@ uninstall:
 	rm -rf $(LIBEXEC)/criu
 	rm -f $(UNITS)/skiff-agent.service
 	rm -f $(DOC)/config.toml $(DOC)/sshd_config.skiff $(DOC)/pam-skiff $(DOC)/install.md $(DOC)/plugstack-skiff.conf $(DOC)/apparmor-skiff \
-	    $(DOC)/coming-from.md $(DOC)/oci-runtime.md $(DOC)/json.md $(DOC)/json.schema.json
+	    $(DOC)/coming-from.md $(DOC)/oci-runtime.md $(DOC)/json.md $(DOC)/json.schema.json $(DOC)/edf.schema.json
 	@for directory in $(LIBEXEC) $(PLUGIN) $(DOC) $(CONFIG); do \
 	    [ ! -d $$directory ] || rmdir --ignore-fail-on-non-empty $$directory; done
 

@@ -203,3 +203,5 @@ fails 125 timeout 30 setpriv --reuid alice --regid alice --init-groups env -i HO
 has "$err" 'nothing has come of it in time'
 fails 125 as alice skiff run none.toml true
 has "$err" 'none.toml: No such file'
+# The schema for editors is installed, and is JSON.
+json "$(cat /usr/share/doc/skiff/edf.schema.json)" 'd["properties"]["image"]'

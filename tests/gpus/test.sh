@@ -276,3 +276,17 @@ ok as alice srun -Q -w n1 --container-image=$image sh -c 'echo [$DRIVER]'
 equal "$out" '[]'
 ok as alice env NVIDIA_VISIBLE_DEVICES=none srun -Q --gres=gpu:1 -w n1 --container-image=$image cuda
 equal "$out" 'stub of the image'
+
+# ---- The description is read once for a node's container, however many tasks there are -------------------------------------------
+ok /usr/bin/python3 "$here/opens.py" /etc/cdi/nvidia.yaml sh -c 'for i in 1 2 3 4 5; do cat /etc/cdi/nvidia.yaml >/dev/null & done; wait'
+equal "$out" 5 'as often as it is opened'
+opens() { # TASKS
+    ok /usr/bin/python3 "$here/opens.py" /etc/cdi/nvidia.yaml setpriv --reuid alice --regid alice --init-groups env -i HOME=/home/alice PATH=/usr/bin:/bin \
+        srun -Q --gres=gpu:1 -w n1 -n "$1" --overcommit --container-image=$image cuda
+    equal "$(grep -c 'driver of the host' <<<"$err")" "$1" "$1 tasks with the driver"
+}
+opens 1
+one=$out
+[ "$one" -ge 1 ] || fail 'nobody has opened the description'
+opens 12
+equal "$out" "$one" 'of 12 tasks'

@@ -94,6 +94,48 @@ fails 125 as alice skiff run --mpi host $newer ask libmpi.so.40 mpi
 has "$err" 'libmpi.so.40.30.1: older than the image'
 asks 'MPI of the image' --mpi auto -- $newer libmpi.so.40 mpi
 fits as alice skiff run --dry-run --json --mpi host $open true
+# How the versions must match, whoever starts it says, or the module.
+image same libmpi.so.40 .30.9
+same=$registry/tools/same:1
+asks 'MPI of the host' --mpi host:major -- $newer libmpi.so.40 mpi
+asks 'MPI of the image' --mpi auto:full -- $newer libmpi.so.40 mpi
+asks 'MPI of the host' --mpi host:strict -- $same libmpi.so.40 mpi
+asks 'MPI of the image' --mpi auto:strict -- $open libmpi.so.40 mpi
+fails 125 as alice skiff run --mpi host:strict $open ask libmpi.so.40 mpi
+has "$err" "module openmpi: $fabric/libmpi.so.40.30.1: not of the minor version of the image's /opt/own/libmpi.so.40.20.3"
+fails 125 as alice skiff run --mpi host:major $mpich ask libmpi.so.12 mpi
+has "$err" 'module openmpi: libmpi.so.40: the image has libmpi.so.12'
+ok as alice srun -Q --container-image=10.77.0.1:5000#tools/newer:1 --container-mpi=host:major ask libmpi.so.40 mpi
+equal "$out" 'MPI of the host' 'a job with an older one'
+echo 'compatibility = "strict"' >>"$modules/openmpi.toml"
+fails 125 as alice skiff run --mpi host $open ask libmpi.so.40 mpi
+has "$err" 'not of the minor version'
+fails 125 as alice skiff run --module openmpi $open ask libmpi.so.40 mpi
+has "$err" 'not of the minor version'
+asks 'MPI of the host' --mpi host:full -- $open libmpi.so.40 mpi
+asks 'MPI of the host' --mpi host -- $same libmpi.so.40 mpi
+sed -i /compatibility/d "$modules/openmpi.toml"
+
+# ---- The ABI of MPI 5 ------------------------------------------------------------------------------------------------------------
+image abi libmpi_abi.so.0 .1.0
+image abi-newer libmpi_abi.so.0 .9.0
+fails 125 as alice skiff run --mpi host $registry/tools/abi:1 ask libmpi_abi.so.0 mpi
+has "$err" 'module openmpi: libmpi.so.40: the image has libmpi_abi.so.0'
+asks 'MPI of the image' --mpi auto -- $registry/tools/abi:1 libmpi_abi.so.0 mpi
+library "$fabric/libmpi_abi.so.0.2.0" libmpi_abi.so.0 mpi 'any MPI of the host'
+module standard <<END
+description = "The ABI of MPI 5"
+provides = "mpi"
+replaces = ["$fabric/libmpi_abi.so.0.2.0"]
+END
+asks 'any MPI of the host' --mpi host -- $registry/tools/abi:1 libmpi_abi.so.0 mpi
+asks 'MPI of the host' --mpi host -- $open libmpi.so.40 mpi
+# Of the reasons why none is used the one that concerns this image is told.
+fails 125 as alice skiff run --mpi host $registry/tools/abi-newer:1 ask libmpi_abi.so.0 mpi
+has "$err" "module standard: $fabric/libmpi_abi.so.0.2.0: older than the image's /opt/own/libmpi_abi.so.0.9.0"
+asks 'MPI of the image' --mpi auto -- $registry/tools/abi-newer:1 libmpi_abi.so.0 mpi
+rm "$modules/standard.toml" "$fabric/libmpi_abi.so.0.2.0"
+
 # Over the host's root there is nothing to replace.
 ok as alice skiff run --mpi host -- true
 fails 125 as alice skiff run --contain --mpi host $mpich ask libmpi.so.12 mpi
@@ -210,6 +252,44 @@ rm -r "$modules/plugged.toml" "$fabric/plugins" "$fabric/far"
 ok as alice env SKIFF_HELPER=none skiff run --mpi host $open ask libmpi.so.40 mpi
 equal "$out" 'MPI of the host' 'without the helper'
 
+# ---- A root whose glibc is too old -------------------------------------------------------------------------------------------
+mkdir "$fabric/modern"
+cat >"$images_tmp/modern.c" <<'END'
+#include <pthread.h>
+static void *nothing(void *x) { return x; }
+int mpi(void) { pthread_t t; return pthread_create(&t, 0, nothing, 0); }
+END
+cc -shared -fPIC -Wl,-soname,libmpi.so.40 -o "$fabric/modern/libmpi.so.40.30.1" "$images_tmp/modern.c"
+old=$images_tmp/old
+skeleton "$old"
+mkdir -p "$old$libs" "$old/opt/own"
+library "$old/opt/own/libmpi.so.40.20.3" libmpi.so.40 mpi 'MPI of the image'
+printf 'GLIBC_2.2.5 { };\nGLIBC_2.17 { global: old; };\n' >"$images_tmp/versions"
+echo 'int old;' >"$images_tmp/old.c"
+cc -shared -fPIC -nostdlib -Wl,-soname,libc.so.6 -Wl,--version-script="$images_tmp/versions" -o "$old$libs/libc.so.6" "$images_tmp/old.c"
+printf '/opt/own\n%s\n' "$libs" >"$old/etc/ld.so.conf"
+ldconfig -r "$old" -f /etc/ld.so.conf
+push tools/old:1 "$old" --config '{"Env":["PATH=/bin"]}'
+mv "$modules/openmpi.toml" "$images_tmp"
+module modern <<END
+description = "An MPI that was made on a newer system"
+provides = "mpi"
+replaces = ["$fabric/modern/libmpi.so.40.30.1"]
+mounts = ["$fabric:/opt/components"]
+END
+for rule in host host:major; do
+    fails 125 as alice skiff run --mpi $rule $registry/tools/old:1 ls /opt
+    has "$err" "module modern: $fabric/modern/libmpi.so.40.30.1: needs glibc 2.34, and this root has glibc 2.17"
+    has "$err" 'hint: '
+    equal "$out" '' 'nothing is started'
+done
+ok as alice skiff run --mpi auto $registry/tools/old:1 ls /opt
+equal "$out" own 'nothing of the module'
+fails 125 as alice srun -Q --container-image=10.77.0.1:5000#tools/old:1 --container-mpi=host ls /opt
+has "$err" 'needs glibc 2.34, and this root has glibc 2.17'
+rm -r "$modules/modern.toml" "$fabric/modern"
+mv "$images_tmp/openmpi.toml" "$modules"
+
 # ---- What every container gets -----------------------------------------------------------------------------------------------
 module fabric <<END
 description = "The network"
@@ -229,7 +309,7 @@ END
 module broken <<<'libs = 1'
 ok as alice skiff run $mpich ask libfab.so.1 fabric
 equal "$out" 'fabric of the host'
-has "$err" 'broken.toml: line 1: unknown field `libs`'
+has "$err" 'broken.toml: line 1: unknown field `libs`, expected'
 equal "$(grep -c broken.toml <<<"$err")" 1 'a broken file is told once'
 ok as alice skiff run -e OTHER=mine $mpich sh -c 'echo $FABRIC $OTHER; ls /opt/of-host'
 equal "$out" $'fast mine\ndeep\nlibmpi.so.40\nlibmpi.so.40.30.1'
@@ -260,6 +340,9 @@ conflicts = ["fabric"]
 END
 fails 125 as alice skiff run --module rival $mpich true
 has "$err" 'module fabric: cannot be used with module rival'
+echo 'librarys = []' >"$modules/rival.toml"
+fails 125 as alice skiff run --module rival $mpich true
+has "$err" 'rival.toml: line 1: unknown field `librarys`: "libraries" may be meant'
 rm "$modules/rival.toml"
 ok as alice skiff module list
 has "$out" 'every container'

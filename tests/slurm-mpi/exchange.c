@@ -1,5 +1,6 @@
 // Exchanges messages between all ranks and looks at every byte that came: a ring, a sum of all, pairs with messages of 0 B to 4 MiB, first within
-// nodes and then between them as the ranks lie. `exchange times BATCHES`: how long a message takes between ranks 0 and 1, in microseconds.
+// nodes and then between them as the ranks lie. `exchange times BATCHES`: how long a message takes between ranks 0 and 1, and an exchange of two, in
+// microseconds.
 // `exchange leave` ends without MPI_Finalize.
 #include <mpi.h>
 #include <stdio.h>
@@ -44,22 +45,34 @@ static void once(unsigned char *buffer, int bytes) {
     }
 }
 
-// The middle one of as many batches.
-static void times(unsigned char *buffer, int batches) {
-    double *took = calloc(batches, sizeof *took);
-    for (int which = 0; which < SIZES; which++) {
-        int bytes = sizes[which], count = bytes < (64 << 10) ? 200 : bytes < (1 << 20) ? 50 : 8;
-        for (int i = 0; i < count / 2 + 1; i++) once(buffer, bytes);
-        for (int batch = 0; batch < batches; batch++) {
-            MPI_Barrier(MPI_COMM_WORLD);
-            double begun = MPI_Wtime();
-            for (int i = 0; i < count; i++) once(buffer, bytes);
-            took[batch] = (MPI_Wtime() - begun) / count / 2 * 1e6;
-        }
-        qsort(took, batches, sizeof *took, by_value);
-        if (rank == 0) printf("%d %.3f\n", bytes, took[batches / 2]);
+// Both send at one time.
+static void both(unsigned char *buffer, int bytes) {
+    if (rank > 1) return;
+    MPI_Sendrecv(buffer, bytes, MPI_BYTE, 1 - rank, 0, buffer + LONGEST, bytes, MPI_BYTE, 1 - rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+// What it takes once, in microseconds: the middle one of as many batches.
+static double median(void (*act)(unsigned char *, int), unsigned char *buffer, int bytes, int batches) {
+    double took[batches];
+    int count = bytes < (64 << 10) ? 200 : bytes < (1 << 20) ? 50 : 8;
+    for (int i = 0; i < count / 2 + 1; i++) act(buffer, bytes);
+    for (int batch = 0; batch < batches; batch++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double begun = MPI_Wtime();
+        for (int i = 0; i < count; i++) act(buffer, bytes);
+        took[batch] = (MPI_Wtime() - begun) / count * 1e6;
     }
-    free(took);
+    qsort(took, batches, sizeof *took, by_value);
+    return took[batches / 2];
+}
+
+// The buffer has room for two of the longest messages.
+static void times(unsigned char *buffer, int batches) {
+    for (int which = 0; which < SIZES; which++) {
+        int bytes = sizes[which];
+        double message = median(once, buffer, bytes, batches) / 2, exchanged = median(both, buffer, bytes, batches);
+        if (rank == 0) printf("%d %.3f %.3f\n", bytes, message, exchanged);
+    }
 }
 
 static void exchange(unsigned char *ours, unsigned char *theirs) {
@@ -96,7 +109,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     unsigned char *ours = calloc(2, LONGEST), *theirs = ours + LONGEST;
-    if (argc > 2 && !strcmp(argv[1], "times")) {
+    if (argc > 2 && atoi(argv[2]) > 0 && !strcmp(argv[1], "times")) {
         times(ours, atoi(argv[2]));
     } else {
         MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);

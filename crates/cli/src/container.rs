@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use skiff_spec::job::{ContainerName, UnsharedNamespace};
 
-use crate::root::MpiChoice;
+use crate::root::{MpiChoice, mpi_choice};
 
 #[derive(Args)]
 pub struct SubmitArgs {
@@ -54,8 +54,8 @@ pub struct ContainerArgs {
     /// Modules of this site's, as of its fabric or its MPI
     #[arg(long = "container-module", value_name = "MODULE", value_delimiter = ',')]
     pub modules: Vec<String>,
-    /// Whose MPI runs: host, image or auto
-    #[arg(long = "container-mpi", value_name = "WHOSE", value_enum)]
+    /// Whose MPI runs: host, image or auto; host:full, strict or major says how the versions must match
+    #[arg(long = "container-mpi", value_name = "WHOSE", value_parser = mpi_choice())]
     pub mpi: Option<MpiChoice>,
     /// Mount the user's home
     #[arg(long = "container-mount-home", conflicts_with = "no_home")]

@@ -2,7 +2,7 @@
 //! has the group that it is in.
 
 use clap::Args;
-use clap::builder::{StringValueParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use skiff_plan::device_words::{AMD, MODULE, MPI, NVIDIA};
 use skiff_plan::get::{self, PullWhen};
 use skiff_plan::inside::ProcessArgs;
@@ -71,20 +71,26 @@ pub struct HostArgs {
     /// Add a module of this site's, as of its fabric or its MPI (`skiff module list`)
     #[arg(long, value_name = "MODULE", value_delimiter = ',')]
     pub module: Vec<String>,
-    /// Whose MPI runs: the host's, if it fits the image's (`host`: or else nothing runs; `auto`: or else the image's), or the image's [default: image]
-    #[arg(long, value_name = "WHOSE", value_enum)]
+    /// Whose MPI runs: the host's, if it fits the image's (`host`: or else nothing runs; `auto`: or else the image's), or the image's [default: image].
+    /// `host:RULE` says how the versions must match: `full`, the host's is not older; `strict`, one minor number; `major`, one name [default: the module's]
+    #[arg(long, value_name = "WHOSE", value_parser = mpi_choice())]
     pub mpi: Option<MpiChoice>,
 }
 
-/// For `--mpi`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum MpiChoice {
-    /// The host's.
-    Host,
-    /// The image's.
-    Image,
-    /// The host's if it fits.
-    Auto,
+/// For `--mpi`: `host`, `auto` or `image`, the first two also with how the versions must match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MpiChoice(String);
+
+/// The image's MPI.
+const OF_IMAGE: &str = "image";
+
+pub(crate) fn mpi_choice() -> impl TypedValueParser<Value = MpiChoice> {
+    let whose = [("host", "The host's"), (OF_IMAGE, "The image's"), ("auto", "The host's if it fits")];
+    let whose = whose.map(|(name, help)| PossibleValue::new(name).help(help));
+    let rules = ["host:major", "host:full", "host:strict", "auto:major", "auto:full", "auto:strict"];
+    // A shell completes words without a colon.
+    let hidden = rules.map(|rule| PossibleValue::new(rule).hide(true));
+    PossibleValuesParser::new(whose.into_iter().chain(hidden)).map(MpiChoice)
 }
 
 impl HostArgs {
@@ -97,21 +103,17 @@ impl HostArgs {
         words.extend(device.iter().map(|device| format!("{DEVICE}{device}")));
         words.extend(gpus.iter().map(|gpus| format!("{GPUS}{gpus}")));
         words.extend(of_vendor.map(|(_, vendor)| format!("{GPUS}{vendor}")));
-        words.extend(module_words(module, *mpi));
+        words.extend(module_words(module, mpi.as_ref()));
         words
     }
 }
 
 /// Modules and whose MPI is wanted, as the planner has them.
 #[must_use]
-pub fn module_words(modules: &[String], mpi: Option<MpiChoice>) -> Vec<String> {
+pub fn module_words(modules: &[String], mpi: Option<&MpiChoice>) -> Vec<String> {
     let modules = modules.iter().map(|module| format!("{MODULE}{module}"));
-    let mpi = match mpi {
-        Some(MpiChoice::Host) => Some(format!("{MPI}host")),
-        Some(MpiChoice::Auto) => Some(format!("{MPI}auto")),
-        Some(MpiChoice::Image) | None => None,
-    };
-    modules.chain(mpi).collect()
+    let of_host = mpi.filter(|choice| choice.0 != OF_IMAGE);
+    modules.chain(of_host.map(|choice| format!("{MPI}{}", choice.0))).collect()
 }
 
 /// A mount, or several, with the source as an absolute path: what is written down is read elsewhere.

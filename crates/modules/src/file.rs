@@ -3,6 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use skiff_spec::device::Compatibility;
+
+/// More slips than these are another word.
+const MOST_SLIPS: usize = 3;
+/// No word of a module's file is longer, in bytes.
+const LONGEST_WORD: usize = 64;
 
 /// What a module's file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +31,9 @@ pub struct ModuleFile {
     /// The host's libraries that take the place of the image's own, which must have the same name and no newer interface.
     #[serde(default)]
     pub replaces: Vec<String>,
+    /// How the versions of those and of the image's must match.
+    #[serde(default)]
+    pub compatibility: Compatibility,
     /// The host's libraries that programs find besides.
     #[serde(default)]
     pub libraries: Vec<String>,
@@ -120,7 +129,21 @@ impl ModuleFile {
 /// Where TOML is broken, or what it has that no module has.
 fn syntax(text: &str, e: &toml::de::Error) -> String {
     let line = e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-    format!("line {line}: {}", e.message().trim_end().replace('\n', "; "))
+    let message = e.message().trim_end().replace('\n', "; ");
+    match nearest(&message) {
+        Some((unknown, meant)) => format!("line {line}: {unknown}: {meant:?} may be meant"),
+        None => format!("line {line}: {message}"),
+    }
+}
+
+/// What an unknown field or value is called, and the one that may be meant, of those that the message lists.
+fn nearest(message: &str) -> Option<(&str, &str)> {
+    let (unknown, listed) = message.split_once(", expected ")?;
+    let word =
+        unknown.strip_prefix("unknown ")?.split('`').nth(1).filter(|word| word.len() <= LONGEST_WORD)?;
+    let slips = |known: &str| strsim::osa_distance(&word.to_lowercase(), known);
+    let meant = listed.split('`').skip(1).step_by(2).min_by_key(|known| slips(known))?;
+    (slips(meant) <= MOST_SLIPS).then_some((unknown, meant))
 }
 
 /// A mount's source, target, and whether it is read-only.

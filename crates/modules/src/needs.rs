@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use skiff_cdi::HostMount;
+use skiff_spec::device::Compatibility;
 
 use crate::ModuleError;
 use crate::catalog::{SiteModule, WantedModule};
@@ -16,6 +17,8 @@ pub struct ModuleParts {
     pub name: String,
     /// What an option of its own asks for.
     pub provides: Option<Provided>,
+    /// How the versions of libraries that take the place of others must match.
+    pub compatibility: Compatibility,
     /// Variables.
     pub variables: Vec<(String, String)>,
     /// Device nodes.
@@ -91,6 +94,7 @@ impl ModuleParts {
         let mut parts = Self {
             name: module.name.clone(),
             provides: file.provides,
+            compatibility: file.compatibility,
             variables: file.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             ..Self::default()
         };

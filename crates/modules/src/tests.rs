@@ -34,8 +34,18 @@ fn files_are_read_whole_or_refused() {
     assert_eq!((file.when, file.provides), (When::Always, Some(Provided::Mpi)));
     for (text, problem) in [
         ("", "missing field `description`"),
-        ("description = 'x'\nlibrary = []", "line 2: unknown field `library`"),
-        ("description = 'x'\nwhen = 'never'", "line 2: unknown variant `never`"),
+        ("description = 'x'\nlibrary = []", "line 2: unknown field `library`: \"libraries\" may be meant"),
+        (
+            "description = 'x'\nwhen = 'never'",
+            "line 2: unknown variant `never`, expected `asked` or `always`",
+        ),
+        ("description = 'x'\nwhen = 'allways'", "line 2: unknown variant `allways`: \"always\" may be meant"),
+        (
+            "description = 'x'\nblubberblase = 1",
+            "line 2: unknown field `blubberblase`, expected one of `desc",
+        ),
+        ("description = 'x'\nReplace = 1", "line 2: unknown field `Replace`: \"replaces\" may be meant"),
+        ("description = 'x'\ncompatibility = 'ful'", "line 2: unknown variant `ful`: \"full\" may be meant"),
         ("description = 'x'\nmounts = ['a']", "mounts: \"a\" is not PATH"),
         ("description = 'x'\nmounts = ['/a:/']", "mounts: \"/a:/\" is not PATH"),
         ("description = 'x'\nmounts = ['/a/../b']", "mounts: \"/a/../b\" is not PATH"),

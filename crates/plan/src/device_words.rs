@@ -1,6 +1,7 @@
 //! Words for devices that vendors describe (CDI) and for a site's modules, which stand among those for mounts.
 
 use skiff_cdi::{DeviceName, DeviceRequest, WhichGpus};
+use skiff_spec::device::Compatibility;
 use skiff_spec::fault::{Fault, Result};
 
 /// In front of a device's path, or the name by which a vendor describes it; `--device` makes it.
@@ -29,6 +30,8 @@ pub enum HostRequest {
     Mpi {
         /// Whether an image that none fits is refused.
         must_fit: bool,
+        /// How its version must match, if that is not left to the site.
+        compatibility: Option<Compatibility>,
     },
 }
 
@@ -44,14 +47,24 @@ pub fn request(word: &str) -> Result<Option<HostRequest>> {
         return Ok(Some(HostRequest::Module(name.into())));
     }
     match word.strip_prefix(MPI) {
-        Some("host") => return Ok(Some(HostRequest::Mpi { must_fit: true })),
-        Some("auto") => return Ok(Some(HostRequest::Mpi { must_fit: false })),
-        Some(other) => {
-            return Err(Fault::new(format!("--mpi {other}: not host, image or auto")));
-        }
-        None => {}
+        Some(word) => mpi(word).map(Some),
+        None => Ok(device(word)?.map(HostRequest::Device)),
     }
-    Ok(device(word)?.map(HostRequest::Device))
+}
+
+/// `host` or `auto`, with `:major`, `:full` or `:strict` behind.
+fn mpi(word: &str) -> Result<HostRequest> {
+    let (whose, rule) = word.split_once(':').map_or((word, None), |(whose, rule)| (whose, Some(rule)));
+    let compatibility = rule.map(Compatibility::parse);
+    match (whose, compatibility) {
+        ("host" | "auto", Some(None)) => {
+            Err(Fault::new(format!("--mpi {word}: after {whose}: comes major, full or strict")))
+        }
+        ("host" | "auto", compatibility) => {
+            Ok(HostRequest::Mpi { must_fit: whose == "host", compatibility: compatibility.flatten() })
+        }
+        _ => Err(Fault::new(format!("--mpi {word}: not host, image or auto"))),
+    }
 }
 
 fn device(word: &str) -> Result<Option<DeviceRequest>> {

@@ -8,7 +8,9 @@ use skiff_modules::{
 };
 use skiff_output as output;
 use skiff_spec::config::Config;
-use skiff_spec::device::{DeviceSupport, ModuleLibrary, ModuleSupport, ModuleVariable, NeededGlibc};
+use skiff_spec::device::{
+    Compatibility, DeviceSupport, ModuleLibrary, ModuleSupport, ModuleVariable, NeededGlibc,
+};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::inside;
 
@@ -21,6 +23,8 @@ pub(crate) struct FoundModules {
     pub needs: ModuleNeeds,
     /// Whether one for MPI must fit.
     needs_mpi: bool,
+    /// How the version of the host's MPI must match, if that is not left to the site.
+    mpi_compatibility: Option<Compatibility>,
     /// Files that are not used, which every container might have got, and why.
     pub broken: Vec<String>,
 }
@@ -56,11 +60,14 @@ impl FoundModules {
     /// # Errors
     /// One that is asked for cannot be had.
     pub fn of(words: &[String], config: &Config, (contain, is_host): (bool, bool)) -> Result<Self> {
-        let (mut asked, mut names, mut mpi) = (vec![], vec![], None);
+        let (mut asked, mut names, mut mpi, mut mpi_compatibility) = (vec![], vec![], None, None);
         for word in words {
             match request(word)? {
                 Some(HostRequest::Module(name)) => names.push(name),
-                Some(HostRequest::Mpi { must_fit }) => mpi = Some((Provided::Mpi, must_fit)),
+                Some(HostRequest::Mpi { must_fit, compatibility }) => {
+                    mpi = Some((Provided::Mpi, must_fit));
+                    mpi_compatibility = compatibility;
+                }
                 Some(HostRequest::Device(_)) | None => continue,
             }
             asked.push(word.clone());
@@ -85,7 +92,8 @@ impl FoundModules {
             let why = left_out.find_map(|(name, why)| is_mpi(&name).then_some(why));
             return Err(why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours));
         }
-        Ok(Self { asked, needs, needs_mpi, broken: if takes_always { catalog.broken() } else { vec![] } })
+        let broken = if takes_always { catalog.broken() } else { vec![] };
+        Ok(Self { asked, needs, needs_mpi, mpi_compatibility, broken })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -126,10 +134,12 @@ impl FoundModules {
             library: plugin.display().to_string(),
             optional: false,
         });
+        let of_user = self.mpi_compatibility.filter(|_| parts.provides.is_some());
         ModuleSupport {
             name: parts.name.clone(),
             must_fit: self.asked.iter().any(|word| word.strip_prefix(MODULE) == Some(&parts.name)),
             is_mpi: parts.provides.is_some(),
+            compatibility: of_user.unwrap_or(parts.compatibility),
             libraries: parts.found.libraries.iter().map(library).collect(),
             glibc,
             mounts: parts.mounts.iter().map(|mount| mount.inside.clone()).collect(),

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use skiff_cdi::{ElfFacts, Library, SymbolVersions};
-use skiff_spec::device::{DeviceSupport, LibraryRole, ModuleLibrary, ModuleSupport, NeededGlibc};
+use skiff_spec::device::{
+    Compatibility, DeviceSupport, LibraryRole, ModuleLibrary, ModuleSupport, NeededGlibc,
+};
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::inside;
 
 use crate::glibc;
 use crate::mounts::{by_number, open_in_root};
 
+/// What an MPI's library is called: by Open MPI and MPICH, by Debian's MPICH, and by all for the ABI of MPI 5.
+const OF_MPI: [&str; 3] = ["libmpi", "libmpich", "libmpi_abi"];
 /// More files of one name no root has.
 const MOST: usize = 16;
 
@@ -61,14 +65,16 @@ pub(crate) fn fitting<'a>(
                     .iter()
                     .map(|library| inside::module_library(&module.name, &library.name));
                 fitting.without.extend(module.mounts.iter().cloned().chain(libraries).map(PathBuf::from));
-                if module.is_mpi {
-                    why_not.get_or_insert_with(|| e.about(&format!("module {}", module.name)));
+                // One that the image has the libraries for says more than one for another MPI.
+                let is_near = has_replaced(module, &known);
+                if module.is_mpi && why_not.as_ref().is_none_or(|(_, was_near)| is_near && !was_near) {
+                    why_not = Some((e.about(&format!("module {}", module.name)), is_near));
                 }
             }
         }
     }
     match why_not {
-        Some(why) if devices.needs_mpi && !has_mpi => Err(why),
+        Some((why, _)) if devices.needs_mpi && !has_mpi => Err(why),
         _ => Ok(fitting),
     }
 }
@@ -98,7 +104,7 @@ impl FittingLibraries {
             }
             let mut is_unused = false;
             for file in own {
-                is_unused |= is_unused_for(library, &RootLibrary::read(root, &file)?)?;
+                is_unused |= is_unused_for(library, &RootLibrary::read(root, &file)?, module.compatibility)?;
                 if library.role == LibraryRole::Replaces {
                     found.replaced.push((path.clone().into(), file));
                 }
@@ -131,6 +137,20 @@ impl<'a> RootLibrary<'a> {
         Ok(Self { file, versions: facts.unwrap_or_default().versions })
     }
 
+    /// Refuses the host's if both names do not tell the same minor number.
+    fn check_same_version(&self, library: &ModuleLibrary) -> Result<()> {
+        let (own, host) = (age(self.file), age(Path::new(&library.host)));
+        if own.is_some() && own == host {
+            return Ok(());
+        }
+        let why = match (own, host) {
+            (Some(_), Some(_)) => "not of the minor version of the image's",
+            _ => "not known to be of the minor version of the image's",
+        };
+        let message = format!("{}: {why} {}", library.host, self.file.display());
+        Err(Fault::new(message).hint("--mpi host:full takes a newer one too; --mpi image goes without"))
+    }
+
     /// What it has that the host's lacks.
     fn newer_than(&self, library: &ModuleLibrary) -> Option<String> {
         let host = SymbolVersions::of(library.versions.iter().map(String::as_str));
@@ -148,14 +168,22 @@ impl<'a> RootLibrary<'a> {
 ///
 /// # Errors
 /// It must not be the newer one, and is.
-fn is_unused_for(library: &ModuleLibrary, own: &RootLibrary<'_>) -> Result<bool> {
+fn is_unused_for(
+    library: &ModuleLibrary,
+    own: &RootLibrary<'_>,
+    compatibility: Compatibility,
+) -> Result<bool> {
     let newer = own.newer_than(library);
     match (library.role, newer) {
-        (LibraryRole::Replaces | LibraryRole::Named, Some(newer)) => Err(Fault::new(format!(
-            "{}: older than the image's {newer}: programs may want functions that it lacks",
-            library.host
-        ))
-        .hint("use an image with the host's version or an older one, or go without: --mpi image")),
+        (LibraryRole::Replaces, _) if compatibility == Compatibility::Major => Ok(false),
+        (LibraryRole::Replaces, Some(newer)) => Err(older(library, &newer).hint(
+            "use an image with the host's version or an older one, try it all the same (--mpi host:major), or go without: --mpi image",
+        )),
+        (LibraryRole::Replaces, None) if compatibility == Compatibility::Strict => {
+            own.check_same_version(library).map(|()| false)
+        }
+        (LibraryRole::Named, Some(newer)) => Err(older(library, &newer)
+            .hint("use an image with the host's version or an older one, or go without this module")),
         (LibraryRole::Replaces | LibraryRole::Named, None) => Ok(false),
         (LibraryRole::Needed, newer) => Ok(newer.is_some()),
         (LibraryRole::Compilers, newer) => {
@@ -163,6 +191,19 @@ fn is_unused_for(library: &ModuleLibrary, own: &RootLibrary<'_>) -> Result<bool>
             Ok(newer.is_some() || own.versions.lacks(&host).is_none())
         }
     }
+}
+
+fn older(library: &ModuleLibrary, newer: &str) -> Fault {
+    Fault::new(format!(
+        "{}: older than the image's {newer}: programs may want functions that it lacks",
+        library.host
+    ))
+}
+
+/// Whether a root has all libraries whose place a module's take.
+fn has_replaced(module: &ModuleSupport, known: &[Library]) -> bool {
+    let mut replaced = module.libraries.iter().filter(|library| library.role == LibraryRole::Replaces);
+    replaced.all(|library| known.iter().any(|known| known.name == library.name))
 }
 
 /// The age in a file's name as libtool makes them, `libx.so.MAJOR.AGE.REVISION`: one of a greater age has all interfaces of the lesser.
@@ -174,8 +215,11 @@ fn age(file: &Path) -> Option<u32> {
 /// Says what the root has in the place of a library.
 fn missing(library: &ModuleLibrary, known: &[Library]) -> Fault {
     let stem = |name: &str| name.split(".so").next().unwrap_or_default().to_owned();
-    let like: Vec<&str> =
-        known.iter().map(|one| &*one.name).filter(|name| stem(name) == stem(&library.name)).collect();
+    let is_like = |name: &&str| {
+        let (own, wanted) = (stem(name), stem(&library.name));
+        own == wanted || [own, wanted].iter().all(|stem| OF_MPI.contains(&&**stem))
+    };
+    let like: Vec<&str> = known.iter().map(|one| &*one.name).filter(is_like).collect();
     let found = match like.as_slice() {
         [] => "none that its linker knows".into(),
         like => like.join(", "),
@@ -206,7 +250,7 @@ mod tests {
     fn older_libraries_are_no_replacement() {
         let is_taken = |role, own: &str, host_file: &str| {
             let own = RootLibrary { file: Path::new(own), versions: SymbolVersions::default() };
-            is_unused_for(&host(role, host_file, ""), &own).map(|unused| !unused)
+            is_unused_for(&host(role, host_file, ""), &own, Compatibility::Full).map(|unused| !unused)
         };
         for role in [LibraryRole::Replaces, LibraryRole::Named] {
             let check = |own: &str, host: &str| is_taken(role, own, host).unwrap_or(false);
@@ -228,7 +272,8 @@ mod tests {
                 file: Path::new("/usr/lib/libx.so.1"),
                 versions: SymbolVersions::of(own.split_whitespace()),
             };
-            is_unused_for(&host(role, "/lib/libx.so.1", versions), &own).map_err(|e| e.message)
+            let host = host(role, "/lib/libx.so.1", versions);
+            is_unused_for(&host, &own, Compatibility::Full).map_err(|e| e.message)
         };
         let (old, new) = ("CXXABI_1.3.12 GLIBCXX_3.4.28", "CXXABI_1.3.13 GLIBCXX_3.4.30");
         assert_eq!(is_own(LibraryRole::Compilers, old, new), Ok(false));
@@ -244,11 +289,45 @@ mod tests {
     }
 
     #[test]
+    fn versions_match_as_they_are_asked_to() {
+        use Compatibility::{Full, Major, Strict};
+        let check = |compatibility, own: &str, host_file: &str| {
+            let own = RootLibrary { file: Path::new(own), versions: SymbolVersions::default() };
+            is_unused_for(&host(LibraryRole::Replaces, host_file, ""), &own, compatibility)
+                .map_err(|e| e.message)
+        };
+        let (older, newer, unknown) = ("/x/libmpi.so.12.1.9", "/x/libmpi.so.12.4.1", "/x/libmpi.so.12");
+        for (own, host_file, taken) in [
+            (older, newer, &[Major, Full][..]),
+            (newer, older, &[Major]),
+            (older, "/y/libmpi.so.12.1.0", &[Major, Full, Strict]),
+            (unknown, older, &[Major, Full]),
+            (older, unknown, &[Major, Full]),
+            (unknown, unknown, &[Major, Full]),
+        ] {
+            for compatibility in [Major, Full, Strict] {
+                let found = check(compatibility, own, host_file);
+                assert_eq!(found.is_ok(), taken.contains(&compatibility), "{own}, {host_file}: {found:?}");
+            }
+        }
+        let why = check(Strict, older, newer).expect_err("newer");
+        assert_eq!(why, "/x/libmpi.so.12.4.1: not of the minor version of the image's /x/libmpi.so.12.1.9");
+        let why = check(Strict, newer, older).expect_err("older");
+        assert!(why.contains("older than the image's"), "{why}");
+        // What others need is not asked for by its version.
+        let own = RootLibrary { file: Path::new(newer), versions: SymbolVersions::default() };
+        assert_eq!(is_unused_for(&host(LibraryRole::Needed, older, ""), &own, Major).ok(), Some(true));
+    }
+
+    #[test]
     fn what_an_image_has_instead_is_named() {
         let library = |name: &str| Library { name: name.into(), path: String::new() };
         let known = [library("libmpi.so.12"), library("libm.so.6"), library("libmpifort.so.12")];
         let wanted = ModuleLibrary { name: "libmpi.so.40".into(), ..host(LibraryRole::Replaces, "", "") };
         assert_eq!(missing(&wanted, &known).message, "libmpi.so.40: the image has libmpi.so.12");
+        let known = [library("libmpi_abi.so.0"), library("libmpich.so.12"), library("libmpifort.so.12")];
+        let message = "libmpi.so.40: the image has libmpi_abi.so.0, libmpich.so.12";
+        assert_eq!(missing(&wanted, &known).message, message);
         assert_eq!(missing(&wanted, &[]).message, "libmpi.so.40: the image has none that its linker knows");
     }
 }

@@ -102,7 +102,7 @@ pub fn described(
         name: name.as_ref().map(|wanted| wanted.name.clone()),
         attach: name.as_ref().map(|wanted| wanted.mode).unwrap_or_default(),
         unshare: unshare.iter().copied().collect::<BTreeSet<_>>().into_iter().collect(),
-        mounts: mounts.into_iter().chain(devices).chain(cli::module_words(modules, *mpi)).collect(),
+        mounts: mounts.into_iter().chain(devices).chain(cli::module_words(modules, mpi.as_ref())).collect(),
         data: vec![],
         workdir: workdir.as_deref().map(|dir| utf8(&Path::new("/").join(dir))).transpose()?,
         home: !no_home,

@@ -41,6 +41,9 @@ pub struct ModuleSupport {
     /// Whether it is for the host's MPI.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_mpi: bool,
+    /// How the versions of libraries that take the place of the root's must match.
+    #[serde(default, skip_serializing_if = "Compatibility::is_default")]
+    pub compatibility: Compatibility,
     /// Libraries of the module.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub libraries: Vec<ModuleLibrary>,
@@ -50,6 +53,39 @@ pub struct ModuleSupport {
     /// Where its files are mounted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<String>,
+}
+
+/// How the version of a library of the host's must match that of the root's own, whose place it takes. The names are those of Sarus'
+/// `MPI_COMPATIBILITY_TYPE` ([its hook](https://sarus.readthedocs.io/en/stable/config/mpi-hook.html)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compatibility {
+    /// Both have one name, and so one major number.
+    Major,
+    /// And the host's is not the older one. Sarus only logs that it is.
+    #[default]
+    Full,
+    /// And both have one minor number.
+    Strict,
+}
+
+impl Compatibility {
+    /// From the word for it.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "major" => Some(Self::Major),
+            "full" => Some(Self::Full),
+            "strict" => Some(Self::Strict),
+            _ => None,
+        }
+    }
+
+    /// Whether it is what holds where nobody has said another.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A library that a module brings.

@@ -33,14 +33,17 @@ use clap::Subcommand;
 
 use crate::testbed;
 
+/// Rounds where nobody has said how many.
+const ROUNDS: usize = 11;
+
 /// The command line of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
     benchmark: Benchmark,
-    /// How many alternating rounds
-    #[arg(long, global = true, default_value_t = 11)]
-    rounds: usize,
+    /// How many alternating rounds [default: 11; 15 of `jobs --calls`]
+    #[arg(long, global = true)]
+    rounds: Option<usize>,
     /// The ordinary user who starts everything
     #[arg(long, global = true, default_value = "alice")]
     user: String,
@@ -92,6 +95,8 @@ enum Benchmark {
 /// What every benchmark needs to know.
 pub(crate) struct Setting {
     pub rounds: usize,
+    /// If somebody has said how many.
+    pub asked_rounds: Option<usize>,
     pub user: people::TestUser,
     pub skiff: String,
 }
@@ -103,7 +108,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         "benchmarks need root, for the test bed and to become {}",
         args.user
     );
-    ensure!(args.rounds > 0, "--rounds must not be 0");
+    ensure!(args.rounds != Some(0), "--rounds must not be 0");
     if !testbed::is_inside() {
         match &args.benchmark {
             Benchmark::Pull(args) => pull::prepare(args)?,
@@ -121,7 +126,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return testbed::run_again_inside(&["--nodes", &nodes.to_string()], &[]);
     }
     let setting = Setting {
-        rounds: args.rounds,
+        rounds: args.rounds.unwrap_or(ROUNDS),
+        asked_rounds: args.rounds,
         user: people::TestUser::find(&args.user)?,
         skiff: args.skiff.to_str().context("--skiff is not UTF-8")?.into(),
     };

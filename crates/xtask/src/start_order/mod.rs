@@ -30,7 +30,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !testbed::is_inside() {
         return testbed::run_again_inside(&["--nodes", "1"], &[("KEEP_SYMBOLS", "1")]);
     }
-    let setting = Setting { rounds: 1, user: people::TestUser::find("alice")?, skiff: PROGRAMS[0].into() };
+    let setting = Setting {
+        rounds: 1,
+        asked_rounds: None,
+        user: people::TestUser::find("alice")?,
+        skiff: PROGRAMS[0].into(),
+    };
     let live = RunningEnvironment::start(&setting, "start-order")?;
     let starts = [
         format!("{} run -- /bin/true", setting.skiff),

@@ -3,6 +3,7 @@
 mod messages;
 mod npb;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -19,6 +20,8 @@ const CALLS: &str = include_str!("calls.c");
 const EMPTY: &str =
     "#include <mpi.h>\nint main(int n, char **words) { MPI_Init(&n, &words); return MPI_Finalize(); }\n";
 
+/// Rounds of the calls where nobody has said how many.
+const CALL_ROUNDS: usize = 15;
 /// Percent that may be lost of any call.
 const CALLS_LIMIT: f64 = 1.0;
 /// Milliseconds that a container may add to a start.
@@ -33,7 +36,10 @@ pub struct Args {
     /// Milliseconds for each of the calls
     #[arg(long, default_value_t = 400)]
     milliseconds: u32,
-    /// Measure messages between ranks, and only what such options name
+    /// Measure system calls as UnixBench does, and only what such options name
+    #[arg(long)]
+    calls: bool,
+    /// Measure messages between ranks
     #[arg(long)]
     messages: bool,
     /// Measure the starts of tasks
@@ -58,11 +64,11 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     let job = Job { user: RunAs::User(&setting.user), home: &home, environment: live.name };
     job.prepare(&setting.skiff)?;
     let (mut series, mut claims) = (vec![], vec![]);
-    let all = !(args.messages || args.starts || args.npb.is_some());
+    let all = !(args.calls || args.messages || args.starts || args.npb.is_some());
     if let Some(sources) = &args.npb {
         npb::build(&job, sources)?;
     }
-    if all || args.messages || args.npb.is_some() {
+    if all || args.messages || args.starts || args.npb.is_some() {
         messages::prepare(&job, &setting.skiff)?;
     }
     if args.npb.is_some() {
@@ -71,10 +77,12 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     if all || args.messages {
         messages::measure(setting.rounds, &job, &mut series, &mut claims)?;
     }
-    if all {
-        calls(setting.rounds, &job, args.milliseconds, &mut series, &mut claims)?;
+    if all || args.calls {
+        let rounds = setting.asked_rounds.unwrap_or(CALL_ROUNDS);
+        calls(rounds, &job, args.milliseconds, &mut series, &mut claims)?;
     }
     if all || args.starts {
+        sandboxes(&job, &mut claims)?;
         starts(setting.rounds, &job, &mut series, &mut claims)?;
     }
     let bars = claims.iter().map(|c| Bar::over_median(&c.name, c.unit, c.spread, c.limit)).collect();
@@ -180,6 +188,24 @@ fn call_name(printed: &str) -> String {
     }
 }
 
+/// In how many user and mount namespaces the tasks of a node are that share a container.
+fn sandboxes(job: &Job<'_>, claims: &mut Vec<LimitCheck>) -> anyhow::Result<()> {
+    let printed = job.user.bash(&format!(
+        "srun -N1 -n{MANY} --overcommit --container-image=bench-jobs /bin/calls namespaces"
+    ))?;
+    let (tasks, different) = count_lines(&printed);
+    anyhow::ensure!(tasks == MANY, "{tasks} of {MANY} tasks have told their namespaces: {printed}");
+    let name = format!("{MANY} tasks on a node in a container: sandboxes");
+    claims.push(LimitCheck::new(name, "", &[different as f64], 1.0));
+    Ok(())
+}
+
+/// How many lines, and how many different ones.
+fn count_lines(printed: &str) -> (usize, usize) {
+    let different: BTreeSet<&str> = printed.lines().collect();
+    (printed.lines().count(), different.len())
+}
+
 /// From `srun` to its end.
 fn starts(
     rounds: usize,
@@ -201,6 +227,12 @@ fn starts(
             START_LIMIT,
         ),
         ("an empty MPI program in an environment", empty.clone(), job.in_environment(&empty), START_LIMIT),
+        (
+            "an empty MPI program in a container",
+            empty,
+            "srun --mpi=pmix -N2 -n4 --container-image=bench-mpi /bin/empty".into(),
+            START_LIMIT,
+        ),
         (
             "64 tasks on a node in a container",
             format!("{many} {calls}"),
@@ -226,4 +258,16 @@ fn starts(
         series.push(Series::new(name, "ms", with));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_lines;
+
+    #[test]
+    fn sandboxes_are_counted_once() {
+        assert_eq!(count_lines("user:[1] mnt:[2]\nuser:[1] mnt:[2]\n"), (2, 1));
+        assert_eq!(count_lines("user:[1] mnt:[2]\nuser:[1] mnt:[3]\n"), (2, 2));
+        assert_eq!(count_lines(""), (0, 0));
+    }
 }
