@@ -1,6 +1,6 @@
 # `skiff checkpoint every` and `--checkpoint-every`: an instance is saved while it runs. When its node fails it goes on from the last checkpoint,
 # with its log as it was then: no step is missing in it, and none is there twice.
-# takes: 25
+# takes: 70
 . "$(dirname "$0")/../lib.sh"
 needs_criu
 cat >/shared/steps.py <<'X'
@@ -31,6 +31,12 @@ import sys
 assert end == 'end' and steps == [str(n) for n in range(len(steps))], (len(steps), end)
 X
 }
+
+# The first save of `auto` is after a minute, which passes beside what follows.
+as bob mkdir -p .config/skiff
+printf '[checkpoint]\nmtbf_hours = 1\n' | as bob tee .config/skiff/config.toml >/dev/null
+ok as bob skiff instance start --checkpoint-every auto host slow sleep 1000
+auto_began=$SECONDS
 
 # A log that is appended to, and one that a shell has opened. The instance is killed as a node's failure would end it.
 for way in a w; do
@@ -171,6 +177,23 @@ ok as alice skiff rm sim
 ok as alice skiff checkpoint delete sim
 rm /shared/enough log log.before-restore .config/skiff/config.toml
 
+# `run` is saved likewise, and ends with 137 where the instance is killed.
+start alice skiff run --checkpoint sim --checkpoint-every 1s -- python3 /shared/steps.py log a
+eventually 20 saved sim
+first=$(record sim)
+eventually 20 newer sim "$first"
+ok as alice skiff kill sim
+try wait $started
+equal "$code" 137 "$err"
+eventually 30 nobody_saves sim
+ok as alice skiff checkpoint restore --files truncate sim
+touch /shared/enough
+eventually 30 nobody_saves sim
+whole log
+rm /shared/enough log
+ok as alice skiff rm sim
+ok as alice skiff checkpoint delete sim
+
 # In the foreground it ends with the instance; two saves at one time wait for each other.
 ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log a
 start alice skiff checkpoint every 1s --keep 3 sim
@@ -257,3 +280,15 @@ whole log
 ok as alice skiff checkpoint list
 lacks "$out" sim
 rm -f log job.out /shared/enough
+
+# With one failure an hour and a stop of less than half a second a minute is best; ten times as long as a save takes, where that is more.
+first_save() { grep -q 'the next in' /home/bob/.local/share/skiff/instance/slow/checkpoints.log; }
+eventually 120 first_save
+[ $((SECONDS - auto_began)) -ge 55 ] || fail 'auto has saved at once'
+pause=$(grep -o 'the next in .*' /home/bob/.local/share/skiff/instance/slow/checkpoints.log)
+case ${pause#the next in } in
+*m | 6[0-9]s | [7-9][0-9]s | [1-9][0-9][0-9]s) ;;
+*) fail "$pause" ;;
+esac
+ok as bob skiff rm -f slow
+ok as bob skiff checkpoint delete slow

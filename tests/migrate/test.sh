@@ -196,7 +196,6 @@ refused() { # WORDS CMD...
 refused 'no such instance' bob skiff migrate stays n2
 refused 'could not be started there: ssh:' alice skiff migrate stays 192.0.2.1
 refused 'that is this host' alice skiff migrate stays n1
-refused 'the kernel gives that to the host'"'"'s root alone' alice skiff migrate --mode lazy stays n2
 refused 'not a valid host name' alice skiff migrate stays -- -oProxyCommand=x
 refused 'no such instance' alice skiff migrate nothing n2
 refused 'cannot be read here' alice env XDG_DATA_HOME=/tmp/alices skiff migrate --mode disk stays n2

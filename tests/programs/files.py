@@ -359,12 +359,21 @@ def proc_file():
 
 @program
 def host_file():
-    """an open file of the host's root, mapped as a library is"""
+    """files of the host's root, open and mapped as libraries are, by a program that has started others"""
+    import mmap
+    import subprocess
     f = open('/etc/os-release')
     first = f.readline()
+    library = next(line.split()[-1] for line in open('/proc/self/maps') if 'libc.so.6' in line)
+    with open(library, 'rb') as of:
+        mapped = mmap.mmap(of.fileno(), 0, prot=mmap.PROT_READ)
+    spawned = lambda: subprocess.run(['cat', '/etc/os-release'], capture_output=True, text=True, check=True).stdout.startswith(first)
+    [spawned() for _ in range(3)]
     moved()
     f.seek(0)
-    equal('read', f.readline(), first)
+    equal('read', (f.readline(), mapped[:4]), (first, b'\x7fELF'))
+    equal('spawned', spawned(), True)
+    equal('deleted', [line for line in open('/proc/self/maps') if '(deleted)' in line], [])
 
 
 @program
@@ -373,6 +382,228 @@ def namespace_descriptor():
     fd = os.open('/proc/self/ns/uts', os.O_RDONLY)
     moved()
     equal('namespace', os.fstat(fd).st_ino, os.stat('/proc/self/ns/uts').st_ino)
+
+
+@program
+def path_only():
+    """descriptors that are only a path (O_PATH): of a file, a directory, a link"""
+    os.makedirs(local('there/below'))
+    open(local('there/file'), 'w').write('found')
+    os.symlink('file', local('there/link'))
+    fds = [os.open(local(f'there{name}'), os.O_PATH | os.O_NOFOLLOW) for name in ('', '/file', '/link')]
+    moved()
+    equal('links', [os.readlink(f'/proc/self/fd/{fd}') for fd in fds], [local(f'there{name}') for name in ('', '/file', '/link')])
+    equal('below', os.stat('below', dir_fd=fds[0]).st_mode & 0o170000, 0o040000)
+    equal('content', open(f'/proc/self/fd/{fds[1]}').read(), 'found')
+    equal('target', os.readlink('', dir_fd=fds[2]), 'file')
+    equal('flags', [bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH) for fd in fds], [True] * 3)
+
+
+def half_listed(path):
+    os.makedirs(path)
+    [open(f'{path}/{number}', 'w').close() for number in range(3000)]
+    listing = os.scandir(path)
+    names = [next(listing).name for _ in range(1500)]
+    moved()
+    names += [entry.name for entry in listing]
+    equal('names', (len(names), len(set(names))), (3000, 3000))
+
+
+@program
+def directory_stream():
+    """a directory in /tmp of which half has been listed"""
+    half_listed(local('many'))
+
+
+@program
+def directory_stream_home():
+    """a directory of the home of which half has been listed"""
+    half_listed(place('.many'))
+    import shutil
+    shutil.rmtree(place('.many'))
+
+
+@program
+def directory_deleted():
+    """a current directory that has been deleted"""
+    os.makedirs(local('gone'))
+    os.chdir(local('gone'))
+    os.rmdir(local('gone'))
+    moved()
+    equal('current', os.readlink('/proc/self/cwd'), local('gone') + ' (deleted)')
+
+
+@program
+def deleted_linked():
+    """an open file that has been deleted and has another name"""
+    fds = []
+    for path in place('.data'), local('deleted'):
+        fds.append(os.open(path, os.O_CREAT | os.O_RDWR))
+        os.write(fds[-1], b'before')
+        os.link(path, path + '.other')
+        os.unlink(path)
+    moved()
+    equal('content', [os.pread(fd, 20, 0) for fd in fds], [b'before'] * 2)
+    [os.pwrite(fd, b'behind', 0) for fd in fds]
+    equal('by the other name', [open(path + '.other').read() for path in (place('.data'), local('deleted'))], ['behind'] * 2)
+    equal('names', sorted(os.listdir(local(''))), ['deleted.other'])
+
+
+@program
+def open_flags():
+    """flags of open files: O_NONBLOCK, O_SYNC, O_NOATIME, O_DIRECT"""
+    open(place('.data'), 'w').close()
+    wanted = [os.O_NONBLOCK, os.O_SYNC, os.O_DSYNC, os.O_NOATIME, os.O_DIRECT]
+    fds = [os.open(place('.data'), os.O_RDWR | flag) for flag in wanted]
+    flags = lambda: [oct(fcntl.fcntl(fd, fcntl.F_GETFL)) for fd in fds]
+    before = flags()
+    moved()
+    equal('flags', flags(), before)
+
+
+def owner_of(fd):
+    into = ctypes.create_string_buffer(8)
+    call('fcntl', fd, 16, into)
+    return struct.unpack('ii', into.raw)
+
+
+@program
+def signal_io_number():
+    """a descriptor that sends another signal to a group (F_SETSIG)"""
+    import socket
+    os.setpgid(0, 0) if os.getsid(0) != os.getpid() else None
+    a, b = socket.socketpair()
+    fcntl.fcntl(a, 10, signal.SIGUSR2)
+    fcntl.fcntl(a, fcntl.F_SETOWN, -os.getpgid(0))
+    moved()
+    equal('signal, owner', (fcntl.fcntl(a, 11), owner_of(a.fileno())), (signal.SIGUSR2, (2, os.getpgid(0))))
+
+
+@program
+def signal_io_thread():
+    """a descriptor that sends its signal to a thread (F_SETOWN_EX)"""
+    import socket
+    import threading
+    a, b = socket.socketpair()
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    call('fcntl', a.fileno(), 15, struct.pack('ii', 0, thread.native_id))
+    before = owner_of(a.fileno())
+    moved()
+    equal('owner', owner_of(a.fileno()), before)
+    ends.set()
+
+
+@program
+def lease_write():
+    """a lease against readers"""
+    open(local('leased'), 'w').close()
+    fd = os.open(local('leased'), os.O_RDWR)
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    moved()
+    equal('lease', fcntl.fcntl(fd, fcntl.F_GETLEASE), fcntl.F_WRLCK)
+
+
+@program
+def eventfd_semaphore():
+    """an eventfd that counts down by one"""
+    fd = os.eventfd(5, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
+    moved()
+    equal('counts', [os.eventfd_read(fd) for _ in range(5)], [1] * 5)
+    try:
+        equal('empty', os.eventfd_read(fd), None)
+    except BlockingIOError:
+        pass
+
+
+@program
+def epoll_once():
+    """an epoll set with a descriptor that has been reported once (EPOLLONESHOT)"""
+    (r, w), (r2, w2) = os.pipe(), os.pipe()
+    poll = select.epoll()
+    poll.register(r, select.EPOLLIN | select.EPOLLONESHOT)
+    poll.register(r2, select.EPOLLIN | select.EPOLLONESHOT)
+    os.write(w, b'x')
+    equal('heard', poll.poll(2), [(r, select.EPOLLIN)])
+    moved()
+    os.write(w2, b'x')
+    equal('heard', (poll.poll(2), poll.poll(0.2)), ([(r2, select.EPOLLIN)], []))
+
+
+@program
+def pidfd_ended():
+    """pidfds of a child that has not been waited for, and of one that has"""
+    ended, gone = child(lambda: None), child(lambda: None)
+    fds = [os.pidfd_open(pid) for pid in (ended, gone)]
+    os.waitpid(gone, 0)
+    [select.select([fd], [], []) for fd in fds]
+    moved()
+    equal('ended', [len(select.select([fd], [], [], 0)[0]) for fd in fds], [1, 1])
+    equal('status', os.waitid(os.P_PIDFD, fds[0], os.WEXITED).si_pid, ended)
+    try:
+        equal('signal', signal.pidfd_send_signal(fds[1], 0), None)
+    except ProcessLookupError:
+        pass
+
+
+@program
+def pidfd_other():
+    """a pidfd of the program itself, one that does not block, one of a thread"""
+    import threading
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    pid = child(lambda: within(600, told))
+    fds = [fd for fd in (libc.syscall(434, os.getpid(), 0), libc.syscall(434, pid, os.O_NONBLOCK), libc.syscall(434, thread.native_id, os.O_EXCL)) if fd >= 0]
+    info = lambda: [[line for line in open(f'/proc/self/fdinfo/{fd}') if line.startswith(('Pid:', 'flags:'))] for fd in fds]
+    before = info()
+    moved()
+    equal('pidfds', info(), before)
+    ends.set()
+
+
+@program
+def fanotify():
+    """fanotify"""
+    fd = libc.syscall(300, 0x200 | os.O_NONBLOCK, 0)
+    moved()
+    equal('whether it is there', fd < 0 or os.readlink(f'/proc/self/fd/{fd}'), fd < 0 or 'anon_inode:[fanotify]')
+
+
+@program
+def landlock_rules():
+    """rules for Landlock that are not yet in force"""
+    fd = libc.syscall(444, struct.pack('Q', 1 << 1), 8, 0)
+    moved()
+    equal('whether it is there', fd < 0 or os.readlink(f'/proc/self/fd/{fd}'), fd < 0 or 'anon_inode:[landlock-ruleset]')
+
+
+@program
+def proc_other():
+    """open files of /proc about a child, its memory, and a directory of descriptors"""
+    pid = child(lambda: within(600, lambda: False))
+    fds = [os.open(f'/proc/{pid}/{name}', os.O_RDONLY) for name in ('stat', 'mem', 'fd')]
+    moved()
+    equal('stat', os.pread(fds[0], 100, 0).split()[0], str(pid).encode())
+    equal('fd', '0' in os.listdir(fds[2]), True)
+    address = ctypes.addressof(ctypes.create_string_buffer(b'x'))
+    equal('memory', len(os.pread(fds[1], 1, address & ~4095)), 1)
+    os.kill(pid, 9)
+
+
+@program
+def proc_ended():
+    """an open file of /proc about a process that has ended"""
+    pid = child(lambda: within(600, lambda: False))
+    fd = os.open(f'/proc/{pid}/stat', os.O_RDONLY)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    moved()
+    try:
+        equal('stat', os.pread(fd, 100, 0), None)
+    except ProcessLookupError:
+        pass
 
 
 main()

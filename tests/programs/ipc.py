@@ -639,4 +639,485 @@ def terminal_by_name():
     os.kill(pid, 9)
 
 
+def options_kept(of, wanted):
+    """Sets options of a socket, each a name with level, number and value, and demands them afterwards."""
+    known = {}
+    for name, (level, number, value) in wanted.items():
+        try:
+            of.setsockopt(level, number, value)
+            known[name] = level, number, 64
+            of.getsockopt(*known[name])
+        except OSError:
+            known.pop(name, None)  # Not of this kernel, or kind of socket.
+    seen = lambda: {name: of.getsockopt(*which) for name, which in known.items()}
+    before = seen()
+    moved()
+    now = seen()
+    differs = [name for name in known if now[name] != before[name]]
+    equal('options', {name: now[name].hex() for name in differs}, {name: before[name].hex() for name in differs})
+
+
+GENERAL = {
+    'SO_REUSEADDR': (1, 2, 1), 'SO_SNDBUF': (1, 7, 40000), 'SO_RCVBUF': (1, 8, 50000), 'SO_KEEPALIVE': (1, 9, 1), 'SO_OOBINLINE': (1, 10, 1),
+    'SO_PRIORITY': (1, 12, 3), 'SO_LINGER': (1, 13, struct.pack('ii', 1, 7)), 'SO_REUSEPORT': (1, 15, 1), 'SO_PASSCRED': (1, 16, 1), 'SO_RCVLOWAT': (1, 18, 3),
+    'SO_RCVTIMEO': (1, 20, struct.pack('ll', 3, 0)), 'SO_SNDTIMEO': (1, 21, struct.pack('ll', 4, 0)), 'SO_TIMESTAMP': (1, 29, 1),
+    'SO_PASSSEC': (1, 34, 1), 'SO_TIMESTAMPING': (1, 37, 8 | 16), 'SO_RXQ_OVFL': (1, 40, 1), 'SO_PEEK_OFF': (1, 42, 5), 'SO_NOFCS': (1, 43, 1),
+    'SO_SELECT_ERR_QUEUE': (1, 45, 1), 'SO_BUSY_POLL': (1, 46, 0), 'SO_MAX_PACING_RATE': (1, 47, 100000), 
+    'SO_ZEROCOPY': (1, 60, 1), 'SO_BUF_LOCK': (1, 72, 3), 'SO_TXREHASH': (1, 74, 0), 'SO_PASSPIDFD': (1, 76, 1), 'SO_RCVMARK': (1, 75, 1), 'SO_RCVPRIORITY': (1, 82, 1),
+    'SO_DONTROUTE': (1, 5, 1), 'SO_BROADCAST': (1, 6, 1), 'SO_NO_CHECK': (1, 11, 1),
+}
+IP = {
+    'IP_TOS': (0, 1, 16), 'IP_TTL': (0, 2, 77), 'IP_PKTINFO': (0, 8, 1), 'IP_MTU_DISCOVER': (0, 10, 0), 'IP_RECVERR': (0, 11, 1), 'IP_RECVTTL': (0, 12, 1), 'IP_RECVTOS': (0, 13, 1),
+    'IP_FREEBIND': (0, 15, 1), 'IP_MINTTL': (0, 21, 1), 'IP_BIND_ADDRESS_NO_PORT': (0, 24, 1), 'IP_MULTICAST_TTL': (0, 33, 5), 'IP_MULTICAST_LOOP': (0, 34, 0),
+    'IP_MULTICAST_ALL': (0, 49, 0), 'IP_UNICAST_IF': (0, 50, struct.pack('!I', 1)), 'IP_LOCAL_PORT_RANGE': (0, 51, struct.pack('HH', 40000, 50000)), 'IP_RECVORIGDSTADDR': (0, 20, 1), 'IP_MULTICAST_IF': (0, 32, socket.inet_aton('127.0.0.1')),
+}
+IPV6 = {
+    'IPV6_V6ONLY': (41, 26, 1), 'IPV6_UNICAST_HOPS': (41, 16, 9), 'IPV6_TCLASS': (41, 67, 16), 'IPV6_RECVPKTINFO': (41, 49, 1), 'IPV6_RECVERR': (41, 25, 1), 'IPV6_MTU_DISCOVER': (41, 23, 0), 'IPV6_DONTFRAG': (41, 62, 1),
+    'IPV6_MULTICAST_HOPS': (41, 18, 5), 'IPV6_MULTICAST_LOOP': (41, 19, 0), 'IPV6_RECVTCLASS': (41, 66, 1), 'IPV6_FREEBIND': (41, 78, 1), 'IPV6_RECVHOPLIMIT': (41, 51, 1), 'IPV6_AUTOFLOWLABEL': (41, 70, 0),
+}
+TCP = {
+    'TCP_NODELAY': (6, 1, 1), 'TCP_CORK': (6, 3, 1), 'TCP_KEEPIDLE': (6, 4, 77), 'TCP_KEEPINTVL': (6, 5, 7), 'TCP_KEEPCNT': (6, 6, 4), 'TCP_SYNCNT': (6, 7, 3), 'TCP_LINGER2': (6, 8, 9), 'TCP_DEFER_ACCEPT': (6, 9, 5),
+    'TCP_CONGESTION': (6, 13, b'reno'), 'TCP_USER_TIMEOUT': (6, 18, 30000), 'TCP_NOTSENT_LOWAT': (6, 25, 16384),
+    'TCP_THIN_LINEAR_TIMEOUTS': (6, 16, 1), 'TCP_INQ': (6, 36, 1), 'TCP_SAVE_SYN': (6, 27, 1), 'TCP_FASTOPEN': (6, 23, 5), 'TCP_RTO_MAX_MS': (6, 44, 5000), 'TCP_FASTOPEN_CONNECT': (6, 30, 1),
+}
+
+
+@program
+def tcp_options():
+    """options of a TCP connection: no delay, keeping alive, congestion, kind of service, lingering, priority, buffers"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    options_kept(client, GENERAL | IP | TCP)
+
+
+@program
+def tcp_options_listener():
+    """options of a listening TCP socket"""
+    server = socket.create_server(('127.0.0.1', 0))
+    options_kept(server, GENERAL | IP | TCP)
+
+
+@program
+def tcp_options_v6():
+    """options of a TCP connection of IPv6"""
+    server = socket.socket(socket.AF_INET6)
+    server.bind(('::1', 0))
+    server.listen()
+    client = socket.create_connection(server.getsockname()[:2])
+    taken, _ = server.accept()
+    options_kept(client, GENERAL | IPV6 | TCP)
+
+
+@program
+def tcp_v6_only():
+    """a listening TCP socket of IPv6 alone"""
+    server = socket.socket(socket.AF_INET6)
+    server.setsockopt(41, 26, 1)
+    server.bind(('::', 0))
+    server.listen()
+    moved()
+    equal('option', server.getsockopt(41, 26), 1)
+    socket.create_server(server.getsockname()[:2] and ('0.0.0.0', server.getsockname()[1])).close()
+
+
+@program
+def udp_options():
+    """options of a UDP socket"""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('127.0.0.1', 0))
+    options_kept(s, GENERAL | IP | {'UDP_SEGMENT': (17, 103, 1000), 'UDP_GRO': (17, 104, 1), 'UDP_NO_CHECK6_TX': (17, 101, 1)})
+
+
+@program
+def udp_options_v6():
+    """options of a UDP socket of IPv6"""
+    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    s.bind(('::1', 0))
+    options_kept(s, GENERAL | IPV6)
+
+
+@program
+def unix_options_all():
+    """options of a Unix socket"""
+    a, b = socket.socketpair()
+    options_kept(a, GENERAL)
+
+
+@program
+def unix_options_datagrams():
+    """options of a Unix socket of datagrams"""
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    options_kept(a, GENERAL)
+
+
+@program
+def unix_peek_offset():
+    """where the next look begins (SO_PEEK_OFF)"""
+    a, b = socket.socketpair()
+    b.setsockopt(1, 42, 0)
+    a.send(b'0123456789')
+    equal('begun', b.recv(4, socket.MSG_PEEK), b'0123')
+    moved()
+    equal('looks', b.recv(4, socket.MSG_PEEK), b'4567')
+    equal('data', b.recv(20), b'0123456789')
+
+
+@program
+def unix_credentials():
+    """a message under way with who has sent it (SCM_CREDENTIALS)"""
+    a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+    def sender():
+        os.setresgid(7, 7, 7)
+        os.setresuid(5, 5, 5)
+        a.send(b'mine')
+        within(600, lambda: False)
+    pid = child(sender)
+    b.recv(10, socket.MSG_PEEK)
+    moved()
+    data, extra, _, _ = b.recvmsg(10, 100)
+    equal('sender', (data, [struct.unpack('iII', value) for _, _, value in extra]), (b'mine', [(pid, 5, 7)]))
+    os.kill(pid, 9)
+
+
+@program
+def unix_peer():
+    """who is at the other end of a Unix connection (SO_PEERCRED)"""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(local('peer'))
+    os.chmod(local('peer'), 0o777)
+    os.chmod(local(''), 0o777)
+    server.listen(5)
+    r, w = os.pipe()
+
+    def client():
+        os.setresgid(7, 7, 7)
+        os.setresuid(5, 5, 5)
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(local('peer'))
+        os.write(w, b'x')
+        within(600, lambda: False)
+    pid = child(client)
+    taken, _ = server.accept()
+    peer = lambda: struct.unpack('iII', taken.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    equal('peer', peer(), (pid, 5, 7))
+    moved()
+    equal('peer', peer(), (pid, 5, 7))
+    os.kill(pid, 9)
+
+
+@program
+def unix_urgent():
+    """urgent data under way in a Unix stream (MSG_OOB)"""
+    a, b = socket.socketpair()
+    a.send(b'before')
+    try:
+        a.send(b'!', socket.MSG_OOB)
+    except OSError:
+        a = None
+    moved()
+    if a:
+        a.send(b'behind')
+        equal('urgent', b.recv(1, socket.MSG_OOB), b'!')
+        equal('data', b.recv(20), b'before')
+
+
+@program
+def unix_senders():
+    """Unix datagrams of several senders"""
+    server, one, two = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
+    [of.bind(local(name)) for of, name in ((server, 'server'), (one, 'one'), (two, 'two'))]
+    one.sendto(b'first', local('server'))
+    two.connect(local('server'))
+    two.send(b'second')
+    moved()
+    server.settimeout(3)
+    equal('datagrams', [server.recvfrom(20) for _ in range(2)], [(b'first', local('one')), (b'second', local('two'))])
+
+
+@program
+def unix_half_closed():
+    """a Unix connection that one end has shut"""
+    a, b = socket.socketpair()
+    a.send(b'last')
+    a.shutdown(socket.SHUT_WR)
+    moved()
+    b.settimeout(3)
+    equal('data', (b.recv(20), b.recv(20)), (b'last', b''))
+    b.send(b'answer')
+    equal('answer', a.recv(20), b'answer')
+
+
+@program
+def unix_closed():
+    """a Unix connection whose other end is closed, with data left"""
+    a, b = socket.socketpair()
+    a.send(b'last')
+    a.close()
+    moved()
+    b.settimeout(3)
+    equal('data', (b.recv(20), b.recv(20)), (b'last', b''))
+
+
+@program
+def unix_deleted():
+    """a listening Unix socket whose name has been deleted, with a connection"""
+    server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    server.bind(local('gone'))
+    server.listen(5)
+    client.connect(local('gone'))
+    taken, _ = server.accept()
+    os.unlink(local('gone'))
+    moved()
+    client.send(b'found')
+    equal('data', taken.recv(20), b'found')
+    equal('name', (server.getsockname(), os.path.exists(local('gone'))), (local('gone'), False))
+
+
+@program
+def unix_relative():
+    """a listening Unix socket with a name relative to another directory"""
+    server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    os.chdir(local(''))
+    server.bind('relative')
+    server.listen(5)
+    os.chdir('/')
+    moved()
+    client.connect(local('relative'))
+    equal('name', server.getsockname(), 'relative')
+
+
+@program
+def tcp_urgent():
+    """urgent data under way in a TCP connection"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    client.send(b'before')
+    client.send(b'!', socket.MSG_OOB)
+    within(3, lambda: len(taken.recv(20, socket.MSG_PEEK)) == 6)
+    moved()
+    client.send(b'behind')
+    equal('urgent', taken.recv(1, socket.MSG_OOB), b'!')
+    equal('data', taken.recv(20), b'before')
+
+
+@program
+def tcp_reset():
+    """a TCP connection that the other end has reset"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    taken.setsockopt(1, socket.SO_LINGER, struct.pack('ii', 1, 0))
+    taken.close()
+    moved()
+    try:
+        equal('data', client.recv(20), None)
+    except ConnectionResetError:
+        pass
+
+
+@program
+def tcp_group():
+    """listening TCP sockets of one port (SO_REUSEPORT)"""
+    servers = []
+    for _ in range(3):
+        servers.append(socket.socket())
+        servers[-1].setsockopt(1, 15, 1)
+        servers[-1].bind(servers[0].getsockname())
+        servers[-1].listen()
+    moved()
+    import select
+    clients = [socket.create_connection(servers[0].getsockname()) for _ in range(30)]
+    equal('served by several', len(select.select(servers, [], [], 2)[0]) > 1, True)
+
+
+@program
+def tcp_closed_with_data():
+    """a TCP connection whose other end is closed, with data left"""
+    server = socket.create_server(('127.0.0.1', 0))
+    client = socket.create_connection(server.getsockname())
+    taken, _ = server.accept()
+    client.send(b'last')
+    client.close()
+    moved()
+    taken.settimeout(3)
+    equal('data', (taken.recv(20), taken.recv(20)), (b'last', b''))
+
+
+@program
+def tcp_bound():
+    """a TCP socket with an address that neither listens nor is connected, and a connection that was refused"""
+    bound, refused = socket.socket(), socket.socket()
+    bound.bind(('127.0.0.1', 0))
+    try:
+        refused.connect(bound.getsockname())
+    except ConnectionRefusedError:
+        pass
+    name = bound.getsockname()
+    moved()
+    equal('address', bound.getsockname(), name)
+    bound.listen()
+    socket.create_connection(name)
+
+
+@program
+def tcp_backlog():
+    """how many connections may wait"""
+    server = socket.socket()
+    server.bind(('127.0.0.1', 0))
+    server.listen(1)
+    moved()
+    clients = [socket.socket() for _ in range(5)]
+    [client.setblocking(False) for client in clients]
+    [client.connect_ex(server.getsockname()) for client in clients]
+    libc.usleep(200000)
+    import select
+    equal('connected', len(select.select([], clients, [], 0)[1]), 2)
+
+
+@program
+def tcp_filter():
+    """a socket with a filter of packets (SO_ATTACH_FILTER)"""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('127.0.0.1', 0))
+    program = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0))
+    s.setsockopt(1, 26, struct.pack('HxxxxxxP', 1, ctypes.addressof(program)))
+    moved()
+    s.settimeout(0.3)
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'filtered', s.getsockname())
+    try:
+        equal('got', s.recv(20), None)
+    except TimeoutError:
+        pass
+
+
+@program
+def udp_connected():
+    """a UDP socket with a peer"""
+    a, b, c = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+    [s.bind(('127.0.0.1', 0)) for s in (a, b, c)]
+    a.connect(b.getsockname())
+    moved()
+    a.settimeout(2)
+    c.sendto(b'of another', a.getsockname())
+    b.sendto(b'of the peer', a.getsockname())
+    equal('datagram', (a.recv(20), a.getpeername()), (b'of the peer', b.getsockname()))
+
+
+@program
+def udp_corked():
+    """a UDP datagram that is not complete (MSG_MORE)"""
+    a, b = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    b.bind(('127.0.0.1', 0))
+    a.connect(b.getsockname())
+    a.send(b'first ', socket.MSG_MORE)
+    moved()
+    a.send(b'second')
+    b.settimeout(2)
+    equal('datagram', b.recv(20), b'first second')
+
+
+@program
+def udp_multicast():
+    """a UDP socket that is in a group (IP_ADD_MEMBERSHIP)"""
+    s, sender = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    s.bind(('239.1.2.3', 0))
+    s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.1.2.3') + socket.inet_aton('127.0.0.1'))
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('127.0.0.1'))
+    moved()
+    s.settimeout(2)
+    sender.sendto(b'to all', s.getsockname())
+    equal('datagram', s.recv(20), b'to all')
+
+
+@program
+def udp_multicast_v6():
+    """a UDP socket that is in a group of IPv6"""
+    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    s.setsockopt(41, 20, socket.inet_pton(socket.AF_INET6, 'ff01::1234') + struct.pack('I', 1))
+    groups = lambda: [line for line in open('/proc/net/igmp6') if '1234' in line.split()[2][-4:]]
+    before = len(groups())
+    moved()
+    equal('groups', len(groups()), before)
+
+
+@program
+def netlink_waiting():
+    """a netlink socket with an answer that waits"""
+    s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    s.bind((0, 0))
+    s.send(struct.pack('IHHII', 20, 18, 0x301, 1, 0) + bytes(4))
+    moved()
+    s.settimeout(3)
+    equal('answer', len(s.recv(65536)) > 0, True)
+
+
+@program
+def netlink_groups():
+    """a netlink socket that hears of changes"""
+    s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    s.bind((0, 1))
+    s.setsockopt(270, 1, 5)
+    groups = ctypes.create_string_buffer(64)
+    seen = lambda: s.getsockopt(270, 9, 64)
+    before = seen()
+    moved()
+    equal('groups', seen(), before)
+
+
+@program
+def pipe_closed():
+    """a pipe with data whose writer has ended, one whose reader has"""
+    (r, w), (r2, w2) = os.pipe(), os.pipe()
+    os.write(w, b'last')
+    os.close(w)
+    os.close(r2)
+    moved()
+    equal('data', (os.read(r, 10), os.read(r, 10)), (b'last', b''))
+    try:
+        equal('written', os.write(w2, b'x'), None)
+    except BrokenPipeError:
+        pass
+
+
+@program
+def terminal_output():
+    """output of a pseudo terminal that nobody has read, a line that is not yet complete, size, packets"""
+    import fcntl
+    import termios
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', 33, 77, 1, 2))
+    os.write(slave, b'output')
+    moved()
+    equal('size', struct.unpack('HHHH', fcntl.ioctl(slave, termios.TIOCGWINSZ, bytes(8))), (33, 77, 1, 2))
+    os.set_blocking(master, False)
+    equal('output', os.read(master, 20), b'output')
+
+
+def ended_terminal(which):
+    ends = os.openpty()
+    os.close(ends[which])
+    moved()
+    os.set_blocking(ends[1 - which], False)
+    try:
+        equal('read', os.read(ends[1 - which], 1), b'' if which == 0 else None)
+    except OSError as e:
+        equal('error', e.errno, 5)
+
+
+@program
+def terminal_hung_up():
+    """a pseudo terminal whose master is closed"""
+    ended_terminal(0)
+
+
+@program
+def terminal_left():
+    """the master of a pseudo terminal that nobody has open"""
+    ended_terminal(1)
+
+
 main()

@@ -13,6 +13,11 @@
 declare -A announced=(
     [accounting]='processor time used so far'
     [own-keyring]='of yours on this host has keys'
+    [autogroup]='nice value of its session'
+    [merged-all]='may be merged'
+    [locked-on-fault]='locked whole'
+    [directory-stream]='names may be missed'
+    [unix-peer]='SO_PEERCRED'
 )
 corpus=/home/alice/corpus
 cp -r "$here/../programs" /shared/programs

@@ -3,7 +3,7 @@ import ctypes
 import mmap
 import os
 
-from moved import call, child, equal, local, main, moved, place, program, told, within
+from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
 PAGE = mmap.PAGESIZE
 
@@ -302,6 +302,180 @@ def shm_deleted_closed():
     m[:4] = b'kept'
     moved()
     equal('content', m[:4], b'kept')
+
+
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+
+
+def pages(count=1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, protection=3):
+    """The address of new memory."""
+    address = libc.mmap(None, count * PAGE, protection, flags, -1, 0)
+    assert address != ctypes.c_void_p(-1).value, os.strerror(ctypes.get_errno())
+    return address
+
+
+def of_mapping(address, field):
+    """A field of the mapping that begins there, by /proc/self/smaps."""
+    here = False
+    for line in open('/proc/self/smaps'):
+        words = line.split()
+        if '-' in words[0] and not words[0].endswith(':'):
+            here = words[0].startswith(f'{address:x}-')
+        elif here and words[0] == f'{field}:':
+            return words[1:]
+
+
+def faults(act):
+    """The signal that ends a child which does this."""
+    status = os.waitpid(child(act), 0)[1]
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status)
+
+
+@program
+def protection_keys():
+    """memory with a protection key (pkey_mprotect)"""
+    key = libc.syscall(330, 0, 0)
+    if key < 0:
+        return moved()  # A processor without.
+    address = pages()
+    ctypes.memmove(address, b'kept', 4)
+    equal('set', libc.syscall(329, ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 3, key), 0)
+    call('pkey_set', key, 2)
+    equal('cannot be written', faults(lambda: ctypes.memset(address, 1, 1)), 11)
+    moved()
+    equal('content', ctypes.string_at(address, 4), b'kept')
+    equal('rights', libc.pkey_get(key), 2)
+    equal('key', of_mapping(address, 'ProtectionKey'), [str(key)])
+    equal('cannot be written', faults(lambda: ctypes.memset(address, 1, 1)), 11)
+    equal('is another', libc.syscall(330, 0, 0) != key, True)
+
+
+@program
+def execute_only():
+    """memory that can be run and not read"""
+    address = pages()
+    ctypes.memmove(address, bytes.fromhex('b82a000000c3'), 6)
+    call('mprotect', ctypes.c_void_p(address), PAGE, 4)
+    readable = faults(lambda: ctypes.string_at(address, 1))
+    moved()
+    equal('runs', ctypes.CFUNCTYPE(ctypes.c_int)(address)(), 42)
+    equal('cannot be read', faults(lambda: ctypes.string_at(address, 1)), readable)
+
+
+@program
+def droppable():
+    """memory that the kernel may drop (MAP_DROPPABLE)"""
+    try:
+        address = pages(flags=0x8 | mmap.MAP_ANONYMOUS)
+    except AssertionError:
+        return moved()
+    before = of_mapping(address, 'VmFlags')
+    moved()
+    equal('VmFlags', of_mapping(address, 'VmFlags'), before)
+
+
+@program
+def sealed():
+    """memory whose mapping cannot be changed any more (mseal)"""
+    address = pages()
+    is_sealed = libc.syscall(462, ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 0) == 0
+    moved()
+    equal('can be changed', libc.mprotect(ctypes.c_void_p(address), PAGE, 1), -1 if is_sealed else 0)
+
+
+@program
+def wiped_for_children():
+    """memory that children get empty (MADV_WIPEONFORK)"""
+    address = pages()
+    call('madvise', ctypes.c_void_p(address), PAGE, 18)
+    ctypes.memmove(address, b'kept', 4)
+    moved()
+    equal('content', ctypes.string_at(address, 4), b'kept')
+    equal('in a child', os.waitstatus_to_exitcode(os.waitpid(child(lambda: os._exit(ctypes.string_at(address, 1)[0])), 0)[1]), 0)
+
+
+@program
+def merged():
+    """memory that may be merged with equal pages (MADV_MERGEABLE)"""
+    address = pages()
+    libc.madvise(ctypes.c_void_p(address), PAGE, 12)
+    before = of_mapping(address, 'VmFlags')
+    moved()
+    equal('VmFlags', of_mapping(address, 'VmFlags'), before)
+
+
+@program
+def merged_all():
+    """a process all of whose memory may be merged (PR_SET_MEMORY_MERGE)"""
+    before = libc.prctl(67, 1, 0, 0, 0)
+    moved()
+    equal('set', libc.prctl(68, 0, 0, 0, 0), -1 if before else 1)
+
+
+@program
+def locked_on_fault():
+    """mlock2 with MLOCK_ONFAULT"""
+    address = pages(4)
+    call('mlock2', ctypes.c_void_p(address), 4 * PAGE, 1)
+    ctypes.memmove(address, b'kept', 4)
+    rss = lambda: of_mapping(address, 'Rss')
+    before = rss()
+    moved()
+    equal('resident', rss(), before)
+    equal('VmFlags', 'lo' in of_mapping(address, 'VmFlags'), True)
+
+
+@program
+def grows_down():
+    """memory that grows downwards (MAP_GROWSDOWN)"""
+    address = pages(64)
+    call('munmap', ctypes.c_void_p(address), 64 * PAGE)
+    top = libc.mmap(address + 60 * PAGE, 4 * PAGE, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10 | 0x100, -1, 0)
+    ctypes.memmove(top, b'kept', 4)
+    moved()
+    equal('content', ctypes.string_at(top, 4), b'kept')
+    ctypes.memset(top - 4, 7, 4)
+    equal('below', ctypes.string_at(top - 4, 4), bytes([7] * 4))
+
+
+@program
+def guarded():
+    """guard pages within a mapping (MADV_GUARD_INSTALL)"""
+    address = pages(4)
+    ctypes.memmove(address, b'kept', 4)
+    is_known = libc.madvise(ctypes.c_void_p(address + PAGE), PAGE, 102) == 0
+    ends = 11 if is_known else False
+    moved()
+    equal('content', ctypes.string_at(address, 4), b'kept')
+    equal('is guarded', faults(lambda: ctypes.memset(address + PAGE, 1, 1)), ends)
+
+
+@program
+def memfd_reopened():
+    """a memfd that is open twice, once to be read only, and its mode"""
+    fd = os.memfd_create('twice')
+    os.write(fd, b'in a memfd')
+    os.fchmod(fd, 0o640)
+    other = os.open(f'/proc/self/fd/{fd}', os.O_RDONLY)
+    moved()
+    equal('content', (os.read(other, 4), os.read(fd, 4)), (b'in a', b''))
+    os.pwrite(fd, b'IN', 0)
+    equal('one object', os.pread(other, 4, 0), b'IN a')
+    equal('mode', os.fstat(fd).st_mode & 0o7777, 0o640)
+    try:
+        equal('written', os.write(other, b'x'), None)
+    except OSError as e:
+        equal('error', e.errno, 9)
+
+
+@program
+def memfd_secret_open():
+    """secret memory that is open and not mapped"""
+    fd = libc_secret()
+    fd is None or os.ftruncate(fd, PAGE)
+    moved()
+    equal('size', fd is None or os.fstat(fd).st_size, fd is None or PAGE)
 
 
 main()

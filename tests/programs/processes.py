@@ -50,6 +50,31 @@ def threads():
 
 
 @program
+def threads_many():
+    """a thousand threads"""
+    go, done = threading.Event(), []
+    threading.stack_size(1 << 16)
+    all = [threading.Thread(target=lambda: (go.wait(), done.append(threading.get_native_id()))) for _ in range(1000)]
+    [thread.start() for thread in all]
+    moved()
+    go.set()
+    [thread.join() for thread in all]
+    equal('done', sorted(done), sorted(thread.native_id for thread in all))
+
+
+@program
+def children_many():
+    """five hundred processes"""
+    (r, w), (back, answer) = os.pipe(), os.pipe()
+    pids = [os.posix_spawn('/usr/bin/head', ['head', '-c', '1'], {}, file_actions=[(os.POSIX_SPAWN_DUP2, r, 0), (os.POSIX_SPAWN_DUP2, answer, 1)]) for _ in range(500)]
+    equal('begun', within(30, lambda: all(open(f'/proc/{pid}/comm').read() == 'head\n' for pid in pids)), True)
+    moved()
+    os.write(w, b'x' * 500)
+    equal('codes', [os.waitpid(pid, 0) for pid in pids], [(pid, 0) for pid in pids])
+    equal('answers', os.read(back, 1000), b'x' * 500)
+
+
+@program
 def stopped():
     """a stopped child"""
     pid = child(idle)
@@ -317,6 +342,28 @@ def death_signal():
 
 
 @program
+def death_signal_comes():
+    """a child with PR_SET_PDEATHSIG whose parent ends afterwards"""
+    r, w = os.pipe()
+    call('prctl', 36, 1, 0, 0, 0)
+
+    def parent():
+        def bound():
+            call('prctl', 1, signal.SIGTERM, 0, 0, 0)
+            os.write(w, struct.pack('i', os.getpid()))
+            idle()
+        child(bound)
+        within(600, told)
+    pid = child(parent)
+    below = struct.unpack('i', os.read(r, 4))[0]
+    moved()
+    equal('parent', os.waitpid(pid, 0), (pid, 0))
+    ended = []
+    within(5, lambda: ended or ended.extend(x for x in [os.waitpid(below, os.WNOHANG)] if x[0]))
+    equal('ended', ended, [(below, signal.SIGTERM)])
+
+
+@program
 def death_signal_first():
     """the command itself with PR_SET_PDEATHSIG"""
     call('prctl', 1, signal.SIGKILL, 0, 0, 0)
@@ -425,8 +472,9 @@ def memory_policy():
 
 @program
 def small_things():
-    """umask, name, personality, core filter, no new privileges, huge pages off"""
+    """umask, name, personality, core filter, no new privileges"""
     os.umask(0o027)
+    call('personality', 0x0040000)
     open('/proc/self/comm', 'w').write('renamed')
     open('/proc/self/coredump_filter', 'w').write('0x7')
     call('prctl', 38, 1, 0, 0, 0)
@@ -434,8 +482,9 @@ def small_things():
     def seen():
         mask = os.umask(0)
         os.umask(mask)
-        return (mask, open('/proc/self/comm').read(), open('/proc/self/coredump_filter').read(), call('prctl', 39, 0, 0, 0, 0))
+        return (mask, open('/proc/self/comm').read(), open('/proc/self/coredump_filter').read(), call('prctl', 39, 0, 0, 0, 0), call('personality', 0xffffffff))
     before = seen()
+    equal('personality', before[4] & 0x0040000, 0x0040000)
     moved()
     equal('all', seen(), before)
 
@@ -492,6 +541,13 @@ def user():
     equal('other', os.waitpid(pid, 0)[1], 0)
 
 
+def signal_taken(number):
+    """Number, code, sender and value of such a signal that waits."""
+    mask, info = struct.pack('Q', 1 << (number - 1)).ljust(128, b'\0'), ctypes.create_string_buffer(128)
+    got = libc.sigtimedwait(mask, info, bytes(16))
+    return None if got < 0 else (got, *struct.unpack_from('iiIQ', info.raw, 8)[:1], *struct.unpack_from('iIQ', info.raw, 16))
+
+
 @program
 def signals_pending():
     """signals that are blocked and wait, with values"""
@@ -501,9 +557,10 @@ def signals_pending():
     os.kill(os.getpid(), signal.SIGUSR1)
     moved()
     equal('mask', {signal.SIGRTMIN, signal.SIGUSR1} <= signal.pthread_sigmask(signal.SIG_BLOCK, []), True)
-    got = [signal.sigtimedwait([signal.SIGRTMIN], 0) for _ in range(4)]
-    equal('queue', [g and g.si_signo for g in got], [signal.SIGRTMIN] * 3 + [None])
-    equal('other', signal.sigtimedwait([signal.SIGUSR1], 0).si_signo, signal.SIGUSR1)
+    got = [signal_taken(signal.SIGRTMIN) for _ in range(4)]
+    own = os.getpid(), os.getuid()
+    equal('queue', got, [(signal.SIGRTMIN, -1, *own, value) for value in (1, 2, 3)] + [None])
+    equal('other', signal_taken(signal.SIGUSR1)[:4], (signal.SIGUSR1, 0, *own))
 
 
 @program
@@ -705,13 +762,114 @@ def root_directory():
     os.kill(pid, 9)
 
 
+def running(code, *words):
+    """Runs machine code in a thread, until it finds a byte other than 0 where rdx leads to. Gives what sets that byte."""
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    address = libc.mmap(None, 1 << 16, 7, 0x22, -1, 0)
+    ctypes.memmove(address, code, len(code))
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(address)
+    thread = threading.Thread(target=lambda: function(*words))
+    thread.start()
+
+    def end():
+        ctypes.memset(words[2], 1, 1)
+        thread.join()
+    return end
+
+
+def aligned(size):
+    memory = ctypes.create_string_buffer(size + 63)
+    offset = -ctypes.addressof(memory) & 63
+    return memory, ctypes.addressof(memory) + offset
+
+
+# pause; cmp byte [rdx], 0; je to the beginning
+SPIN = bytes.fromhex('f390803a0074f9')
+
+
+def move_register(number, at, is_store, kind):
+    """movups between a register and [rdi + at] (load) or [rsi + at] (store)."""
+    modrm, operation = 0x80 | (number & 7) << 3 | (6 if is_store else 7), 0x11 if is_store else 0x10
+    prefix = {
+        'sse': [[0x0f], [0x44, 0x0f]][number >> 3 & 1],
+        'avx': [0xc5, [0xfc, 0x7c][number >> 3 & 1]],
+        'avx512f': [0x62, 0xf1 ^ (number >> 3 & 1) << 7 ^ (number >> 4 & 1) << 4, 0x7c, 0x48],
+    }[kind]
+    return bytes(prefix + [operation, modrm]) + struct.pack('i', at)
+
+
+def move_mask(number, at, is_store):
+    return bytes([0xc4, 0xe1, 0xf8, 0x91 if is_store else 0x90, 0x80 | number << 3 | (6 if is_store else 7)]) + struct.pack('i', at)
+
+
+def processor_flags():
+    return next(line for line in open('/proc/cpuinfo') if line.startswith('flags')).split()
+
+
 @program
 def wide_registers():
-    """wide registers and rounding of floating point"""
+    """vector registers (SSE, AVX, AVX-512 and its masks) of a thread that computes, and rounding of floating point"""
+    flags = processor_flags()
+    kind = next((kind for kind in ('avx512f', 'avx') if kind in flags), 'sse')
+    count, width = {'sse': (16, 16), 'avx': (16, 32), 'avx512f': (32, 64)}[kind]
+    masks = range(1, 8) if 'avx512bw' in flags else []
+    code = b''
+    for is_store in False, True:
+        code += b''.join(move_register(number, number * width, is_store, kind) for number in range(count))
+        code += b''.join(move_mask(number, 2048 + 8 * number, is_store) for number in masks)
+        code += b'' if is_store else SPIN
+    code += (b'' if kind == 'sse' else b'\xc5\xf8\x77') + b'\xc3'
+    (before, begun), (after, ends), (flag, byte) = aligned(4096), aligned(4096), aligned(64)
+    ctypes.memmove(begun, os.urandom(4096), 4096)
+    end = running(code, begun, ends, byte, None)
     m = ctypes.CDLL('libm.so.6')
     m.fesetround(0x400)
     moved()
     equal('rounding', m.fegetround(), 0x400)
+    end()
+    parts = [(number * width, width) for number in range(count)] + [(2048 + 8 * number, 8) for number in masks]
+    equal('registers', [at for at, size in parts if ctypes.string_at(begun + at, size) != ctypes.string_at(ends + at, size)], [])
+
+
+@program
+def tiles():
+    """tiles of a matrix (AMX) of a thread that computes"""
+    if 'amx_tile' not in processor_flags() or libc.syscall(158, 0x1023, 18):
+        return moved()
+    # mov eax, 64; ldtilecfg [rdi]; tileloadd tmm0, [rsi + rax]; ...; tilestored [rcx + rax], tmm0; tilerelease; ret
+    code = bytes.fromhex('b840000000' 'c4e2784907' 'c4e27b4b0406') + SPIN + bytes.fromhex('c4e27a4b0401' 'c4e27849c0' 'c3')
+    (one, shape), (two, begun), (three, byte), (four, ends) = [aligned(1024) for _ in range(4)]
+    layout = bytearray(64)
+    layout[0], layout[48] = 1, 16
+    struct.pack_into('H', layout, 16, 64)
+    ctypes.memmove(shape, bytes(layout), 64)
+    ctypes.memmove(begun, os.urandom(1024), 1024)
+    end = running(code, shape, begun, byte, ends)
+    moved()
+    end()
+    equal('tile', ctypes.string_at(ends, 1024) == ctypes.string_at(begun, 1024), True)
+
+
+@program
+def tiles_permitted():
+    """a process that may use tiles (ARCH_REQ_XCOMP_PERM), and has not yet"""
+    get = lambda: (into := ctypes.c_ulong(), libc.syscall(158, 0x1022, ctypes.byref(into)), into.value)[1:]
+    libc.syscall(158, 0x1023, 18)
+    before = get()
+    moved()
+    equal('permission', get(), before)
+
+
+@program
+def segment_base():
+    """a base of the segment GS (arch_prctl)"""
+    base = ctypes.create_string_buffer(64)
+    get = lambda: (into := ctypes.c_ulong(), call('syscall', 158, 0x1004, ctypes.byref(into)), into.value)[2]
+    call('syscall', 158, 0x1001, base)
+    before = get()
+    moved()
+    equal('base', get(), before)
 
 
 @program
@@ -722,6 +880,358 @@ def accounting():
         pass
     moved()
     equal('at least', time.process_time() > 0.25, True)
+
+
+def setting(name, set, get, value):
+    """Something that prctl(2) sets to 1 or to `value`, where the kernel can."""
+    is_known = libc.prctl(*set) == 0
+    before = libc.prctl(*get)
+    equal(f'{name} before', not is_known or before, not is_known or value)
+    moved()
+    equal(name, libc.prctl(*get), before)
+
+
+@program
+def speculation():
+    """speculation switched off (PR_SET_SPECULATION_CTRL)"""
+    get = lambda: [libc.prctl(52, which, 0, 0, 0) for which in (0, 1, 2)]
+    [libc.prctl(53, which, 4, 0, 0) for which in (0, 1, 2)]
+    before = get()
+    moved()
+    equal('speculation', get(), before)
+
+
+@program
+def deny_write_execute():
+    """memory that is written can never be run (PR_SET_MDWE)"""
+    setting('deny', (65, 1, 0, 0, 0), (66, 0, 0, 0, 0), 1)
+
+
+@program
+def keep_capabilities():
+    """capabilities kept at a change of user (PR_SET_KEEPCAPS), and secure bits"""
+    get = lambda: (libc.prctl(7, 0, 0, 0, 0), libc.prctl(27, 0, 0, 0, 0))
+    call('prctl', 28, 1 << 4 | 1 << 2 | 1 << 6, 0, 0, 0)
+    before = get()
+    moved()
+    equal('kept', get(), before)
+
+
+@program
+def capabilities_ambient():
+    """ambient capabilities, and those given up for good"""
+    header = struct.pack('Ii', 0x20080522, 0)
+    data = ctypes.create_string_buffer(24)
+    call('syscall', 125, header, data)
+    words = list(struct.unpack('6I', data.raw))
+    words[2] |= 1
+    call('syscall', 126, header, struct.pack('6I', *words))
+    call('prctl', 47, 2, 0, 0, 0)
+    call('prctl', 24, 5, 0, 0, 0)
+    sets = lambda: [line for line in open('/proc/self/status') if line.startswith('Cap')]
+    before = sets()
+    moved()
+    equal('capabilities', sets(), before)
+
+
+@program
+def barriers():
+    """what the process has asked of membarrier(2)"""
+    before = [libc.syscall(324, 1 << bit, 0, 0) for bit in (2, 4, 6, 8)] and libc.syscall(324, 1 << 9, 0, 0)
+    moved()
+    equal('registrations', libc.syscall(324, 1 << 9, 0, 0), before)
+
+
+@program
+def autogroup():
+    """the nice value of a session (autogroup)"""
+    try:
+        open('/proc/self/autogroup', 'w').write('7')
+        get = lambda: open('/proc/self/autogroup').read().split()[-1]
+    except OSError:
+        get = lambda: None
+    before = get()
+    moved()
+    equal('nice', get(), before)
+
+
+def scheduling():
+    """The attributes of sched_getattr(2): policy, flags, nice, priority, slice."""
+    into = ctypes.create_string_buffer(56)
+    call('syscall', 315, 0, into, 56, 0)
+    return struct.unpack_from('IIQiIQ', into.raw)[1:]
+
+
+@program
+def scheduling_reset():
+    """a scheduling class that children do not inherit (SCHED_RESET_ON_FORK)"""
+    os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+    before = scheduling()
+    moved()
+    equal('attributes', scheduling(), before)
+
+
+@program
+def scheduling_slice():
+    """a slice of time of its own (sched_setattr)"""
+    libc.syscall(314, 0, struct.pack('IIQiIQQQ', 48, 0, 0, 0, 0, 12000000, 0, 0), 0)
+    before = scheduling()
+    moved()
+    equal('attributes', scheduling(), before)
+
+
+@program
+def niceness_thread():
+    """a thread with a nice value of its own"""
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
+    thread.start()
+    os.setpriority(os.PRIO_PROCESS, thread.native_id, 11)
+    nice = lambda: (os.getpriority(os.PRIO_PROCESS, thread.native_id), os.getpriority(os.PRIO_PROCESS, 0))
+    before = nice()
+    moved()
+    equal('nice', nice(), before)
+    go.set()
+
+
+def in_thread(change, see):
+    """What a thread has of its own, which others have not."""
+    seen, go, began = [], threading.Event(), threading.Event()
+
+    def body():
+        change()
+        seen.append(see())
+        began.set()
+        go.wait()
+        seen.append(see())
+    thread = threading.Thread(target=body)
+    thread.start()
+    began.wait()
+    other = see()
+    moved()
+    go.set()
+    thread.join()
+    equal('in the thread', seen[1:], seen[:1])
+    equal('in others', see(), other)
+
+
+@program
+def thread_directory():
+    """a thread with a current directory and umask of its own (unshare of CLONE_FS)"""
+    def change():
+        call('unshare', 0x200)
+        os.chdir('/usr')
+    in_thread(change, os.getcwd)
+
+
+@program
+def thread_descriptors():
+    """a thread with descriptors of its own (unshare of CLONE_FILES)"""
+    def change():
+        call('unshare', 0x400)
+        os.dup2(0, 123)
+    in_thread(change, lambda: os.path.exists(f'/proc/thread-self/fd/123'))
+
+
+@program
+def thread_user():
+    """a thread of another user"""
+    in_thread(lambda: libc.syscall(117, 5, 5, 0), lambda: [line for line in open('/proc/thread-self/status') if line.startswith('Uid')])
+
+
+@program
+def thread_capabilities():
+    """a thread that has given up capabilities"""
+    def change():
+        header, data = struct.pack('Ii', 0x20080522, 0), ctypes.create_string_buffer(24)
+        call('syscall', 125, header, data)
+        words = list(struct.unpack('6I', data.raw))
+        words[0] &= ~1
+        call('syscall', 126, header, struct.pack('6I', *words))
+    in_thread(change, lambda: [line for line in open('/proc/thread-self/status') if line.startswith('Cap')])
+
+
+@program
+def thread_personality():
+    """a thread with a personality and no new privileges of its own"""
+    def change():
+        call('personality', 0x0040000)
+        call('prctl', 38, 1, 0, 0, 0)
+    in_thread(change, lambda: (call('personality', 0xffffffff), call('prctl', 39, 0, 0, 0, 0)))
+
+
+@program
+def thread_signals():
+    """a thread with signals that wait for it, a mask and an alternate stack of its own"""
+    memory = ctypes.create_string_buffer(65536)
+
+    def change():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+        call('sigaltstack', struct.pack('Pi4xL', ctypes.addressof(memory), 0, 65536), None)
+
+    def see():
+        stack = ctypes.create_string_buffer(24)
+        call('sigaltstack', None, stack)
+        return struct.unpack('Pi4xL', stack.raw), signal.sigpending(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    in_thread(change, see)
+
+
+@program
+def leader_ended():
+    """a process whose first thread has ended, and another goes on"""
+    r, w = os.pipe()
+
+    def of():
+        def other():
+            os.write(w, b'x')
+            within(600, told)
+            os._exit(42)
+        threading.Thread(target=other).start()
+        os.read(r, 1)
+        libc.syscall(60, 0)
+    pid = child(of)
+    within(5, lambda: open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()[0] == 'Z')
+    moved()
+    equal('code', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 42)
+
+
+def cloned(flags):
+    stack = ctypes.create_string_buffer(1 << 16)
+    function = ctypes.cast(libc.pause, ctypes.c_void_p)
+    pid = call('clone', function, ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16)) & ~15), flags | signal.SIGCHLD, None)
+    shares = lambda: [libc.syscall(312, os.getpid(), pid, kind, 0, 0) == 0 for kind in range(1, 6)]
+    before = shares()
+    moved()
+    equal('in common', shares(), before)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    stack[0] = 0
+
+
+@program
+def shared_descriptors():
+    """processes with descriptors in common (CLONE_FILES)"""
+    cloned(0x400)
+
+
+@program
+def shared_directory():
+    """processes with the current directory in common (CLONE_FS)"""
+    cloned(0x200)
+
+
+@program
+def shared_memory_map():
+    """processes with all memory in common (CLONE_VM)"""
+    cloned(0x100)
+
+
+@program
+def shared_handlers():
+    """processes with memory and handlers of signals in common (CLONE_SIGHAND)"""
+    cloned(0x100 | 0x800)
+
+
+@program
+def shared_io():
+    """processes that count as one for input and output (CLONE_IO), clean handlers"""
+    cloned(0x80000000 - (1 << 32))
+
+
+@program
+def seccomp_strict():
+    """the strict mode of seccomp"""
+    r, w = os.pipe()
+    go, tell = os.pipe()
+
+    def confined():
+        os.write(w, b'x')
+        # From now on only read, write and exit.
+        call('prctl', 22, 1, 0, 0, 0)
+        libc.read(go, ctypes.create_string_buffer(1), 1)
+        libc.getpid()
+        libc.syscall(60, 0)
+    pid = child(confined)
+    os.read(r, 1)
+    libc.usleep(100000)
+    moved()
+    os.write(tell, b'x')
+    equal('ended by a signal', os.waitpid(pid, 0)[1] & 127 != 0, True)
+
+
+@program
+def landlock():
+    """a process that Landlock confines"""
+    r, w = os.pipe()
+    go, tell = os.pipe()
+
+    def writes():
+        try:
+            open(local('new'), 'w').close()
+            return True
+        except PermissionError:
+            return False
+
+    def confined():
+        rules = libc.syscall(444, struct.pack('Q', 1 << 1 | 1 << 8), 8, 0)
+        call('prctl', 38, 1, 0, 0, 0)
+        rules < 0 or call('syscall', 446, rules, 0)
+        rules < 0 or os.close(rules)
+        before = writes()
+        os.write(w, b'x')
+        os.read(go, 1)
+        equal('may write', writes(), before)
+    pid = child(confined)
+    os.read(r, 1)
+    moved()
+    os.write(tell, b'x')
+    equal('child', os.waitpid(pid, 0)[1], 0)
+
+
+@program
+def title():
+    """a command line that the process has changed, and its variables"""
+    start = int(open('/proc/self/stat').read().rsplit(')')[1].split()[45])
+    ctypes.memmove(start, b'title\0', 6)
+    seen = lambda: [open(f'/proc/self/{name}', 'rb').read() for name in ('cmdline', 'environ', 'auxv')]
+    before = seen()
+    moved()
+    equal('all', seen(), before)
+
+
+@program
+def inheriting_mutex():
+    """a lock that lends its priority (FUTEX_LOCK_PI), held by one, waited for by another"""
+    word = ctypes.c_uint(0)
+    lock = lambda: libc.syscall(202, ctypes.byref(word), 6 | 128, 0, None)
+    unlock = lambda: libc.syscall(202, ctypes.byref(word), 7 | 128, 0, None)
+    done, go = [], threading.Event()
+    holder = threading.Thread(target=lambda: (lock(), done.append('held'), go.wait(), unlock()))
+    holder.start()
+    within(5, lambda: done)
+    waiter = threading.Thread(target=lambda: done.append(lock()))
+    waiter.start()
+    within(5, lambda: word.value & 0x80000000)
+    moved()
+    equal('owner', (word.value & 0x3fffffff, done), (holder.native_id, ['held']))
+    go.set()
+    waiter.join(10)
+    equal('locked', (done, word.value & 0x3fffffff), (['held', 0], waiter.native_id))
+
+
+@program
+def handler_flags():
+    """flags of handlers: once, nested, children that are not waited for"""
+    get = lambda number: (into := ctypes.create_string_buffer(32), libc.syscall(13, number, None, into, 8), into.raw)[2]
+    for number, flags in (signal.SIGUSR1, 0x80000000), (signal.SIGUSR2, 0x40000000), (signal.SIGCHLD, 2):
+        old = bytearray(get(number))
+        struct.pack_into('Q', old, 0, 1)
+        struct.pack_into('Q', old, 8, flags | 0x04000000)
+        call('syscall', 13, number, bytes(old), None, 8)
+    before = [get(number) for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)]
+    moved()
+    equal('handlers', [get(number) for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)], before)
 
 
 main()

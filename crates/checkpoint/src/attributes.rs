@@ -12,6 +12,7 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::io_priority;
 use skiff_sys::process::positive_pid;
+use skiff_sys::traced::Traced;
 
 use crate::notes::RestoreNotes;
 
@@ -33,6 +34,12 @@ pub struct ThreadAttributes {
     /// The filter of what memory a core has, of a process (`core(5)`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core_filter: Option<u32>,
+    /// How the kernel is to behave towards it (`personality(2)`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub personality: Option<u32>,
+    /// Ways of speculation that are switched off, each with its number and what it is set to (`PR_SET_SPECULATION_CTRL`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Vec<(u32, u32)>>,
 }
 
 /// What process 1 has: nothing inside has changed that.
@@ -66,6 +73,8 @@ impl Defaults {
             io_priority: has.io_priority.filter(|has| Some(*has) != default.io_priority),
             timer_slack: has.timer_slack.filter(|has| Some(*has) != default.timer_slack),
             core_filter: has.core_filter.filter(|has| Some(*has) != default.core_filter),
+            personality: has.personality.filter(|has| Some(*has) != default.personality),
+            speculation: has.speculation.filter(|has| Some(has) != default.speculation.as_ref()),
         };
         let nothing = ThreadAttributes { thread, ..ThreadAttributes::default() };
         Ok(Some(changed).filter(|changed| *changed != nothing))
@@ -113,6 +122,7 @@ impl ThreadAttributes {
             let path = file(self.thread, "coredump_filter");
             fs::write(path, format!("{filter:#x}")).context(|| about("filter of cores"))?;
         }
+        self.set_by_itself(thread)?;
         let Some(processors) = &self.processors else { return Ok(false) };
         let mut set = CpuSet::new();
         let known = |number: &u32| usize::try_from(*number).ok().filter(|number| *number < CpuSet::MAX_CPU);
@@ -123,6 +133,42 @@ impl ThreadAttributes {
             Err(e) => Err(e).context(|| about("processors")),
         }
     }
+}
+
+impl ThreadAttributes {
+    /// What only a thread itself can set.
+    fn set_by_itself(&self, thread: Pid) -> Result<()> {
+        let about = || format!("thread {}: personality and speculation", self.thread);
+        let speculation = self.speculation.as_deref().unwrap_or_default();
+        if self.personality.is_none() && speculation.is_empty() {
+            return Ok(());
+        }
+        let traced = Traced::stop(thread).context(about)?;
+        let personality = self.personality.map_or(Ok(()), |personality| traced.set_personality(personality));
+        let all = speculation.iter().map(|(which, to)| traced.set_speculation(*which, *to));
+        let done = personality.and_then(|()| all.collect::<io::Result<()>>());
+        traced.release().context(about)?;
+        done.context(about)
+    }
+}
+
+/// What `/proc/PID/status` says of ways of speculation that a thread has switched off: each with its number and what it is set to. Source:
+/// `linux/prctl.h`, `fs/proc/array.c`.
+fn speculation(status: &str) -> Vec<(u32, u32)> {
+    let (disabled, forced) = (1 << 2, 1 << 3);
+    let of = |line: &str| {
+        let (name, state) = line.split_once(':')?;
+        let to = match state.trim() {
+            "thread mitigated" | "conditional disabled" => disabled,
+            "thread force mitigated" | "conditional force disabled" => forced,
+            _ => return None,
+        };
+        let which = ["Speculation_Store_Bypass", "SpeculationIndirectBranch"]
+            .iter()
+            .position(|known| *known == name)?;
+        Some((u32::try_from(which).ok()?, to))
+    };
+    status.lines().filter_map(of).collect()
 }
 
 /// All that the thread has; nothing if it has ended.
@@ -143,12 +189,22 @@ fn read(outer: i32, is_process: bool) -> io::Result<Option<ThreadAttributes>> {
             io_priority: Some(io_priority::get(pid)?),
             timer_slack: number(&file(outer, "timerslack_ns"), 10)?,
             core_filter: core_filter.and_then(|filter| u32::try_from(filter).ok()),
+            personality: personality(outer)?,
+            speculation: Some(speculation(&String::from_utf8_lossy(&fs::read(file(outer, "status"))?))),
         })
     };
     match read() {
         Ok(read) => Ok(Some(read)),
         Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::SRCH | Errno::NOENT)) => Ok(None),
         Err(e) => Err(e),
+    }
+}
+
+/// What `/proc/PID/personality` says; nothing of a process that has ended and not been waited for, which the kernel shows to nobody.
+fn personality(outer: i32) -> io::Result<Option<u32>> {
+    match number(&file(outer, "personality"), 16) {
+        Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::ACCESS | Errno::PERM)) => Ok(None),
+        read => Ok(read?.and_then(|of| u32::try_from(of).ok())),
     }
 }
 
@@ -169,6 +225,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn speculation_that_is_off_is_told() {
+        let status = "Seccomp:\t0\nSpeculation_Store_Bypass:\tthread force mitigated\nSpeculationIndirectBranch:\tconditional disabled\n";
+        assert_eq!(speculation(status), [(0, 8), (1, 4)]);
+        assert_eq!(
+            speculation(
+                "Speculation_Store_Bypass:\tthread vulnerable\nSpeculationIndirectBranch:\talways enabled\n"
+            ),
+            []
+        );
+    }
+
+    #[test]
     fn only_what_was_changed_is_kept_and_it_can_be_set_again() {
         let own = rustix::process::getpid();
         let defaults = Defaults::of(own).expect("our own");
@@ -181,6 +249,8 @@ mod tests {
             io_priority: Some(2 << 13 | 6),
             timer_slack: None,
             core_filter: Some(7),
+            personality: Some(0x0040_0000),
+            speculation: None,
         };
         assert!(!wanted.set().expect("set"));
         let seen = defaults.differ(pid, 7, true).expect("seen");

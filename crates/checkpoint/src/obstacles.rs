@@ -27,9 +27,10 @@ use skiff_sys::{IgnoreError, ns};
 use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
 use crate::mappings::SharedMemory;
+use crate::socket_options::NewSockets;
 
-pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time};
-use process::{held_locks, number, read, unread_timers};
+pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
+use process::{changed_options, held_locks, number, read, unread_timers};
 
 /// Exit code of `--dry-run` where something is in the way.
 const IN_THE_WAY: i32 = 1;
@@ -154,11 +155,36 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
     let spaces = space::look(inside, &threads)?;
     let context = PreflightContext::of((init, inside), moment, &seen, spaces.shared_memory)?;
     found.notes = spaces.notes;
+    let mut new_sockets = NewSockets::default();
+    let outer_numbers: Vec<i32> = seen.iter().map(|(outer, _)| *outer).collect();
+    for (outer, why) in state::in_common(&outer_numbers) {
+        let of = seen.iter().find(|(one, _)| *one == outer).map(|(_, process)| process);
+        found.obstacles.extend(of.map(|of| Obstacle {
+            pid: of.pid,
+            name: of.name.clone(),
+            why: why.clone(),
+        }));
+    }
     for (outer, mut process) in seen {
-        obstacles(outer, &process, &context, &mut found.obstacles);
+        // To read it takes time, as all of their memory is gone through.
+        let smaps = match moment {
+            Moment::Running => {
+                text(format!("/proc/{outer}/smaps")).default_on_error("one that has ended has no memory")
+            }
+            Moment::Frozen => String::new(),
+        };
+        obstacles(outer, &process, &context, &smaps, &mut found.obstacles);
+        if moment == Moment::Running {
+            found.notes.extend(
+                state::notes(outer, &smaps)
+                    .into_iter()
+                    .map(|note| format!("process {} ({}): {note}", process.pid, process.name)),
+            );
+        }
         process.locks = held_locks(outer, &process, &mut found.bound_locks);
         if moment == Moment::Frozen {
             process.timers = unread_timers(outer);
+            process.socket_options = changed_options(outer, &mut new_sockets);
         }
         if Some(outer) == command {
             let of_command = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
@@ -280,7 +306,14 @@ fn fd_info(outer: i32, path: &Path) -> String {
     text(format!("/proc/{outer}/fdinfo/{number}")).default_on_error("it has just been closed")
 }
 
-fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, found: &mut Vec<Obstacle>) {
+/// `smaps` is the text of `/proc/PID/smaps`, or nothing.
+fn obstacles(
+    outer: i32,
+    process: &SavedProcess,
+    context: &PreflightContext,
+    smaps: &str,
+    found: &mut Vec<Obstacle>,
+) {
     let mut say = |why: String| {
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
@@ -293,6 +326,7 @@ fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, fou
         Err(e) if has_ended(&e) => return,
         Err(e) => say(format!("its memory map cannot be read: {e}")),
     }
+    memory::marked(smaps).into_iter().for_each(&mut say);
     let policies = text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies");
     policies.lines().find_map(memory::policy).into_iter().for_each(&mut say);
     let mut sockets = BTreeSet::new();
@@ -301,6 +335,7 @@ fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, fou
         let info = fd_info(outer, &path);
         descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
         descriptors::watch(outer, &target, &path).into_iter().for_each(&mut say);
+        descriptors::socket(&target, &path).into_iter().for_each(&mut say);
         memory::nameless_file(&target, &path).into_iter().for_each(&mut say);
         sockets
             .extend(target.strip_prefix("socket:[").and_then(|n| n.strip_suffix(']')?.parse::<u64>().ok()));
@@ -357,7 +392,7 @@ mod tests {
         let process = read(pid).expect("there");
         assert_eq!((process.pid, process.threads.len()), (pid, 1));
         let mut found = vec![];
-        obstacles(pid, &process, &context(), &mut found);
+        obstacles(pid, &process, &context(), "", &mut found);
         assert_eq!(found, []);
         child.kill().expect("killed");
         child.wait().expect("gone");
@@ -387,7 +422,7 @@ mod tests {
         let (mut child, pid) = asleep(&program, Stdio::null());
         let (found, mut told) = (read(pid), vec![]);
         let maps = text(format!("/proc/{pid}/maps"));
-        found.iter().for_each(|process| obstacles(pid, process, &context(), &mut told));
+        found.iter().for_each(|process| obstacles(pid, process, &context(), "", &mut told));
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(found.expect("seen").name, "sl\u{fffd}\u{fffd}p");
         assert!(maps.expect("its memory").contains("[stack]"));

@@ -358,6 +358,7 @@ pub(crate) mod tests {
             processor_ms: 0,
             locks: vec![],
             timers: vec![],
+            socket_options: vec![],
         };
         let made_with = Versions {
             skiff: "0".into(),

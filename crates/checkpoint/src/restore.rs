@@ -40,7 +40,7 @@ use crate::files::{self, FileRules};
 use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
 use crate::notes::RestoreNotes;
-use crate::obstacles::{description_locks, expired_timers, lost_processor_time};
+use crate::obstacles::{description_locks, expired_timers, lost_processor_time, socket_options};
 use crate::place;
 use crate::probe;
 use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
@@ -324,6 +324,8 @@ impl Restorer for CriuRestorer<'_> {
                 attributes::set_again(inside, &kept, &self.notes)?;
                 checkpoint.sysv.as_ref().map_or(Ok(()), |sysv| sysv.attach_again(inside))?;
                 timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
+                let options = socket_options(&checkpoint.processes);
+                crate::socket_options::set_again(inside, &options, &self.notes)?;
                 match &self.gate {
                     Some(gate) => (gate.ask)(inside)?,
                     None => {

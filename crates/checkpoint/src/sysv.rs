@@ -19,6 +19,7 @@ use skiff_sys::sysv::{self, Attached, Kind, QueueMessage};
 use crate::attach;
 pub use crate::attach::Attachment;
 use crate::criu::CriuProcess;
+use crate::hidden;
 use crate::mappings::{self, Mapping};
 use crate::obstacles::{self, SavedProcess};
 use crate::sysv_tables::{Entry, LOCKED, MARKED_FOR_REMOVAL, SystemVObject, next_number, table};
@@ -118,6 +119,7 @@ pub fn keep(
     let file = File::options().write(true).create_new(true).open(path).context(about)?;
     let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
         let mut into = BufWriter::new(file.try_clone().context(about)?);
+        hidden::refuse(processes, tracer)?;
         let found = SystemV::read(processes, tracer, &mut into)?;
         into.flush().context(about)?;
         Ok(found)

@@ -68,8 +68,6 @@ pub enum Mode {
     Precopy,
     /// By files in your home, which both hosts must see
     Disk,
-    /// After the processes, on demand: refused, as the kernel does not allow it to ordinary users
-    Lazy,
 }
 
 impl Mode {

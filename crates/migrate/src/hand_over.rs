@@ -125,9 +125,7 @@ impl Migration<'_> {
     ) -> Result<SwitchoverOutcome> {
         let scratch = match self.words.mode {
             Mode::Diskless | Mode::Precopy => DumpDir::Memory(memory::make(memory::available()? / 2)?),
-            Mode::Disk | Mode::Lazy => {
-                DumpDir::Shared(NewCheckpoint::make(&home(self.context)?, &self.record.name)?)
-            }
+            Mode::Disk => DumpDir::Shared(NewCheckpoint::make(&home(self.context)?, &self.record.name)?),
         };
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;

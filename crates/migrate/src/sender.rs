@@ -75,7 +75,6 @@ pub enum MigrationOutcome {
 /// Moves an instance.
 pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<MigrationOutcome> {
     let begun = Instant::now();
-    refuse_lazy(words.mode)?;
     if !words.dry_run && settle_ended(context, &words.instance)? {
         return Ok(MigrationOutcome::Before);
     }
@@ -132,18 +131,6 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
         }
-    }
-}
-
-/// See docs/decisions/011-no-pages-on-demand.md.
-fn refuse_lazy(mode: Mode) -> Result<()> {
-    match mode {
-        Mode::Diskless | Mode::Precopy | Mode::Disk => Ok(()),
-        Mode::Lazy => Err(Error::new(
-            "--mode lazy: to bring pages when they are needed takes a userfaultfd that hears of what the kernel itself \
-             touches and of forks; the kernel gives that to the host's root alone",
-        )
-        .hint("--mode precopy sends memory while they run, and stops them for a moment only")),
     }
 }
 

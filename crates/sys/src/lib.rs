@@ -37,6 +37,7 @@ pub mod signal;
 pub mod signal_owner;
 pub mod size;
 pub mod small_file;
+pub mod socket_option;
 pub mod subreaper;
 pub mod syscalls;
 pub mod sysv;

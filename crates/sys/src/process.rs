@@ -55,6 +55,35 @@ pub struct Child {
     pub pidfd: OwnedFd,
 }
 
+/// What processes and threads may have in common, as kcmp(2) numbers that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// Memory.
+    Memory = 1,
+    /// The table of descriptors.
+    Descriptors = 2,
+    /// Root, current directory and umask.
+    Directories = 3,
+    /// Handlers of signals.
+    Handlers = 4,
+}
+
+/// The order of what two processes or threads have of a kind; equal if they have it in common.
+///
+/// # Errors
+/// `ESRCH` if one has ended, `EPERM` for who may not look into both.
+pub fn compare_shared(one: Pid, other: Pid, what: Shared) -> io::Result<std::cmp::Ordering> {
+    use std::cmp::Ordering;
+    let (one, other) = (one.as_raw_nonzero().get(), other.as_raw_nonzero().get());
+    // SAFETY: plain integers.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, what as libc::c_int, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Ordering::Equal),
+        1 => Ok(Ordering::Less),
+        _ => Ok(Ordering::Greater),
+    }
+}
+
 /// Forks, giving the new process the namespaces asked for.
 ///
 /// The calling process must have one thread: the copy has only the calling thread, so a lock (malloc's, say) that

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags, open};
 /// Source: `linux/fcntl.h`; not every C library declares these.
 const F_GETOWN_EX: libc::c_int = 16;
 const F_GETOWNER_UIDS: libc::c_int = 17;
+const F_OWNER_TID: libc::c_int = 0;
 
 /// `struct f_owner_ex`.
 #[repr(C)]
@@ -31,6 +32,19 @@ pub fn has_owner(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
     let without = open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     Ok(owner.pid != 0 || users(file) != users(without.as_fd()))
+}
+
+/// Whether one thread gets its signals, not a process or a group (`F_SETOWN_EX`).
+///
+/// # Errors
+/// `EBADF` of a descriptor that is only a path.
+pub fn is_thread(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut owner = Owner { kind: -1, pid: 0 };
+    // SAFETY: the kernel writes such a structure, which lives through the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), F_GETOWN_EX, &raw mut owner) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(owner.kind == F_OWNER_TID && owner.pid != 0)
 }
 
 /// The real and the effective user of the owner; nothing where the kernel does not tell (`CONFIG_CHECKPOINT_RESTORE`).

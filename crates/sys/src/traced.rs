@@ -66,6 +66,10 @@ const ROOM: u64 = 512;
 /// So many bytes of the kernel's code in each process are searched for a system call.
 const KERNEL_CODE: usize = 4 * 4096;
 
+/// Numbers of prctl(2), which not every C library declares. Source: `linux/prctl.h`.
+const PR_SET_SPECULATION_CTRL: u64 = 53;
+const PR_GET_MDWE: u64 = 66;
+
 /// A process that this thread, and no other, traces and has stopped. When the thread ends, the kernel lets the process go on.
 pub struct Traced(Pid);
 
@@ -97,6 +101,23 @@ impl Traced {
     /// That of the call, or `Unsupported` where it did not stop at a call.
     pub fn call(&self, number: libc::c_long, arguments: &[u64]) -> io::Result<u64> {
         call_in(&Own(self.0), words(number, arguments))
+    }
+
+    /// Sets its personality.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_personality(&self, personality: u32) -> io::Result<()> {
+        self.call(libc::SYS_personality, &[personality.into()]).map(drop)
+    }
+
+    /// Sets one of its ways of speculation, by the kernel's numbers of the way and of what it is set to.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_speculation(&self, which: u32, to: u32) -> io::Result<()> {
+        let option = PR_SET_SPECULATION_CTRL;
+        self.call(libc::SYS_prctl, &[option, which.into(), to.into(), 0, 0]).map(drop)
     }
 
     /// Has it use a System V set of semaphores (`semop`).

@@ -1,12 +1,16 @@
 //! Descriptors that cannot be saved, and sockets in which something waits that would be lost.
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::event::PollFlags;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statfs, statx};
 use rustix::io::Errno;
-use skiff_sys::signal_owner::has_owner;
+use rustix::net::{SocketAddrUnix, getsockname};
+use skiff_sys::IgnoreError;
+use skiff_sys::signal_owner::{has_owner, is_thread};
+use skiff_sys::socket_option::{self, poll_events};
 
 use crate::locks::copied;
 
@@ -36,7 +40,11 @@ pub(super) fn descriptor(target: &str) -> Option<String> {
     if target.starts_with("/dev/") && Path::new(target) != Path::new("/dev/") {
         return Some(device_in_the_way(target, "open"));
     }
+    if target.starts_with("/secretmem") {
+        return Some("secret memory (memfd_secret)".into());
+    }
     match target.strip_prefix("anon_inode:")?.trim_matches(['[', ']']) {
+        "eventfd" | "eventpoll" | "signalfd" | "timerfd" | "pidfd" => None,
         "io_uring" => Some(IO_URING.into()),
         "inotify" => {
             Some("inotify: a watch on files, which cannot be put back without the host's rights".into())
@@ -44,14 +52,7 @@ pub(super) fn descriptor(target: &str) -> Option<String> {
         "fanotify" => {
             Some("fanotify: a watch on files, which cannot be put back without the host's rights".into())
         }
-        kind if kind.starts_with("bpf")
-            || kind.starts_with("kvm")
-            || kind == "perf_event"
-            || kind == "userfaultfd" =>
-        {
-            Some(format!("a descriptor of kind {kind}"))
-        }
-        _ => None,
+        kind => Some(format!("a descriptor of kind {kind}")),
     }
 }
 
@@ -62,12 +63,113 @@ pub(super) fn kind(target: &str, path: &Path, info: &str) -> Option<String> {
         let flags = u32::from_str_radix(flags.trim(), 8).ok()?;
         return (flags & O_DIRECT != 0).then(|| "a pipe of packets (O_DIRECT)".into());
     }
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if target == "anon_inode:[eventfd]" {
+        let is_semaphore = field("eventfd-semaphore:") == Some("1");
+        return is_semaphore.then(|| "an eventfd that counts down by one (EFD_SEMAPHORE)".into());
+    }
+    if target.trim_matches(['[', ']']).ends_with("pidfd") {
+        let flags = u32::from_str_radix(field("flags:")?, 8).ok()?;
+        return (flags & O_EXCL != 0).then(|| "a pidfd of a thread (PIDFD_THREAD)".into());
+    }
+    if info.lines().any(|line| line.starts_with("lock:") && line.contains("LEASE") && line.contains("WRITE"))
+    {
+        return Some(format!("a lease on {target} against readers (F_SETLEASE); try again once it has none"));
+    }
+    if is_terminal(target)
+        && copied_by(path).is_some_and(|copy| poll_events(copy.as_fd()).contains(PollFlags::HUP))
+    {
+        return Some(format!("a terminal whose other end is closed ({target})"));
+    }
     // Most descriptors need not be asked: a queue's name has no directory.
     let is_queue = target.starts_with('/')
         && !target[1..].contains('/')
         && statfs(path).is_ok_and(|of| u64::try_from(of.f_type) == Ok(MQUEUE_MAGIC));
     is_queue.then(|| format!("POSIX message queue {target} (open): CRIU knows no descriptor of one"))
 }
+
+fn is_terminal(target: &str) -> bool {
+    target.starts_with("/dev/pts/") || target == "/dev/ptmx"
+}
+
+/// A copy of the descriptor that `/proc/PID/fd/NUMBER` leads to.
+fn copied_by(path: &Path) -> Option<OwnedFd> {
+    let fd = path.file_name()?.to_str()?.parse().ok()?;
+    let outer = path.parent()?.parent()?.file_name()?.to_str()?.parse().ok()?;
+    copied(outer, fd).ok()
+}
+
+/// What is in the way of a socket that its network's tables do not show; `path` is its link.
+pub(super) fn socket(target: &str, path: &Path) -> Vec<String> {
+    let mut found = vec![];
+    let Some(copy) = target.strip_prefix("socket:").and_then(|_| copied_by(path)) else { return found };
+    let socket = copy.as_fd();
+    let of = |option| {
+        let asked = socket_option::number(socket, SOL_SOCKET, option);
+        asked.default_on_error("a kernel without the option has not set it")
+    };
+    let (domain, is_listening, kind) = (of(SO_DOMAIN), of(SO_ACCEPTCONN) != 0, of(SO_TYPE));
+    let waits = !is_listening && socket_option::waiting(socket).is_ok_and(|bytes| bytes > 0);
+    if domain == AF_UNIX && waits && (of(SO_PASSCRED) != 0 || of(SO_PASSPIDFD) != 0) {
+        found.push("a message with its sender's credentials (SO_PASSCRED) that it has not read yet; try again once it has".into());
+    }
+    if domain == AF_UNIX && kind == SOCK_DGRAM && waits && has_name(socket) {
+        found.push("datagrams at its Unix socket that it has not read yet, whose senders would be lost; try again once it has".into());
+    }
+    if kind == SOCK_STREAM && !is_listening && socket_option::has_urgent(socket) {
+        found.push("urgent data (MSG_OOB) that it has not read yet; try again once it has".into());
+    }
+    if poll_events(socket).contains(PollFlags::ERR) {
+        found.push("an error of a socket that it has not been told yet; try again once it has".into());
+    }
+    if is_thread(socket).is_ok_and(|is_one| is_one) {
+        found.push("a socket whose signals go to one thread (F_SETOWN_EX)".into());
+    }
+    if kind == SOCK_STREAM
+        && domain != AF_UNIX
+        && socket_option::get(socket, SOL_TCP, TCP_ULP).is_ok_and(|name| !name.is_empty())
+    {
+        found.push("a TCP connection that the kernel encrypts (TCP_ULP)".into());
+    }
+    found
+}
+
+/// Whether at the other end of a Unix connection was another user than root inside, who is the user that looks at it.
+pub(super) fn has_other_peer(path: &Path) -> bool {
+    let Some(copy) = copied_by(path) else { return false };
+    let is_unix =
+        socket_option::number(copy.as_fd(), SOL_SOCKET, SO_DOMAIN).is_ok_and(|domain| domain == AF_UNIX);
+    let peer = socket_option::get(copy.as_fd(), SOL_SOCKET, SO_PEERCRED)
+        .default_on_error("a socket of another kind has no peer");
+    let word = |at: usize| Some(u32::from_ne_bytes(peer.get(at..at + 4)?.try_into().ok()?));
+    is_unix
+        && word(0).is_some_and(|pid| pid != 0)
+        && word(4).is_some_and(|user| user != rustix::process::getuid().as_raw())
+}
+
+/// Whether a Unix socket has a name.
+fn has_name(socket: BorrowedFd<'_>) -> bool {
+    getsockname(socket).is_ok_and(|name| {
+        SocketAddrUnix::try_from(name)
+            .is_ok_and(|name| name.path_bytes().is_some() || name.abstract_name().is_some())
+    })
+}
+
+/// Of sockets, as the kernel numbers them on x86-64 and on 64-bit ARM. Sources: `asm-generic/socket.h`, `linux/net.h`, `linux/tcp.h`.
+const SOL_SOCKET: i32 = 1;
+const SO_TYPE: i32 = 3;
+const SO_PASSCRED: i32 = 16;
+const SO_PEERCRED: i32 = 17;
+const SO_ACCEPTCONN: i32 = 30;
+const SO_DOMAIN: i32 = 39;
+const SO_PASSPIDFD: i32 = 76;
+const AF_UNIX: i32 = 1;
+const SOCK_STREAM: i32 = 1;
+const SOCK_DGRAM: i32 = 2;
+const SOL_TCP: i32 = 6;
+const TCP_ULP: i32 = 31;
+/// `O_EXCL` in octal `flags`, which is `PIDFD_THREAD` of a pidfd.
+const O_EXCL: u32 = 0o200;
 
 /// What is in the way of a descriptor of a directory: a watch by `F_NOTIFY`, of which the kernel says no more than that somebody gets its
 /// signals. Nothing else of a directory has any.
@@ -125,6 +227,17 @@ pub(super) fn sockets(
             "a connection to its Unix socket that waits to be accepted; try again once it has been".into(),
         );
     }
+    if ["udp", "udp6"].iter().any(|name| ours(name, |s| s.unsent > 0)) {
+        found.push("a datagram that it has not completed (MSG_MORE), or that has not left yet; try again once it has".into());
+    }
+    if netlink_waiting(&table("netlink"), sockets) {
+        found.push(
+            "messages of the kernel's (netlink) that it has not read yet; try again once it has".into(),
+        );
+    }
+    if !own_network && unix_relative(&table("unix"), sockets) {
+        found.push("a Unix socket whose name is relative to a directory; only on a network of the instance's own can it be saved".into());
+    }
     if ["udp", "udp6", "raw", "raw6"].iter().any(|name| ours(name, |s| s.queue > 0)) {
         found.push("datagrams that it has not read yet, which would be lost; try again once it has".into());
     }
@@ -142,9 +255,31 @@ fn unix_waiting(table: &str, sockets: &BTreeSet<u64>) -> bool {
     named.iter().any(|(inode, name)| *inode == 0 && ours(name))
 }
 
+/// Whether a netlink socket of these has something to read: the fifth column of `/proc/PID/net/netlink`; the last is its number.
+fn netlink_waiting(table: &str, sockets: &BTreeSet<u64>) -> bool {
+    table.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let inode = words.get(9).and_then(|inode| inode.parse().ok());
+        inode.is_some_and(|inode: u64| sockets.contains(&inode))
+            && words.get(4).is_some_and(|queue| *queue != "0")
+    })
+}
+
+/// Whether a Unix socket of these has a name that begins neither at the root nor nowhere.
+fn unix_relative(table: &str, sockets: &BTreeSet<u64>) -> bool {
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace().skip(6);
+        let inode = words.next().and_then(|inode| inode.parse().ok());
+        inode.is_some_and(|inode: u64| sockets.contains(&inode))
+            && words.next().is_some_and(|name| !name.starts_with(['/', '@']))
+    })
+}
+
 /// A line of `/proc/PID/net/tcp` or `udp`.
 struct Socket {
     state: u8,
+    /// What has not left yet, in bytes.
+    unsent: u32,
     /// What waits to be read: bytes, or of one that listens connections.
     queue: u32,
     inode: u64,
@@ -157,10 +292,11 @@ impl Socket {
     fn of(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let state = u8::from_str_radix(words.get(3)?, 16).ok()?;
-        let queue = u32::from_str_radix(words.get(4)?.split_once(':')?.1, 16).ok()?;
+        let (unsent, queue) = words.get(4)?.split_once(':')?;
+        let (unsent, queue) = (u32::from_str_radix(unsent, 16).ok()?, u32::from_str_radix(queue, 16).ok()?);
         // One that nobody has any more has none.
         let inode = words.get(9)?.parse().ok().filter(|inode| *inode != 0)?;
-        Some(Self { state, queue, inode })
+        Some(Self { state, unsent, queue, inode })
     }
 
     /// Whether it is a connection, not one that only listens or is over.
@@ -189,6 +325,8 @@ mod tests {
             ("anon_inode:inotify", Some("inotify")),
             ("anon_inode:[io_uring]", Some("io_uring")),
             ("anon_inode:bpf-prog", Some("bpf")),
+            ("anon_inode:[landlock-ruleset]", Some("landlock")),
+            ("/secretmem (deleted)", Some("secret")),
         ] {
             let why = descriptor(target);
             assert_eq!(why.is_some(), word.is_some(), "{target}: {why:?}");

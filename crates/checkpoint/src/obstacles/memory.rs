@@ -112,11 +112,60 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
     }
 }
 
+/// What is in the way of what `/proc/PID/smaps` says of mappings: protection keys, and seals.
+pub(super) fn marked(smaps: &str) -> BTreeSet<String> {
+    let (mut found, mut rights) = (BTreeSet::new(), "");
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            // What can be run and not read has one of the kernel's own.
+            Some("ProtectionKey:") if words.next() != Some("0") && !rights.starts_with("--x") => {
+                let why =
+                    "memory with a protection key (pkey_mprotect), which could not be given to it again";
+                found.insert(why.into());
+            }
+            Some("VmFlags:") if words.any(|flag| flag == "sl") => {
+                found.insert("sealed memory (mseal), which could not be sealed again".into());
+            }
+            Some(range) if !range.ends_with(':') => rights = words.next().unwrap_or_default(),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether some memory is locked, and not all of it is there.
+pub(super) fn is_locked_in_part(smaps: &str) -> bool {
+    let (mut size, mut resident, mut is_readable) = (0, 0, false);
+    smaps.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let mut number = || words.next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default();
+        match name {
+            "Size:" => size = number(),
+            "Rss:" => resident = number(),
+            "VmFlags:" => return is_readable && resident < size && words.any(|flag| flag == "lo"),
+            range if !range.ends_with(':') => {
+                is_readable = words.next().is_some_and(|rights| rights.starts_with('r'))
+            }
+            _ => {}
+        }
+        false
+    })
+}
+
 /// What is in the way of a descriptor of a file whose name is gone, which CRIU would find only when all stand still: it keeps what the file holds
 /// up to a limit.
 pub(super) fn nameless_file(target: &str, path: &Path) -> Option<String> {
-    let name = target.strip_suffix(" (deleted)").filter(|name| !name.starts_with("/memfd:"))?;
+    let name = target
+        .strip_suffix(" (deleted)")
+        .filter(|name| !name.starts_with("/memfd:") && *name != "/secretmem")?;
     let file = fs::metadata(path).ok()?;
+    if file.is_file() && file.nlink() > 0 && !is_there(target, path) {
+        return Some(format!(
+            "open file {name}: it has no longer this name, but others, which are not known"
+        ));
+    }
     nameless(&file)?;
     // The kernel counts blocks of 512 bytes.
     let held = file.blocks().saturating_mul(512);
@@ -124,6 +173,12 @@ pub(super) fn nameless_file(target: &str, path: &Path) -> Option<String> {
     (held > GHOST_LIMIT.into()).then(|| {
         format!("open file {name}: it has no name any more, and is kept only up to {limit}; it has {size}")
     })
+}
+
+/// Whether the file of a descriptor has a name that ends so itself.
+fn is_there(target: &str, path: &Path) -> bool {
+    let root = path.parent().and_then(Path::parent).map(|process| process.join("root"));
+    root.is_some_and(|root| fs::symlink_metadata(root.join(target.trim_start_matches('/'))).is_ok())
 }
 
 /// Why an object that has no name is not kept.
@@ -222,6 +277,22 @@ mod tests {
         // It has holes only.
         assert_eq!(nameless_file("/tmp/x (deleted)", Path::new(&path)), None);
         assert_eq!(nameless_file("/tmp/x", Path::new("/nowhere")), None);
+    }
+
+    #[test]
+    fn keys_and_seals_are_named() {
+        let of = |rights: &str, key: u32, flags: &str| {
+            marked(&format!(
+                "7f00-7f01 {rights} 00000000 00:00 0 \nSize: 4 kB\nProtectionKey: {key}\nVmFlags: {flags}\n"
+            ))
+        };
+        assert_eq!(of("rw-p", 0, "rd wr"), BTreeSet::new());
+        assert_eq!(of("--xp", 1, "ex"), BTreeSet::new());
+        assert!(
+            of("rw-p", 1, "rd").iter().all(|why| why.contains("pkey_mprotect"))
+                && of("rw-p", 1, "rd").len() == 1
+        );
+        assert!(of("r--p", 0, "rd sl").iter().any(|why| why.contains("mseal")));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use skiff_sys::{IgnoreError, ns};
 use super::{Obstacle, links, number_inside, text};
 use crate::attributes::ThreadAttributes;
 use crate::locks::{self, FileLock, LockKind};
+use crate::socket_options::{self, NewSockets, SocketOption};
 use crate::timers::{self, ExpiredTimer};
 
 /// One process of an environment.
@@ -43,6 +44,9 @@ pub struct SavedProcess {
     /// Timers of its descriptors that have expired and not been read since, and are to expire again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<ExpiredTimer>,
+    /// Options of its sockets that CRIU does not save, where they are not as a new socket has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub socket_options: Vec<SocketOption>,
 }
 
 /// The process of this number out here, if it has not ended.
@@ -72,6 +76,7 @@ pub(super) fn read(outer: i32) -> Option<SavedProcess> {
         processor_ms: processor_ms(&text(format!("/proc/{outer}/stat")).ok()?).unwrap_or_default(),
         locks: vec![],
         timers: vec![],
+        socket_options: vec![],
         memory: (number(&status, "RssAnon:") + number(&status, "RssShmem:") + number(&status, "VmSwap:"))
             << 10,
     })
@@ -104,6 +109,31 @@ pub(super) fn unread_timers(outer: i32) -> Vec<ExpiredTimer> {
     let number = |(path, _): (PathBuf, String)| path.file_name()?.to_str()?.parse().ok();
     let all = links(outer).into_iter().filter(is_timer).filter_map(number);
     all.filter_map(|fd| timers::expired(outer, fd)).collect()
+}
+
+/// The options of a process's sockets that CRIU does not save.
+pub(super) fn changed_options(outer: i32, new: &mut NewSockets) -> Vec<SocketOption> {
+    let sockets = links(outer).into_iter().filter(|(_, link)| link.starts_with("socket:"));
+    let number = |(path, _): (PathBuf, String)| path.file_name()?.to_str()?.parse().ok();
+    let sockets: Vec<i32> = sockets.filter_map(number).collect();
+    if sockets.is_empty() {
+        return vec![];
+    }
+    let groups = socket_options::groups(|name| {
+        text(format!("/proc/{outer}/net/{name}"))
+            .default_on_error("a kernel without IPv6 has half of the tables")
+    });
+    sockets.into_iter().flat_map(|fd| new.differ(outer, fd, &groups)).collect()
+}
+
+/// The options of the sockets of these processes that are to be set again, each with its process.
+#[must_use]
+pub fn socket_options(processes: &[SavedProcess]) -> Vec<(i32, SocketOption)> {
+    let of = |process: &SavedProcess| {
+        let pid = process.pid;
+        process.socket_options.clone().into_iter().map(move |option| (pid, option))
+    };
+    processes.iter().flat_map(of).collect()
 }
 
 /// The locks of these processes that belong to open file descriptions, each with its process.

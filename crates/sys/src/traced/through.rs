@@ -4,8 +4,17 @@ use std::io;
 
 use rustix::process::Pid;
 
-use super::Own;
+use super::{Own, PR_GET_MDWE};
 use super::{Request, Room, SemaphoreStep, StoppedProcess, Traced, call_in, operate, words};
+use crate::process::Shared;
+
+/// Of arch_prctl(2), and the feature that tiles are. Source: `asm/prctl.h`, `asm/fpu/types.h`.
+#[cfg(target_arch = "x86_64")]
+const ARCH_GET_XCOMP_SUPP: u64 = 0x1021;
+#[cfg(target_arch = "x86_64")]
+const ARCH_GET_XCOMP_PERM: u64 = 0x1022;
+#[cfg(target_arch = "x86_64")]
+const TILES: u64 = 1 << 18;
 
 /// A process that another, which we trace, has stopped.
 pub struct TracedThrough<'a> {
@@ -34,6 +43,67 @@ impl<'a> TracedThrough<'a> {
     /// Likewise, and that of a call of the tracer's.
     pub fn call(&self, number: libc::c_long, arguments: &[u64]) -> io::Result<u64> {
         call_in(self, words(number, arguments))
+    }
+
+    /// Whether it may never run memory that it has written (`PR_SET_MDWE`).
+    ///
+    /// # Errors
+    /// As [`Traced::call`], and that of a call of the tracer's.
+    pub fn denies_write_and_execute(&self) -> io::Result<bool> {
+        match call_in(self, words(libc::SYS_prctl, &[PR_GET_MDWE, 0, 0, 0, 0])) {
+            // A kernel without.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            denies => denies.map(|flags| flags != 0),
+        }
+    }
+
+    /// Whether it has asked for tiles (AMX), which a process may use only then (`ARCH_GET_XCOMP_PERM`).
+    ///
+    /// # Errors
+    /// As [`Traced::call`], that of a call of the tracer's, or that its stack cannot be written.
+    #[cfg(target_arch = "x86_64")]
+    pub fn may_use_tiles(&self) -> io::Result<bool> {
+        let mut features = [0; 8];
+        // SAFETY: the kernel writes eight bytes, which live through the call.
+        let known =
+            unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, features.as_mut_ptr()) };
+        if known != 0 || u64::from_ne_bytes(features) & TILES == 0 {
+            return Ok(false);
+        }
+        let room = Room::of(self)?;
+        let done = call_in(self, words(libc::SYS_arch_prctl, &[ARCH_GET_XCOMP_PERM, room.at]));
+        let read = crate::memory::read_of(room.pid, room.at, &mut features);
+        room.clear()?;
+        done?;
+        match read? {
+            8 => Ok(u64::from_ne_bytes(features) & TILES != 0),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// No other machine has them.
+    #[cfg(not(target_arch = "x86_64"))]
+    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "as where there are tiles")]
+    pub fn may_use_tiles(&self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// Whether others of its user may look into it (`PR_GET_DUMPABLE`).
+    ///
+    /// # Errors
+    /// As [`Traced::call`], and that of a call of the tracer's.
+    pub fn is_dumpable(&self) -> io::Result<bool> {
+        let option = libc::PR_GET_DUMPABLE.unsigned_abs().into();
+        Ok(call_in(self, words(libc::SYS_prctl, &[option, 0, 0, 0, 0]))? == 1)
+    }
+
+    /// Has it compare what it has with what another process has, as [`compare_shared`](crate::process::compare_shared).
+    ///
+    /// # Errors
+    /// `EPERM` if it may not look into that process.
+    pub fn compare_shared(&self, other: Pid, what: Shared) -> io::Result<()> {
+        let other = u64::from(other.as_raw_nonzero().get().unsigned_abs());
+        call_in(self, words(libc::SYS_kcmp, &[self.number(), other, what as u64, 0, 0])).map(drop)
     }
 
     fn number(&self) -> u64 {
