@@ -39,6 +39,7 @@ pub mod probe;
 pub mod record;
 pub mod restore;
 pub mod save;
+mod saved_pages;
 pub mod set;
 mod socket_options;
 mod stored;

@@ -325,6 +325,7 @@ mod tests {
     use rustix::fs::CWD;
 
     use crate::record::{Checkpoint, TREES, sums};
+    use crate::saved_pages;
     use crate::stored;
 
     const OF_2: u64 = 2 << 8 | PROCESS as u64;
@@ -447,7 +448,7 @@ mod tests {
         assert_eq!(taken.read, 10 * 4096);
         let record = record_of(&home.join("one"), taken);
         let store = stored::open(home).expect("a store");
-        let previous = || PreviousPages::of(&home.join("one"), &record, &store).expect("whole");
+        let previous = || saved_pages::pages_of(&home.join("one"), &record, &store).expect("whole");
         let left_out = |ranges: &[(u64, u64)]| {
             let mut pages = LeftOutPages::new().expect("memory");
             pages.note(2, ranges).expect("noted");
@@ -473,7 +474,7 @@ mod tests {
             [(0xf_f000, 1), (0x10_0000, 4), (0x10_4000, 4), (0x10_8000, 1), (0x20_0000, 1), (0x30_0000, 2)];
         assert_eq!((number, &entries[..]), (1, &wanted[..]));
         // And so on, of that.
-        let again = PreviousPages::of(&home.join("two"), &second, &store).expect("whole");
+        let again = saved_pages::pages_of(&home.join("two"), &second, &store).expect("whole");
         assert_eq!(again.bounds(2), Some((0xf_f000, 0x30_2000)));
         let said = [open(OF_2), open(OF_9), close()].concat();
         let out = left_out(&[(0xf_f000, 0x10_9000), (0x20_0000, 0x20_1000), (0x30_0000, 0x30_2000)]);
@@ -509,7 +510,7 @@ mod tests {
         let taken = take(home, "one", &said.concat()).0.expect("taken").expect("all");
         let record = record_of(&home.join("one"), taken);
         let store = stored::open(home).expect("a store");
-        let read = |record: &Checkpoint| PreviousPages::of(&home.join("one"), record, &store);
+        let read = |record: &Checkpoint| saved_pages::pages_of(&home.join("one"), record, &store);
         assert_eq!(read(&record).expect("whole").within(2, &[(0, 1 << 40)]).count(), 2);
         assert_eq!(read(&record).expect("whole").within(2, &[(0, 0x10_7000)]).count(), 1);
         let mut other = record.clone();

@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::intercept::ScanCall;
 use skiff_sys::memory::{read_of, write_of};
-use skiff_sys::written::{self, PageRun, PageScan, Range};
+use skiff_sys::written::{self, AddressRange, PageScan, ScannedRun};
 
 use crate::previous_pages::PreviousPages;
 
@@ -36,7 +36,7 @@ impl LeftOutPages {
     }
 
     /// Notes ranges of pages of a process.
-    pub fn note(&mut self, pid: i32, runs: &[Range]) -> io::Result<()> {
+    pub fn note(&mut self, pid: i32, runs: &[AddressRange]) -> io::Result<()> {
         let number = u64::from(pid.unsigned_abs());
         let notes: Vec<u8> =
             runs.iter().flat_map(|(start, end)| [number, *start, *end]).flat_map(u64::to_ne_bytes).collect();
@@ -44,11 +44,11 @@ impl LeftOutPages {
     }
 
     /// All of them, by their process; each once.
-    pub fn all(mut self) -> Result<BTreeMap<i32, Vec<Range>>> {
+    pub fn all(mut self) -> Result<BTreeMap<i32, Vec<AddressRange>>> {
         let about = || "pages that have not changed";
         let mut bytes = vec![];
         self.0.rewind().and_then(|()| self.0.read_to_end(&mut bytes)).context(about)?;
-        let mut all: BTreeMap<i32, Vec<Range>> = BTreeMap::new();
+        let mut all: BTreeMap<i32, Vec<AddressRange>> = BTreeMap::new();
         for note in bytes.chunks(NOTE) {
             let mut numbers = note.chunks_exact(8).map(|b| b.try_into().map_or(0, u64::from_ne_bytes));
             let (Some(pid), Some(start), Some(end)) = (numbers.next(), numbers.next(), numbers.next()) else {
@@ -70,9 +70,9 @@ impl AsFd for LeftOutPages {
 }
 
 /// Ranges in order, those that touch as one.
-fn united(mut ranges: Vec<Range>) -> Vec<Range> {
+fn united(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.sort_unstable();
-    let mut all: Vec<Range> = vec![];
+    let mut all: Vec<AddressRange> = vec![];
     for (start, end) in ranges {
         match all.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
@@ -87,7 +87,7 @@ pub(crate) struct ScanAnswers<'a> {
     previous: &'a PreviousPages,
     left_out: LeftOutPages,
     /// Of each process that was asked about: chunks of which all pages are unchanged.
-    unchanged: BTreeMap<i32, Vec<Range>>,
+    unchanged: BTreeMap<i32, Vec<AddressRange>>,
 }
 
 impl<'a> ScanAnswers<'a> {
@@ -136,7 +136,7 @@ impl<'a> ScanAnswers<'a> {
 }
 
 /// What is in these runs and in none of the ranges, which are in order, and what is in both.
-fn divide(runs: &[PageRun], ranges: &[Range]) -> (Vec<PageRun>, Vec<Range>) {
+fn divide(runs: &[ScannedRun], ranges: &[AddressRange]) -> (Vec<ScannedRun>, Vec<AddressRange>) {
     let (mut told, mut left_out) = (vec![], vec![]);
     for run in runs {
         let mut at = run.start;
@@ -144,13 +144,13 @@ fn divide(runs: &[PageRun], ranges: &[Range]) -> (Vec<PageRun>, Vec<Range>) {
         for (start, end) in ranges[first..].iter().take_while(|range| range.0 < run.end) {
             let (start, end) = ((*start).max(run.start), (*end).min(run.end));
             if at < start {
-                told.push(PageRun { start: at, end: start, ..*run });
+                told.push(ScannedRun { start: at, end: start, ..*run });
             }
             left_out.push((start, end));
             at = end;
         }
         if at < run.end {
-            told.push(PageRun { start: at, ..*run });
+            told.push(ScannedRun { start: at, ..*run });
         }
     }
     (told, left_out)
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_unchanged_is_left_out_of_what_is_told() {
-        let run = |start, end, kinds| PageRun { start, end, kinds };
+        let run = |start, end, kinds| ScannedRun { start, end, kinds };
         let ranges = [(2, 4), (6, 7), (9, 20), (30, 40)];
         for (runs, told, left_out) in [
             (vec![], vec![], vec![]),

@@ -21,13 +21,14 @@ use skiff_sys::memory::page_size;
 use skiff_sys::process::positive_pid;
 use skiff_sys::small_file;
 use skiff_sys::traced::{Traced, TracedThrough};
-use skiff_sys::written::{self, Range, WatchedMemory};
+use skiff_sys::written::{self, AddressRange, WatchedMemory};
 
 use crate::criu::CriuProcess;
 use crate::mappings;
 use crate::obstacles::{self, SavedProcess};
 use crate::previous_pages::PreviousPages;
 use crate::record::{self, Checkpoint};
+use crate::saved_pages;
 
 /// Processes with less memory, in bytes, are read each time.
 const LEAST: u64 = 4 << 20;
@@ -87,7 +88,7 @@ impl Watch {
         }
         let checkpoint = Checkpoint::parse(&bytes).ok()?;
         // One that is damaged is of no use; then all is read.
-        PreviousPages::of(dir, &checkpoint, store).ok()
+        saved_pages::pages_of(dir, &checkpoint, store).ok()
     }
 
     /// Begins to watch the memory of these processes, which CRIU has stopped and read. What the checkpoint before has is of no use from then on.
@@ -159,7 +160,7 @@ pub(crate) fn digest(record: &[u8]) -> String {
 /// A process and its private memory.
 struct Candidate {
     pid: i32,
-    ranges: Vec<Range>,
+    ranges: Vec<AddressRange>,
     bytes: u64,
 }
 
@@ -218,7 +219,7 @@ impl Candidate {
             return None;
         }
         let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
-        let mut ranges: Vec<Range> = vec![];
+        let mut ranges: Vec<AddressRange> = vec![];
         for mapping in mappings::of_process(pid).ok()? {
             if mapping.path == LATER {
                 return None;

@@ -40,7 +40,7 @@ pub enum BlobArrival {
     Exists,
     /// The registry had it in another repository.
     Mounted,
-    /// It was sent.
+    /// The layer was sent.
     Sent,
 }
 

@@ -29,7 +29,7 @@ pub struct FileChunks {
 /// Why a file could not be put together.
 #[derive(Debug, thiserror::Error)]
 pub enum FileFault {
-    /// Its chunks cannot be had.
+    /// The chunks cannot be had.
     #[error("{0}")]
     Chunks(crate::error::Error),
     /// What cannot be read or written.

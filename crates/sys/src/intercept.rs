@@ -93,7 +93,7 @@ fn is_known() -> bool {
 /// Whether whoever listens hears of calls of `ioctl(PAGEMAP_SCAN)` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scans {
-    /// It does.
+    /// The listener hears of them.
     Heard,
     /// The kernel answers them.
     Unheard,

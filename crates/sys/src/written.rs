@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A range of addresses, from the first to before the last.
-pub type Range = (u64, u64);
+pub type AddressRange = (u64, u64);
 
 /// What can be asked of a descriptor of `/proc/PID/pagemap`. Source: `linux/fs.h`.
 pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
@@ -63,12 +63,12 @@ pub struct PageScan {
 /// `struct page_region`: a run of pages of the same kinds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PageRun {
+pub struct ScannedRun {
     /// Address of the first.
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// Their kinds.
+    /// Kinds of these pages.
     pub kinds: u64,
 }
 
@@ -112,8 +112,8 @@ impl PageScan {
     ///
     /// # Errors
     /// That of the call.
-    pub fn ask(mut self, pagemap: BorrowedFd<'_>, room: usize) -> io::Result<(Vec<PageRun>, u64)> {
-        let mut runs = vec![PageRun::default(); room];
+    pub fn ask(mut self, pagemap: BorrowedFd<'_>, room: usize) -> io::Result<(Vec<ScannedRun>, u64)> {
+        let mut runs = vec![ScannedRun::default(); room];
         self.runs = if room == 0 { 0 } else { runs.as_mut_ptr().addr() as u64 };
         self.room = room as u64;
         let found = ioctl(pagemap, PAGEMAP_SCAN, &raw mut self)?;
@@ -121,7 +121,7 @@ impl PageScan {
         Ok((runs, self.walk_end))
     }
 
-    fn of((start, end): Range) -> Self {
+    fn of((start, end): AddressRange) -> Self {
         Self { size: Self::SIZE as u64, start, end, ..Self::default() }
     }
 }
@@ -130,8 +130,8 @@ impl PageScan {
 ///
 /// # Errors
 /// `ENOTTY` before Linux 6.7.
-pub fn unchanged(pagemap: BorrowedFd<'_>, range: Range) -> io::Result<Vec<Range>> {
-    let mut found: Vec<Range> = vec![];
+pub fn unchanged(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<Vec<AddressRange>> {
+    let mut found: Vec<AddressRange> = vec![];
     let mut at = range.0;
     while at < range.1 {
         let not = IS_WRITTEN | IS_OF_FILE | IS_ZERO;
@@ -143,7 +143,7 @@ pub fn unchanged(pagemap: BorrowedFd<'_>, range: Range) -> io::Result<Vec<Range>
             ..PageScan::of((at, range.1))
         };
         let (runs, end) = scan.ask(pagemap, MOST_RUNS)?;
-        for PageRun { start, end, .. } in runs {
+        for ScannedRun { start, end, .. } in runs {
             match found.last_mut() {
                 Some(last) if last.1 == start => last.1 = end,
                 _ => found.push((start, end)),
@@ -161,7 +161,7 @@ pub fn unchanged(pagemap: BorrowedFd<'_>, range: Range) -> io::Result<Vec<Range>
 ///
 /// # Errors
 /// `ENOTTY` before Linux 6.7.
-pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: Range) -> io::Result<bool> {
+pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<bool> {
     let scan = PageScan { most_pages: 1, all_of: IS_HUGE, wanted: IS_HUGE, ..PageScan::of(range) };
     Ok(!scan.ask(pagemap, 1)?.0.is_empty())
 }
@@ -170,7 +170,7 @@ pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: Range) -> io::Result<bool>
 ///
 /// # Errors
 /// `EPERM` where memory in the range is not watched, `ENOTTY` before Linux 6.7.
-pub fn protect(pagemap: BorrowedFd<'_>, range: Range) -> io::Result<()> {
+pub fn protect(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<()> {
     let mut at = range.0;
     while at < range.1 {
         let scan = PageScan {
@@ -241,7 +241,7 @@ impl WatchedMemory {
     ///
     /// # Errors
     /// `EINVAL` for other mappings, `EBUSY` where somebody else watches, `ESRCH` and `ENOMEM` when the memory is gone.
-    pub fn add(&self, (start, end): Range) -> io::Result<()> {
+    pub fn add(&self, (start, end): AddressRange) -> io::Result<()> {
         let mut range = [start, end - start, WRITE_PROTECTED, 0];
         ioctl(self.0.as_fd(), REGISTER, range.as_mut_ptr()).map(drop)
     }

@@ -174,7 +174,7 @@ struct WatchedJob {
     unseen: Option<i32>,
 }
 
-/// Those that run, each with a receiver that tells of its end.
+/// Instances that run, each with a receiver that tells of its end.
 fn running(context: &UserContext, places: &[MemberPlace]) -> Result<Vec<MemberLink>> {
     let mut members = MemberLink::open_all(context, places)?;
     for member in &mut members {
