@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::intercept::ScanCall;
 use skiff_sys::memory::{read_of, write_of};
-use skiff_sys::written::{self, AddressRange, PageScan, ScannedRun};
+use skiff_sys::written::{self, PageScan, PageSpan, ScannedRun};
 
 use crate::previous_pages::PreviousPages;
 
@@ -36,7 +36,7 @@ impl LeftOutPages {
     }
 
     /// Notes ranges of pages of a process.
-    pub fn note(&mut self, pid: i32, runs: &[AddressRange]) -> io::Result<()> {
+    pub fn note(&mut self, pid: i32, runs: &[PageSpan]) -> io::Result<()> {
         let number = u64::from(pid.unsigned_abs());
         let notes: Vec<u8> =
             runs.iter().flat_map(|(start, end)| [number, *start, *end]).flat_map(u64::to_ne_bytes).collect();
@@ -44,11 +44,11 @@ impl LeftOutPages {
     }
 
     /// All of them, by their process; each once.
-    pub fn all(mut self) -> Result<BTreeMap<i32, Vec<AddressRange>>> {
+    pub fn all(mut self) -> Result<BTreeMap<i32, Vec<PageSpan>>> {
         let about = || "pages that have not changed";
         let mut bytes = vec![];
         self.0.rewind().and_then(|()| self.0.read_to_end(&mut bytes)).context(about)?;
-        let mut all: BTreeMap<i32, Vec<AddressRange>> = BTreeMap::new();
+        let mut all: BTreeMap<i32, Vec<PageSpan>> = BTreeMap::new();
         for note in bytes.chunks(NOTE) {
             let mut numbers = note.chunks_exact(8).map(|b| b.try_into().map_or(0, u64::from_ne_bytes));
             let (Some(pid), Some(start), Some(end)) = (numbers.next(), numbers.next(), numbers.next()) else {
@@ -70,9 +70,9 @@ impl AsFd for LeftOutPages {
 }
 
 /// Ranges in order, those that touch as one.
-fn united(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+fn united(mut ranges: Vec<PageSpan>) -> Vec<PageSpan> {
     ranges.sort_unstable();
-    let mut all: Vec<AddressRange> = vec![];
+    let mut all: Vec<PageSpan> = vec![];
     for (start, end) in ranges {
         match all.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),
@@ -87,7 +87,7 @@ pub(crate) struct ScanAnswers<'a> {
     previous: &'a PreviousPages,
     left_out: LeftOutPages,
     /// Of each process that was asked about: chunks of which all pages are unchanged.
-    unchanged: BTreeMap<i32, Vec<AddressRange>>,
+    unchanged: BTreeMap<i32, Vec<PageSpan>>,
 }
 
 impl<'a> ScanAnswers<'a> {
@@ -136,7 +136,7 @@ impl<'a> ScanAnswers<'a> {
 }
 
 /// What is in these runs and in none of the ranges, which are in order, and what is in both.
-fn divide(runs: &[ScannedRun], ranges: &[AddressRange]) -> (Vec<ScannedRun>, Vec<AddressRange>) {
+fn divide(runs: &[ScannedRun], ranges: &[PageSpan]) -> (Vec<ScannedRun>, Vec<PageSpan>) {
     let (mut told, mut left_out) = (vec![], vec![]);
     for run in runs {
         let mut at = run.start;

@@ -21,7 +21,7 @@ use skiff_sys::memory::page_size;
 use skiff_sys::process::positive_pid;
 use skiff_sys::small_file;
 use skiff_sys::traced::{Traced, TracedThrough};
-use skiff_sys::written::{self, AddressRange, WatchedMemory};
+use skiff_sys::written::{self, PageSpan, WatchedMemory};
 
 use crate::criu::CriuProcess;
 use crate::mappings;
@@ -160,7 +160,7 @@ pub(crate) fn digest(record: &[u8]) -> String {
 /// A process and its private memory.
 struct Candidate {
     pid: i32,
-    ranges: Vec<AddressRange>,
+    ranges: Vec<PageSpan>,
     bytes: u64,
 }
 
@@ -219,7 +219,7 @@ impl Candidate {
             return None;
         }
         let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
-        let mut ranges: Vec<AddressRange> = vec![];
+        let mut ranges: Vec<PageSpan> = vec![];
         for mapping in mappings::of_process(pid).ok()? {
             if mapping.path == LATER {
                 return None;

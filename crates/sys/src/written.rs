@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A range of addresses, from the first to before the last.
-pub type AddressRange = (u64, u64);
+pub type PageSpan = (u64, u64);
 
 /// What can be asked of a descriptor of `/proc/PID/pagemap`. Source: `linux/fs.h`.
 pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
@@ -121,7 +121,7 @@ impl PageScan {
         Ok((runs, self.walk_end))
     }
 
-    fn of((start, end): AddressRange) -> Self {
+    fn of((start, end): PageSpan) -> Self {
         Self { size: Self::SIZE as u64, start, end, ..Self::default() }
     }
 }
@@ -130,8 +130,8 @@ impl PageScan {
 ///
 /// # Errors
 /// `ENOTTY` before Linux 6.7.
-pub fn unchanged(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<Vec<AddressRange>> {
-    let mut found: Vec<AddressRange> = vec![];
+pub fn unchanged(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<Vec<PageSpan>> {
+    let mut found: Vec<PageSpan> = vec![];
     let mut at = range.0;
     while at < range.1 {
         let not = IS_WRITTEN | IS_OF_FILE | IS_ZERO;
@@ -161,7 +161,7 @@ pub fn unchanged(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<Vec
 ///
 /// # Errors
 /// `ENOTTY` before Linux 6.7.
-pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<bool> {
+pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<bool> {
     let scan = PageScan { most_pages: 1, all_of: IS_HUGE, wanted: IS_HUGE, ..PageScan::of(range) };
     Ok(!scan.ask(pagemap, 1)?.0.is_empty())
 }
@@ -170,7 +170,7 @@ pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Resul
 ///
 /// # Errors
 /// `EPERM` where memory in the range is not watched, `ENOTTY` before Linux 6.7.
-pub fn protect(pagemap: BorrowedFd<'_>, range: AddressRange) -> io::Result<()> {
+pub fn protect(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<()> {
     let mut at = range.0;
     while at < range.1 {
         let scan = PageScan {
@@ -241,7 +241,7 @@ impl WatchedMemory {
     ///
     /// # Errors
     /// `EINVAL` for other mappings, `EBUSY` where somebody else watches, `ESRCH` and `ENOMEM` when the memory is gone.
-    pub fn add(&self, (start, end): AddressRange) -> io::Result<()> {
+    pub fn add(&self, (start, end): PageSpan) -> io::Result<()> {
         let mut range = [start, end - start, WRITE_PROTECTED, 0];
         ioctl(self.0.as_fd(), REGISTER, range.as_mut_ptr()).map(drop)
     }
