@@ -72,7 +72,7 @@ taken() { cat /home/bob/count 2>&- || echo 0; }
 beyond() { [ "$(taken)" -gt "$1" ]; }
 # More than both sides' buffers hold.
 goes_on() { # AFTER
-    local before end=$((SECONDS + 20))
+    local before end=$((SECONDS + 20 * slowness))
     before=$(taken)
     while [ $SECONDS -lt $end ]; do
         ! beyond $((before + 3000000)) || return 0

@@ -211,7 +211,7 @@ steps() { [ "$(on n1 grep -cx '[0-9]*' /tmp/skiff-alice/instance/first/output)" 
 eventually 20 steps 20
 # Meanwhile both nodes are swept, and another's containers come and go on the network.
 meanwhile() { # NODE
-    local end=$((SECONDS + 150))
+    local end=$((SECONDS + 150 * slowness))
     until [ -e /shared/settled ] || [ $SECONDS -ge $end ]; do
         on "$1" skiff sweep
         at "$1" bob skiff run --net mv -- true

@@ -191,7 +191,7 @@ for try in $(seq 2000); do
     ! compgen -G "$home/.new*/chunks" >/dev/null || break
     sleep 0.005
 done
-kill -KILL $started
+kill -KILL $started 2>&- || echo 'the save had ended before it could be killed' >&3
 wait $started || true
 turn
 saved work

@@ -27,10 +27,11 @@ for how in --environment=dev --container-image=small '--container-image=small --
     ok as alice srun -Q -n1 -c1 --mem=100 $how sh -c "${uses}20M"
     try as alice srun -Q -n1 -c1 --mem=100 $how sh -c "${uses}300M"
     [ "$code" != 0 ] || fail "$how: more memory than the job has$(said)"
-    # One that a step starts by itself, too.
-    try as alice srun -Q -n1 -c1 --mem=100 skiff run small sh -c "${uses}300M"
-    [ "$code" != 0 ] || fail "skiff run: more memory than the job has$(said)"
 done
+# In a container that a step starts by itself, too.
+ok as alice srun -Q -n1 -c1 --mem=100 skiff run small sh -c "${uses}20M"
+try as alice srun -Q -n1 -c1 --mem=100 skiff run small sh -c "${uses}300M"
+[ "$code" != 0 ] || fail "skiff run: more memory than the job has$(said)"
 # So in the steps of a script.
 as alice tee script >/dev/null <<E
 #!/bin/sh

@@ -54,7 +54,7 @@ pub struct ContainerArgs {
     /// Modules of this site's, as of its fabric or its MPI
     #[arg(long = "container-module", value_name = "MODULE", value_delimiter = ',')]
     pub modules: Vec<String>,
-    /// Whose MPI runs: host, image or auto; host:full, strict or major says how the versions must match
+    /// MPI to use: host, image or auto; host:full, strict or major says how the versions must match
     #[arg(long = "container-mpi", value_name = "WHOSE", value_parser = mpi_choice())]
     pub mpi: Option<MpiChoice>,
     /// Mount the user's home

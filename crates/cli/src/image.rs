@@ -89,7 +89,7 @@ pub const PUSHED: &str = "\
 Without DESTINATION the image goes where its own name says. The layers of the image that it was made of stay as they are; \
 what was changed is a layer of its own. What the registry has already is not sent again.";
 
-/// With what the layers that are made for a push are compressed.
+/// How the layers are compressed that a push makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LayerPacking {
     /// What all programs read

@@ -69,10 +69,10 @@ pub struct JobSaveArgs {
     /// Let the instances run on [default: they stop once all are saved]
     #[arg(long)]
     pub leave_running: bool,
-    /// Save them again and again while they run, until all have ended: the time between two checkpoints (30s, 10m, 2h, 1d), or auto
+    /// Save the instances repeatedly until all have ended: the time between two checkpoints (30s, 10m, 2h, 1d), or auto
     #[arg(long, value_name = "TIME|auto", conflicts_with_all = ["leave_running", "dry_run"])]
     pub every: Option<CheckpointInterval>,
-    /// Wait for this signal, then save and stop them, and requeue the job [default: USR1]. If all end before, remove the checkpoint
+    /// Wait for this signal, then save and stop the instances, and requeue the job [default: USR1]. If all end before, remove the checkpoint
     #[arg(long, value_name = "SIGNAL", num_args = 0..=1, require_equals = true, default_missing_value = "USR1", conflicts_with_all = ["leave_running", "dry_run"])]
     pub on_signal: Option<String>,
     /// Do not requeue the job

@@ -143,18 +143,17 @@ impl Cli {
     }
 }
 
-/// In a job, the commands of `skiff env` mean its environment where none is named.
+/// In a job, commands mean its environment where none is named.
 fn with_default_environment(command: clap::Command, name: EnvName) -> clap::Command {
     // As long as the process, as all texts of a command line are.
     let name: &'static str = name.to_string().leak();
-    command.mut_subcommand("env", |env| {
-        env.mut_subcommands(|sub| {
-            sub.mut_args(|arg| match arg.get_env().is_some_and(|variable| variable == CALLED_FROM) {
-                true => arg.default_value(name),
-                false => arg,
-            })
+    let meant = |sub: clap::Command| {
+        sub.mut_args(|arg| match arg.get_env().is_some_and(|variable| variable == CALLED_FROM) {
+            true => arg.default_value(name),
+            false => arg,
         })
-    })
+    };
+    command.mut_subcommands(meant).mut_subcommand("env", |env| env.mut_subcommands(meant))
 }
 
 /// Adds each command's examples to the end of its help: for `--help`, while `-h` stays short.

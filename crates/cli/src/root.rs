@@ -71,8 +71,8 @@ pub struct HostArgs {
     /// Add a module of this site's, as of its fabric or its MPI (`skiff module list`)
     #[arg(long, value_name = "MODULE", value_delimiter = ',')]
     pub module: Vec<String>,
-    /// Whose MPI runs: the host's, if it fits the image's (`host`: or else nothing runs; `auto`: or else the image's), or the image's [default: image].
-    /// `host:RULE` says how the versions must match: `full`, the host's is not older; `strict`, one minor number; `major`, one name [default: the module's]
+    /// MPI to use: `image`, or the host's, if it fits the image's (`host`: or else nothing runs; `auto`: or else the image's) [default: image].
+    /// Behind `host` or `auto`, how the versions must match: `:full`, the host's is not older; `:strict`, one minor number; `:major`, one name [default: the module's]
     #[arg(long, value_name = "WHOSE", value_parser = mpi_choice())]
     pub mpi: Option<MpiChoice>,
 }

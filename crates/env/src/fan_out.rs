@@ -52,7 +52,7 @@ const MIN_SPARED: u64 = 64 << 20;
 const MOST_OF_PARALLEL: usize = 128;
 /// Lustre, GPFS, BeeGFS and CephFS, by statfs(2).
 const PARALLEL: [i64; 4] = [0x0BD0_0BD0, 0x4750_4653, 0x1983_0326, 0x00C3_6400];
-/// Ext4, XFS, Btrfs, ZFS, tmpfs and overlays. No other machine sees them, so the nodes that have the depot in common are all on one.
+/// Ext4, XFS, Btrfs, ZFS, tmpfs and overlays: a disk of this machine, which a relay reads no faster.
 const LOCAL: [i64; 6] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x2FC1_2FC1, 0x0102_1994, 0x794C_7630];
 
 /// How long it may take to learn what the relay needs of the depot, whose file system may hang.

@@ -43,7 +43,7 @@ pub struct Caller {
 fn not_root(is_inside: bool) -> Error {
     match is_inside {
         true => Error::new("the helper cannot be used inside an environment or container").hint(
-            "run this outside, and name the environment: on the login node, or in a job by `srun --overlap --environment=none skiff ...`",
+            "run this on the login node, or in a job by `srun --overlap --environment=none skiff ...`, and name the environment if there is one",
         ),
         false => Error::new("the helper does not run as root")
             .hint("it must belong to root and have mode 4755, on a file system that is mounted without nosuid"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use skiff_spec::device::Compatibility;
 
-/// More slips than these are another word.
+/// A word with more slips than so many is another one.
 const MOST_SLIPS: usize = 3;
 /// No word of a module's file is longer, in bytes.
 const LONGEST_WORD: usize = 64;

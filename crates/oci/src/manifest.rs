@@ -79,6 +79,15 @@ pub struct Layer {
     pub compression: Compression,
 }
 
+impl Layer {
+    /// Whether it may be pushed to other registries.
+    #[must_use]
+    pub fn is_distributable(&self) -> bool {
+        let media_type = &self.blob.media_type;
+        !media_type.contains("nondistributable") && !media_type.contains("foreign")
+    }
+}
+
 /// One image: its configuration and its layers, the lowest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {

@@ -58,7 +58,8 @@ fn mpi(word: &str) -> Result<HostRequest> {
     let compatibility = rule.map(Compatibility::parse);
     match (whose, compatibility) {
         ("host" | "auto", Some(None)) => {
-            Err(Fault::new(format!("--mpi {word}: after {whose}: comes major, full or strict")))
+            let rule = rule.unwrap_or_default();
+            Err(Fault::new(format!("--mpi {word}: {rule} is not major, full or strict")))
         }
         ("host" | "auto", compatibility) => {
             Ok(HostRequest::Mpi { must_fit: whose == "host", compatibility: compatibility.flatten() })

@@ -154,7 +154,7 @@ pub fn refuse_inside(context: &UserContext) -> Result<()> {
 
 fn fault_inside(is_job: bool) -> Error {
     match is_job {
-        true => Error::new("this is the inside of an environment, in a job, from where none can be used or changed")
+        true => Error::new("environments cannot be used or changed from inside a job's environment")
             .hint("run this on the login node, or on this node by `srun --overlap --environment=none skiff ...`; a command in an image: `srun --overlap --container-image=IMAGE COMMAND`"),
         false => Error::new("this is the inside of an environment, from where no other can be used")
             .hint("leave it first, or ask for it from another login"),

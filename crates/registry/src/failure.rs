@@ -85,6 +85,11 @@ impl Failure {
         matches!(self, Failure::Status { status: 404 | 410, .. })
     }
 
+    /// Whether the server, or who gives its tokens, would not do it.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Failure::Unauthorized(_) | Failure::Status { status: 400..=499, .. })
+    }
+
     /// What the user can do about it, as one sentence without a full stop.
     pub(super) fn hint(&self, server: &str) -> Option<String> {
         match self {

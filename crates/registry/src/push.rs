@@ -55,12 +55,29 @@ impl Client {
         blobs: &[Upload<'_>],
         (media_type, manifest): (&'static str, &[u8]),
     ) -> Result<PushSummary> {
+        let mounts = blobs.iter().any(|blob| other_repository(to, blob).is_some());
+        match self.push_with(to, blobs, (media_type, manifest), mounts) {
+            // A repository that is gone or private by now is a reason to refuse all. Nothing is mounted then.
+            Err(Error::Registry(e)) if mounts && e.failure.is_refusal() => {
+                self.push_with(to, blobs, (media_type, manifest), false)
+            }
+            done => done,
+        }
+    }
+
+    fn push_with(
+        &self,
+        to: &Named,
+        blobs: &[Upload<'_>],
+        (media_type, manifest): (&'static str, &[u8]),
+        mounts: bool,
+    ) -> Result<PushSummary> {
         // Never to a mirror: those only give.
         let endpoint =
             self.conf.endpoints(to)?.pop().unwrap_or_else(|| unreachable!("an image has a repository"));
-        let from = blobs.iter().filter_map(|blob| other_repository(to, blob)).collect();
+        let from = blobs.iter().filter_map(|blob| other_repository(to, blob).filter(|_| mounts)).collect();
         let repository = Repository::new(endpoint, Arc::clone(&self.credentials), false).for_push(&from);
-        let push = Push { client: self, repository: &repository, to };
+        let push = Push { client: self, repository: &repository, to, mounts };
         let digest = sha256(manifest);
         let (tag, object) = (to.wanted(), format!("the manifest of {to}"));
         if push.insist(&object, || push.has_manifest(&tag, &digest))? {
@@ -89,6 +106,8 @@ struct Push<'a> {
     client: &'a Client,
     repository: &'a Repository,
     to: &'a Named,
+    /// Whether blobs that other repositories have are mounted.
+    mounts: bool,
 }
 
 impl Push<'_> {
@@ -186,7 +205,7 @@ impl Push<'_> {
 
     /// Where a blob is to go; nothing if the registry has taken it from the other repository.
     fn begin(&self, blob: &Upload<'_>) -> Result<Option<Uri>, Failure> {
-        let from = other_repository(self.to, blob);
+        let from = other_repository(self.to, blob).filter(|_| self.mounts);
         let mount = from.map(|from| format!("?mount={}&from={from}", blob.digest)).unwrap_or_default();
         let uri = self.repository.uri(&self.client.http, &format!("blobs/uploads/{mount}"))?;
         let content = RequestBody::Bytes("application/octet-stream", &[]);

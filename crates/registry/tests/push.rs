@@ -74,6 +74,21 @@ fn what_is_there_is_not_sent() {
 }
 
 #[test]
+fn where_another_repository_is_refused_nothing_is_mounted() {
+    let (uploads, bytes) = (Uploads::start(), noise(1, 1000));
+    uploads.faults(&[UploadFault::Status("403 Forbidden", "x", "y".into())]);
+    let pushed = push_from(&uploads.server, "c:1", Some("a/b:1"), &bytes).expect("pushed");
+    assert_eq!(pushed.arrivals, [BlobArrival::Sent]);
+    let (seen, _) = uploads.seen();
+    let begins: Vec<&str> =
+        seen.iter().filter(|(method, ..)| method == "POST").map(|(_, path, _)| &**path).collect();
+    assert!(
+        begins.len() == 2 && begins[0].contains("?mount=") && begins[1] == "/v2/c/blobs/uploads/",
+        "{begins:?}"
+    );
+}
+
+#[test]
 fn what_arrived_before_a_cut_is_not_sent_again() {
     for (faults, most) in [
         // POST goes well each time: a fault is of the next request that changes something.

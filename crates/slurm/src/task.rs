@@ -17,7 +17,7 @@ use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{JobContainer, JobSpec};
-use skiff_user::context::UserContext;
+use skiff_user::context::{UserContext, is_inside};
 
 use crate::job::SlurmJob;
 use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
@@ -68,7 +68,7 @@ fn in_step() -> std::result::Result<CommandExit, Failed> {
             as_root(step.init.as_fd(), net, &command, attr, mask)?
         }
         // In a Slurm of the user's own, where they are root already.
-        JobSpec::Container(_) if context.helper.is_none() && context.uid == 0 => {
+        JobSpec::Container(_) if context.helper.is_none() && context.uid == 0 && is_inside() => {
             as_root(step.init.as_fd(), net, &command, attr, mask)?
         }
         _ => as_me(helper(&context)?, (step.pid, net.has_own_name()), &command, attr, mask)?,

@@ -15,6 +15,7 @@ use skiff_site::TrustedDir;
 use skiff_snapshot::FileChunks;
 use skiff_spec::fault::{Context as _, Fault};
 use skiff_spec::image::ImageId;
+use skiff_sys::IgnoreError;
 use skiff_sys::small_file::read_below;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
@@ -56,8 +57,11 @@ pub fn put(context: &UserContext, depot: &Path, entry: &ImageName) -> Result<()>
     let made = exported.and_then(|_| digest_of(File::open(&path).context(about)?, &path));
     let named = made.and_then(|id| {
         let name = format!("{}-{id}", entry.id);
-        let chunks = FileChunks::cut(File::open(&path).context(about)?, id.0).context(about)?;
-        dir.write(format!("{name}{CHUNKS}"), &chunks.bytes(), 0o600).map_err(Fault::from)?;
+        let list = || {
+            let chunks = FileChunks::cut(File::open(&path).context(about)?, id.0).context(about)?;
+            dir.write(format!("{name}{CHUNKS}"), &chunks.bytes(), 0o600).map_err(Fault::from)
+        };
+        list().ignore_error("nodes read all of the copy then");
         Ok(dir.rename(&new, &dir, format!("{name}{SUFFIX}")).map_err(Fault::from)?)
     });
     if named.is_err() {

@@ -180,9 +180,8 @@ fn make(
 
 /// What the record of an image has of a layer.
 fn as_noted(layer: &Layer) -> store::ImageLayer {
-    let Descriptor { media_type, digest, size, .. } = &layer.blob;
-    let is_for_all = !media_type.contains("nondistributable") && !media_type.contains("foreign");
-    let media_type = is_for_all.then(|| layer.compression.layer_type().into());
+    let Descriptor { digest, size, .. } = &layer.blob;
+    let media_type = layer.is_distributable().then(|| layer.compression.layer_type().into());
     store::ImageLayer { digest: digest.to_string(), size: *size, media_type }
 }
 

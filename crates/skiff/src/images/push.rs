@@ -128,7 +128,7 @@ impl Pushing<'_> {
             if let Some(why) = missing {
                 use_registry.set(false);
                 self.note(&format!(
-                    "all files go in layers of their own, as the layers of the image below cannot be had: {why}"
+                    "the layers of the image below cannot be had: {why}; its files are sent as one layer"
                 ));
             }
         }

@@ -111,7 +111,7 @@ impl StackedImage {
             && layers
                 .iter()
                 .zip(&self.layers)
-                .all(|(one, other)| one.blob.digest.to_string() == other.digest);
+                .all(|(one, other)| one.blob.digest.to_string() == other.digest && one.is_distributable());
         is_same.then(|| layers.iter().map(|layer| layer.compression.layer_type().to_owned()).collect())
     }
 }
