@@ -154,7 +154,7 @@ noise trial 5000000
 trial=$(taken alice trial)
 before=$(size)
 ok as alice skiff env rm --force trial
-equal "$err" ''
+equal "$err" 'skiff: environment trial: removed with its history: 1 snapshot'
 [ $((before - $(size))) -gt 4900000 ] || fail "not removed: $before, $(size)"
 equal "$(kept "$trial")" 'not there'
 [ ! -e $depot/latest/trial ] || fail 'latest/trial is there'

@@ -12,6 +12,7 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::io_priority;
 use skiff_sys::process::positive_pid;
+use skiff_sys::time_slice;
 use skiff_sys::traced::Traced;
 
 use crate::notes::RestoreNotes;
@@ -28,6 +29,9 @@ pub struct ThreadAttributes {
     /// Priority of input and output (`ioprio_set(2)`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_priority: Option<i32>,
+    /// Nanoseconds that it may run before another one has its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_slice: Option<u64>,
     /// Nanoseconds by which a timer may be late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timer_slack: Option<u64>,
@@ -71,6 +75,7 @@ impl Defaults {
             thread,
             processors: has.processors.filter(|has| Some(has) != default.processors.as_ref()),
             io_priority: has.io_priority.filter(|has| Some(*has) != default.io_priority),
+            time_slice: has.time_slice.filter(|has| Some(*has) != default.time_slice),
             timer_slack: has.timer_slack.filter(|has| Some(*has) != default.timer_slack),
             core_filter: has.core_filter.filter(|has| Some(*has) != default.core_filter),
             personality: has.personality.filter(|has| Some(*has) != default.personality),
@@ -113,6 +118,9 @@ impl ThreadAttributes {
         let thread = positive_pid(self.thread).ok_or_else(|| Fault::new(about("not a number")))?;
         if let Some(priority) = self.io_priority {
             io_priority::set(thread, priority).context(|| about("priority of input and output"))?;
+        }
+        if let Some(slice) = self.time_slice {
+            time_slice::set(thread, slice).context(|| about("time slice"))?;
         }
         if let Some(slack) = self.timer_slack {
             fs::write(file(self.thread, "timerslack_ns"), slack.to_string())
@@ -187,6 +195,7 @@ fn read(outer: i32, is_process: bool) -> io::Result<Option<ThreadAttributes>> {
             processors: processors
                 .map(|all| all.into_iter().filter_map(|number| u32::try_from(number).ok()).collect()),
             io_priority: Some(io_priority::get(pid)?),
+            time_slice: time_slice::get(pid)?,
             timer_slack: number(&file(outer, "timerslack_ns"), 10)?,
             core_filter: core_filter.and_then(|filter| u32::try_from(filter).ok()),
             personality: personality(outer)?,

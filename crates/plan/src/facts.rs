@@ -157,7 +157,7 @@ fn fault_inside(is_job: bool) -> Error {
         true => Error::new("environments cannot be used or changed from inside a job's environment")
             .hint("run this on the login node, or on this node by `srun --overlap --environment=none skiff ...`; a command in an image: `srun --overlap --container-image=IMAGE COMMAND`"),
         false => Error::new("this is the inside of an environment, from where no other can be used")
-            .hint("leave it first, or ask for it from another login"),
+            .hint("leave it first, or ask for it from another login; in a job: srun --overlap --container-image=IMAGE COMMAND"),
     }
 }
 

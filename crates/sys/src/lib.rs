@@ -41,6 +41,7 @@ pub mod socket_option;
 pub mod subreaper;
 pub mod syscalls;
 pub mod sysv;
+pub mod time_slice;
 pub mod timer;
 pub mod title;
 pub mod traced;

@@ -15,7 +15,7 @@ pub(super) fn states(outer: i32, context: &PreflightContext) -> Vec<String> {
     for task in tasks(outer) {
         let status = text(format!("/proc/{outer}/task/{task}/status"))
             .default_on_error("of a thread that has ended since there is nothing to save");
-        if number(&status, "Seccomp:") == 2 {
+        if number(&status, "Seccomp:") != 0 {
             found.push(
                 "a system call filter (seccomp), which the kernel shows to nobody but the host's root".into(),
             );
