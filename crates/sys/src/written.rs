@@ -193,6 +193,10 @@ pub fn protect(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<()> {
 /// Whether the kernel can watch memory so. (This process's own is not.)
 #[must_use]
 pub fn is_available() -> bool {
+    // Before, a page that was moved by mremap(2) may keep the bit by which it counts as unchanged, whatever is written to it.
+    if !crate::kernel::is_at_least(6, 13) {
+        return false;
+    }
     let flags = u64::from(libc::O_CLOEXEC.unsigned_abs()) | USER_MODE_ONLY;
     // SAFETY: plain integers.
     let number = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
