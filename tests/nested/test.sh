@@ -34,7 +34,7 @@ equal "$out" 'tool of the image' 'in a session, by Slurm'
 # In a job in an environment Slurm does it.
 ok as alice srun -Q -N1 --environment=dev srun -Q --overlap --container-image="$image" tool
 equal "$out" 'tool of the image' 'in a job in an environment'
-refused 'environments cannot be used or changed from inside a job's environment' 'run this on the login node, or on this node by `srun --overlap --environment=none skiff ...`' \
+refused 'environments cannot be used or changed from inside' 'run this on the login node, or on this node by `srun --overlap --environment=none skiff ...`' \
     srun -Q -N1 --environment=dev skiff run "$image" tool
 # Inside, where the user is root.
 ok as alice skiff run --root "$image" /run/skiff/skiff run "$image" tool
