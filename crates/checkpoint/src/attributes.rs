@@ -256,6 +256,7 @@ mod tests {
             thread: pid,
             processors: None,
             io_priority: Some(2 << 13 | 6),
+            time_slice: None,
             timer_slack: None,
             core_filter: Some(7),
             personality: Some(0x0040_0000),
