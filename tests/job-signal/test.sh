@@ -55,6 +55,27 @@ equal "$(said n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what th
 # A job with the same script would begin anew.
 equal "$(saved)" ''
 
+# ---- One that has failed: the last checkpoint with it stays ---------------------------------------------------------------------------------
+as alice rm -f enough failing
+ok at n1 alice skiff instance start --checkpoint --net mv host one sh -c 'cd; until [ -e failing ]; do sleep 0.1; done; exit 3'
+ok at n2 alice skiff instance start --checkpoint --net mv host two sh -c 'cd; until [ -e enough ]; do sleep 0.1; done'
+start alice skiff job save --on n1,n2 --every 2s --keep 1 pair one two >/shared/pair.out 2>&1
+eventually 40 grep -q 'pair: .* stood still' /shared/pair.out
+as alice touch failing
+eventually 40 grep -q 'checkpoint pair: an instance has ended with 3: nothing more is saved' /shared/pair.out
+ok as alice skiff checkpoint show --json pair
+before=$out
+has "$before" '"one"'
+# Longer than between two saves.
+sleep 5
+ok as alice skiff checkpoint show --json pair
+equal "$out" "$before"
+as alice touch enough
+code=0
+wait $started || code=$?
+equal "$code" 3 "$(cat /shared/pair.out)"
+ok as alice skiff checkpoint delete pair
+
 # ---- What is refused -----------------------------------------------------------------------------------------------------------------------
 fails 125 as alice skiff job save --on n1 --on-signal=NONE ring rank-0
 has "$err" '--on-signal: NONE: there is no such signal'

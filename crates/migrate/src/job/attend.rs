@@ -40,15 +40,23 @@ pub fn attend(context: &UserContext, words: &JobSaveArgs) -> Result<i32> {
     loop {
         match watched.wait(&signals, pause.map(|pause| Instant::now() + pause))? {
             JobEvent::Ended(code) => return end(context, words, code),
+            JobEvent::Signal(number) if Some(number) == to_drain => {
+                leave(context, words, &mut watched).unwrap_or_else(|why| output::complain(&why));
+            }
+            // A checkpoint without an instance that has failed would take the place of one with it.
+            JobEvent::Time | JobEvent::Signal(_) if watched.failed().is_some() => {
+                let code = watched.failed().unwrap_or(output::FAILURE);
+                output::note(&format!(
+                    "checkpoint {slot}: an instance has ended with {code}: nothing more is saved"
+                ));
+                pause = None;
+            }
             JobEvent::Time => {
                 // What is in the way may pass: it is tried again.
                 match watched.save(context, words, true) {
                     Ok(saved) => pause = said(context, words, &saved)?,
                     Err(why) => output::complain(&why),
                 }
-            }
-            JobEvent::Signal(number) if Some(number) == to_drain => {
-                leave(context, words, &mut watched).unwrap_or_else(|why| output::complain(&why));
             }
             JobEvent::Signal(_) => match watched.save(context, words, false) {
                 Ok(_) => {
@@ -221,6 +229,11 @@ impl WatchedJob {
         self.codes.extend(found.iter().map(|_| None));
         self.members.extend(found);
         Ok(())
+    }
+
+    /// The exit code of an instance that has failed, if one has.
+    fn failed(&self) -> Option<i32> {
+        self.codes.iter().chain([&self.unseen]).flatten().copied().find(|code| *code != 0)
     }
 
     /// Waits for what happens next, until then.
