@@ -23,9 +23,13 @@ pub(crate) fn refuse(processes: &[SavedProcess], tracer: Option<i32>) -> Result<
     let reference =
         first.filter(|_| landlock::version().is_some()).and_then(|pid| Reference::of(&traced, pid));
     let found = processes.iter().find_map(|process| {
-        let pid = positive_pid(process.pid)?;
-        let thread = TracedThrough::new(&traced, pid);
-        match confined(&thread, reference.as_ref().filter(|reference| reference.is_for(pid))) {
+        // Landlock confines threads, each by itself.
+        let threads = process.threads.iter().filter_map(|thread| positive_pid(*thread));
+        let why = threads.map(|thread| {
+            let reference = reference.as_ref().filter(|reference| reference.is_for(thread));
+            confined(&TracedThrough::new(&traced, thread), reference)
+        });
+        match why.fold(Ok(None), first_of) {
             Ok(None) => None,
             Ok(Some(why)) => {
                 let (pid, name) = (process.pid, &process.name);
@@ -38,6 +42,18 @@ pub(crate) fn refuse(processes: &[SavedProcess], tracer: Option<i32>) -> Result<
     });
     traced.release().context(|| "CRIU")?;
     found.map_or(Ok(()), Err)
+}
+
+/// The first that confines something, or that failed otherwise than by having ended.
+fn first_of(
+    found: io::Result<Option<&'static str>>,
+    next: io::Result<Option<&'static str>>,
+) -> io::Result<Option<&'static str>> {
+    match (found, next) {
+        (Ok(None), Err(e)) if Errno::from_io_error(&e) == Some(Errno::SRCH) => Ok(None),
+        (Ok(None), next) => next,
+        (found, _) => found,
+    }
 }
 
 /// What confines a process. `reference` is a process that it could look into, if nothing kept it from that.
