@@ -19,6 +19,7 @@ use skiff_user::dirs::{self, make_private, new_in, set_aside};
 use skiff_user::named;
 
 use crate::names_lock;
+use crate::other_hosts;
 use crate::record::{self, Checkpoint, CheckpointDir};
 use crate::set::{self, JobCheckpoint};
 use crate::stored;
@@ -271,14 +272,27 @@ fn place_before(home: &Path, name: &str) -> Option<PathBuf> {
     Some(home.join(slot.to_string()))
 }
 
-/// Gives those their places again that nobody else has got since whoever renamed them was killed.
+/// Gives those their places again that nobody else has got since whoever renamed them was killed. The caller has the lock of the names, as whoever
+/// renames has: nobody is about to. Where hosts have locks of their own, only those count whose process is gone.
 fn put_back_left(home: &Path) {
-    for left in dirs::leftovers(home) {
+    let all = || fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let left = if other_hosts::have_other_locks(home) { dirs::leftovers(home) } else { all() };
+    for left in left {
         let place = left.file_name().and_then(|name| place_before(home, name.to_str()?));
         place.into_iter().filter(|place| !place.exists()).for_each(|place| {
             fs::rename(&left, &place).ignore_error("somebody else has done so, or it is tried again");
         });
     }
+}
+
+/// The same for who has no lock yet.
+fn put_back_alone(home: &Path) -> Result<()> {
+    if !home.is_dir() {
+        return Ok(());
+    }
+    let _lock = names_lock::take(&make_private(home)?, "that was left")?;
+    put_back_left(home);
+    Ok(())
 }
 
 /// Removes one: at once from under its name, then file by file.
@@ -292,7 +306,9 @@ pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
 /// What was killed while it was made or removed.
 pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let homes = homes(context)?;
-    homes.iter().for_each(|home| put_back_left(home));
+    homes.iter().for_each(|home| {
+        put_back_alone(home).ignore_error("whoever publishes the next one does it");
+    });
     Ok(homes.iter().flat_map(|home| dirs::leftovers(home)).collect())
 }
 

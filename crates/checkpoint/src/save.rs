@@ -249,8 +249,8 @@ impl Saving<'_> {
         let saved = self.dump(target, slot, &mut watch);
         match (&saved, self.save.leave_running) {
             (Ok((_, record)), true) => watch.keep(&dir, &dir_of(self.context, slot)?, record.clone()),
-            (Ok(_), false) => Ok(()),
-            (Err(_), _) => watch.give_back(&dir),
+            // Whatever a save has failed over, the next one is not to fail over it again.
+            (Ok(_), false) | (Err(_), _) => Ok(()),
         }
         .ignore_error("the next save reads all memory");
         saved.map(|(saved, _)| saved)

@@ -127,18 +127,12 @@ impl Watch {
     ///
     /// # Errors
     /// It does not answer.
-    pub fn keep(mut self, instance: &Path, dir: &Path, record: String) -> Result<()> {
+    pub fn keep(self, instance: &Path, dir: &Path, record: String) -> Result<()> {
         let processes = self.processes.iter().map(|(pid, _)| *pid).collect();
-        self.last = Some(LastSave { dir: dir.into(), record, processes });
-        self.give_back(instance)
-    }
-
-    /// Has the supervisor of the instance in `instance` keep what it has kept before; nothing if a new watch has begun since.
-    ///
-    /// # Errors
-    /// It does not answer.
-    pub fn give_back(self, instance: &Path) -> Result<()> {
-        let Some(last) = self.last.filter(|last| !last.processes.is_empty()) else { return Ok(()) };
+        let last = LastSave { dir: dir.into(), record, processes };
+        if last.processes.is_empty() {
+            return Ok(());
+        }
         let bytes = serde_json::to_vec(&last).map_err(|e| Fault::new(e.to_string()))?;
         let (held, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .context(about)?;

@@ -4,9 +4,10 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::mqueue::{self, PriorityMessage};
 
@@ -30,7 +31,10 @@ impl TakenMessages {
     /// Opens the file in an instance's directory, and makes it where it is missing.
     pub(super) fn open(instance: &Path) -> Result<Self> {
         let path = instance.join(FILE);
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut options = File::options();
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
+        let file = options.open(&path);
         Ok(Self { file: file.context(|| path.display().to_string())?, path })
     }
 
