@@ -44,7 +44,7 @@ eventually 90 grep -q 'node n3 is being drained, and the job has no node without
 goes_on n1
 as alice touch enough
 equal "$(ended $job)" 'COMPLETED 0:0' "$(cat job.out)"
-equal "$(said n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what the ranks came to'
+equal "$(written_by_ranks n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what the ranks came to'
 rm -rf $checks /shared/health-check
 scontrol update nodename=n2,n3 state=resume
 trap cleanup EXIT

@@ -1,7 +1,7 @@
 # While a whole job is being saved, the command or a receiver is killed, or stands still: all instances go on in less than a minute. Two saves of
 # the same instances at once wait for each other.
 # bed: --nodes 4
-# time: 700
+# time: 900
 # takes: 150
 . "$(dirname "$0")/../lib.sh"
 . "$here/../job-save/lib.sh"
@@ -70,6 +70,6 @@ ok as alice "${save[@]}" --on n1,n2 three $names
 goes_on n1
 as alice touch enough
 eventually 30 on n1 grep -q result /tmp/skiff-alice/instance/rank-0/output
-equal "$(said n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what the ranks came to'
+equal "$(written_by_ranks n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what the ranks came to'
 ok as alice skiff checkpoint delete one two three
 idle

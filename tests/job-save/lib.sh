@@ -70,13 +70,13 @@ begin() { # FLAVOUR: a program that says each step, until the file `enough` is t
     eventually 60 steps ${where[rank-0]} 20
 }
 variables='OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PMIX_MCA_psec=native OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self OMPI_MCA_mpi_yield_when_idle=1 UCX_TLS=tcp,self'
-said() { on "$1" cat /tmp/skiff-alice/instance/rank-0/output; }
-taken() { said "$1" | grep -cx '[0-9]*' || true; }
+written_by_ranks() { on "$1" cat /tmp/skiff-alice/instance/rank-0/output; }
+taken() { written_by_ranks "$1" | grep -cx '[0-9]*' || true; }
 steps() { [ "$(taken "$1")" -ge "$2" ]; } # NODE NUMBER
 goes_on() { eventually 60 steps "$1" $(($(taken "$1") + 20)); }
 # The result is that of ranks which have taken as many steps where nobody disturbed them.
 undisturbed() { # FLAVOUR STEPS
-    limit=150 ok as alice env $variables mpirun.openmpi --quiet --oversubscribe -n 4 /shared/exchange.openmpi "$2" 0
+    limit=400 ok as alice env $variables mpirun.openmpi --quiet --oversubscribe -n 4 /shared/exchange.openmpi "$2" 0
     has "$out" result
     tail -1 <<<"$out"
 }

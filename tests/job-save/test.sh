@@ -89,9 +89,9 @@ has_ended() { # NODE INSTANCE: well
 comes_to() { # FLAVOUR: all have ended on n3 and n4, with the right result
     local rank node
     eventually 30 on n3 grep -q result /tmp/skiff-alice/instance/rank-0/output
-    equal "$(said n3 | grep result)" "$(undisturbed $1 "$(taken n3)")" 'what the ranks came to'
+    equal "$(written_by_ranks n3 | grep result)" "$(undisturbed $1 "$(taken n3)")" 'what the ranks came to'
     # Each step once.
-    equal "$(said n3 | grep -x '[0-9]*' | uniq -d)" ''
+    equal "$(written_by_ranks n3 | grep -x '[0-9]*' | uniq -d)" ''
     for rank in $names; do
         node=${where[$rank]}
         [ $node = n1 ] && node=n3 || node=n4

@@ -1,7 +1,7 @@
 # A batch script of an MPI job over two nodes: all instances are saved together every so often, and when the job's time is nearly over. The next
 # job goes on from there on two other nodes, is told to make room and put back in the queue, and comes to the result of ranks that nobody disturbed.
 # bed: --nodes 4
-# time: 700
+# time: 900
 # takes: 170
 . "$(dirname "$0")/../lib.sh"
 . "$here/../job-save/lib.sh"
@@ -51,7 +51,7 @@ ok scontrol update job=$job starttime=now reqnodelist=n1,n2
 eventually 60 steps n1 $((at_save + 20))
 as alice touch enough
 equal "$(ended $job)" 'COMPLETED 0:0' "$(cat job.out)"
-equal "$(said n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what the ranks came to'
+equal "$(written_by_ranks n1 | grep result)" "$(undisturbed openmpi "$(taken n1)")" 'what the ranks came to'
 # A job with the same script would begin anew.
 equal "$(saved)" ''
 

@@ -218,7 +218,7 @@ impl Checkpoint {
         let bytes = small_file::read_below(CWD, &*path, LONGEST).context(about)?;
         Self::parse(&bytes).map_err(|why| {
             Fault::new(format!("checkpoint {}: {why}", place_of(dir).display()))
-                .hint("it is not restored: what would come of it nobody knows")
+                .hint("it is not restored, as it would come back wrong")
         })
     }
 
@@ -249,7 +249,7 @@ impl Checkpoint {
     pub fn verify(&self, dir: &Path) -> Result<()> {
         let damaged = |what: String| {
             Fault::new(format!("checkpoint {}: {what}", place_of(dir).display()))
-                .hint("it is not restored: what would come of it nobody knows")
+                .hint("it is not restored, as it would come back wrong")
         };
         for file in list(&dir.join(IMAGES))? {
             let path = format!("{IMAGES}/{file}");

@@ -91,7 +91,7 @@ impl JobCheckpoint {
             small_file::read_below(CWD, &*path, record::LONGEST).context(|| path.display().to_string())?;
         let damaged = |why: String| {
             Fault::new(format!("checkpoint {}: {why}", record::place_of(dir).display()))
-                .hint("it is not restored: what would come of it nobody knows")
+                .hint("it is not restored, as it would come back wrong")
         };
         Self::parse(&bytes).map(Some).map_err(damaged)
     }
@@ -113,7 +113,7 @@ impl SavedMember {
                 "{}: its record is damaged",
                 part(&record::place_of(dir), self.part).display()
             ))
-            .hint("nothing is restored: what would come of it nobody knows")),
+            .hint("nothing is restored, as it would come back wrong")),
         }
     }
 }

@@ -205,7 +205,7 @@ pub fn each(
     let home = place.parent().unwrap_or(Path::new("/"));
     let damaged = |e: Fault| {
         e.about(&format!("checkpoint {}", place.display()))
-            .hint("it is not restored: what would come of it nobody knows")
+            .hint("it is not restored, as it would come back wrong")
     };
     let (store, list) = (open(home)?, list_in(dir).map_err(damaged)?);
     let is = FileDigest::of(dir, CHUNKS)?;

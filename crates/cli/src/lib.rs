@@ -130,8 +130,10 @@ impl Cli {
     fn of(words: &[OsString]) -> Result<Self, clap::Error> {
         let asks = words.iter().any(|word| word == "--help");
         let described = if asks { with_examples(Self::command(), "") } else { Self::command() };
-        let of_job = std::env::var(JOB).ok().and_then(|spec| JobSpec::environment_of(&spec));
-        let described = match of_job {
+        // Not where the job is being made, which nobody is to wait for.
+        let is_users = words.get(1).is_none_or(|first| first != "slurm");
+        let spec = std::env::var(JOB).ok().filter(|_| is_users);
+        let described = match spec.and_then(|spec| JobSpec::environment_of(&spec)) {
             Some(name) => with_default_environment(described, name),
             None => described,
         };

@@ -58,7 +58,7 @@ pub enum ControlRequest {
     Signal(u8),
     /// To have a descriptor kept for whoever asks for it next.
     Hold,
-    /// That descriptor: a message of its own, behind the answer.
+    /// The descriptor that was kept, in a message of its own behind the answer.
     TakeHeld,
 }
 

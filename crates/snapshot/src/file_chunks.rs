@@ -20,7 +20,7 @@ const FRAME: u32 = 64 << 10;
 /// Read and written at once.
 const AT_ONCE: usize = 1 << 20;
 
-/// Which chunks a file has.
+/// The chunks of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileChunks {
     pub(crate) list: ChunkList,

@@ -62,10 +62,10 @@ pub struct ModuleSupport {
 pub enum Compatibility {
     /// Both have one name, and so one major number.
     Major,
-    /// And the host's is not the older one. Sarus only logs that it is.
+    /// Of one name, and the host's is not the older one. (Sarus only logs that it is.)
     #[default]
     Full,
-    /// And both have one minor number.
+    /// Of one name, the host's is not the older one, and both have one minor number.
     Strict,
 }
 

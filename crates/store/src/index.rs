@@ -234,6 +234,16 @@ fn file_name(reference: &str) -> String {
 }
 
 #[cfg(test)]
+impl ImageName {
+    /// A name for tests.
+    pub(crate) fn of_test(reference: &str, id: ImageId) -> Self {
+        let config = serde_json::json!({});
+        let (origin, pulled_as) = (None, None);
+        Self { reference: reference.into(), id, pulled: 1, size: 1, config, origin, pulled_as, bases: vec![] }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -242,20 +252,10 @@ mod tests {
         let all = tempfile::tempdir().expect("a directory");
         let dir = all.path().join("images");
         let names = Names::in_dir(dir.clone()).expect("no names yet");
-        let config = serde_json::json!({});
-        let reference = "docker.io/library/debian:12".to_owned();
-        let taken = dir.join(file_name(&reference));
+        let reference = "docker.io/library/debian:12";
+        let taken = dir.join(file_name(reference));
         fs::create_dir_all(&taken).expect("something in its place");
-        let entry = ImageName {
-            reference,
-            id: ImageId([7; 32]),
-            pulled: 1,
-            size: 1,
-            config,
-            origin: None,
-            pulled_as: None,
-            bases: vec![],
-        };
+        let entry = ImageName::of_test(reference, ImageId([7; 32]));
         assert!(matches!(names.put(&entry), Err(Error::Fault(fault)) if fault.message.contains("rename")));
         let left: Vec<_> = fs::read_dir(&dir).expect("listed").flatten().map(|e| e.path()).collect();
         assert_eq!(left, [taken]);

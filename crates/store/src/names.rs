@@ -90,18 +90,7 @@ mod tests {
             ("site.example/same:latest", id(0xbb, 1)),
             ("/no/such/x.sqsh", id(0xcc, 1)),
         ] {
-            let config = serde_json::json!({});
-            let entry = ImageName {
-                reference: reference.into(),
-                id,
-                pulled: 1,
-                size: 1,
-                config,
-                origin: None,
-                pulled_as: None,
-                bases: vec![],
-            };
-            none.put(&entry).expect("noted");
+            none.put(&ImageName::of_test(reference, id)).expect("noted");
         }
         let names = Names::in_dir(images).expect("names");
         let found = |text: &str| meant(&names, text).map(|entry| entry.map(|entry| entry.reference));

@@ -137,7 +137,7 @@ impl StoreWriter<'_> {
     /// The same for a stream of which a part is in another list: `parts` say in which order, and name each chunk that was appended.
     ///
     /// # Errors
-    /// Likewise, or a part is in neither.
+    /// As [`StoreWriter::finish`], or a part is neither in the other list nor new.
     pub fn finish_with(self, other: &StoredList, parts: &[StreamPart]) -> Result<WrittenList> {
         let object = self.store.object("");
         let (appended, new) = self.end()?;
