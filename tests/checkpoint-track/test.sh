@@ -1,6 +1,6 @@
 # A save reads only memory that was written to since the last one. Whatever a program does with its memory meanwhile, and whatever becomes of the
 # last checkpoint or of a save in between, each checkpoint comes back as the program was: nothing is missing, and nothing is of another time.
-# time: 300
+# time: 900
 # takes: 60
 . "$(dirname "$0")/../lib.sh"
 needs_criu
