@@ -432,7 +432,7 @@ has "$err" 'not in the store of this host'
 has "$err" 'hint: it came from no registry: where it was imported, `srun --container-image=localhost/from-home:1 true`'
 # In a job's environment it is refused, and where it can be done is said.
 fails 125 as alice srun -Q -n1 -w n1 --environment=dev skiff build -q -t in-environment job
-has "$err" 'this is the inside of an environment'
+has "$err" 'environments cannot be used or changed from inside'
 has "$err" 'srun --overlap --environment=none skiff build'
 
 # mallory's context: links out of it, pipes, terminal escapes, paths of all lengths, a Dockerfile that is none.
