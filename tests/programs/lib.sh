@@ -106,7 +106,7 @@ finish() { # NAME PROGRAMS...
     done
     as alice skiff checkpoint delete "$1" >/dev/null 2>&1 || true
     # Also what the programs have left in the home.
-    for name; do rm -f "$corpus/$name".*; done
+    for name; do rm -rf "$corpus/$name".*; done
 }
 
 by_way() { # WAY NAME -> text; leaves `where` changed

@@ -2,6 +2,8 @@
 import ctypes
 import mmap
 import os
+import shutil
+import subprocess
 
 from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
@@ -156,6 +158,37 @@ def mapped_deleted():
     os.unlink(local('mapped'))
     moved()
     equal('content', m[:4], b'dddd')
+
+
+@program
+def mapped_renamed_back():
+    """a mapping of a file that was deleted and has its name again, and a program of which that is so"""
+    path = local('mapped')
+    with open(path, 'w+b') as f:
+        f.write(b'n' * PAGE)
+        f.flush()
+        # Python's own mmap keeps the file open.
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        address = libc.mmap(None, PAGE, 3, mmap.MAP_SHARED, f.fileno(), 0)
+    run = local('sleeps')
+    shutil.copy('/bin/sleep', run)
+    into, out = os.pipe()
+    sleeper = subprocess.Popen([run, '600'], stdin=into)
+    within(60, lambda: os.readlink(f'/proc/{sleeper.pid}/exe') == run)
+    for name in path, run:
+        os.link(name, name + '.other')
+        os.unlink(name)
+        os.rename(name + '.other', name)
+    equal('seems deleted', ['(deleted)' in line for line in open('/proc/self/maps') if path in line], [True])
+    equal('the program does', os.readlink(f'/proc/{sleeper.pid}/exe'), f'{run} (deleted)')
+    moved()
+    ctypes.memmove(address, b'wrote', 5)
+    equal('by its name', open(path, 'rb').read(6), b'wroten')
+    equal('the program is that of its name', os.path.samefile(run, f'/proc/{sleeper.pid}/exe'), True)
+    sleeper.kill()
+    equal('ended', sleeper.wait(), -9)
 
 
 @program

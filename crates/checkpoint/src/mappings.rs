@@ -134,6 +134,26 @@ impl Mapping {
             && !self.is_anonymous()
             && !self.is_memfd()
     }
+
+    /// The file, if the name by which it was opened leads to it in spite of what the kernel says. It has been given that name again; or it is in a file
+    /// system of FUSE, and Linux 6.16 and newer has forgotten the name, as two processes have looked it up at the same moment for the first time.
+    fn by_its_own_name(&self) -> io::Result<Option<File>> {
+        let Some(path) = self.path.strip_suffix(DELETED) else { return Ok(None) };
+        file_at(Path::new(path), self.object)
+    }
+}
+
+/// The file of this name, if that is this object.
+fn file_at(path: &Path, wanted: ObjectId) -> io::Result<Option<File>> {
+    let is_it = |found: io::Result<fs::Metadata>| {
+        found.is_ok_and(|found| found.is_file() && object(&found) == wanted)
+    };
+    // What is no file is not opened: that may wait for somebody.
+    if !is_it(fs::symlink_metadata(path)) {
+        return Ok(None);
+    }
+    let file = File::open(path)?;
+    Ok(is_it(file.metadata()).then_some(file))
 }
 
 /// All that a process has mapped.
@@ -178,29 +198,34 @@ pub(crate) fn tmpfs_device(path: &str) -> Option<(u32, u32)> {
     is_one.then(|| (major(device), minor(device)))
 }
 
-/// Files in memory that have names. The kernel says of a mapping that its file is deleted if the name is gone by which it was opened, though it
+/// Mapped files that have names. The kernel says of a mapping that its file is deleted if the name is gone by which it was opened, though it
 /// may have another: `sem_open` makes one, gives it its name as another, and removes the first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SharedMemory {
     /// The device of `/dev/shm`, if that is in memory.
     pub device: Option<(u32, u32)>,
-    /// Files there with names.
+    /// Files there with names, and files of other devices that have the name by which they were opened.
     pub named: BTreeSet<ObjectId>,
-    /// Whether these are all.
+    /// Whether these are all of `/dev/shm`.
     pub is_whole: bool,
 }
 
 impl SharedMemory {
     /// In this process's mounts. Names are only looked for if one of these processes has something mapped there that seems to have none.
     pub(crate) fn of(processes: impl IntoIterator<Item = i32>) -> Self {
-        let Some(device) = tmpfs_device("/dev/shm") else { return Self::default() };
-        let is_it = |mapping: &Mapping| mapping.is_deleted() && mapping.device() == device;
-        let has_any = |pid| of_process(pid).is_ok_and(|all| all.iter().any(is_it));
-        let (files, is_whole) = match processes.into_iter().any(has_any) {
-            true => named_files(device),
-            false => (HashMap::new(), true),
+        let device = tmpfs_device("/dev/shm");
+        let all = processes
+            .into_iter()
+            .flat_map(|pid| of_process(pid).default_on_error("one that has ended has nothing"));
+        let (shared, others): (Vec<_>, Vec<_>) =
+            all.filter(Mapping::is_deleted).partition(|mapping| Some(mapping.device()) == device);
+        let (files, is_whole) = match device.filter(|_| !shared.is_empty()) {
+            Some(device) => named_files(device),
+            None => (HashMap::new(), device.is_some()),
         };
-        Self { device: Some(device), named: files.into_keys().collect(), is_whole }
+        let is_named = |one: &Mapping| one.by_its_own_name().is_ok_and(|file| file.is_some());
+        let others = others.into_iter().filter(is_named).map(|one| one.object);
+        Self { device, named: files.into_keys().chain(others).collect(), is_whole }
     }
 }
 
@@ -331,14 +356,23 @@ struct Server {
     /// What processes have mapped, as far as it has been asked for.
     maps: HashMap<i32, Vec<Mapping>>,
     given: HashMap<(ObjectKind, ObjectId), File>,
+    /// The one that was given last.
+    program: Option<File>,
     placeholders: Vec<i32>,
 }
 
 impl Server {
     /// What a call is to get; nothing if the kernel is to answer.
     fn wanted(&mut self, call: OpenCall) -> Result<Option<&File>> {
-        let Some((pid, start, end)) = mapping_of(call) else { return Ok(None) };
-        let Some(mapping) = self.mapping(pid, (start, end))? else { return Ok(None) };
+        let (pid, range) = match wanted_of(call) {
+            Some(Wanted::Program(pid)) => {
+                self.program = program(pid).context(|| format!("process {pid}: its program"))?;
+                return Ok(self.program.as_ref());
+            }
+            Some(Wanted::Mapping(pid, range)) => (pid, range),
+            None => return Ok(None),
+        };
+        let Some(mapping) = self.mapping(pid, range)? else { return Ok(None) };
         if mapping.is_system_v() {
             return self.segment(&mapping).map(Some);
         }
@@ -387,16 +421,39 @@ impl Server {
     }
 }
 
-/// The process and the addresses of the mapping that a call wants to open; nothing if it opens something else.
-fn mapping_of(call: OpenCall) -> Option<(i32, u64, u64)> {
+/// What a call wants to open.
+enum Wanted {
+    /// What a process has mapped at these addresses.
+    Mapping(i32, (u64, u64)),
+    /// The program that a process runs.
+    Program(i32),
+}
+
+/// Nothing if it is something else, which the kernel opens.
+fn wanted_of(call: OpenCall) -> Option<Wanted> {
     let caller = call.pid.as_raw_nonzero();
     let dir = fs::read_link(format!("/proc/{caller}/fd/{}", call.dir)).ok()?;
-    let pid = dir.to_str()?.strip_prefix("/proc/")?.strip_suffix("/map_files")?.parse().ok()?;
+    let dir = dir.to_str()?.strip_prefix("/proc/")?;
+    let mappings = dir.strip_suffix("/map_files");
+    let pid = mappings.unwrap_or(dir).parse().ok()?;
     let mut path = [0; LONGEST];
     let length = read_of(caller.get(), call.path, &mut path).ok()?;
-    let path = std::ffi::CStr::from_bytes_until_nul(&path[..length]).ok()?;
-    let (start, end) = path.to_str().ok()?.split_once('-')?;
-    Some((pid, u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    let path = std::ffi::CStr::from_bytes_until_nul(&path[..length]).ok()?.to_str().ok()?;
+    if mappings.is_none() {
+        return (path == "exe").then_some(Wanted::Program(pid));
+    }
+    let (start, end) = path.split_once('-')?;
+    Some(Wanted::Mapping(pid, (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?)))
+}
+
+/// The program of a process, by its name, if the kernel says of that that it is gone, and it is not ([`Mapping::by_its_own_name`]).
+fn program(pid: i32) -> io::Result<Option<File>> {
+    let link = format!("/proc/{pid}/exe");
+    let name = fs::read_link(&link)?;
+    match name.to_str().and_then(|name| name.strip_suffix(DELETED)) {
+        Some(name) => file_at(Path::new(name), object(&fs::metadata(&link)?)),
+        None => Ok(None),
+    }
 }
 
 impl FrozenMappings {
@@ -453,7 +510,7 @@ impl FrozenMappings {
         }
         if wanted.device() != self.memory {
             if Some(wanted.device()) != self.shared {
-                return Ok(None);
+                return wanted.by_its_own_name();
             }
             if let Some(file) = self.by_name(wanted)? {
                 return Ok(Some(file));

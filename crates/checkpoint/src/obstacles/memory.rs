@@ -69,8 +69,8 @@ impl Openable {
     /// Whether an object is what all its mappings and descriptors lead to when it comes back.
     fn has(&self, mapping: &Mapping) -> bool {
         let in_shared = Some(mapping.device()) == self.shared.device;
-        // It has another name, by which it is mapped again.
-        let has_name = in_shared && self.shared.named.contains(&mapping.object);
+        // By that it is mapped again.
+        let has_name = self.shared.named.contains(&mapping.object);
         let in_memory = mapping.device() == self.own || in_shared && self.shared.is_whole;
         // Whoever makes a semaphore by `sem_open` gets no descriptor of it.
         let alone = !self.in_flight || mapping.path.starts_with("/dev/shm/sem.");
