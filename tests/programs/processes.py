@@ -102,11 +102,11 @@ def stopped_unseen():
 
 @program
 def zombie():
-    """a child that has ended and not been waited for"""
-    pid = child(lambda: os._exit(23))
-    within(5, lambda: open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()[0] == 'Z')
+    """children that have ended and not been waited for"""
+    pids = [child(lambda: os._exit(23)) for _ in range(3)]
+    within(5, lambda: all(stat(pid)[0] == 'Z' for pid in pids))
     moved()
-    equal('status', os.waitpid(pid, os.WNOHANG), (pid, 23 << 8))
+    equal('status', [os.waitpid(pid, os.WNOHANG) for pid in pids], [(pid, 23 << 8) for pid in pids])
 
 
 def stat(pid):

@@ -76,12 +76,22 @@ pub(super) fn in_common(processes: &[i32]) -> Vec<(i32, String)> {
         for process in processes.iter().filter_map(|process| positive_pid(*process)) {
             let order = |other: &Pid| compare_shared(*other, process, what).unwrap_or(Ordering::Less);
             match known.binary_search_by(order) {
-                Ok(_) => found.push((process.as_raw_nonzero().get(), words.into())),
+                // Two that have ended and have not been waited for have the same nothing.
+                Ok(at) if [known[at], process].iter().all(|one| has_memory(*one)) => {
+                    found.push((process.as_raw_nonzero().get(), words.into()));
+                }
+                Ok(_) => {}
                 Err(at) => known.insert(at, process),
             }
         }
     }
     found
+}
+
+fn has_memory(process: Pid) -> bool {
+    let pages = text(format!("/proc/{}/statm", process.as_raw_nonzero()))
+        .default_on_error("one that has ended has none");
+    !matches!(pages.split(' ').next(), None | Some("" | "0"))
 }
 
 /// Whether the position of a directory, by its `fdinfo`, is neither the beginning nor what most file systems have for the end.
