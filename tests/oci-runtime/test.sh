@@ -108,6 +108,24 @@ ok as alice skiff-oci delete made
 fails 125 as alice skiff-oci delete --orphaned made
 equal "$(as alice skiff-oci list -q)" ''
 
+# What another call has deleted before `run` comes to it: the program's exit code stays. The lock is held until `run` waits for it.
+states=/tmp/skiff-oci.$(id -u alice)
+script 'echo begun; until [ -e /data/end ]; do sleep 0.05; done; exit 7'
+rm -f $bundle/rootfs/data/end
+start alice skiff-oci run -b $bundle box >/home/alice/out
+eventually 20 grep -q begun /home/alice/out
+exec 5<"$states/box"
+flock 5
+touch $bundle/rootfs/data/end
+waits() { readlink /proc/"$started"/fd/* | grep -qx "$states/box"; }
+eventually 20 waits
+rm -r "$states/box"
+exec 5<&-
+code=0
+wait "$started" || code=$?
+equal "$code" 7 'exit code of what another call has deleted'
+rm $bundle/rootfs/data/end
+
 # Further capabilities are handed on where the container's first process has those that can be inherited.
 script 'exec sleep 1000' '
 for kind in "bounding", "permitted", "inheritable": process["capabilities"].setdefault(kind, []).append("CAP_CHOWN")'

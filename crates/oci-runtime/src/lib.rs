@@ -176,8 +176,12 @@ fn run_whole(states: &States, args: &OciRunArgs, log: &Log) -> Result<i32> {
     let Some(signals) = signals else { return Ok(0) };
     let master = own.filter(|_| has_terminal).map(master).transpose()?.flatten();
     let code = foreground::wait(pid, master, signals)?;
-    if !args.keep {
-        lifecycle::delete(states, id, true, log)?;
+    if !args.keep
+        && let Err(fault) = lifecycle::delete(states, id, true, log)
+    {
+        // The program's exit code is what the caller waits for.
+        log.error(&fault);
+        output::complain(&fault);
     }
     Ok(code)
 }

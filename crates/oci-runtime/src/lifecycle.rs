@@ -152,10 +152,22 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
 /// # Errors
 /// When it has not ended.
 pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Result<()> {
-    let container = match states.find_container(id)? {
+    delete_found(states, id, states.find_container(id)?, force, log)
+}
+
+/// As [`delete`], for a container that has been looked for already.
+fn delete_found(
+    states: &States,
+    id: &ContainerId,
+    found: Option<Container>,
+    force: bool,
+    log: &Log,
+) -> Result<()> {
+    // Another call may have deleted it while this one waited for the lock.
+    let container = match found.map(Container::locked_if_there).transpose()?.flatten() {
+        Some(container) => container,
         None if force => return Ok(()),
-        None => states.container(id)?,
-        Some(container) => container.locked()?,
+        None => return Err(states.missing(id)),
     };
     let record = match container.record() {
         // Whatever is in it: it is the user's, and goes.
@@ -222,5 +234,27 @@ fn end(record: &Record, id: &ContainerId) -> Result<()> {
         Some(()) => Ok(()),
         None => Err(Fault::new(format!("container {id}: process {} does not end", init.pid))
             .hint("it waits in the kernel, perhaps for a file server")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> Log {
+        Log::open(None, false, false).expect("no log")
+    }
+
+    #[test]
+    fn what_another_call_has_deleted_meanwhile_is_no_error_with_force() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let id: ContainerId = "box".parse().expect("a name");
+        let container = states.create(&id).expect("made");
+        let found = || states.find_container(&id).expect("looked for");
+        let (first, second) = (found(), found());
+        states.remove(container).expect("removed");
+        assert_eq!(delete_found(&states, &id, first, true, &log()), Ok(()));
+        assert!(delete_found(&states, &id, second, false, &log()).is_err());
     }
 }

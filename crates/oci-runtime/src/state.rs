@@ -215,10 +215,13 @@ impl States {
     /// # Errors
     /// When it is not.
     pub fn container(&self, id: &ContainerId) -> Result<Container> {
-        self.find_container(id)?.ok_or_else(|| {
-            Fault::new(format!("container {id} does not exist"))
-                .hint(format!("`skiff oci list` shows those in {}", self.path.display()))
-        })
+        self.find_container(id)?.ok_or_else(|| self.missing(id))
+    }
+
+    /// That there is no such container.
+    pub fn missing(&self, id: &ContainerId) -> Fault {
+        Fault::new(format!("container {id} does not exist"))
+            .hint(format!("`skiff oci list` shows those in {}", self.path.display()))
     }
 
     /// The same; nothing if there is none.
@@ -263,11 +266,20 @@ impl AsFd for Container {
 }
 
 impl Container {
-    /// Waits until no other call changes it. It stays locked as long as this process, or one that it forks, has it.
+    /// Waits until no other call changes the container. It stays locked as long as this process, or one that it forks, has it.
     ///
     /// # Errors
-    /// When another call takes too long, or it has been deleted meanwhile.
+    /// When another call takes too long, or the container has been deleted meanwhile.
     pub fn locked(self) -> Result<Self> {
+        let id = self.id.clone();
+        self.locked_if_there()?.ok_or_else(|| Fault::new(format!("container {id} does not exist")))
+    }
+
+    /// As [`Container::locked`], but nothing if the container has been deleted meanwhile.
+    ///
+    /// # Errors
+    /// When another call takes too long.
+    pub fn locked_if_there(self) -> Result<Option<Self>> {
         let attempt = || match flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(())),
             Err(Errno::AGAIN) => Ok(None),
@@ -278,10 +290,10 @@ impl Container {
             return Err(Fault::new(format!("{} is locked by another call", name()))
                 .hint("try again when that has ended; a hook that hangs keeps it locked"));
         }
-        match fstat(&self.dir).context(name)?.st_nlink {
-            0 => Err(Fault::new(format!("{} does not exist", name()))),
-            _ => Ok(self),
-        }
+        Ok(match fstat(&self.dir).context(name)?.st_nlink {
+            0 => None,
+            _ => Some(self),
+        })
     }
 
     /// What is noted of it; nothing if `create` has been ended before it noted anything.
@@ -357,5 +369,32 @@ impl Container {
             (true, Ok(_)) => ContainerStatus::Created,
             (true, Err(_)) => ContainerStatus::Running,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl States {
+        /// The containers in a directory, whoever it belongs to.
+        pub fn of_test(path: &Path) -> Self {
+            let dir = open_dir(rustix::fs::CWD, path).expect("opened");
+            Self { dir, path: path.to_owned(), is_for_owner: false }
+        }
+    }
+
+    #[test]
+    fn a_container_that_is_deleted_while_its_lock_is_waited_for_is_not_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let id: ContainerId = "box".parse().expect("a name");
+        let container = states.create(&id).expect("made");
+        let opened = || states.container(&id).expect("there");
+        let (first, second) = (opened(), opened());
+        states.remove(container).expect("removed");
+        assert!(first.locked_if_there().expect("locked").is_none());
+        let why = second.locked().err().expect("an error").to_string();
+        assert_eq!(why, "container box does not exist");
     }
 }
