@@ -32,6 +32,9 @@ fails 125 as alice skiff-oci exec box nothing
 has "$err" 'nothing'
 ok as alice skiff-oci exec -e A=1 --cwd /data box sh -c 'echo $A; pwd; grep -c . /proc/self/status'
 has "$out" $'1\n/data'
+# Variables that the configuration has as well are set once, to the later value; an empty HOME is none.
+ok as alice skiff-oci exec -e A=1 -e A=2 -e PATH=/data:/bin -e HOME= box sh -c 'env | grep -cE "^(A|PATH|HOME)="; echo $A $PATH $HOME'
+equal "$out" $'3\n2 /data:/bin /root'
 # A process may come by a pipe; signal 0 asks whether there is one.
 process='{"args": ["/bin/echo", "piped"], "cwd": "/"}'
 ok as alice bash -c "skiff-oci exec -p <(echo '$process') box"

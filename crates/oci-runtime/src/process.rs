@@ -1,5 +1,6 @@
 //! What makes a process that is in the container the one that the configuration describes; the last steps before its program.
 
+use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
@@ -51,6 +52,8 @@ const LIMITS: [(&str, Resource); 16] = [
 /// How a process begins.
 pub struct Start<'a> {
     process: &'a ProcessConfig,
+    /// The variables, each once.
+    variables: Vec<&'a str>,
     sets: KeptCapabilities,
     filter: Option<&'a SeccompFilter>,
     /// Descriptors of whoever has called this runtime, which the program gets.
@@ -73,7 +76,7 @@ impl<'a> Start<'a> {
     ) -> Result<Self> {
         let sets = KeptCapabilities::of(process.capabilities.as_ref(), log);
         let kept = if kept == 0 { vec![] } else { inherited(kept).context(|| "descriptors")? };
-        Ok(Self { process, sets, filter, kept, is_single })
+        Ok(Self { process, variables: last_values(&process.env), sets, filter, kept, is_single })
     }
 
     /// Sets what is set while this process still has all rights in the container.
@@ -112,13 +115,13 @@ impl<'a> Start<'a> {
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
-        self.process.env.iter().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
+        self.variables.iter().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// Becomes the process's user with its rights, and then the program. Returns only where that fails.
     pub fn become_it(&self, program: &CString, log: &Log) -> Fault {
         let become_it = || -> Result<()> {
-            let (argv, variables) = (self.arguments()?, self.variables()?);
+            let (argv, variables) = (self.arguments()?, self.environment()?);
             self.prepare(log)?;
             self.confine(log)?;
             let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &variables);
@@ -212,13 +215,26 @@ impl<'a> Start<'a> {
         self.process.args.iter().map(|text| c_string(text)).collect()
     }
 
-    fn variables(&self) -> Result<Vec<CString>> {
-        let mut all = self.process.env.iter().map(|text| c_string(text)).collect::<Result<Vec<_>>>()?;
-        if self.variable("HOME").is_none() {
+    /// The variables as the program gets them. An empty HOME counts as none, as with runc.
+    fn environment(&self) -> Result<Vec<CString>> {
+        let given = self.variables.iter().filter(|variable| **variable != "HOME=");
+        let mut all = given.map(|text| c_string(text)).collect::<Result<Vec<_>>>()?;
+        if self.variable("HOME").is_none_or(str::is_empty) {
             all.push(c_string(&format!("HOME={}", home(self.process.user.uid)))?);
         }
         Ok(all)
     }
+}
+
+/// Of variables that are set more than once, the last setting: `exec --env` puts its own behind the container's, and programs differ in
+/// which of several they take.
+fn last_values(variables: &[String]) -> Vec<&str> {
+    let name = |variable: &str| variable.split('=').next().map(str::to_owned);
+    let mut seen = BTreeSet::new();
+    let mut kept: Vec<&str> =
+        variables.iter().rev().map(String::as_str).filter(|variable| seen.insert(name(variable))).collect();
+    kept.reverse();
+    kept
 }
 
 /// The descriptors from 3 on, so many at most, that this process was started with: those that it has opened itself are closed by an exec.
@@ -294,6 +310,27 @@ fn home(uid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_variables_that_are_set_twice_the_last_setting_is_used() {
+        let process = |env: &[&str]| ProcessConfig {
+            env: env.iter().map(|text| (*text).to_owned()).collect(),
+            ..ProcessConfig::default()
+        };
+        let log = Log::open(None, false, false).expect("no log");
+        let variables = |process: &ProcessConfig| {
+            let start = Start::new(process, None, 0, true, &log).expect("understood");
+            let all = start.environment().expect("variables");
+            let text: Vec<String> = all.iter().map(|one| one.to_string_lossy().into_owned()).collect();
+            (text.join(" "), start.variable("PATH").map(str::to_owned))
+        };
+        let twice = process(&["A=1", "PATH=/a", "HOME=/h", "A", "A=", "PATH=/b=c", "A=2"]);
+        assert_eq!(variables(&twice), ("HOME=/h PATH=/b=c A=2".into(), Some("/b=c".into())));
+        let home = format!("HOME={}", home(0));
+        assert_eq!(variables(&process(&["HOME=/h", "HOME="])).0, home);
+        assert_eq!(variables(&process(&["HOME=", "HOME=/h"])).0, "HOME=/h");
+        assert_eq!(variables(&process(&[])).0, home);
+    }
 
     #[test]
     fn descriptors_of_the_caller_are_told_from_own_ones() {
