@@ -196,22 +196,39 @@ pub fn is_frozen(path: &Path) -> bool {
         .is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
 }
 
-/// Freezes its processes, or lets them go on, and waits until that is so.
+/// Whether the group's processes are to be frozen, be they so already or not.
+pub fn is_freezing(path: &Path) -> bool {
+    std::fs::read_to_string(path.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Freezes the group's processes, or lets them go on, and waits until that is so. Where not all can be frozen in time, all go on.
 ///
 /// # Errors
 /// When the container has no group, the kernel's, or processes wait in the kernel for too long.
 pub fn freeze(path: Option<&Path>, frozen: bool) -> Result<()> {
+    freeze_within(DYING, path, frozen)
+}
+
+fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<()> {
     let path = path.ok_or_else(|| {
         Fault::new("it has no control group of its own: its processes cannot be frozen")
             .hint("set linux.cgroupsPath, in a session that systemd has delegated a control group to")
     })?;
-    std::fs::write(path.join("cgroup.freeze"), if frozen { "1" } else { "0" })
-        .context(|| path.display().to_string())?;
-    let done = skiff_sys::lock::within(DYING, || Ok::<_, Fault>((is_frozen(path) == frozen).then_some(())))?;
-    done.ok_or_else(|| {
-        Fault::new(format!("control group {}: not all processes could be stopped in time", path.display()))
-            .hint("they wait in the kernel, perhaps for a file server; `resume` lets the others go on")
-    })
+    let name = || format!("control group {}", path.display());
+    let write = |value: &str| std::fs::write(path.join("cgroup.freeze"), value).context(name);
+    write(if frozen { "1" } else { "0" })?;
+    let done = skiff_sys::lock::within(limit, || Ok::<_, Fault>((is_frozen(path) == frozen).then_some(())))?;
+    match (done, frozen) {
+        (Some(()), _) => Ok(()),
+        (None, false) => Err(Fault::new(format!("{}: its processes are still frozen", name()))
+            .hint("a group above it may be frozen")),
+        (None, true) => {
+            // Those that could be frozen must not stay so: the container counts as running.
+            write("0")?;
+            Err(Fault::new(format!("{}: not all processes could be frozen in time; all go on", name()))
+                .hint("they wait in the kernel, perhaps for a file server: try again later"))
+        }
+    }
 }
 
 /// Ends all processes of a group that this runtime has made, and removes it with those below.
@@ -269,6 +286,19 @@ mod tests {
         let e = make(&there, rustix::process::getpid()).expect_err("it is there");
         assert!(e.to_string().contains("there already"), "{e}");
         assert!(there.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_frozen_in_time_goes_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| dir.path().join(name);
+        std::fs::write(file("cgroup.events"), "populated 1\nfrozen 0\n").expect("written");
+        let e = freeze_within(Duration::ZERO, Some(dir.path()), true).expect_err("not frozen");
+        assert!(e.to_string().contains("not all processes could be frozen"), "{e}");
+        assert!(!is_freezing(dir.path()));
+        std::fs::write(file("cgroup.events"), "populated 1\nfrozen 1\n").expect("written");
+        assert_eq!(freeze(Some(dir.path()), true), Ok(()));
+        assert!(is_freezing(dir.path()));
     }
 
     #[test]

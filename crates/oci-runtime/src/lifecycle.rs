@@ -135,8 +135,15 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
     let container = states.container(id)?.locked()?;
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
-    let wanted = if frozen { ContainerStatus::Running } else { ContainerStatus::Paused };
-    if frozen && record.cgroup.is_none() || status == wanted {
+    let can_be = match frozen {
+        // One without a control group is told so.
+        true => status == ContainerStatus::Running || record.cgroup.is_none(),
+        // A `pause` that was killed may have frozen a part of the processes.
+        false => {
+            status == ContainerStatus::Paused || record.cgroup.as_deref().is_some_and(cgroup::is_freezing)
+        }
+    };
+    if can_be {
         return cgroup::freeze(record.cgroup.as_deref(), frozen)
             .map_err(|e| e.about(&format!("container {id}")));
     }
@@ -243,6 +250,31 @@ mod tests {
 
     fn log() -> Log {
         Log::open(None, false, false).expect("no log")
+    }
+
+    #[test]
+    fn what_is_frozen_in_part_can_be_resumed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let id: ContainerId = "box".parse().expect("a name");
+        let container = states.create(&id).expect("made");
+        let process = InitProcess::of(rustix::process::getpid()).expect("this one");
+        let record = Record {
+            process: Some(process),
+            is_created: true,
+            cgroup: Some(group.path().to_owned()),
+            ..Record::of_test()
+        };
+        container.note(&record).expect("noted");
+        drop(container);
+        let freeze_file = group.path().join("cgroup.freeze");
+        std::fs::write(group.path().join("cgroup.events"), "populated 1\nfrozen 0\n").expect("written");
+        std::fs::write(&freeze_file, "1\n").expect("written");
+        assert_eq!(freeze(&states, &id, false), Ok(()));
+        assert_eq!(std::fs::read_to_string(&freeze_file).expect("read"), "0");
+        let e = freeze(&states, &id, false).expect_err("it runs");
+        assert!(e.to_string().contains("it is not paused"), "{e}");
     }
 
     #[test]

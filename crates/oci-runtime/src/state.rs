@@ -384,6 +384,25 @@ mod tests {
         }
     }
 
+    impl Record {
+        /// What is noted of a container that is not there yet.
+        pub fn of_test() -> Self {
+            Self {
+                oci_version: "1.2.0".into(),
+                bundle: "/bundle".into(),
+                rootfs: "/bundle/rootfs".into(),
+                created: "2026-01-01T00:00:00Z".into(),
+                annotations: BTreeMap::new(),
+                process: None,
+                is_created: false,
+                cgroup: None,
+                is_single: false,
+                waiter: None,
+                hooks: Hooks::default(),
+            }
+        }
+    }
+
     #[test]
     fn a_container_that_is_deleted_while_its_lock_is_waited_for_is_not_there() {
         let dir = tempfile::tempdir().expect("a directory");
