@@ -35,6 +35,9 @@ has "$out" $'1\n/data'
 # Variables that the configuration has as well are set once, to the later value; an empty HOME is none.
 ok as alice skiff-oci exec -e A=1 -e A=2 -e PATH=/data:/bin -e HOME= box sh -c 'env | grep -cE "^(A|PATH|HOME)="; echo $A $PATH $HOME'
 equal "$out" $'3\n2 /data:/bin /root'
+# Much input at a terminal, whose program writes before it has read all.
+limit=20 ok as alice sh -c 'seq 100000 | skiff-oci exec -t box sh -c "stty -echo; cat; echo end" | tail -n 2'
+equal "$(tr -d '\r' <<<"$out")" $'100000\nend'
 # A process may come by a pipe; signal 0 asks whether there is one.
 process='{"args": ["/bin/echo", "piped"], "cwd": "/"}'
 ok as alice bash -c "skiff-oci exec -p <(echo '$process') box"
