@@ -208,21 +208,26 @@ fn delete_found(
     Ok(())
 }
 
-/// Removes what is left of all containers that have ended and whose `run` has, too: it was killed, or it would have removed them.
+/// Removes what is left of all containers that have ended and whose `run` has, too: it was killed, or it would have removed them. One that
+/// cannot be removed keeps none of the others.
 ///
 /// # Errors
-/// When the directory of containers cannot be read, or one of the containers cannot be removed.
+/// When the directory of containers cannot be read, or some of the containers cannot be removed.
 pub fn delete_orphaned(states: &States, log: &Log) -> Result<()> {
-    for id in states.names()? {
-        let Some(container) = states.find_container(&id)? else { continue };
-        // What is being made, or cannot be read, is left to who names it.
-        let Ok(Some(record)) = container.record() else { continue };
-        let has_waiter = record.waiter.is_none_or(|waiter| waiter.alive().is_some());
-        if !has_waiter && container.status(Some(&record)) == ContainerStatus::Stopped {
-            delete(states, &id, true, log)?;
-        }
+    skiff_output::each(&states.names()?, |id| {
+        delete_if_orphaned(states, id, log).inspect_err(|e| log.error(e))
+    })
+}
+
+fn delete_if_orphaned(states: &States, id: &ContainerId, log: &Log) -> Result<()> {
+    let Some(container) = states.find_container(id)? else { return Ok(()) };
+    // A container that is being made, or whose record cannot be read, is left to whoever names it.
+    let Ok(Some(record)) = container.record() else { return Ok(()) };
+    let is_orphan = record.waiter.is_some_and(|waiter| waiter.alive().is_none());
+    match is_orphan && container.status(Some(&record)) == ContainerStatus::Stopped {
+        true => delete(states, id, true, log),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Kills all processes, and waits until they are gone.
@@ -275,6 +280,25 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&freeze_file).expect("read"), "0");
         let e = freeze(&states, &id, false).expect_err("it runs");
         assert!(e.to_string().contains("it is not paused"), "{e}");
+    }
+
+    #[test]
+    fn an_orphan_that_cannot_be_removed_keeps_none_of_the_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let ended = InitProcess { pid: 1, start_time: 1 };
+        for name in ["a", "b", "c"] {
+            let container = states.create(&name.parse().expect("a name")).expect("made");
+            let record =
+                Record { process: Some(ended), waiter: Some(ended), is_created: true, ..Record::of_test() };
+            container.note(&record).expect("noted");
+        }
+        // A directory in it is nothing that a container's has.
+        std::fs::create_dir(dir.path().join("a/other")).expect("made");
+        let e = delete_orphaned(&states, &log()).expect_err("the first");
+        assert!(e.to_string().contains("container a"), "{e}");
+        let names: Vec<String> = states.names().expect("read").iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["a"]);
     }
 
     #[test]
