@@ -35,6 +35,19 @@ has "$out" $'1\n/data'
 # Variables that the configuration has as well are set once, to the later value; an empty HOME is none.
 ok as alice skiff-oci exec -e A=1 -e A=2 -e PATH=/data:/bin -e HOME= box sh -c 'env | grep -cE "^(A|PATH|HOME)="; echo $A $PATH $HOME'
 equal "$out" $'3\n2 /data:/bin /root'
+# A signal that comes while the process is started is for the process. It is held up by its log, which takes no more.
+as alice mkfifo full
+exec 5<>/home/alice/full
+timeout 5 head -c 65536 /dev/zero >&5
+start alice skiff-oci --log full exec -g 5 box sleep 1000 5<&-
+held() { child=$(xargs </proc/"$started"/task/"$started"/children) && grep -q pipe_write "/proc/$child/wchan"; }
+eventually 20 held
+kill "$started"
+timeout 5 head -c 65536 <&5 >/dev/null
+wait "$started" || true
+exec 5<&-
+rm /home/alice/full
+[ ! -e "/proc/$child" ] || fail 'a process that its `exec` was to end runs on'
 # Much input at a terminal, whose program writes before it has read all.
 limit=20 ok as alice sh -c 'seq 100000 | skiff-oci exec -t box sh -c "stty -echo; cat; echo end" | tail -n 2'
 equal "$(tr -d '\r' <<<"$out")" $'100000\nend'

@@ -9,6 +9,7 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_inherited, fork};
+use skiff_sys::signal::{SignalMask, restore};
 
 use crate::config::ProcessConfig;
 use crate::create::{Console, fork_through, write_pid};
@@ -27,6 +28,8 @@ pub struct Execution<'a> {
     pub pid_file: Option<&'a Path>,
     pub console: Console<'a>,
     pub kept: u32,
+    /// The signals that it has blocked, where this process has others.
+    pub mask: Option<SignalMask>,
 }
 
 const KINDS: [(&str, ThreadNameSpaceType); 8] = [
@@ -45,7 +48,7 @@ const KINDS: [(&str, ThreadNameSpaceType); 8] = [
 /// # Errors
 /// When the container does not run, or the process cannot be had.
 pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid> {
-    let Execution { id, process, pid_file, console, kept } = execution;
+    let Execution { id, process, pid_file, console, kept, mask } = execution;
     check::check_process(&process, log)?;
     let container = states.container(id)?;
     let record = container.whole_record()?;
@@ -73,7 +76,8 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
         .hint(format!("`skiff oci start {id}` begins its program")));
     }
     let (call, sync) = sync::pair()?;
-    let inside = Inside { process: &process, start: &start, console: console.as_ref(), sync: &sync, log };
+    let inside =
+        Inside { process: &process, start: &start, console: console.as_ref(), sync: &sync, mask, log };
     let join = || {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).context(about)?;
         move_into_thread_name_spaces(pidfd.as_fd(), kinds).context(|| format!("namespaces of container {id}"))
@@ -114,6 +118,7 @@ struct Inside<'a> {
     start: &'a Start<'a>,
     console: Option<&'a OwnedFd>,
     sync: &'a OwnedFd,
+    mask: Option<SignalMask>,
     log: &'a Log,
 }
 
@@ -127,6 +132,7 @@ fn begin(join: impl FnOnce() -> Result<()>, inside: &Inside<'_>, call: &OwnedFd)
 
 impl Inside<'_> {
     fn run(&self) -> i32 {
+        self.mask.into_iter().for_each(restore);
         let fault = match self.prepare() {
             Ok(program) => self.start.become_it(&program, self.log),
             Err(fault) => fault,
