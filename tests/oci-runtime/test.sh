@@ -366,10 +366,14 @@ refused 'c["ociVersion"] = "2.0"' ociVersion
 refused 'c["root"]["path"] = "elsewhere"' elsewhere
 fails 125 skiff-oci run -b $bundle box
 has "$err" 'without privilege'
-script 'exit 0' 'linux["resources"] = {"pids": {"limit": 7}}
+script 'exit 0' 'linux["resources"] = {"pids": {"limit": 7}, "unified": {"cgroup.kill": "1"}, "memory": {"hard": 1}}
+linux["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "uid": 7}]
+c["mounts"].append({"destination": "/tmp", "type": "bind", "source": "/home/alice/one-dir", "options": ["bind", "size=1m", "tmpcopyup"], "flavour": 1})
 c["foo"] = 1'
+as alice sh -c "mkdir one-dir; mkdir -p $bundle/rootfs/tmp; touch $bundle/rootfs/tmp/in-root"
 ok as alice skiff-oci --log log --log-format json run -b $bundle box
-for line in foo pids; do grep -q "\"level\":\"warning\",\"msg\":\"[^\"]*$line" /home/alice/log || fail "$line is not in the log: $(cat /home/alice/log)"; done
+equal "$(ls -A /home/alice/one-dir)" '' 'what a mount has copied out of the root'
+for line in foo pids memory.hard cgroup.kill /dev/fuse size=1m,tmpcopyup flavour; do grep -q "\"level\":\"warning\",\"msg\":\"[^\"]*$line" /home/alice/log || fail "$line is not in the log: $(cat /home/alice/log)"; done
 /usr/bin/python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' </home/alice/log
 echo '{"ociVersion": "1.0.2", "root": 7' >$bundle/config.json
 fails 125 as alice skiff-oci --log log run -b $bundle box

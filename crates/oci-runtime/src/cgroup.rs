@@ -144,14 +144,13 @@ fn limits(resources: &Resources, log: &Log) -> Vec<(String, String)> {
     }
     let mut all: Vec<(String, String)> =
         all.into_iter().map(|(file, value)| (file.to_owned(), value)).collect();
-    let is_file = |name: &String| !name.contains('/') && !name.starts_with("cgroup.");
-    all.extend(
-        resources
-            .unified
-            .iter()
-            .filter(|(file, _)| is_file(file))
-            .map(|(file, value)| (file.clone(), value.clone())),
-    );
+    for (file, value) in &resources.unified {
+        match file.contains('/') || file.starts_with("cgroup.") {
+            true => log
+                .warn(&format!("linux.resources.unified: {file}: not a controller's file; it has no effect")),
+            false => all.push((file.clone(), value.clone())),
+        }
+    }
     all
 }
 

@@ -23,6 +23,7 @@ mod foreground;
 mod hooks;
 mod id_map;
 mod init;
+mod known_keys;
 mod lifecycle;
 mod log;
 mod mount_options;
