@@ -154,7 +154,7 @@ equal "$(awk '{ print $2 }' <<<"$out" | xargs)" '0000000420000421 00000000000000
 ok as alice skiff-oci delete --force box
 
 # Paused and resumed in a control group that alice has been given. (The machine's are shown in a mount namespace that goes.)
-script 'while :; do i=$((i + 1)); echo $i >/tmp/n; sleep 0.05; done' 'linux["cgroupsPath"] = "box"
+script 'while :; do i=$((i + 1)); echo $i >/tmp/n; sleep 0.05; done' 'linux["cgroupsPath"] = "above/it/box"
 c["mounts"].append({"destination": "/tmp", "type": "bind", "source": "/home/alice/paused", "options": ["bind"]})'
 cat >/shared/paused <<'SCRIPT'
 set -euE

@@ -16,29 +16,29 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// How long processes that have been killed may take to be gone.
 pub const DYING: Duration = Duration::from_secs(10);
 
-/// Makes the group that a configuration asks for, with its limits, and puts the process into it; nothing where that is not possible, which
-/// the log says.
-pub fn enter(config: &BundleConfig, id: &str, pid: Pid, log: &Log) -> Option<PathBuf> {
+/// Makes the group that a configuration asks for, with its limits, and puts the process into it. All groups that were made for it, its own last;
+/// none where that is not possible, which the log says.
+pub fn enter(config: &BundleConfig, id: &str, pid: Pid, log: &Log) -> Vec<PathBuf> {
     let limits = config.linux.resources.as_ref().map_or_else(Vec::new, |resources| limits(resources, log));
     let wanted = config.linux.cgroups_path.as_deref().unwrap_or("");
     if wanted.is_empty() && limits.is_empty() {
-        return None;
+        return vec![];
     }
-    match place(wanted, id).and_then(|path| make(&path, pid).map(|()| path)) {
-        Ok(path) => {
+    match place(wanted, id).and_then(|path| Ok((make(&path, pid)?, path))) {
+        Ok((made, path)) => {
             for (file, value) in limits {
                 if let Err(e) = std::fs::write(path.join(&file), &value) {
                     log.warn(&format!("linux.resources: {file} {value}: {e}"));
                 }
             }
-            Some(path)
+            made
         }
         Err(e) => {
             log.warn(&format!("linux.cgroupsPath: {e}: the container stays in the caller's control group"));
             for (file, _) in limits {
                 log.warn(&format!("linux.resources: {file} is not set: no control group of its own"));
             }
-            None
+            vec![]
         }
     }
 }
@@ -67,13 +67,25 @@ fn place(wanted: &str, id: &str) -> Result<PathBuf> {
     Ok(Path::new(ROOT).join(own.trim_start_matches('/')).join(below))
 }
 
-/// Makes the group, and puts the process into it. One that is there is somebody else's: what is in it would end with the container.
-fn make(path: &Path, pid: Pid) -> Result<()> {
+/// Makes the group and those above it that are missing, and puts the process into it; all that were made, its own last. A group that is there
+/// is somebody else's: what is in it would end with the container.
+fn make(path: &Path, pid: Pid) -> Result<Vec<PathBuf>> {
+    let mut made = vec![];
+    let entered = make_all(path, &mut made).and_then(|()| add(path, pid));
+    entered.inspect_err(|_| remove_empty(&made))?;
+    Ok(made)
+}
+
+fn make_all(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
     let name = || path.display().to_string();
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).context(name)?;
+        let missing: Vec<&Path> = parent.ancestors().take_while(|group| !group.exists()).collect();
+        for group in missing.into_iter().rev() {
+            std::fs::create_dir(group).context(name)?;
+            made.push(group.to_owned());
+        }
         for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
-            std::fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"))
+            write(&parent.join("cgroup.subtree_control"), &format!("+{controller}"))
                 .ignore_error("a limit that cannot be set is told when it is");
         }
     }
@@ -83,9 +95,20 @@ fn make(path: &Path, pid: Pid) -> Result<()> {
         }
         made => made.context(name)?,
     }
-    add(path, pid).inspect_err(|_| {
-        std::fs::remove_dir(path).ignore_error("it stays, with nobody in it");
-    })
+    made.push(path.to_owned());
+    Ok(())
+}
+
+/// Removes groups, from the last to the first, as far as nobody is in them.
+fn remove_empty(groups: &[PathBuf]) {
+    for group in groups.iter().rev() {
+        std::fs::remove_dir(group).ignore_error("others may have come into it");
+    }
+}
+
+/// Writes to a file that the kernel has made.
+fn write(file: &Path, value: &str) -> std::io::Result<()> {
+    std::io::Write::write_all(&mut std::fs::File::options().write(true).open(file)?, value.as_bytes())
 }
 
 /// Files of the group with their contents.
@@ -186,7 +209,7 @@ pub fn processes(path: &Path) -> Vec<InitProcess> {
 /// The kernel's.
 pub fn add(path: &Path, pid: Pid) -> Result<()> {
     let number = pid.as_raw_nonzero().to_string();
-    std::fs::write(path.join("cgroup.procs"), number).context(|| path.display().to_string())
+    write(&path.join("cgroup.procs"), &number).context(|| path.display().to_string())
 }
 
 /// Whether all of its processes are frozen.
@@ -230,12 +253,13 @@ fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<(
     }
 }
 
-/// Ends all processes of a group that this runtime has made, and removes it with those below.
+/// Ends all processes of a group that this runtime has made, and removes it with those below; and those above it that were made for it, as
+/// far as nobody is in them.
 ///
 /// # Errors
 /// When processes do not end: then it stays.
-pub fn end(path: &Path) -> Result<()> {
-    if std::fs::write(path.join("cgroup.kill"), "1").is_err() && path.exists() {
+pub fn end(path: &Path, above: &[PathBuf]) -> Result<()> {
+    if write(&path.join("cgroup.kill"), "1").is_err() && path.exists() {
         // Kernels before 5.14 have no such file.
         processes(path).into_iter().try_for_each(kill)?;
     }
@@ -255,7 +279,10 @@ pub fn end(path: &Path) -> Result<()> {
                 .hint("they wait in the kernel, perhaps for a file server; delete the container again later"))
         }
         // What is empty, and cannot be removed, does no harm.
-        _ => Ok(()),
+        _ => {
+            remove_empty(above);
+            Ok(())
+        }
     }
 }
 
@@ -285,6 +312,22 @@ mod tests {
         let e = make(&there, rustix::process::getpid()).expect_err("it is there");
         assert!(e.to_string().contains("there already"), "{e}");
         assert!(there.exists());
+        // No control groups: no process can be put into one, and those that were made go again.
+        make(&there.join("a/b/c"), rustix::process::getpid()).expect_err("no control group");
+        assert_eq!(std::fs::read_dir(&there).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn groups_above_go_as_far_as_nobody_is_in_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = |name: &str| dir.path().join(name);
+        let mut made = vec![];
+        make_all(&group("a/b/c"), &mut made).expect("made");
+        assert_eq!(made, [group("a"), group("a/b"), group("a/b/c")]);
+        std::fs::create_dir(group("a/other")).expect("made");
+        let (own, above) = made.split_last().expect("some");
+        assert_eq!(end(own, above), Ok(()));
+        assert!(!group("a/b").exists() && group("a").exists());
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl<'a> Maker<'a> {
             process: None,
             is_created: false,
             cgroup: None,
+            cgroups_above: vec![],
             is_single: false,
             waiter: None,
             hooks: config.hooks.clone().unwrap_or_default(),
@@ -192,7 +193,8 @@ impl<'a> Maker<'a> {
         drop(sync);
         self.record.process = Some(InitProcess::of(pid)?);
         self.container.note(&self.record)?;
-        self.record.cgroup = cgroup::enter(self.config, &self.container.id.to_string(), pid, log);
+        self.record.cgroups_above = cgroup::enter(self.config, &self.container.id.to_string(), pid, log);
+        self.record.cgroup = self.record.cgroups_above.pop();
         if self.record.cgroup.is_some() {
             self.container.note(&self.record)?;
         }
@@ -246,7 +248,8 @@ impl<'a> Maker<'a> {
                 .ignore_error("it is no child of this call's any more");
         }
         if let Some(cgroup) = &self.record.cgroup {
-            cgroup::end(cgroup).ignore_error("it is empty, or what is in it cannot be ended now");
+            cgroup::end(cgroup, &self.record.cgroups_above)
+                .ignore_error("it is empty, or what is in it cannot be ended now");
         }
     }
 }

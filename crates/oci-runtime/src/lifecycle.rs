@@ -200,7 +200,7 @@ fn delete_found(
         end(&record, id)?;
     }
     if let Some(cgroup) = &record.cgroup {
-        cgroup::end(cgroup).map_err(|e| e.about(&format!("container {id}")))?;
+        cgroup::end(cgroup, &record.cgroups_above).map_err(|e| e.about(&format!("container {id}")))?;
     }
     let state = state_of(&record, id, ContainerStatus::Stopped)?;
     states.remove(container)?;

@@ -101,6 +101,9 @@ pub struct Record {
     pub is_created: bool,
     /// Control group, if the container has one of its own.
     pub cgroup: Option<PathBuf>,
+    /// Groups above it that were made for it, the topmost first.
+    #[serde(default)]
+    pub cgroups_above: Vec<PathBuf>,
     /// Whether the container has the user's id only, as its maps say.
     #[serde(default)]
     pub is_single: bool,
@@ -396,6 +399,7 @@ mod tests {
                 process: None,
                 is_created: false,
                 cgroup: None,
+                cgroups_above: vec![],
                 is_single: false,
                 waiter: None,
                 hooks: Hooks::default(),
