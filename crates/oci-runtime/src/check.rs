@@ -58,7 +58,7 @@ pub fn check(config: &BundleConfig, unknown: &[String], log: &Log) -> Result<()>
     config.process.as_ref().map_or(Ok(()), |process| check_process(process, log))
 }
 
-/// The same of a process alone.
+/// Looks through a process's configuration alone.
 ///
 /// # Errors
 /// What is refused.

@@ -283,7 +283,7 @@ impl BundleConfig {
         Self::parse(&bytes)
     }
 
-    /// The same of a text.
+    /// Reads a configuration and such keys from a text.
     ///
     /// # Errors
     /// When it is not what the specification has.

@@ -139,12 +139,12 @@ fn console(socket: Option<&Path>, end: Option<OwnedFd>) -> Console<'_> {
     }
 }
 
-/// Two ends of a way for the master of a terminal.
+/// Two connected sockets: the process sends the master of its terminal by one, and this call receives it by the other.
 fn console_pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(|| "console")
 }
 
-/// The master that has come by that way, if the process has a terminal.
+/// Receives the master of a terminal from the other socket of [`console_pair`], if the process has a terminal.
 fn master(own: OwnedFd) -> Result<Option<OwnedFd>> {
     let (_, fds) = skiff_sys::fdpass::receive(std::os::fd::AsFd::as_fd(&own), 64).context(|| "console")?;
     Ok(fds.into_iter().next())
@@ -220,7 +220,7 @@ fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
 /// The process that a file describes.
 fn process_of(path: &Path) -> Result<ProcessConfig> {
     let about = || format!("process {}", path.display());
-    // The engine's own: it may be a link, or a pipe of its.
+    // The file is the engine's own: it may be a link, or a pipe.
     let file = std::fs::File::open(path).context(about)?;
     let mut bytes = vec![];
     std::io::Read::read_to_end(&mut std::io::Read::take(file, small_file::LONGEST), &mut bytes)

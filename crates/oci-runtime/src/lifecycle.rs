@@ -11,8 +11,8 @@ use crate::config::OciHook;
 use crate::create::start_address;
 use crate::log::Log;
 use crate::process_info::{InitProcess, family, send};
-use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
-use crate::sync::{self, InitWord};
+use crate::state::{Container, ContainerId, ContainerRecord, ContainerStatus, START, States};
+use crate::sync::{self, InitStatus};
 use crate::{cgroup, hooks};
 
 /// A container's state as JSON.
@@ -26,7 +26,7 @@ pub fn state(states: &States, id: &ContainerId) -> Result<String> {
     serde_json::to_string_pretty(&state).map_err(|e| Fault::new(format!("state: {e}")))
 }
 
-fn state_of(record: &Record, id: &ContainerId, status: ContainerStatus) -> Result<Vec<u8>> {
+fn state_of(record: &ContainerRecord, id: &ContainerId, status: ContainerStatus) -> Result<Vec<u8>> {
     serde_json::to_vec(&record.state(id, status)).map_err(|e| Fault::new(format!("state: {e}")))
 }
 
@@ -42,7 +42,7 @@ pub fn start(states: &States, id: &ContainerId, log: &Log) -> Result<()> {
     start_locked(states, &states.container(id)?.locked()?, log)
 }
 
-/// The same of a container that this call has locked.
+/// As [`start`], for a container that this call has locked.
 ///
 /// # Errors
 /// As [`start`].
@@ -57,14 +57,14 @@ pub fn start_locked(states: &States, container: &Container, log: &Log) -> Result
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.context(about)?;
     connect(&socket, &start_address(container)?).context(about)?;
-    let heard = sync::hear(&socket);
+    let heard = sync::receive(&socket);
     match unlinkat(container, START, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(e) => return Err(e).context(about),
     }
     match heard? {
-        InitWord::Silence => {}
-        InitWord::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
+        InitStatus::Closed => {}
+        InitStatus::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
         _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
     }
     let running = container.status(Some(&record));
@@ -102,12 +102,12 @@ pub fn kill(states: &States, id: &ContainerId, number: i32, all: bool) -> Result
     targets.iter().try_for_each(|process| send(*process, number))
 }
 
-fn init(record: &Record) -> Option<InitProcess> {
+fn init(record: &ContainerRecord) -> Option<InitProcess> {
     record.process.filter(|process| process.alive().is_some())
 }
 
 /// All processes of a container.
-fn processes(record: &Record, init: InitProcess) -> Vec<InitProcess> {
+fn processes(record: &ContainerRecord, init: InitProcess) -> Vec<InitProcess> {
     match (&record.cgroup, init.alive()) {
         (Some(cgroup), _) => cgroup::processes(cgroup),
         (None, Some(pid)) => family(pid).into_iter().filter_map(|pid| InitProcess::of(pid).ok()).collect(),
@@ -231,7 +231,7 @@ fn delete_if_orphaned(states: &States, id: &ContainerId, log: &Log) -> Result<()
 }
 
 /// Kills all processes, and waits until they are gone.
-fn end(record: &Record, id: &ContainerId) -> Result<()> {
+fn end(record: &ContainerRecord, id: &ContainerId) -> Result<()> {
     let Some(init) = init(record) else { return Ok(()) };
     if record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
         cgroup::freeze(record.cgroup.as_deref(), false).ignore_error("those that are killed need not go on");
@@ -265,11 +265,11 @@ mod tests {
         let id: ContainerId = "box".parse().expect("a name");
         let container = states.create(&id).expect("made");
         let process = InitProcess::of(rustix::process::getpid()).expect("this one");
-        let record = Record {
+        let record = ContainerRecord {
             process: Some(process),
             is_created: true,
             cgroup: Some(group.path().to_owned()),
-            ..Record::of_test()
+            ..ContainerRecord::of_test()
         };
         container.note(&record).expect("noted");
         drop(container);
@@ -289,8 +289,12 @@ mod tests {
         let ended = InitProcess { pid: 1, start_time: 1 };
         for name in ["a", "b", "c"] {
             let container = states.create(&name.parse().expect("a name")).expect("made");
-            let record =
-                Record { process: Some(ended), waiter: Some(ended), is_created: true, ..Record::of_test() };
+            let record = ContainerRecord {
+                process: Some(ended),
+                waiter: Some(ended),
+                is_created: true,
+                ..ContainerRecord::of_test()
+            };
             container.note(&record).expect("noted");
         }
         // A directory in it is nothing that a container's has.

@@ -13,7 +13,7 @@ pub struct MountOptions {
     /// Attributes of the mount that are set and taken away.
     pub set: MountAttr,
     pub clear: MountAttr,
-    /// The same of it and all mounts below it.
+    /// Attributes of the mount and of all mounts below it that are set and taken away.
     pub set_below: MountAttr,
     pub clear_below: MountAttr,
     /// How it takes part in others' mounts, each with whether that is so of those below it.
@@ -127,7 +127,6 @@ impl MountOptions {
             "idmap" | "ridmap" => {
                 return Err(Fault::new(format!("option {word}: id-mapped mounts need privilege")));
             }
-            "mand" | "sync" | "dirsync" | "iversion" | "lazytime" | "silent" => self.data.push(word.into()),
             word if WITHOUT_EFFECT.contains(&word) => {}
             word => self.data.push(word.into()),
         }

@@ -119,7 +119,7 @@ impl<'a> OpenedMount<'a> {
     fn set_attributes(&self, what: BorrowedFd<'_>, log: &Log) -> Result<bool> {
         let MountOptions { mut set, clear, set_below, clear_below, .. } = self.options;
         // Others are mounted in a new one, which has no places for them yet.
-        let is_read_only = self.source.is_none() && set != set.without(MountAttr::RDONLY);
+        let is_read_only = self.source.is_none() && set.contains(MountAttr::RDONLY);
         if is_read_only {
             set = set.without(MountAttr::RDONLY);
         }

@@ -1,6 +1,7 @@
 //! What makes a process that is in the container the one that the configuration describes; the last steps before its program.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
@@ -50,7 +51,7 @@ const LIMITS: [(&str, Resource); 16] = [
 ];
 
 /// How a process begins.
-pub struct Start<'a> {
+pub struct ProcessSetup<'a> {
     process: &'a ProcessConfig,
     /// The variables, each once.
     variables: Vec<&'a str>,
@@ -62,7 +63,7 @@ pub struct Start<'a> {
     is_single: bool,
 }
 
-impl<'a> Start<'a> {
+impl<'a> ProcessSetup<'a> {
     /// Understands a process. `kept`: so many descriptors from 3 on does the program get.
     ///
     /// # Errors
@@ -118,16 +119,16 @@ impl<'a> Start<'a> {
         self.variables.iter().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Becomes the process's user with its rights, and then the program. Returns only where that fails.
-    pub fn become_it(&self, program: &CString, log: &Log) -> Fault {
-        let become_it = || -> Result<()> {
-            let (argv, variables) = (self.arguments()?, self.environment()?);
-            self.prepare(log)?;
-            self.confine(log)?;
-            let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &variables);
-            Err(e).context(|| format!("process.args: {}", program.to_string_lossy()))
-        };
-        become_it().err().unwrap_or_else(|| Fault::new("process.args: nothing happened"))
+    /// Becomes the process's user with its rights, and then the program.
+    ///
+    /// # Errors
+    /// Whatever keeps it from that: it returns only then.
+    pub fn exec_program(&self, program: &CString, log: &Log) -> Result<Infallible> {
+        let (argv, variables) = (self.arguments()?, self.environment()?);
+        self.prepare(log)?;
+        self.confine(log)?;
+        let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &variables);
+        Err(e).context(|| format!("process.args: {}", program.to_string_lossy()))
     }
 
     fn prepare(&self, log: &Log) -> Result<()> {
@@ -319,10 +320,10 @@ mod tests {
         };
         let log = Log::open(None, false, false).expect("no log");
         let variables = |process: &ProcessConfig| {
-            let start = Start::new(process, None, 0, true, &log).expect("understood");
-            let all = start.environment().expect("variables");
+            let setup = ProcessSetup::new(process, None, 0, true, &log).expect("understood");
+            let all = setup.environment().expect("variables");
             let text: Vec<String> = all.iter().map(|one| one.to_string_lossy().into_owned()).collect();
-            (text.join(" "), start.variable("PATH").map(str::to_owned))
+            (text.join(" "), setup.variable("PATH").map(str::to_owned))
         };
         let twice = process(&["A=1", "PATH=/a", "HOME=/h", "A", "A=", "PATH=/b=c", "A=2"]);
         assert_eq!(variables(&twice), ("HOME=/h PATH=/b=c A=2".into(), Some("/b=c".into())));

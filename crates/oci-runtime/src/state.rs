@@ -87,7 +87,7 @@ impl std::fmt::Display for ContainerStatus {
 
 /// What is noted of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct ContainerRecord {
     /// Version of the specification, as its configuration has it.
     pub oci_version: String,
     pub bundle: PathBuf,
@@ -132,7 +132,7 @@ pub struct ContainerState<'a> {
     owner: String,
 }
 
-impl Record {
+impl ContainerRecord {
     /// The container as the specification has it.
     pub fn state(&self, id: &ContainerId, status: ContainerStatus) -> ContainerState<'_> {
         ContainerState {
@@ -158,7 +158,7 @@ pub struct States {
 }
 
 impl States {
-    /// Opens the directory named, or the user's; it is made if it is missing.
+    /// Opens the directory named, or the user's, which is made if it is missing.
     ///
     /// # Errors
     /// As of [`States::find`].
@@ -169,11 +169,11 @@ impl States {
             .ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
     }
 
-    /// The same; nothing if it is missing. Nobody else may be able to write to it. Root, as whom Slurm cleans up,
-    /// becomes its owner for good, who is the one that it can be trusted by.
+    /// Opens the directory named, or the user's; nothing if it is missing. Nobody but its owner may be able to write to it. Root, as whom Slurm
+    /// cleans up, becomes its owner for good.
     ///
     /// # Errors
-    /// When it cannot be had, or is somebody else's.
+    /// When the directory cannot be had, or is somebody else's.
     pub fn find(root: Option<&Path>) -> Result<Option<Self>> {
         let path = root.map_or_else(state_dir::usual, Path::to_owned);
         let found = match root {
@@ -227,10 +227,10 @@ impl States {
             .hint(format!("`skiff oci list` shows those in {}", self.path.display()))
     }
 
-    /// The same; nothing if there is none.
+    /// A container, or nothing if there is none of that name.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When its directory cannot be opened.
     pub fn find_container(&self, id: &ContainerId) -> Result<Option<Container>> {
         match open_dir(&self.dir, Path::new(&id.0)) {
             Err(Errno::NOENT) => Ok(None),
@@ -299,11 +299,11 @@ impl Container {
         })
     }
 
-    /// What is noted of it; nothing if `create` has been ended before it noted anything.
+    /// The record of the container; nothing if `create` has been ended before it wrote one.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn record(&self) -> Result<Option<Record>> {
+    /// When the record cannot be read.
+    pub fn record(&self) -> Result<Option<ContainerRecord>> {
         let name = || format!("container {}: {RECORD}", self.id);
         match small_file::read_below(&self.dir, RECORD, LONGEST) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -313,26 +313,26 @@ impl Container {
         }
     }
 
-    /// The same of one that must have it.
+    /// The record of a container that must have one.
     ///
     /// # Errors
     /// When there is none.
-    pub fn whole_record(&self) -> Result<Record> {
+    pub fn whole_record(&self) -> Result<ContainerRecord> {
         self.record()?.ok_or_else(|| Fault::new(format!("container {} is being created", self.id)))
     }
 
-    /// Notes this, in the place of what was noted.
+    /// Writes a record, in the place of the one that was there.
     ///
     /// # Errors
     /// The system's.
-    pub fn note(&self, record: &Record) -> Result<()> {
+    pub fn note(&self, record: &ContainerRecord) -> Result<()> {
         let name = || format!("container {}: {RECORD}", self.id);
         let text = serde_json::to_vec(record).map_err(|e| Fault::new(format!("{}: {e}", name())))?;
         self.write(NEW_RECORD, &text)?;
         renameat(&self.dir, NEW_RECORD, &self.dir, RECORD).context(name)
     }
 
-    /// Keeps the configuration that it was created with: `exec` follows that, whatever the bundle has then.
+    /// Keeps the configuration that the container was created with: `exec` follows that, whatever the bundle has then.
     ///
     /// # Errors
     /// The system's.
@@ -341,10 +341,10 @@ impl Container {
         self.write(CONFIG, &text)
     }
 
-    /// That configuration.
+    /// The configuration that [`Container::keep_config`] has kept.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the configuration cannot be read.
     pub fn config(&self) -> Result<BundleConfig> {
         Ok(BundleConfig::read(&self.dir)?.0)
     }
@@ -357,7 +357,7 @@ impl Container {
     }
 
     /// What a container of this record is doing.
-    pub fn status(&self, record: Option<&Record>) -> ContainerStatus {
+    pub fn status(&self, record: Option<&ContainerRecord>) -> ContainerStatus {
         let Some((record, process)) = record.and_then(|record| Some((record, record.process?))) else {
             return ContainerStatus::Creating;
         };
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    impl Record {
+    impl ContainerRecord {
         /// What is noted of a container that is not there yet.
         pub fn of_test() -> Self {
             Self {
