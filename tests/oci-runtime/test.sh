@@ -228,6 +228,13 @@ for mount in c["mounts"]:
     if mount["destination"] == "/dev": mount["options"].append("ro")'
 run
 equal "$out" $'Read-only file system\nptmx' "$err"
+# A password file that nobody can read is not waited for.
+mv $bundle/rootfs/etc/passwd /home/alice/passwd
+as alice mkfifo $bundle/rootfs/etc/passwd
+script 'echo $HOME'
+limit=20 run
+equal "$out" / "$err"
+mv /home/alice/passwd $bundle/rootfs/etc/passwd
 # Ids of the user's own subordinate ones.
 script 'id -u; id -g; id -G; stat -c %u:%g /data' '
 first = [int(line.split(":")[1]) for line in open("/etc/subuid") if line.startswith("alice:")][0]

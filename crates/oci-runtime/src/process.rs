@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchown, fstat, statat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchown, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
@@ -293,12 +293,20 @@ fn set_limit(limit: &Limit) -> Result<()> {
     )
 }
 
-/// The home of a user, as the container's own file says.
+/// The home of a user, as the container's own file says. Whatever the container has there, it is not waited for.
 fn home(uid: u32) -> String {
-    let mut text = String::new();
-    let read = File::open("/etc/passwd").and_then(|file| file.take(MOST).read_to_string(&mut text));
+    let mut bytes = vec![];
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(CWD, "/etc/passwd", flags, Mode::empty()).map(File::from);
+    let read = file.map_err(Into::into).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
     read.map(drop).ignore_error("then it is the root");
+    home_in(&bytes, uid)
+}
+
+/// The home of a user in a password file. Names in it may be of any encoding.
+fn home_in(passwords: &[u8], uid: u32) -> String {
     let uid = uid.to_string();
+    let text = String::from_utf8_lossy(passwords);
     let line = text
         .lines()
         .map(|line| line.split(':').collect::<Vec<_>>())
@@ -331,6 +339,14 @@ mod tests {
         assert_eq!(variables(&process(&["HOME=/h", "HOME="])).0, home);
         assert_eq!(variables(&process(&["HOME=", "HOME=/h"])).0, "HOME=/h");
         assert_eq!(variables(&process(&[])).0, home);
+    }
+
+    #[test]
+    fn homes_are_found_beside_names_of_other_encodings() {
+        let file = b"root:x:0:0:M\xfcller:/root:/bin/sh\na:x:7:7::home:\nb:x:8:8\n";
+        for (uid, home) in [(0, "/root"), (7, "/"), (8, "/"), (9, "/")] {
+            assert_eq!(home_in(file, uid), home, "{uid}");
+        }
     }
 
     #[test]
