@@ -81,7 +81,11 @@ fn make_all(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
     if let Some(parent) = path.parent() {
         let missing: Vec<&Path> = parent.ancestors().take_while(|group| !group.exists()).collect();
         for group in missing.into_iter().rev() {
-            std::fs::create_dir(group).context(name)?;
+            match std::fs::create_dir(group) {
+                // Another call has made it meanwhile: it is that one's.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                created => created.context(name)?,
+            }
             made.push(group.to_owned());
         }
         for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
