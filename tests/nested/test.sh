@@ -65,8 +65,11 @@ for user in alice bob; do
     ok as $user skiff cluster exec lab -- sbatch --wait -Q -N2 -o nested.out --container-image="$image" --wrap 'tool; srun -Q -N2 tool'
     equal "$(sort /home/$user/nested.out | uniq -c | xargs)" '3 tool of the image' "$user"
     # What is not there says so, and does not run in the node's own root.
-    for words in "skiff run" "srun -Q -N1 --container-image="; do
-        fails 125 as $user skiff cluster exec lab -- ${words/=/=$registry/tools/none:1} ${words/#skiff*/$registry/tools/none:1} touch ran
+    none=$registry/tools/none:1
+    ok as $user skiff cluster exec lab -- srun -Q -N1 touch ran
+    rm /home/$user/ran
+    for words in "skiff run $none" "srun -Q -N1 --container-image=$none"; do
+        fails 125 as $user skiff cluster exec lab -- $words touch ran
         has "$err" "$registry" "$user: $words"
         has "$err" 'hint: ' "$user: $words"
         test ! -e /home/$user/ran

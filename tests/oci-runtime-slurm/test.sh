@@ -35,7 +35,7 @@ ok as alice scancel "$job"
 idle
 for node in n1 n2; do
     if on $node pgrep -u alice sleep; then fail "a process is left on $node"; fi
-    try on $node sh -c 'ls -A /tmp/skiff-oci.*/'
+    ok on $node sh -c 'ls -A /tmp/skiff-oci.*/'
     equal "$out" '' "what is left on $node"
 done
 
@@ -72,7 +72,7 @@ c["mounts"].append({"destination": "/data", "type": "bind", "source": "/home/ali
         idle
     done
     for node in n1 n2; do
-        try on $node sh -c 'ls -A /tmp/skiff-oci.*/'
+        ok on $node sh -c 'ls -A /tmp/skiff-oci.*/'
         equal "$out" '' "what is left on $node"
     done
     eventually 10 sh -c '[ -z "$(ls -A spool)" ]'

@@ -32,6 +32,25 @@ fails 125 as alice skiff-oci exec box nothing
 has "$err" 'nothing'
 ok as alice skiff-oci exec -e A=1 --cwd /data box sh -c 'echo $A; pwd; grep -c . /proc/self/status'
 has "$out" $'1\n/data'
+# Variables that the configuration has as well are set once, to the later value; an empty HOME is none.
+ok as alice skiff-oci exec -e A=1 -e A=2 -e PATH=/data:/bin -e HOME= box env
+equal "$(grep -E '^(A|PATH|HOME)=' <<<"$out" | sort | xargs)" 'A=2 HOME=/root PATH=/data:/bin'
+# A signal that comes while the process is started is for the process. It is held up by its log, which takes no more.
+as alice mkfifo full
+exec 5<>/home/alice/full
+timeout 5 head -c 65536 /dev/zero >&5
+start alice skiff-oci --log full exec -g 5 box sleep 1000 5<&-
+held() { child=$(xargs </proc/"$started"/task/"$started"/children) && grep -q pipe_write "/proc/$child/wchan"; }
+eventually 20 held
+kill "$started"
+timeout 5 head -c 65536 <&5 >/dev/null
+wait "$started" || true
+exec 5<&-
+rm /home/alice/full
+[ ! -e "/proc/$child" ] || fail 'a process that its `exec` was to end runs on'
+# Much input at a terminal, whose program writes before it has read all.
+limit=20 ok as alice sh -c 'seq 100000 | skiff-oci exec -t box sh -c "stty -echo; cat; echo end" | tail -n 2'
+equal "$(tr -d '\r' <<<"$out")" $'100000\nend'
 # A process may come by a pipe; signal 0 asks whether there is one.
 process='{"args": ["/bin/echo", "piped"], "cwd": "/"}'
 ok as alice bash -c "skiff-oci exec -p <(echo '$process') box"
@@ -108,6 +127,24 @@ ok as alice skiff-oci delete made
 fails 125 as alice skiff-oci delete --orphaned made
 equal "$(as alice skiff-oci list -q)" ''
 
+# What another call has deleted before `run` comes to it: the program's exit code stays. The lock is held until `run` waits for it.
+states=/tmp/skiff-oci.$(id -u alice)
+script 'echo begun; until [ -e /data/end ]; do sleep 0.05; done; exit 7'
+rm -f $bundle/rootfs/data/end
+start alice skiff-oci run -b $bundle box >/home/alice/out
+eventually 20 grep -q begun /home/alice/out
+exec 5<"$states/box"
+flock 5
+touch $bundle/rootfs/data/end
+waits() { readlink /proc/"$started"/fd/* | grep -qx "$states/box"; }
+eventually 20 waits
+rm -r "$states/box"
+exec 5<&-
+code=0
+wait "$started" || code=$?
+equal "$code" 7 'exit code of what another call has deleted'
+rm $bundle/rootfs/data/end
+
 # Further capabilities are handed on where the container's first process has those that can be inherited.
 script 'exec sleep 1000' '
 for kind in "bounding", "permitted", "inheritable": process["capabilities"].setdefault(kind, []).append("CAP_CHOWN")'
@@ -117,7 +154,7 @@ equal "$(awk '{ print $2 }' <<<"$out" | xargs)" '0000000420000421 00000000000000
 ok as alice skiff-oci delete --force box
 
 # Paused and resumed in a control group that alice has been given. (The machine's are shown in a mount namespace that goes.)
-script 'while :; do i=$((i + 1)); echo $i >/tmp/n; sleep 0.05; done' 'linux["cgroupsPath"] = "box"
+script 'while :; do i=$((i + 1)); echo $i >/tmp/n; sleep 0.05; done' 'linux["cgroupsPath"] = "above/it/box"
 c["mounts"].append({"destination": "/tmp", "type": "bind", "source": "/home/alice/paused", "options": ["bind"]})'
 cat >/shared/paused <<'SCRIPT'
 set -euE
@@ -191,6 +228,13 @@ for mount in c["mounts"]:
     if mount["destination"] == "/dev": mount["options"].append("ro")'
 run
 equal "$out" $'Read-only file system\nptmx' "$err"
+# A password file that nobody can read is not waited for.
+mv $bundle/rootfs/etc/passwd /home/alice/passwd
+as alice mkfifo $bundle/rootfs/etc/passwd
+script 'echo $HOME'
+limit=20 run
+equal "$out" / "$err"
+mv /home/alice/passwd $bundle/rootfs/etc/passwd
 # Ids of the user's own subordinate ones.
 script 'id -u; id -g; id -G; stat -c %u:%g /data' '
 first = [int(line.split(":")[1]) for line in open("/etc/subuid") if line.startswith("alice:")][0]
@@ -329,10 +373,14 @@ refused 'c["ociVersion"] = "2.0"' ociVersion
 refused 'c["root"]["path"] = "elsewhere"' elsewhere
 fails 125 skiff-oci run -b $bundle box
 has "$err" 'without privilege'
-script 'exit 0' 'linux["resources"] = {"pids": {"limit": 7}}
+script 'exit 0' 'linux["resources"] = {"pids": {"limit": 7}, "unified": {"cgroup.kill": "1"}, "memory": {"hard": 1}}
+linux["devices"] = [{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "uid": 7}]
+c["mounts"].append({"destination": "/tmp", "type": "bind", "source": "/home/alice/one-dir", "options": ["bind", "size=1m", "tmpcopyup"], "flavour": 1})
 c["foo"] = 1'
+as alice sh -c "mkdir one-dir; mkdir -p $bundle/rootfs/tmp; touch $bundle/rootfs/tmp/in-root"
 ok as alice skiff-oci --log log --log-format json run -b $bundle box
-for line in foo pids; do grep -q "\"level\":\"warning\",\"msg\":\"[^\"]*$line" /home/alice/log || fail "$line is not in the log: $(cat /home/alice/log)"; done
+equal "$(ls -A /home/alice/one-dir)" '' 'what a mount has copied out of the root'
+for line in foo pids memory.hard cgroup.kill /dev/fuse size=1m,tmpcopyup flavour; do grep -q "\"level\":\"warning\",\"msg\":\"[^\"]*$line" /home/alice/log || fail "$line is not in the log: $(cat /home/alice/log)"; done
 /usr/bin/python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' </home/alice/log
 echo '{"ociVersion": "1.0.2", "root": 7' >$bundle/config.json
 fails 125 as alice skiff-oci --log log run -b $bundle box

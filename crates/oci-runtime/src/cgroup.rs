@@ -16,29 +16,29 @@ const ROOT: &str = "/sys/fs/cgroup";
 /// How long processes that have been killed may take to be gone.
 pub const DYING: Duration = Duration::from_secs(10);
 
-/// Makes the group that a configuration asks for, with its limits, and puts the process into it; nothing where that is not possible, which
-/// the log says.
-pub fn enter(config: &BundleConfig, id: &str, pid: Pid, log: &Log) -> Option<PathBuf> {
+/// Makes the group that a configuration asks for, with its limits, and puts the process into it. All groups that were made for it, its own last;
+/// none where that is not possible, which the log says.
+pub fn enter(config: &BundleConfig, id: &str, pid: Pid, log: &Log) -> Vec<PathBuf> {
     let limits = config.linux.resources.as_ref().map_or_else(Vec::new, |resources| limits(resources, log));
     let wanted = config.linux.cgroups_path.as_deref().unwrap_or("");
     if wanted.is_empty() && limits.is_empty() {
-        return None;
+        return vec![];
     }
-    match place(wanted, id).and_then(|path| make(&path, pid).map(|()| path)) {
-        Ok(path) => {
+    match place(wanted, id).and_then(|path| Ok((make(&path, pid)?, path))) {
+        Ok((made, path)) => {
             for (file, value) in limits {
                 if let Err(e) = std::fs::write(path.join(&file), &value) {
                     log.warn(&format!("linux.resources: {file} {value}: {e}"));
                 }
             }
-            Some(path)
+            made
         }
         Err(e) => {
             log.warn(&format!("linux.cgroupsPath: {e}: the container stays in the caller's control group"));
             for (file, _) in limits {
                 log.warn(&format!("linux.resources: {file} is not set: no control group of its own"));
             }
-            None
+            vec![]
         }
     }
 }
@@ -67,13 +67,29 @@ fn place(wanted: &str, id: &str) -> Result<PathBuf> {
     Ok(Path::new(ROOT).join(own.trim_start_matches('/')).join(below))
 }
 
-/// Makes the group, and puts the process into it. One that is there is somebody else's: what is in it would end with the container.
-fn make(path: &Path, pid: Pid) -> Result<()> {
+/// Makes the group and those above it that are missing, and puts the process into it; all that were made, its own last. A group that is there
+/// is somebody else's: what is in it would end with the container.
+fn make(path: &Path, pid: Pid) -> Result<Vec<PathBuf>> {
+    let mut made = vec![];
+    let entered = make_all(path, &mut made).and_then(|()| add(path, pid));
+    entered.inspect_err(|_| remove_empty(&made))?;
+    Ok(made)
+}
+
+fn make_all(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
     let name = || path.display().to_string();
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).context(name)?;
+        let missing: Vec<&Path> = parent.ancestors().take_while(|group| !group.exists()).collect();
+        for group in missing.into_iter().rev() {
+            match std::fs::create_dir(group) {
+                // Another call has made it meanwhile: it is that one's.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                created => created.context(name)?,
+            }
+            made.push(group.to_owned());
+        }
         for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
-            std::fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"))
+            write(&parent.join("cgroup.subtree_control"), &format!("+{controller}"))
                 .ignore_error("a limit that cannot be set is told when it is");
         }
     }
@@ -83,9 +99,20 @@ fn make(path: &Path, pid: Pid) -> Result<()> {
         }
         made => made.context(name)?,
     }
-    add(path, pid).inspect_err(|_| {
-        std::fs::remove_dir(path).ignore_error("it stays, with nobody in it");
-    })
+    made.push(path.to_owned());
+    Ok(())
+}
+
+/// Removes groups, from the last to the first, as far as nobody is in them.
+fn remove_empty(groups: &[PathBuf]) {
+    for group in groups.iter().rev() {
+        std::fs::remove_dir(group).ignore_error("others may have come into it");
+    }
+}
+
+/// Writes to a file that the kernel has made.
+fn write(file: &Path, value: &str) -> std::io::Result<()> {
+    std::io::Write::write_all(&mut std::fs::File::options().write(true).open(file)?, value.as_bytes())
 }
 
 /// Files of the group with their contents.
@@ -144,14 +171,13 @@ fn limits(resources: &Resources, log: &Log) -> Vec<(String, String)> {
     }
     let mut all: Vec<(String, String)> =
         all.into_iter().map(|(file, value)| (file.to_owned(), value)).collect();
-    let is_file = |name: &String| !name.contains('/') && !name.starts_with("cgroup.");
-    all.extend(
-        resources
-            .unified
-            .iter()
-            .filter(|(file, _)| is_file(file))
-            .map(|(file, value)| (file.clone(), value.clone())),
-    );
+    for (file, value) in &resources.unified {
+        match file.contains('/') || file.starts_with("cgroup.") {
+            true => log
+                .warn(&format!("linux.resources.unified: {file}: not a controller's file; it has no effect")),
+            false => all.push((file.clone(), value.clone())),
+        }
+    }
     all
 }
 
@@ -187,7 +213,7 @@ pub fn processes(path: &Path) -> Vec<InitProcess> {
 /// The kernel's.
 pub fn add(path: &Path, pid: Pid) -> Result<()> {
     let number = pid.as_raw_nonzero().to_string();
-    std::fs::write(path.join("cgroup.procs"), number).context(|| path.display().to_string())
+    write(&path.join("cgroup.procs"), &number).context(|| path.display().to_string())
 }
 
 /// Whether all of its processes are frozen.
@@ -196,30 +222,48 @@ pub fn is_frozen(path: &Path) -> bool {
         .is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
 }
 
-/// Freezes its processes, or lets them go on, and waits until that is so.
+/// Whether the group's processes are to be frozen, be they so already or not.
+pub fn is_freezing(path: &Path) -> bool {
+    std::fs::read_to_string(path.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Freezes the group's processes, or lets them go on, and waits until that is so. Where not all can be frozen in time, all go on.
 ///
 /// # Errors
 /// When the container has no group, the kernel's, or processes wait in the kernel for too long.
 pub fn freeze(path: Option<&Path>, frozen: bool) -> Result<()> {
+    freeze_within(DYING, path, frozen)
+}
+
+fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<()> {
     let path = path.ok_or_else(|| {
         Fault::new("it has no control group of its own: its processes cannot be frozen")
             .hint("set linux.cgroupsPath, in a session that systemd has delegated a control group to")
     })?;
-    std::fs::write(path.join("cgroup.freeze"), if frozen { "1" } else { "0" })
-        .context(|| path.display().to_string())?;
-    let done = skiff_sys::lock::within(DYING, || Ok::<_, Fault>((is_frozen(path) == frozen).then_some(())))?;
-    done.ok_or_else(|| {
-        Fault::new(format!("control group {}: not all processes could be stopped in time", path.display()))
-            .hint("they wait in the kernel, perhaps for a file server; `resume` lets the others go on")
-    })
+    let name = || format!("control group {}", path.display());
+    let write = |value: &str| std::fs::write(path.join("cgroup.freeze"), value).context(name);
+    write(if frozen { "1" } else { "0" })?;
+    let done = skiff_sys::lock::within(limit, || Ok::<_, Fault>((is_frozen(path) == frozen).then_some(())))?;
+    match (done, frozen) {
+        (Some(()), _) => Ok(()),
+        (None, false) => Err(Fault::new(format!("{}: its processes are still frozen", name()))
+            .hint("a group above it may be frozen")),
+        (None, true) => {
+            // Those that could be frozen must not stay so: the container counts as running.
+            write("0")?;
+            Err(Fault::new(format!("{}: not all processes could be frozen in time; all go on", name()))
+                .hint("they wait in the kernel, perhaps for a file server: try again later"))
+        }
+    }
 }
 
-/// Ends all processes of a group that this runtime has made, and removes it with those below.
+/// Ends all processes of a group that this runtime has made, and removes it with those below; and those above it that were made for it, as
+/// far as nobody is in them.
 ///
 /// # Errors
 /// When processes do not end: then it stays.
-pub fn end(path: &Path) -> Result<()> {
-    if std::fs::write(path.join("cgroup.kill"), "1").is_err() && path.exists() {
+pub fn end(path: &Path, above: &[PathBuf]) -> Result<()> {
+    if write(&path.join("cgroup.kill"), "1").is_err() && path.exists() {
         // Kernels before 5.14 have no such file.
         processes(path).into_iter().try_for_each(kill)?;
     }
@@ -239,7 +283,10 @@ pub fn end(path: &Path) -> Result<()> {
                 .hint("they wait in the kernel, perhaps for a file server; delete the container again later"))
         }
         // What is empty, and cannot be removed, does no harm.
-        _ => Ok(()),
+        _ => {
+            remove_empty(above);
+            Ok(())
+        }
     }
 }
 
@@ -269,6 +316,35 @@ mod tests {
         let e = make(&there, rustix::process::getpid()).expect_err("it is there");
         assert!(e.to_string().contains("there already"), "{e}");
         assert!(there.exists());
+        // No control groups: no process can be put into one, and those that were made go again.
+        make(&there.join("a/b/c"), rustix::process::getpid()).expect_err("no control group");
+        assert_eq!(std::fs::read_dir(&there).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn groups_above_go_as_far_as_nobody_is_in_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = |name: &str| dir.path().join(name);
+        let mut made = vec![];
+        make_all(&group("a/b/c"), &mut made).expect("made");
+        assert_eq!(made, [group("a"), group("a/b"), group("a/b/c")]);
+        std::fs::create_dir(group("a/other")).expect("made");
+        let (own, above) = made.split_last().expect("some");
+        assert_eq!(end(own, above), Ok(()));
+        assert!(!group("a/b").exists() && group("a").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_frozen_in_time_goes_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| dir.path().join(name);
+        std::fs::write(file("cgroup.events"), "populated 1\nfrozen 0\n").expect("written");
+        let e = freeze_within(Duration::ZERO, Some(dir.path()), true).expect_err("not frozen");
+        assert!(e.to_string().contains("not all processes could be frozen"), "{e}");
+        assert!(!is_freezing(dir.path()));
+        std::fs::write(file("cgroup.events"), "populated 1\nfrozen 1\n").expect("written");
+        assert_eq!(freeze(Some(dir.path()), true), Ok(()));
+        assert!(is_freezing(dir.path()));
     }
 
     #[test]

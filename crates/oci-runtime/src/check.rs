@@ -12,7 +12,7 @@ use crate::mount_options;
 /// What is refused.
 pub fn check(config: &BundleConfig, unknown: &[String], log: &Log) -> Result<()> {
     for key in unknown {
-        log.warn(&format!("config.json: {key}: not a key of the specification for Linux; it has no effect"));
+        log.warn(&format!("config.json: {key}: not a key that this runtime knows; it has no effect"));
     }
     if !config.oci_version.starts_with("1.") {
         return Err(Fault::new(format!(
@@ -58,7 +58,7 @@ pub fn check(config: &BundleConfig, unknown: &[String], log: &Log) -> Result<()>
     config.process.as_ref().map_or(Ok(()), |process| check_process(process, log))
 }
 
-/// The same of a process alone.
+/// Looks through a process's configuration alone.
 ///
 /// # Errors
 /// What is refused.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::small_file;
 
+use crate::known_keys;
 use crate::seccomp::Seccomp;
 
 /// The file of a bundle that says what is to run.
@@ -273,7 +274,7 @@ pub struct Pids {
 }
 
 impl BundleConfig {
-    /// Reads that of a bundle; and the keys in it that mean nothing here.
+    /// Reads the configuration of a bundle; and the keys in it that mean nothing here.
     ///
     /// # Errors
     /// When it cannot be read, or is not what the specification has.
@@ -282,7 +283,7 @@ impl BundleConfig {
         Self::parse(&bytes)
     }
 
-    /// The same of a text.
+    /// Reads a configuration and such keys from a text.
     ///
     /// # Errors
     /// When it is not what the specification has.
@@ -292,7 +293,7 @@ impl BundleConfig {
         };
         // `null` is what Go's programs write for what is empty.
         let value = without_nulls(serde_json::from_slice(bytes).map_err(wrong)?);
-        let unknown = unknown_keys(&value);
+        let unknown = known_keys::unknown(&value);
         Ok((serde_json::from_value(value).map_err(wrong)?, unknown))
     }
 
@@ -324,33 +325,4 @@ fn without_nulls(value: Value) -> Value {
         Value::Array(all) => Value::Array(all.into_iter().map(without_nulls).collect()),
         other => other,
     }
-}
-
-/// Keys that this version of the specification does not have, or that are of other systems, by their places.
-fn unknown_keys(value: &Value) -> Vec<String> {
-    let known: [(&str, &str); 3] = [
-        ("", "ociVersion root process hostname domainname mounts hooks annotations linux"),
-        (
-            "/process",
-            "terminal consoleSize user args env cwd capabilities rlimits noNewPrivileges oomScoreAdj apparmorProfile selinuxLabel scheduler ioPriority execCPUAffinity",
-        ),
-        (
-            "/linux",
-            "uidMappings gidMappings namespaces devices cgroupsPath resources intelRdt sysctl seccomp rootfsPropagation maskedPaths readonlyPaths mountLabel personality timeOffsets",
-        ),
-    ];
-    let keys = |(place, known): (&str, &str)| -> Vec<String> {
-        let map = value.pointer(place).and_then(Value::as_object);
-        let unknown = map.into_iter().flat_map(|map| map.keys());
-        let unknown = unknown.filter(|key| !known.split(' ').any(|known| known == *key));
-        unknown
-            .map(|key| {
-                format!(
-                    "{}{key}",
-                    place.trim_start_matches('/').to_owned() + if place.is_empty() { "" } else { "." }
-                )
-            })
-            .collect()
-    };
-    known.into_iter().flat_map(keys).collect()
 }

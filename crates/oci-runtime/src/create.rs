@@ -19,12 +19,12 @@ use crate::id_map::IdMaps;
 use crate::init::Init;
 use crate::log::Log;
 use crate::namespaces::Namespaces;
-use crate::process::Start;
+use crate::process::ProcessSetup;
 use crate::process_info::InitProcess;
 use crate::seccomp::SeccompFilter;
-use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
+use crate::state::{Container, ContainerId, ContainerRecord, ContainerStatus, START, States};
 use crate::state_dir::is_host_root;
-use crate::sync::{self, InitWord};
+use crate::sync::{self, InitStatus};
 use crate::{cgroup, check, hooks, terminal};
 
 /// What is to be made.
@@ -121,13 +121,13 @@ fn is_root_here() -> Result<bool> {
 struct Maker<'a> {
     container: &'a Container,
     config: &'a BundleConfig,
-    record: Record,
+    record: ContainerRecord,
 }
 
 impl<'a> Maker<'a> {
     fn new(container: &'a Container, config: &'a BundleConfig, bundle: PathBuf) -> Self {
         let rootfs = config.root.as_ref().map_or_else(PathBuf::new, |root| bundle.join(&root.path));
-        let record = Record {
+        let record = ContainerRecord {
             oci_version: config.oci_version.clone(),
             rootfs,
             bundle,
@@ -136,6 +136,7 @@ impl<'a> Maker<'a> {
             process: None,
             is_created: false,
             cgroup: None,
+            cgroups_above: vec![],
             is_single: false,
             waiter: None,
             hooks: config.hooks.clone().unwrap_or_default(),
@@ -161,7 +162,8 @@ impl<'a> Maker<'a> {
         let filter = self.config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
         filter.iter().flat_map(|filter| &filter.warnings).for_each(|text| log.warn(text));
         self.record.is_single = maps.as_ref().is_some_and(IdMaps::is_single);
-        let start = Start::new(self.config.process()?, filter.as_ref(), kept, self.record.is_single, log)?;
+        let setup =
+            ProcessSetup::new(self.config.process()?, filter.as_ref(), kept, self.record.is_single, log)?;
         self.container.keep_config(self.config)?;
         let listener = self.listen()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -179,7 +181,7 @@ impl<'a> Maker<'a> {
             sync: &sync,
             listener: &listener,
             console,
-            start: &start,
+            setup: &setup,
             states: [&states[0], &states[1]],
             log,
         };
@@ -192,7 +194,8 @@ impl<'a> Maker<'a> {
         drop(sync);
         self.record.process = Some(InitProcess::of(pid)?);
         self.container.note(&self.record)?;
-        self.record.cgroup = cgroup::enter(self.config, &self.container.id.to_string(), pid, log);
+        self.record.cgroups_above = cgroup::enter(self.config, &self.container.id.to_string(), pid, log);
+        self.record.cgroup = self.record.cgroups_above.pop();
         if self.record.cgroup.is_some() {
             self.container.note(&self.record)?;
         }
@@ -205,18 +208,18 @@ impl<'a> Maker<'a> {
 
     /// Goes along with the container's process until it waits for its program.
     fn finish(&mut self, call: &OwnedFd, pid: Pid, pid_file: Option<&Path>) -> Result<()> {
-        sync::go_on(call)?;
+        sync::release(call)?;
         loop {
-            match sync::hear(call)? {
-                InitWord::Mounted => {
+            match sync::receive(call)? {
+                InitStatus::Mounted => {
                     let state = self.state(ContainerStatus::Creating)?;
                     hooks::run("prestart", &self.record.hooks.prestart, &state)?;
                     hooks::run("createRuntime", &self.record.hooks.create_runtime, &state)?;
-                    sync::go_on(call)?;
+                    sync::release(call)?;
                 }
-                InitWord::Created => break,
-                InitWord::Failed(fault) => return Err(fault),
-                InitWord::Process(_) | InitWord::Silence => {
+                InitStatus::Created => break,
+                InitStatus::Failed(fault) => return Err(fault),
+                InitStatus::Process(_) | InitStatus::Closed => {
                     return Err(Fault::new("the process of the container has ended while it was made"));
                 }
             }
@@ -246,7 +249,8 @@ impl<'a> Maker<'a> {
                 .ignore_error("it is no child of this call's any more");
         }
         if let Some(cgroup) = &self.record.cgroup {
-            cgroup::end(cgroup).ignore_error("it is empty, or what is in it cannot be ended now");
+            cgroup::end(cgroup, &self.record.cgroups_above)
+                .ignore_error("it is empty, or what is in it cannot be ended now");
         }
     }
 }
@@ -292,17 +296,17 @@ pub fn fork_through(
         Fork::Child => {
             let said = match forked() {
                 Ok(Fork::Child) => exit_now(run()),
-                Ok(Fork::Parent(child)) => InitWord::Process(child.pid),
-                Err(fault) => InitWord::Failed(fault),
+                Ok(Fork::Parent(child)) => InitStatus::Process(child.pid),
+                Err(fault) => InitStatus::Failed(fault),
             };
-            exit_now(i32::from(sync::say(sync, &said).is_err()))
+            exit_now(i32::from(sync::send(sync, &said).is_err()))
         }
     };
-    let heard = sync::hear(call);
+    let heard = sync::receive(call);
     waitpid(Some(between.pid), WaitOptions::empty()).context(about)?;
     match heard? {
-        InitWord::Process(pid) => Ok(pid),
-        InitWord::Failed(fault) => Err(fault),
+        InitStatus::Process(pid) => Ok(pid),
+        InitStatus::Failed(fault) => Err(fault),
         _ => Err(Fault::new("the process between has ended")),
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, major, minor, openat, symlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, major, minor, openat, symlinkat};
 use rustix::io::Errno;
 use skiff_sandbox::mounts::{attach_to, bind_one, resolve_or_make};
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -72,19 +72,21 @@ fn listed(root: BorrowedFd<'_>, device: &ListedDevice, log: &Log) -> Result<()> 
         return Err(Fault::new("without privilege devices are only in /dev"));
     }
     let stat = put(root, &device.path, (kind, major, minor), true)?;
-    if device.file_mode.is_some_and(|mode| mode & 0o777 != stat & 0o777) {
+    let differs = |wanted: Option<u32>, found: u32| wanted.is_some_and(|wanted| wanted != found);
+    let has_other_mode = differs(device.file_mode.map(|mode| mode & 0o777), stat.st_mode & 0o777);
+    if has_other_mode || differs(device.uid, stat.st_uid) || differs(device.gid, stat.st_gid) {
         log.warn(&format!("linux.devices: {}: has the host's mode and owner", device.path.display()));
     }
     Ok(())
 }
 
-/// Shows the host's node of that path and number; its mode.
+/// Shows the host's node of that path and number.
 fn put(
     root: BorrowedFd<'_>,
     path: &Path,
     (kind, wanted_major, wanted_minor): (&str, u32, u32),
     is_listed: bool,
-) -> Result<u32> {
+) -> Result<Stat> {
     let name = || format!("device {}", path.display());
     let node =
         open(path).context(name).map_err(|e| e.hint("only devices that this host has can be given"))?;
@@ -108,7 +110,7 @@ fn put(
     }
     let at = resolve_or_make(root, path.strip_prefix("/").unwrap_or(path), false).context(name)?;
     attach_to(&mount, &at).context(name)?;
-    Ok(stat.st_mode)
+    Ok(stat)
 }
 
 /// A node of the host's.

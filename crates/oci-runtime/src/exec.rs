@@ -9,14 +9,16 @@ use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{CloneFlags, close_inherited, fork};
+use skiff_sys::signal::{SignalMask, restore};
 
 use crate::config::ProcessConfig;
 use crate::create::{Console, fork_through, write_pid};
 use crate::log::Log;
-use crate::process::Start;
+use crate::namespaces::KINDS;
+use crate::process::ProcessSetup;
 use crate::seccomp::SeccompFilter;
 use crate::state::{ContainerId, ContainerStatus, States};
-use crate::sync::{self, InitWord};
+use crate::sync::{self, InitStatus};
 use crate::terminal::Terminal;
 use crate::{cgroup, check};
 
@@ -27,25 +29,16 @@ pub struct Execution<'a> {
     pub pid_file: Option<&'a Path>,
     pub console: Console<'a>,
     pub kept: u32,
+    /// The signals that it has blocked, where this process has others.
+    pub mask: Option<SignalMask>,
 }
-
-const KINDS: [(&str, ThreadNameSpaceType); 8] = [
-    ("user", ThreadNameSpaceType::USER),
-    ("ipc", ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION),
-    ("uts", ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME),
-    ("net", ThreadNameSpaceType::NETWORK),
-    ("pid", ThreadNameSpaceType::PROCESS_ID),
-    ("cgroup", ThreadNameSpaceType::CONTROL_GROUP),
-    ("time", ThreadNameSpaceType::TIME),
-    ("mnt", ThreadNameSpaceType::MOUNT),
-];
 
 /// Starts it; its PID, a child of this process.
 ///
 /// # Errors
 /// When the container does not run, or the process cannot be had.
 pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid> {
-    let Execution { id, process, pid_file, console, kept } = execution;
+    let Execution { id, process, pid_file, console, kept, mask } = execution;
     check::check_process(&process, log)?;
     let container = states.container(id)?;
     let record = container.whole_record()?;
@@ -63,7 +56,7 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
     let config = container.config()?;
     let filter = config.linux.seccomp.as_ref().map(SeccompFilter::new).transpose()?;
     let console = console.open()?;
-    let start = Start::new(&process, filter.as_ref(), kept, record.is_single, log)?;
+    let setup = ProcessSetup::new(&process, filter.as_ref(), kept, record.is_single, log)?;
     let kinds = others(init)?;
     // Until it has become its program it is this runtime's own, and not dumpable: an ordinary user may not even look which namespaces it has.
     if kinds.is_empty() && status == ContainerStatus::Created {
@@ -73,7 +66,8 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
         .hint(format!("`skiff oci start {id}` begins its program")));
     }
     let (call, sync) = sync::pair()?;
-    let inside = Inside { process: &process, start: &start, console: console.as_ref(), sync: &sync, log };
+    let inside =
+        Inside { process: &process, setup: &setup, console: console.as_ref(), sync: &sync, mask, log };
     let join = || {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).context(about)?;
         move_into_thread_name_spaces(pidfd.as_fd(), kinds).context(|| format!("namespaces of container {id}"))
@@ -83,10 +77,10 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
     if let Some(cgroup) = &record.cgroup {
         cgroup::add(cgroup, pid)?;
     }
-    sync::go_on(&call)?;
-    match sync::hear(&call)? {
-        InitWord::Silence => {}
-        InitWord::Failed(fault) => return Err(fault),
+    sync::release(&call)?;
+    match sync::receive(&call)? {
+        InitStatus::Closed => {}
+        InitStatus::Failed(fault) => return Err(fault),
         _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
     }
     pid_file.map_or(Ok(()), |path| write_pid(path, pid))?;
@@ -96,14 +90,14 @@ pub fn exec(states: &States, execution: Execution<'_>, log: &Log) -> Result<Pid>
 /// The namespaces of a process that are not this one's.
 fn others(init: Pid) -> Result<ThreadNameSpaceType> {
     let mut kinds = ThreadNameSpaceType::empty();
-    for (name, kind) in KINDS {
+    for kind in &KINDS {
         let open = |path: String| openat(CWD, &*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let own = open(format!("/proc/self/ns/{name}"));
-        let its = open(format!("/proc/{}/ns/{name}", init.as_raw_nonzero()));
+        let own = open(format!("/proc/self/ns/{}", kind.file));
+        let its = open(format!("/proc/{}/ns/{}", init.as_raw_nonzero(), kind.file));
         // A kernel without time namespaces has no such file.
         let (Ok(own), Ok(its)) = (own, its) else { continue };
         if !skiff_sys::ns::same(own.as_fd(), its.as_fd()).context(|| "namespaces of the container")? {
-            kinds |= kind;
+            kinds |= kind.thread;
         }
     }
     Ok(kinds)
@@ -111,9 +105,10 @@ fn others(init: Pid) -> Result<ThreadNameSpaceType> {
 
 struct Inside<'a> {
     process: &'a ProcessConfig,
-    start: &'a Start<'a>,
+    setup: &'a ProcessSetup<'a>,
     console: Option<&'a OwnedFd>,
     sync: &'a OwnedFd,
+    mask: Option<SignalMask>,
     log: &'a Log,
 }
 
@@ -127,17 +122,15 @@ fn begin(join: impl FnOnce() -> Result<()>, inside: &Inside<'_>, call: &OwnedFd)
 
 impl Inside<'_> {
     fn run(&self) -> i32 {
-        let fault = match self.prepare() {
-            Ok(program) => self.start.become_it(&program, self.log),
-            Err(fault) => fault,
-        };
-        sync::say(self.sync, &InitWord::Failed(fault)).ignore_error("the call has ended");
+        self.mask.into_iter().for_each(restore);
+        let Err(fault) = self.prepare().and_then(|program| self.setup.exec_program(&program, self.log));
+        sync::send(self.sync, &InitStatus::Failed(fault)).ignore_error("the call has ended");
         1
     }
 
     fn prepare(&self) -> Result<std::ffi::CString> {
         sync::wait(self.sync)?;
-        self.start.limit()?;
+        self.setup.limit()?;
         setsid().context(|| "session")?;
         if self.process.terminal {
             let console =
@@ -148,6 +141,6 @@ impl Inside<'_> {
             terminal.send(console.as_fd())?;
             terminal.take()?;
         }
-        self.start.find()
+        self.setup.find()
     }
 }

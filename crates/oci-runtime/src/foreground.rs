@@ -1,9 +1,9 @@
 //! Waits for a process that a call has started, hands signals on to it, and operates its terminal.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read, write};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid};
 use rustix::stdio::{stdin, stdout};
@@ -12,12 +12,14 @@ use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::{Signals, send_to_process};
 
-/// So much is read at once.
+/// So much is read at once. (A terminal gives up to 4 KiB.)
 const READ: usize = 8192;
-/// 64 KiB in all are read after the end of the process, which is more than a terminal holds ...
-const MOST_READS: usize = (64 << 10) / READ;
-/// ... and no longer than this.
-const LATEST: Duration = Duration::from_millis(100);
+/// So often is read after the end of the process: 32 KiB, which is more than a terminal holds.
+const MOST_READS: usize = 8;
+/// A pipe that is ready takes so much without waiting.
+const PIPE_BUF: usize = 4096;
+/// What the key for the end of the input types.
+const END_OF_INPUT: u8 = 4;
 
 /// The user's terminal, which passes each key on; as it was again when this is dropped.
 struct RawTerminal(Option<Termios>);
@@ -58,8 +60,8 @@ pub fn signals() -> Result<Signals> {
 pub fn wait(pid: Pid, master: Option<OwnedFd>, signals: Signals) -> Result<i32> {
     let about = || "waiting for the container";
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).context(about)?;
-    let raw = master.as_ref().map(|_| RawTerminal::begin());
-    let mut relay = Relay { master, reads_input: true };
+    let mut relay = Relay::new(master).context(about)?;
+    let raw = relay.master.as_ref().map(|_| RawTerminal::begin());
     relay.resize();
     loop {
         let ready = relay.wait(pidfd.as_fd(), &signals).context(about)?;
@@ -83,80 +85,122 @@ pub fn wait(pid: Pid, master: Option<OwnedFd>, signals: Signals) -> Result<i32> 
     Ok(status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or_default()))
 }
 
+/// Passes bytes between the container's terminal and the standard descriptors. A program may write while it does not read: so neither side is
+/// waited for alone, and what one has not taken yet is kept.
 struct Relay {
     master: Option<OwnedFd>,
     reads_input: bool,
+    /// From standard input, on its way to the terminal.
+    typed: Vec<u8>,
+    /// From the terminal, on its way to standard output.
+    shown: Vec<u8>,
 }
 
 impl Relay {
+    fn new(master: Option<OwnedFd>) -> rustix::io::Result<Self> {
+        if let Some(master) = &master {
+            fcntl_setfl(master, fcntl_getfl(master)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self { reads_input: master.is_some(), master, typed: vec![], shown: vec![] })
+    }
+
     /// Passes on what there is; whether the process has ended.
     fn wait(&mut self, pidfd: BorrowedFd<'_>, signals: &Signals) -> rustix::io::Result<bool> {
-        let input = stdin();
-        let mut waited = vec![
-            PollFd::from_borrowed_fd(pidfd, PollFlags::IN),
-            PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
-        ];
-        if let Some(master) = &self.master {
-            waited.push(PollFd::from_borrowed_fd(master.as_fd(), PollFlags::IN));
-            if self.reads_input {
-                waited.push(PollFd::from_borrowed_fd(input, PollFlags::IN));
-            }
+        let (may_read, may_type) = (self.shown.is_empty(), !self.typed.is_empty());
+        let flag = |is_set, flag| if is_set { flag } else { PollFlags::empty() };
+        let at_master = flag(may_read, PollFlags::IN) | flag(may_type, PollFlags::OUT);
+        // One that is asked nothing would still tell that it is closed, again and again.
+        let master = self.master.as_ref().filter(|_| !at_master.is_empty());
+        let reads_input = self.reads_input && self.typed.is_empty() && self.master.is_some();
+        let [ended, _, master, input, output] = ready([
+            Some((pidfd, PollFlags::IN)),
+            Some((signals.as_fd(), PollFlags::IN)),
+            master.map(|master| (master.as_fd(), at_master)),
+            reads_input.then_some((stdin(), PollFlags::IN)),
+            (!may_read).then_some((stdout(), PollFlags::OUT)),
+        ])?;
+        if may_type && !master.is_empty() {
+            self.type_in();
         }
-        match poll(&mut waited, None) {
-            Err(Errno::INTR) => return Ok(false),
-            polled => polled?,
-        };
-        let ready: Vec<bool> = waited.iter().map(|fd| !fd.revents().is_empty()).collect();
-        drop(waited);
-        if ready.get(2) == Some(&true) && !self.show() {
+        if may_read && master.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            self.read_terminal();
+        }
+        if !output.is_empty() {
+            self.show();
+        }
+        if !input.is_empty() {
+            self.read_input();
+        }
+        Ok(!ended.is_empty())
+    }
+
+    fn read_terminal(&mut self) {
+        let read = self.master.as_ref().and_then(|master| read_some(master.as_fd()));
+        match read {
+            Some(bytes) => self.shown = bytes,
             // Nobody has the terminal open any more.
-            self.master = None;
-        }
-        if ready.get(3) == Some(&true) {
-            self.reads_input = self.type_in();
-        }
-        Ok(ready[0])
-    }
-
-    /// From the container's terminal to standard output; false at its end.
-    fn show(&self) -> bool {
-        let mut buffer = [0; READ];
-        let Some(master) = &self.master else { return false };
-        match read(master, &mut buffer) {
-            Ok(0) => false,
-            Ok(count) => write_all(stdout(), &buffer[..count]),
-            Err(Errno::INTR | Errno::AGAIN) => true,
-            Err(_) => false,
+            None => self.master = None,
         }
     }
 
-    fn type_in(&self) -> bool {
-        let mut buffer = [0; READ];
-        let Some(master) = &self.master else { return false };
-        match read(stdin(), &mut buffer) {
-            // Who reads at the terminal is told as by the key.
-            Ok(0) => {
-                write_all(master.as_fd(), &[4]);
-                false
+    fn show(&mut self) {
+        // Others may use standard output, too: it stays one that waits, and so gets no more than it takes at once.
+        let part = self.shown.len().min(PIPE_BUF);
+        match write(stdout(), &self.shown[..part]) {
+            Ok(count) => drop(self.shown.drain(..count)),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => self.hang_up(),
+        }
+    }
+
+    /// Where nobody reads standard output any more, the container's terminal ends as one whose window is closed.
+    fn hang_up(&mut self) {
+        self.shown.clear();
+        self.master = None;
+    }
+
+    fn read_input(&mut self) {
+        match read_some(stdin()) {
+            Some(bytes) => self.typed = bytes,
+            None => {
+                // Whoever reads at the terminal is told as by the key.
+                self.typed = vec![END_OF_INPUT];
+                self.reads_input = false;
             }
-            Ok(count) => write_all(master.as_fd(), &buffer[..count]),
-            Err(Errno::INTR | Errno::AGAIN) => true,
-            Err(_) => false,
+        }
+    }
+
+    fn type_in(&mut self) {
+        let Some(master) = &self.master else { return };
+        match write(master, &self.typed) {
+            Ok(count) => drop(self.typed.drain(..count)),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => {
+                self.typed.clear();
+                self.reads_input = false;
+            }
         }
     }
 
     /// What has been written before the end. A process that has the terminal still, and writes on and on, does not keep the call from ending.
     fn rest(&mut self) {
-        let begun = Instant::now();
         for _ in 0..MOST_READS {
+            if !self.show_all() {
+                return;
+            }
             let Some(master) = &self.master else { return };
             let mut waited = [PollFd::from_borrowed_fd(master.as_fd(), PollFlags::IN)];
             let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let is_ready = poll(&mut waited, Some(&none)).is_ok_and(|count| count > 0);
-            if !is_ready || begun.elapsed() > LATEST || !self.show() {
+            if !poll(&mut waited, Some(&none)).is_ok_and(|count| count > 0) {
                 return;
             }
+            self.read_terminal();
         }
+        self.show_all();
+    }
+
+    fn show_all(&mut self) -> bool {
+        write_all(stdout(), &std::mem::take(&mut self.shown))
     }
 
     fn resize(&self) {
@@ -175,4 +219,32 @@ fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// What can be read now, nothing at the end.
+fn read_some(from: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; READ];
+    match read(from, &mut bytes) {
+        Ok(0) => None,
+        Ok(count) => {
+            bytes.truncate(count);
+            Some(bytes)
+        }
+        Err(Errno::INTR | Errno::AGAIN) => Some(vec![]),
+        Err(_) => None,
+    }
+}
+
+/// Waits until one of some descriptors is ready; for each, what it is ready for.
+fn ready<const N: usize>(
+    waited: [Option<(BorrowedFd<'_>, PollFlags)>; N],
+) -> rustix::io::Result<[PollFlags; N]> {
+    let asked = waited.iter().flatten();
+    let mut asked: Vec<PollFd<'_>> = asked.map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    match poll(&mut asked, None) {
+        Err(Errno::INTR) => return Ok([PollFlags::empty(); N]),
+        polled => polled?,
+    };
+    let mut answers = asked.iter().map(PollFd::revents);
+    Ok(waited.map(|fd| fd.and_then(|_| answers.next()).unwrap_or(PollFlags::empty())))
 }

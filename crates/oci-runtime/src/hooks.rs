@@ -44,23 +44,22 @@ fn run_one(hook: &OciHook, state: &[u8]) -> Result<()> {
     if !hook.path.is_absolute() {
         return Err(Fault::new("not an absolute path"));
     }
-    let said = memfd_create("hook", MemfdFlags::CLOEXEC).context(|| "its output")?;
-    let mut said = File::from(said);
+    let mut said = memory_file("output").context(|| "its output")?;
+    // A file, not a pipe: nobody has to wait until the hook has read it.
+    let mut input = memory_file("state").context(|| "its input")?;
+    input.write_all(state).and_then(|()| input.rewind()).context(|| "its input")?;
     let mut command = Command::new(&hook.path);
     if let Some((first, others)) = hook.args.split_first() {
         command.arg0(first).args(others);
     }
     let variables = hook.env.iter().filter_map(|variable| variable.split_once('='));
-    command.env_clear().envs(variables).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.env_clear().envs(variables).stdin(input).stdout(Stdio::null());
     command.stderr(said.try_clone().context(|| "its output")?);
     // Those that this call was started with are the engine's, or for the container's program.
     close_on_exec_from(3).context(|| "descriptors")?;
     // Whoever waits for a container has signals blocked.
     start_with(&mut command, SignalMask::none());
     let mut child = command.spawn().context(|| "started")?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(state).ignore_error("it need not read it");
-    }
     let limit = hook.timeout.map_or(LONGEST, Duration::from_secs);
     let Some(status) = skiff_sys::lock::within(limit, || child.try_wait()).context(|| "waited for")? else {
         child.kill().and_then(|()| child.wait().map(drop)).ignore_error("it has ended meanwhile");
@@ -70,6 +69,10 @@ fn run_one(hook: &OciHook, state: &[u8]) -> Result<()> {
         true => Ok(()),
         false => Err(Fault::new(format!("{}{}", ended(status), text(&mut said)))),
     }
+}
+
+fn memory_file(name: &str) -> std::io::Result<File> {
+    Ok(memfd_create(name, MemfdFlags::CLOEXEC).map(File::from)?)
 }
 
 fn ended(status: ExitStatus) -> String {
@@ -112,6 +115,10 @@ mod tests {
         assert_eq!(run("echo no >&2; exit 3"), Err("hooks.poststop: /bin/sh: exit code 3: no".into()));
         let late = super::run("prestart", &[hook("exec sleep 60", Some(1))], b"").expect_err("late");
         assert!(late.to_string().contains("longer than its 1 s"), "{late}");
+        let long = vec![b' '; 1 << 20];
+        let late = super::run("prestart", &[hook("exec sleep 5", Some(1))], &long).expect_err("late");
+        assert!(late.to_string().contains("longer than its 1 s"), "a long state that is not read: {late}");
+        assert_eq!(super::run("prestart", &[hook("[ $(wc -c) = 1048576 ]", None)], &long), Ok(()));
         let relative = OciHook { path: "sh".into(), ..hook("", None) };
         assert!(super::run("prestart", &[relative], b"").is_err());
     }

@@ -15,10 +15,10 @@ use crate::config::BundleConfig;
 use crate::hooks;
 use crate::id_map::IdMaps;
 use crate::log::Log;
-use crate::process::Start;
+use crate::process::ProcessSetup;
 use crate::rootfs::{RootSources, Rootfs};
 use crate::state::START;
-use crate::sync::{InitWord, say, wait};
+use crate::sync::{InitStatus, send, wait};
 use crate::terminal::Terminal;
 
 /// What it needs of the call that makes it.
@@ -36,7 +36,7 @@ pub struct Init<'a> {
     pub listener: &'a OwnedFd,
     /// Who gets the master of its terminal.
     pub console: Option<&'a OwnedFd>,
-    pub start: &'a Start<'a>,
+    pub setup: &'a ProcessSetup<'a>,
     /// The container's state as hooks get to read it, while it is made and when it starts.
     pub states: [&'a [u8]; 2],
     pub log: &'a Log,
@@ -48,11 +48,11 @@ impl Init<'_> {
         let closed = close_on_exec_from(3).context(|| "descriptors");
         let made = closed
             .and_then(|()| self.make())
-            .and_then(|program| say(self.sync, &InitWord::Created).map(|()| program));
+            .and_then(|program| send(self.sync, &InitStatus::Created).map(|()| program));
         let program = match made {
             Ok(program) => program,
             Err(fault) => {
-                say(self.sync, &InitWord::Failed(fault)).ignore_error("the call has ended");
+                send(self.sync, &InitStatus::Failed(fault)).ignore_error("the call has ended");
                 return 1;
             }
         };
@@ -60,11 +60,9 @@ impl Init<'_> {
             Err(fault) => fault,
             Ok(caller) => {
                 let hooks = self.config.hooks.clone().unwrap_or_default();
-                let fault = match hooks::run("startContainer", &hooks.start_container, self.states[1]) {
-                    Ok(()) => self.start.become_it(&program, self.log),
-                    Err(fault) => fault,
-                };
-                say(&caller, &InitWord::Failed(fault.clone())).ignore_error("the log has it, too");
+                let Err(fault) = hooks::run("startContainer", &hooks.start_container, self.states[1])
+                    .and_then(|()| self.setup.exec_program(&program, self.log));
+                send(&caller, &InitStatus::Failed(fault.clone())).ignore_error("the log has it, too");
                 fault
             }
         };
@@ -80,7 +78,7 @@ impl Init<'_> {
             unshare_cgroup().context(|| "linux.namespaces: cgroup")?;
         }
         self.set_oom_score();
-        self.start.limit()?;
+        self.setup.limit()?;
         setsid().context(|| "session")?;
         let sources = RootSources::open(self.config, self.rootfs, self.log)?;
         self.become_root()?;
@@ -92,7 +90,7 @@ impl Init<'_> {
         }
         let rootfs = sources.build(self.log)?;
         self.set_sysctls(&rootfs)?;
-        say(self.sync, &InitWord::Mounted)?;
+        send(self.sync, &InitStatus::Mounted)?;
         wait(self.sync)?;
         let hooks = self.config.hooks.as_ref().map_or(&[][..], |hooks| &hooks.create_container);
         hooks::run("createContainer", hooks, self.states[0])?;
@@ -103,7 +101,7 @@ impl Init<'_> {
         if let Some(terminal) = terminal {
             terminal.take()?;
         }
-        self.start.find()
+        self.setup.find()
     }
 
     /// A new user namespace has its maker as root, if it has a root.

@@ -23,6 +23,7 @@ mod foreground;
 mod hooks;
 mod id_map;
 mod init;
+mod known_keys;
 mod lifecycle;
 mod log;
 mod mount_options;
@@ -47,7 +48,7 @@ use serde_json::{Value, json};
 use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::signal::Signals;
+use skiff_sys::signal::{SignalMask, Signals};
 use skiff_sys::small_file;
 
 use config::{Capabilities, ProcessConfig, ProcessUser};
@@ -138,12 +139,12 @@ fn console(socket: Option<&Path>, end: Option<OwnedFd>) -> Console<'_> {
     }
 }
 
-/// Two ends of a way for the master of a terminal.
+/// Two connected sockets: the process sends the master of its terminal by one, and this call receives it by the other.
 fn console_pair() -> Result<(OwnedFd, OwnedFd)> {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).context(|| "console")
 }
 
-/// The master that has come by that way, if the process has a terminal.
+/// Receives the master of a terminal from the other socket of [`console_pair`], if the process has a terminal.
 fn master(own: OwnedFd) -> Result<Option<OwnedFd>> {
     let (_, fds) = skiff_sys::fdpass::receive(std::os::fd::AsFd::as_fd(&own), 64).context(|| "console")?;
     Ok(fds.into_iter().next())
@@ -157,29 +158,39 @@ fn run_whole(states: &States, args: &OciRunArgs, log: &Log) -> Result<i32> {
     let created = create::create(states, creation(&args.create, end, !args.detach && !args.keep), log)?;
     let has_terminal = created.config.process.as_ref().is_some_and(|process| process.terminal);
     // From here on the container does not end with this call: a signal that comes while it is started is for it.
-    let signals = (!args.detach).then(foreground::signals).transpose();
-    let started = signals.and_then(|signals| {
-        let started = lifecycle::start_locked(states, &created.container, log);
-        match (started, signals) {
-            (Ok(()), signals) => Ok(signals),
-            (Err(fault), signals) => {
-                signals.into_iter().for_each(Signals::end);
-                Err(fault)
-            }
-        }
-    });
+    let started = holding_signals(args.detach, |_| lifecycle::start_locked(states, &created.container, log));
     let pid = created.pid;
     drop(created);
-    let signals = started.inspect_err(|_| {
+    let ((), signals) = started.inspect_err(|_| {
         lifecycle::delete(states, id, true, log).ignore_error("that it could not be started says more");
     })?;
     let Some(signals) = signals else { return Ok(0) };
     let master = own.filter(|_| has_terminal).map(master).transpose()?.flatten();
     let code = foreground::wait(pid, master, signals)?;
-    if !args.keep {
-        lifecycle::delete(states, id, true, log)?;
+    if !args.keep
+        && let Err(fault) = lifecycle::delete(states, id, true, log)
+    {
+        // The program's exit code is what the caller waits for.
+        log.error(&fault);
+        output::complain(&fault);
     }
     Ok(code)
+}
+
+/// Acts while signals wait for [`foreground::wait`], which hands them on, unless nobody is to wait. Where it fails, they do what they did
+/// before. `act` gets what was blocked before.
+fn holding_signals<T>(
+    is_detached: bool,
+    act: impl FnOnce(Option<SignalMask>) -> Result<T>,
+) -> Result<(T, Option<Signals>)> {
+    let signals = (!is_detached).then(foreground::signals).transpose()?;
+    match act(signals.as_ref().map(Signals::before)) {
+        Ok(done) => Ok((done, signals)),
+        Err(fault) => {
+            signals.into_iter().for_each(Signals::end);
+            Err(fault)
+        }
+    }
 }
 
 fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
@@ -191,18 +202,17 @@ fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
     let pair =
         (has_terminal && !args.detach && args.console_socket.is_none()).then(console_pair).transpose()?;
     let (own, end) = pair.unzip();
-    let execution = Execution {
+    let execution = |mask| Execution {
         id: &args.id,
         process,
         pid_file: args.pid_file.as_deref(),
         console: console(args.console_socket.as_deref(), end),
         kept: args.preserve_fds,
+        mask,
     };
-    let pid = exec::exec(states, execution, log)?;
-    if args.detach {
-        return Ok(0);
-    }
-    let signals = foreground::signals()?;
+    // A signal that comes once there is a process is for that one.
+    let (pid, signals) = holding_signals(args.detach, |mask| exec::exec(states, execution(mask), log))?;
+    let Some(signals) = signals else { return Ok(0) };
     let master = own.map(master).transpose()?.flatten();
     foreground::wait(pid, master, signals)
 }
@@ -210,7 +220,7 @@ fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
 /// The process that a file describes.
 fn process_of(path: &Path) -> Result<ProcessConfig> {
     let about = || format!("process {}", path.display());
-    // The engine's own: it may be a link, or a pipe of its.
+    // The file is the engine's own: it may be a link, or a pipe.
     let file = std::fs::File::open(path).context(about)?;
     let mut bytes = vec![];
     std::io::Read::read_to_end(&mut std::io::Read::take(file, small_file::LONGEST), &mut bytes)

@@ -11,8 +11,8 @@ use crate::config::OciHook;
 use crate::create::start_address;
 use crate::log::Log;
 use crate::process_info::{InitProcess, family, send};
-use crate::state::{Container, ContainerId, ContainerStatus, Record, START, States};
-use crate::sync::{self, InitWord};
+use crate::state::{Container, ContainerId, ContainerRecord, ContainerStatus, START, States};
+use crate::sync::{self, InitStatus};
 use crate::{cgroup, hooks};
 
 /// A container's state as JSON.
@@ -26,7 +26,7 @@ pub fn state(states: &States, id: &ContainerId) -> Result<String> {
     serde_json::to_string_pretty(&state).map_err(|e| Fault::new(format!("state: {e}")))
 }
 
-fn state_of(record: &Record, id: &ContainerId, status: ContainerStatus) -> Result<Vec<u8>> {
+fn state_of(record: &ContainerRecord, id: &ContainerId, status: ContainerStatus) -> Result<Vec<u8>> {
     serde_json::to_vec(&record.state(id, status)).map_err(|e| Fault::new(format!("state: {e}")))
 }
 
@@ -42,7 +42,7 @@ pub fn start(states: &States, id: &ContainerId, log: &Log) -> Result<()> {
     start_locked(states, &states.container(id)?.locked()?, log)
 }
 
-/// The same of a container that this call has locked.
+/// As [`start`], for a container that this call has locked.
 ///
 /// # Errors
 /// As [`start`].
@@ -57,14 +57,14 @@ pub fn start_locked(states: &States, container: &Container, log: &Log) -> Result
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.context(about)?;
     connect(&socket, &start_address(container)?).context(about)?;
-    let heard = sync::hear(&socket);
+    let heard = sync::receive(&socket);
     match unlinkat(container, START, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(e) => return Err(e).context(about),
     }
     match heard? {
-        InitWord::Silence => {}
-        InitWord::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
+        InitStatus::Closed => {}
+        InitStatus::Failed(fault) => return Err(fault.about(&format!("container {id}"))),
         _ => return Err(Fault::new(format!("{}: an unexpected message", about()))),
     }
     let running = container.status(Some(&record));
@@ -102,12 +102,12 @@ pub fn kill(states: &States, id: &ContainerId, number: i32, all: bool) -> Result
     targets.iter().try_for_each(|process| send(*process, number))
 }
 
-fn init(record: &Record) -> Option<InitProcess> {
+fn init(record: &ContainerRecord) -> Option<InitProcess> {
     record.process.filter(|process| process.alive().is_some())
 }
 
 /// All processes of a container.
-fn processes(record: &Record, init: InitProcess) -> Vec<InitProcess> {
+fn processes(record: &ContainerRecord, init: InitProcess) -> Vec<InitProcess> {
     match (&record.cgroup, init.alive()) {
         (Some(cgroup), _) => cgroup::processes(cgroup),
         (None, Some(pid)) => family(pid).into_iter().filter_map(|pid| InitProcess::of(pid).ok()).collect(),
@@ -135,8 +135,15 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
     let container = states.container(id)?.locked()?;
     let record = container.whole_record()?;
     let status = container.status(Some(&record));
-    let wanted = if frozen { ContainerStatus::Running } else { ContainerStatus::Paused };
-    if frozen && record.cgroup.is_none() || status == wanted {
+    let can_be = match frozen {
+        // One without a control group is told so.
+        true => status == ContainerStatus::Running || record.cgroup.is_none(),
+        // A `pause` that was killed may have frozen a part of the processes.
+        false => {
+            status == ContainerStatus::Paused || record.cgroup.as_deref().is_some_and(cgroup::is_freezing)
+        }
+    };
+    if can_be {
         return cgroup::freeze(record.cgroup.as_deref(), frozen)
             .map_err(|e| e.about(&format!("container {id}")));
     }
@@ -152,10 +159,22 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
 /// # Errors
 /// When it has not ended.
 pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Result<()> {
-    let container = match states.find_container(id)? {
+    delete_found(states, id, states.find_container(id)?, force, log)
+}
+
+/// As [`delete`], for a container that has been looked for already.
+fn delete_found(
+    states: &States,
+    id: &ContainerId,
+    found: Option<Container>,
+    force: bool,
+    log: &Log,
+) -> Result<()> {
+    // Another call may have deleted it while this one waited for the lock.
+    let container = match found.map(Container::locked_if_there).transpose()?.flatten() {
+        Some(container) => container,
         None if force => return Ok(()),
-        None => states.container(id)?,
-        Some(container) => container.locked()?,
+        None => return Err(states.missing(id)),
     };
     let record = match container.record() {
         // Whatever is in it: it is the user's, and goes.
@@ -181,7 +200,7 @@ pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Resu
         end(&record, id)?;
     }
     if let Some(cgroup) = &record.cgroup {
-        cgroup::end(cgroup).map_err(|e| e.about(&format!("container {id}")))?;
+        cgroup::end(cgroup, &record.cgroups_above).map_err(|e| e.about(&format!("container {id}")))?;
     }
     let state = state_of(&record, id, ContainerStatus::Stopped)?;
     states.remove(container)?;
@@ -189,25 +208,30 @@ pub fn delete(states: &States, id: &ContainerId, force: bool, log: &Log) -> Resu
     Ok(())
 }
 
-/// Removes what is left of all containers that have ended and whose `run` has, too: it was killed, or it would have removed them.
+/// Removes what is left of all containers that have ended and whose `run` has, too: it was killed, or it would have removed them. One that
+/// cannot be removed keeps none of the others.
 ///
 /// # Errors
-/// When the directory of containers cannot be read, or one of the containers cannot be removed.
+/// When the directory of containers cannot be read, or some of the containers cannot be removed.
 pub fn delete_orphaned(states: &States, log: &Log) -> Result<()> {
-    for id in states.names()? {
-        let Some(container) = states.find_container(&id)? else { continue };
-        // What is being made, or cannot be read, is left to who names it.
-        let Ok(Some(record)) = container.record() else { continue };
-        let has_waiter = record.waiter.is_none_or(|waiter| waiter.alive().is_some());
-        if !has_waiter && container.status(Some(&record)) == ContainerStatus::Stopped {
-            delete(states, &id, true, log)?;
-        }
+    skiff_output::each(&states.names()?, |id| {
+        delete_if_orphaned(states, id, log).inspect_err(|e| log.error(e))
+    })
+}
+
+fn delete_if_orphaned(states: &States, id: &ContainerId, log: &Log) -> Result<()> {
+    let Some(container) = states.find_container(id)? else { return Ok(()) };
+    // A container that is being made, or whose record cannot be read, is left to whoever names it.
+    let Ok(Some(record)) = container.record() else { return Ok(()) };
+    let is_orphan = record.waiter.is_some_and(|waiter| waiter.alive().is_none());
+    match is_orphan && container.status(Some(&record)) == ContainerStatus::Stopped {
+        true => delete(states, id, true, log),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Kills all processes, and waits until they are gone.
-fn end(record: &Record, id: &ContainerId) -> Result<()> {
+fn end(record: &ContainerRecord, id: &ContainerId) -> Result<()> {
     let Some(init) = init(record) else { return Ok(()) };
     if record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
         cgroup::freeze(record.cgroup.as_deref(), false).ignore_error("those that are killed need not go on");
@@ -222,5 +246,75 @@ fn end(record: &Record, id: &ContainerId) -> Result<()> {
         Some(()) => Ok(()),
         None => Err(Fault::new(format!("container {id}: process {} does not end", init.pid))
             .hint("it waits in the kernel, perhaps for a file server")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> Log {
+        Log::open(None, false, false).expect("no log")
+    }
+
+    #[test]
+    fn what_is_frozen_in_part_can_be_resumed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let id: ContainerId = "box".parse().expect("a name");
+        let container = states.create(&id).expect("made");
+        let process = InitProcess::of(rustix::process::getpid()).expect("this one");
+        let record = ContainerRecord {
+            process: Some(process),
+            is_created: true,
+            cgroup: Some(group.path().to_owned()),
+            ..ContainerRecord::of_test()
+        };
+        container.note(&record).expect("noted");
+        drop(container);
+        let freeze_file = group.path().join("cgroup.freeze");
+        std::fs::write(group.path().join("cgroup.events"), "populated 1\nfrozen 0\n").expect("written");
+        std::fs::write(&freeze_file, "1\n").expect("written");
+        assert_eq!(freeze(&states, &id, false), Ok(()));
+        assert_eq!(std::fs::read_to_string(&freeze_file).expect("read"), "0");
+        let e = freeze(&states, &id, false).expect_err("it runs");
+        assert!(e.to_string().contains("it is not paused"), "{e}");
+    }
+
+    #[test]
+    fn an_orphan_that_cannot_be_removed_keeps_none_of_the_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let ended = InitProcess { pid: 1, start_time: 1 };
+        for name in ["a", "b", "c"] {
+            let container = states.create(&name.parse().expect("a name")).expect("made");
+            let record = ContainerRecord {
+                process: Some(ended),
+                waiter: Some(ended),
+                is_created: true,
+                ..ContainerRecord::of_test()
+            };
+            container.note(&record).expect("noted");
+        }
+        // A directory in it is nothing that a container's has.
+        std::fs::create_dir(dir.path().join("a/other")).expect("made");
+        let e = delete_orphaned(&states, &log()).expect_err("the first");
+        assert!(e.to_string().contains("container a"), "{e}");
+        let names: Vec<String> = states.names().expect("read").iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["a"]);
+    }
+
+    #[test]
+    fn what_another_call_has_deleted_meanwhile_is_no_error_with_force() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let id: ContainerId = "box".parse().expect("a name");
+        let container = states.create(&id).expect("made");
+        let found = || states.find_container(&id).expect("looked for");
+        let (first, second) = (found(), found());
+        states.remove(container).expect("removed");
+        assert_eq!(delete_found(&states, &id, first, true, &log()), Ok(()));
+        assert!(delete_found(&states, &id, second, false, &log()).is_err());
     }
 }

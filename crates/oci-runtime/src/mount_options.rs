@@ -13,13 +13,13 @@ pub struct MountOptions {
     /// Attributes of the mount that are set and taken away.
     pub set: MountAttr,
     pub clear: MountAttr,
-    /// The same of it and all mounts below it.
+    /// Attributes of the mount and of all mounts below it that are set and taken away.
     pub set_below: MountAttr,
     pub clear_below: MountAttr,
     /// How it takes part in others' mounts, each with whether that is so of those below it.
     pub propagation: Vec<(MountPropagation, bool)>,
-    /// The file system in memory begins with what the root has there.
-    pub copies_up: bool,
+    /// Whether a file system in memory is to begin with what the root has there.
+    tmpcopyup: bool,
     /// What the file system itself takes.
     pub data: Vec<String>,
 }
@@ -83,6 +83,18 @@ impl MountOptions {
         Ok(options)
     }
 
+    /// Whether the mount begins with what the root has there. No other file system may be written to for that.
+    pub fn copies_up(&self, kind: Option<&str>) -> bool {
+        self.tmpcopyup && self.bind.is_none() && kind == Some("tmpfs")
+    }
+
+    /// The options that change nothing: what is bound has got its own when it was mounted.
+    pub fn ineffective(&self, kind: Option<&str>) -> Vec<&str> {
+        let data = self.bind.iter().flat_map(|_| self.data.iter().map(String::as_str));
+        let tmpcopyup = (self.tmpcopyup && !self.copies_up(kind)).then_some("tmpcopyup");
+        data.chain(tmpcopyup).collect()
+    }
+
     fn add(&mut self, word: &str) -> Result<()> {
         let below = word.strip_prefix('r').unwrap_or("");
         if let Some((on, _, attr)) = ATTRIBUTES.iter().find(|(on, off, _)| [on, off].contains(&&word)) {
@@ -111,11 +123,10 @@ impl MountOptions {
         match word {
             "bind" => self.bind = Some(false),
             "rbind" => self.bind = Some(true),
-            "tmpcopyup" => self.copies_up = true,
+            "tmpcopyup" => self.tmpcopyup = true,
             "idmap" | "ridmap" => {
                 return Err(Fault::new(format!("option {word}: id-mapped mounts need privilege")));
             }
-            "mand" | "sync" | "dirsync" | "iversion" | "lazytime" | "silent" => self.data.push(word.into()),
             word if WITHOUT_EFFECT.contains(&word) => {}
             word => self.data.push(word.into()),
         }
@@ -162,7 +173,11 @@ mod tests {
         assert_eq!(bind.propagation, [(MountPropagation::Private, true)]);
         let tmpfs = of("tmpfs", "nosuid,noexec,size=65536k,mode=755,strictatime,tmpcopyup").expect("options");
         assert_eq!(tmpfs.data, ["size=65536k", "mode=755"]);
-        assert!(tmpfs.copies_up && tmpfs.bind.is_none());
+        assert!(tmpfs.copies_up(Some("tmpfs")) && tmpfs.bind.is_none());
+        assert_eq!(tmpfs.ineffective(Some("tmpfs")), [""; 0]);
+        let bind = of("tmpfs", "bind,size=1m,ro,tmpcopyup").expect("options");
+        assert!(!bind.copies_up(Some("tmpfs")), "what is bound would be written to");
+        assert_eq!(bind.ineffective(Some("tmpfs")), ["size=1m", "tmpcopyup"]);
         assert_eq!(tmpfs.clear, MountAttr::ANY_ATIME);
         assert_eq!(of("bind", "ro").expect("options").bind, Some(false));
         assert_eq!(of("bind", "ro,relatime,rnoatime").expect("options").clear_below, MountAttr::ANY_ATIME);

@@ -58,6 +58,14 @@ fn name(mount: &OciMount) -> String {
 impl<'a> OpenedMount<'a> {
     fn new(mount: &'a OciMount, log: &Log) -> Result<Self> {
         let options = MountOptions::of(mount)?;
+        let ineffective = options.ineffective(mount.kind.as_deref());
+        if !ineffective.is_empty() {
+            log.warn(&format!(
+                "{}: options {}: they have no effect on it",
+                name(mount),
+                ineffective.join(",")
+            ));
+        }
         let source = match options.bind {
             Some(recursive) => {
                 let source = mount.source.as_deref().ok_or_else(|| Fault::new("no source to bind"))?;
@@ -88,7 +96,7 @@ impl<'a> OpenedMount<'a> {
         // The specification has it absolute; older ones had it below the root.
         let target = self.mount.destination.strip_prefix("/").unwrap_or(&self.mount.destination);
         let at = resolve_or_make(root, target, is_dir(what.as_fd())?).context(|| "its place")?;
-        if self.options.copies_up {
+        if self.options.copies_up(self.mount.kind.as_deref()) {
             copy_up::copy(at.as_fd(), what.as_fd(), log)?;
         }
         let is_read_only = self.set_attributes(what.as_fd(), log)?;
@@ -111,7 +119,7 @@ impl<'a> OpenedMount<'a> {
     fn set_attributes(&self, what: BorrowedFd<'_>, log: &Log) -> Result<bool> {
         let MountOptions { mut set, clear, set_below, clear_below, .. } = self.options;
         // Others are mounted in a new one, which has no places for them yet.
-        let is_read_only = self.source.is_none() && set != set.without(MountAttr::RDONLY);
+        let is_read_only = self.source.is_none() && set.contains(MountAttr::RDONLY);
         if is_read_only {
             set = set.without(MountAttr::RDONLY);
         }

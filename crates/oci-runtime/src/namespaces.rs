@@ -3,32 +3,75 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{LinkNameSpaceType, ThreadNameSpaceType, move_into_link_name_space};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::process::CloneFlags;
 
 use crate::config::BundleConfig;
 
-/// The kinds by the specification's names, in the order in which a process has to enter them: its rights in the others come from the user
-/// namespace, and paths mean what they did until it is in another mount namespace.
-const KINDS: [(&str, Option<CloneFlags>); 8] = [
-    ("user", Some(CloneFlags::USER)),
-    ("ipc", Some(CloneFlags::IPC)),
-    ("uts", Some(CloneFlags::UTS)),
-    ("network", Some(CloneFlags::NETWORK)),
-    ("pid", Some(CloneFlags::PID)),
-    // The container's process makes one itself when it is in its group.
-    ("cgroup", Some(CloneFlags::NONE)),
-    ("time", None),
-    ("mount", Some(CloneFlags::MOUNT)),
-];
+/// A kind of namespace.
+pub struct NamespaceKind {
+    /// The specification's name.
+    name: &'static str,
+    /// The file in `/proc/PID/ns`.
+    pub file: &'static str,
+    /// What makes a new one; nothing if it cannot be had.
+    new: Option<CloneFlags>,
+    /// The kind, to enter one by its file.
+    link: LinkNameSpaceType,
+    /// The kind, to enter one by a process in it.
+    pub thread: ThreadNameSpaceType,
+}
+
+impl NamespaceKind {
+    const fn of(
+        name: &'static str,
+        file: &'static str,
+        new: Option<CloneFlags>,
+        link: LinkNameSpaceType,
+        thread: ThreadNameSpaceType,
+    ) -> Self {
+        Self { name, file, new, link, thread }
+    }
+}
+
+/// All kinds, in the order in which a process has to enter them: its rights in the others come from the user namespace, and paths mean what
+/// they did until it is in another mount namespace.
+pub static KINDS: [NamespaceKind; 8] = {
+    use {
+        CloneFlags as New, LinkNameSpaceType as Link, NamespaceKind as Kind, ThreadNameSpaceType as Thread,
+    };
+    [
+        Kind::of("user", "user", Some(New::USER), Link::User, Thread::USER),
+        Kind::of(
+            "ipc",
+            "ipc",
+            Some(New::IPC),
+            Link::InterProcessCommunication,
+            Thread::INTER_PROCESS_COMMUNICATION,
+        ),
+        Kind::of(
+            "uts",
+            "uts",
+            Some(New::UTS),
+            Link::HostNameAndNISDomainName,
+            Thread::HOST_NAME_AND_NIS_DOMAIN_NAME,
+        ),
+        Kind::of("network", "net", Some(New::NETWORK), Link::Network, Thread::NETWORK),
+        Kind::of("pid", "pid", Some(New::PID), Link::ProcessID, Thread::PROCESS_ID),
+        // The container's process makes a new one itself when it is in its group.
+        Kind::of("cgroup", "cgroup", Some(New::NONE), Link::ControlGroup, Thread::CONTROL_GROUP),
+        Kind::of("time", "time", None, Link::Time, Thread::TIME),
+        Kind::of("mount", "mnt", Some(New::MOUNT), Link::Mount, Thread::MOUNT),
+    ]
+};
 
 /// The namespaces of a configuration.
 pub struct Namespaces {
     /// New ones.
     pub new: CloneFlags,
     /// Namespaces of others, with their kinds, in order.
-    joined: Vec<(&'static str, OwnedFd)>,
+    joined: Vec<(&'static NamespaceKind, OwnedFd)>,
     /// Whether `user` is among the new ones.
     pub has_new_user: bool,
 }
@@ -46,17 +89,17 @@ impl Namespaces {
         for namespace in &config.linux.namespaces {
             let kind = &*namespace.kind;
             let name = || format!("linux.namespaces: {kind}");
-            if !KINDS.iter().any(|(known, _)| *known == kind) {
+            if !KINDS.iter().any(|known| known.name == kind) {
                 return Err(Fault::new(format!("{}: no such kind", name())));
             }
             if config.linux.namespaces.iter().filter(|other| other.kind == kind).count() > 1 {
                 return Err(Fault::new(format!("{}: twice", name())));
             }
         }
-        for (kind, flag) in KINDS {
-            let Some(namespace) = config.namespace(kind) else { continue };
-            let name = || format!("linux.namespaces: {kind}");
-            match (&namespace.path, flag) {
+        for kind in &KINDS {
+            let Some(namespace) = config.namespace(kind.name) else { continue };
+            let name = || format!("linux.namespaces: {}", kind.name);
+            match (&namespace.path, kind.new) {
                 (Some(path), _) => {
                     let name = || format!("{} {}", name(), path.display());
                     let fd =
@@ -97,23 +140,13 @@ impl Namespaces {
     }
 }
 
-fn enter(kind: &str, fd: &OwnedFd) -> Result<()> {
-    let of = match kind {
-        "user" => LinkNameSpaceType::User,
-        "ipc" => LinkNameSpaceType::InterProcessCommunication,
-        "uts" => LinkNameSpaceType::HostNameAndNISDomainName,
-        "network" => LinkNameSpaceType::Network,
-        "pid" => LinkNameSpaceType::ProcessID,
-        "cgroup" => LinkNameSpaceType::ControlGroup,
-        "time" => LinkNameSpaceType::Time,
-        _ => LinkNameSpaceType::Mount,
-    };
+fn enter(kind: &NamespaceKind, fd: &OwnedFd) -> Result<()> {
     // Nobody can enter the user namespace that they are in, and need not.
-    if kind == "user" && is_own_user_namespace(fd)? {
+    if kind.name == "user" && is_own_user_namespace(fd)? {
         return Ok(());
     }
-    move_into_link_name_space(fd.as_fd(), Some(of))
-        .context(|| format!("linux.namespaces: enter {kind}"))
+    move_into_link_name_space(fd.as_fd(), Some(kind.link))
+        .context(|| format!("linux.namespaces: enter {}", kind.name))
         .map_err(|e| {
             e.hint(
                 "it must belong to the container's user namespace, or to yours; share that, too, by its path",

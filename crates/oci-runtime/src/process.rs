@@ -1,5 +1,7 @@
 //! What makes a process that is in the container the one that the configuration describes; the last steps before its program.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::Read;
@@ -7,7 +9,7 @@ use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchown, fstat, statat};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchown, fstat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
@@ -49,8 +51,10 @@ const LIMITS: [(&str, Resource); 16] = [
 ];
 
 /// How a process begins.
-pub struct Start<'a> {
+pub struct ProcessSetup<'a> {
     process: &'a ProcessConfig,
+    /// The variables, each once.
+    variables: Vec<&'a str>,
     sets: KeptCapabilities,
     filter: Option<&'a SeccompFilter>,
     /// Descriptors of whoever has called this runtime, which the program gets.
@@ -59,7 +63,7 @@ pub struct Start<'a> {
     is_single: bool,
 }
 
-impl<'a> Start<'a> {
+impl<'a> ProcessSetup<'a> {
     /// Understands a process. `kept`: so many descriptors from 3 on does the program get.
     ///
     /// # Errors
@@ -73,7 +77,7 @@ impl<'a> Start<'a> {
     ) -> Result<Self> {
         let sets = KeptCapabilities::of(process.capabilities.as_ref(), log);
         let kept = if kept == 0 { vec![] } else { inherited(kept).context(|| "descriptors")? };
-        Ok(Self { process, sets, filter, kept, is_single })
+        Ok(Self { process, variables: last_values(&process.env), sets, filter, kept, is_single })
     }
 
     /// Sets what is set while this process still has all rights in the container.
@@ -112,19 +116,19 @@ impl<'a> Start<'a> {
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
-        self.process.env.iter().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
+        self.variables.iter().find_map(|variable| variable.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Becomes the process's user with its rights, and then the program. Returns only where that fails.
-    pub fn become_it(&self, program: &CString, log: &Log) -> Fault {
-        let become_it = || -> Result<()> {
-            let (argv, variables) = (self.arguments()?, self.variables()?);
-            self.prepare(log)?;
-            self.confine(log)?;
-            let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &variables);
-            Err(e).context(|| format!("process.args: {}", program.to_string_lossy()))
-        };
-        become_it().err().unwrap_or_else(|| Fault::new("process.args: nothing happened"))
+    /// Becomes the process's user with its rights, and then the program.
+    ///
+    /// # Errors
+    /// Whatever keeps it from that: it returns only then.
+    pub fn exec_program(&self, program: &CString, log: &Log) -> Result<Infallible> {
+        let (argv, variables) = (self.arguments()?, self.environment()?);
+        self.prepare(log)?;
+        self.confine(log)?;
+        let e = exec(OsStr::from_bytes(program.as_bytes()), &argv, &variables);
+        Err(e).context(|| format!("process.args: {}", program.to_string_lossy()))
     }
 
     fn prepare(&self, log: &Log) -> Result<()> {
@@ -212,13 +216,26 @@ impl<'a> Start<'a> {
         self.process.args.iter().map(|text| c_string(text)).collect()
     }
 
-    fn variables(&self) -> Result<Vec<CString>> {
-        let mut all = self.process.env.iter().map(|text| c_string(text)).collect::<Result<Vec<_>>>()?;
-        if self.variable("HOME").is_none() {
+    /// The variables as the program gets them. An empty HOME counts as none, as with runc.
+    fn environment(&self) -> Result<Vec<CString>> {
+        let given = self.variables.iter().filter(|variable| **variable != "HOME=");
+        let mut all = given.map(|text| c_string(text)).collect::<Result<Vec<_>>>()?;
+        if self.variable("HOME").is_none_or(str::is_empty) {
             all.push(c_string(&format!("HOME={}", home(self.process.user.uid)))?);
         }
         Ok(all)
     }
+}
+
+/// Of variables that are set more than once, the last setting: `exec --env` puts its own behind the container's, and programs differ in
+/// which of several they take.
+fn last_values(variables: &[String]) -> Vec<&str> {
+    let name = |variable: &str| variable.split('=').next().map(str::to_owned);
+    let mut seen = BTreeSet::new();
+    let mut kept: Vec<&str> =
+        variables.iter().rev().map(String::as_str).filter(|variable| seen.insert(name(variable))).collect();
+    kept.reverse();
+    kept
 }
 
 /// The descriptors from 3 on, so many at most, that this process was started with: those that it has opened itself are closed by an exec.
@@ -276,12 +293,20 @@ fn set_limit(limit: &Limit) -> Result<()> {
     )
 }
 
-/// The home of a user, as the container's own file says.
+/// The home of a user, as the container's own file says. Whatever the container has there, it is not waited for.
 fn home(uid: u32) -> String {
-    let mut text = String::new();
-    let read = File::open("/etc/passwd").and_then(|file| file.take(MOST).read_to_string(&mut text));
+    let mut bytes = vec![];
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(CWD, "/etc/passwd", flags, Mode::empty()).map(File::from);
+    let read = file.map_err(Into::into).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
     read.map(drop).ignore_error("then it is the root");
+    home_in(&bytes, uid)
+}
+
+/// The home of a user in a password file. Names in it may be of any encoding.
+fn home_in(passwords: &[u8], uid: u32) -> String {
     let uid = uid.to_string();
+    let text = String::from_utf8_lossy(passwords);
     let line = text
         .lines()
         .map(|line| line.split(':').collect::<Vec<_>>())
@@ -294,6 +319,35 @@ fn home(uid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_variables_that_are_set_twice_the_last_setting_is_used() {
+        let process = |env: &[&str]| ProcessConfig {
+            env: env.iter().map(|text| (*text).to_owned()).collect(),
+            ..ProcessConfig::default()
+        };
+        let log = Log::open(None, false, false).expect("no log");
+        let variables = |process: &ProcessConfig| {
+            let setup = ProcessSetup::new(process, None, 0, true, &log).expect("understood");
+            let all = setup.environment().expect("variables");
+            let text: Vec<String> = all.iter().map(|one| one.to_string_lossy().into_owned()).collect();
+            (text.join(" "), setup.variable("PATH").map(str::to_owned))
+        };
+        let twice = process(&["A=1", "PATH=/a", "HOME=/h", "A", "A=", "PATH=/b=c", "A=2"]);
+        assert_eq!(variables(&twice), ("HOME=/h PATH=/b=c A=2".into(), Some("/b=c".into())));
+        let home = format!("HOME={}", home(0));
+        assert_eq!(variables(&process(&["HOME=/h", "HOME="])).0, home);
+        assert_eq!(variables(&process(&["HOME=", "HOME=/h"])).0, "HOME=/h");
+        assert_eq!(variables(&process(&[])).0, home);
+    }
+
+    #[test]
+    fn homes_are_found_beside_names_of_other_encodings() {
+        let file = b"root:x:0:0:M\xfcller:/root:/bin/sh\na:x:7:7::home:\nb:x:8:8\n";
+        for (uid, home) in [(0, "/root"), (7, "/"), (8, "/"), (9, "/")] {
+            assert_eq!(home_in(file, uid), home, "{uid}");
+        }
+    }
 
     #[test]
     fn descriptors_of_the_caller_are_told_from_own_ones() {

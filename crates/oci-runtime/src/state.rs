@@ -87,7 +87,7 @@ impl std::fmt::Display for ContainerStatus {
 
 /// What is noted of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct ContainerRecord {
     /// Version of the specification, as its configuration has it.
     pub oci_version: String,
     pub bundle: PathBuf,
@@ -101,6 +101,9 @@ pub struct Record {
     pub is_created: bool,
     /// Control group, if the container has one of its own.
     pub cgroup: Option<PathBuf>,
+    /// Groups above it that were made for it, the topmost first.
+    #[serde(default)]
+    pub cgroups_above: Vec<PathBuf>,
     /// Whether the container has the user's id only, as its maps say.
     #[serde(default)]
     pub is_single: bool,
@@ -129,7 +132,7 @@ pub struct ContainerState<'a> {
     owner: String,
 }
 
-impl Record {
+impl ContainerRecord {
     /// The container as the specification has it.
     pub fn state(&self, id: &ContainerId, status: ContainerStatus) -> ContainerState<'_> {
         ContainerState {
@@ -155,7 +158,7 @@ pub struct States {
 }
 
 impl States {
-    /// Opens the directory named, or the user's; it is made if it is missing.
+    /// Opens the directory named, or the user's, which is made if it is missing.
     ///
     /// # Errors
     /// As of [`States::find`].
@@ -166,11 +169,11 @@ impl States {
             .ok_or_else(|| Fault::new(format!("directory of containers {}: it is gone", path.display())))
     }
 
-    /// The same; nothing if it is missing. Nobody else may be able to write to it. Root, as whom Slurm cleans up,
-    /// becomes its owner for good, who is the one that it can be trusted by.
+    /// Opens the directory named, or the user's; nothing if it is missing. Nobody but its owner may be able to write to it. Root, as whom Slurm
+    /// cleans up, becomes its owner for good.
     ///
     /// # Errors
-    /// When it cannot be had, or is somebody else's.
+    /// When the directory cannot be had, or is somebody else's.
     pub fn find(root: Option<&Path>) -> Result<Option<Self>> {
         let path = root.map_or_else(state_dir::usual, Path::to_owned);
         let found = match root {
@@ -215,16 +218,19 @@ impl States {
     /// # Errors
     /// When it is not.
     pub fn container(&self, id: &ContainerId) -> Result<Container> {
-        self.find_container(id)?.ok_or_else(|| {
-            Fault::new(format!("container {id} does not exist"))
-                .hint(format!("`skiff oci list` shows those in {}", self.path.display()))
-        })
+        self.find_container(id)?.ok_or_else(|| self.missing(id))
     }
 
-    /// The same; nothing if there is none.
+    /// That there is no such container.
+    pub fn missing(&self, id: &ContainerId) -> Fault {
+        Fault::new(format!("container {id} does not exist"))
+            .hint(format!("`skiff oci list` shows those in {}", self.path.display()))
+    }
+
+    /// A container, or nothing if there is none of that name.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When its directory cannot be opened.
     pub fn find_container(&self, id: &ContainerId) -> Result<Option<Container>> {
         match open_dir(&self.dir, Path::new(&id.0)) {
             Err(Errno::NOENT) => Ok(None),
@@ -263,11 +269,20 @@ impl AsFd for Container {
 }
 
 impl Container {
-    /// Waits until no other call changes it. It stays locked as long as this process, or one that it forks, has it.
+    /// Waits until no other call changes the container. It stays locked as long as this process, or one that it forks, has it.
     ///
     /// # Errors
-    /// When another call takes too long, or it has been deleted meanwhile.
+    /// When another call takes too long, or the container has been deleted meanwhile.
     pub fn locked(self) -> Result<Self> {
+        let id = self.id.clone();
+        self.locked_if_there()?.ok_or_else(|| Fault::new(format!("container {id} does not exist")))
+    }
+
+    /// As [`Container::locked`], but nothing if the container has been deleted meanwhile.
+    ///
+    /// # Errors
+    /// When another call takes too long.
+    pub fn locked_if_there(self) -> Result<Option<Self>> {
         let attempt = || match flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(())),
             Err(Errno::AGAIN) => Ok(None),
@@ -278,17 +293,17 @@ impl Container {
             return Err(Fault::new(format!("{} is locked by another call", name()))
                 .hint("try again when that has ended; a hook that hangs keeps it locked"));
         }
-        match fstat(&self.dir).context(name)?.st_nlink {
-            0 => Err(Fault::new(format!("{} does not exist", name()))),
-            _ => Ok(self),
-        }
+        Ok(match fstat(&self.dir).context(name)?.st_nlink {
+            0 => None,
+            _ => Some(self),
+        })
     }
 
-    /// What is noted of it; nothing if `create` has been ended before it noted anything.
+    /// The record of the container; nothing if `create` has been ended before it wrote one.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn record(&self) -> Result<Option<Record>> {
+    /// When the record cannot be read.
+    pub fn record(&self) -> Result<Option<ContainerRecord>> {
         let name = || format!("container {}: {RECORD}", self.id);
         match small_file::read_below(&self.dir, RECORD, LONGEST) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -298,26 +313,26 @@ impl Container {
         }
     }
 
-    /// The same of one that must have it.
+    /// The record of a container that must have one.
     ///
     /// # Errors
     /// When there is none.
-    pub fn whole_record(&self) -> Result<Record> {
+    pub fn whole_record(&self) -> Result<ContainerRecord> {
         self.record()?.ok_or_else(|| Fault::new(format!("container {} is being created", self.id)))
     }
 
-    /// Notes this, in the place of what was noted.
+    /// Writes a record, in the place of the one that was there.
     ///
     /// # Errors
     /// The system's.
-    pub fn note(&self, record: &Record) -> Result<()> {
+    pub fn note(&self, record: &ContainerRecord) -> Result<()> {
         let name = || format!("container {}: {RECORD}", self.id);
         let text = serde_json::to_vec(record).map_err(|e| Fault::new(format!("{}: {e}", name())))?;
         self.write(NEW_RECORD, &text)?;
         renameat(&self.dir, NEW_RECORD, &self.dir, RECORD).context(name)
     }
 
-    /// Keeps the configuration that it was created with: `exec` follows that, whatever the bundle has then.
+    /// Keeps the configuration that the container was created with: `exec` follows that, whatever the bundle has then.
     ///
     /// # Errors
     /// The system's.
@@ -326,10 +341,10 @@ impl Container {
         self.write(CONFIG, &text)
     }
 
-    /// That configuration.
+    /// The configuration that [`Container::keep_config`] has kept.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When the configuration cannot be read.
     pub fn config(&self) -> Result<BundleConfig> {
         Ok(BundleConfig::read(&self.dir)?.0)
     }
@@ -342,7 +357,7 @@ impl Container {
     }
 
     /// What a container of this record is doing.
-    pub fn status(&self, record: Option<&Record>) -> ContainerStatus {
+    pub fn status(&self, record: Option<&ContainerRecord>) -> ContainerStatus {
         let Some((record, process)) = record.and_then(|record| Some((record, record.process?))) else {
             return ContainerStatus::Creating;
         };
@@ -357,5 +372,52 @@ impl Container {
             (true, Ok(_)) => ContainerStatus::Created,
             (true, Err(_)) => ContainerStatus::Running,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl States {
+        /// The containers in a directory, whoever it belongs to.
+        pub fn of_test(path: &Path) -> Self {
+            let dir = open_dir(rustix::fs::CWD, path).expect("opened");
+            Self { dir, path: path.to_owned(), is_for_owner: false }
+        }
+    }
+
+    impl ContainerRecord {
+        /// What is noted of a container that is not there yet.
+        pub fn of_test() -> Self {
+            Self {
+                oci_version: "1.2.0".into(),
+                bundle: "/bundle".into(),
+                rootfs: "/bundle/rootfs".into(),
+                created: "2026-01-01T00:00:00Z".into(),
+                annotations: BTreeMap::new(),
+                process: None,
+                is_created: false,
+                cgroup: None,
+                cgroups_above: vec![],
+                is_single: false,
+                waiter: None,
+                hooks: Hooks::default(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_container_that_is_deleted_while_its_lock_is_waited_for_is_not_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let states = States::of_test(dir.path());
+        let id: ContainerId = "box".parse().expect("a name");
+        let container = states.create(&id).expect("made");
+        let opened = || states.container(&id).expect("there");
+        let (first, second) = (opened(), opened());
+        states.remove(container).expect("removed");
+        assert!(first.locked_if_there().expect("locked").is_none());
+        let why = second.locked().err().expect("an error").to_string();
+        assert_eq!(why, "container box does not exist");
     }
 }

@@ -46,7 +46,7 @@ pub const STEP_NODES: &str = "SLURM_STEP_NODELIST";
 /// Slurm's variable with the directory that a job was submitted from.
 pub const SUBMIT_DIR: &str = "SLURM_SUBMIT_DIR";
 /// What says of a job or a step that it has GPUs, as far as that is known before its tasks begin.
-pub const GPUS: [&str; 7] = [
+pub const GPUS: [&str; 8] = [
     "SLURM_JOB_GPUS",
     "SLURM_STEP_GPUS",
     "SLURM_GPUS",
@@ -54,6 +54,7 @@ pub const GPUS: [&str; 7] = [
     "SLURM_GPUS_PER_TASK",
     "CUDA_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
 ];
 /// What users and the makers of images say of the GPUs that they want inside.
 pub const WANTED_GPUS: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES"];

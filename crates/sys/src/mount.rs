@@ -43,6 +43,12 @@ impl MountAttr {
         Self(self.0 & !other.0)
     }
 
+    /// Whether all of another set are in this one.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
     /// Whether there is none.
     #[must_use]
     pub const fn is_empty(self) -> bool {
