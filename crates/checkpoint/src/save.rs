@@ -451,7 +451,7 @@ impl Saving<'_> {
         let unsaid = || Error::new("CRIU: it has not said that these were all pages");
         let taken = pages.map(|pages| pages.end()?.ok_or_else(unsaid)).transpose()?;
         // The store stays open until its list has its name.
-        let (taken, _store) = taken.unzip();
+        let (taken, store) = taken.unzip();
         let read = taken.as_ref().map(|taken| taken.read);
         let (in_store, stored) = taken.map_or((0, vec![]), |taken| (taken.new, taken.stored));
         if let Some(entry) = self.record.image()? {
@@ -473,9 +473,9 @@ impl Saving<'_> {
             stored,
         };
         checkpoint.write(dir)?;
-        if !self.save.leave_running {
+        if let (Some(store), false) = (&store, self.save.leave_running) {
             // Chunks that older checkpoints have in common with it may be damaged by now.
-            stored::verify(dir, &checkpoint).map_err(|e| {
+            stored::verify_saved(store, dir, &checkpoint).map_err(|e| {
                 e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
             })?;
         }
