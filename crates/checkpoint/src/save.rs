@@ -329,7 +329,8 @@ impl Saving<'_> {
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
             stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &dir.join(SYSV))?;
-            stood.posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES), &self.record.dir)?;
+            stood.posix_queues =
+                posix_queues::keep((self.inside, criu.news()), &dir.join(POSIX_QUEUES), &self.record.dir)?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
