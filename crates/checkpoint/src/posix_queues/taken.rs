@@ -9,11 +9,13 @@
 //! - *Taking again.* Whoever finds the journal takes out what is in the queue by then, as messages that are missing belong in front of those that
 //!   programs have put in since. Then a new journal, with all in order, takes the place of this one by one rename.
 //!
-//! Whoever takes messages has a connection to CRIU, so the programs stand still until it has ended. Root inside cannot kill it. What remains: it and `save`
-//! are killed by the same user, or for want of memory, between the kernel's putting one message in and the note of that, and programs have taken out
-//! this very message before the next save. That message comes twice. To tell whether it was put in, a note would have to be made by the call that
-//! puts it in; `mq_timedsend` writes nothing that outlasts what programs do with the queue, and a queue cannot be renamed. Taken for put in,
-//! it would be lost in as many cases.
+//! Whoever takes messages has a connection to CRIU, so the programs stand still until it has ended, unless CRIU is killed. Root inside does not see
+//! it.
+//!
+//! One window remains. It and `save`, or it and CRIU, are killed between the kernel's putting one message in and the note of that, and programs have
+//! taken out this very message before the next save. Then that message comes twice. To tell whether it was put in, a note would have to be made by
+//! the call that puts it in. But `mq_timedsend` writes nothing that outlasts what programs do with the queue, and a queue cannot be renamed. If such a
+//! message were taken for put in, it would be lost in as many cases.
 
 use std::fs::File;
 use std::io;
