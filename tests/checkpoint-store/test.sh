@@ -47,6 +47,12 @@ equal "$(json "$out" '[(c["name"], c["bytes"] > 32 << 20, c["own_bytes"] < 4 << 
 ok as alice skiff checkpoint show work@2
 has "$out" 'that no other checkpoint needs'
 has "$out" 'its own tmp (empty)'
+# Where two names cannot change places at once, a kill leaves one between them. It is there again for whoever looks.
+for look in list 'show work@2' 'restore --dry-run work@2 again'; do
+    mv $home/work@2 "$home/.new.99999999.work+between.2@$(uname -n)"
+    ok as alice skiff checkpoint $look
+    [ -d $home/work@2 ] || fail "after $look a checkpoint is still between two names"
+done
 
 # Each comes back as it was then: it says what the first one said.
 turn 4

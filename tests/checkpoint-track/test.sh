@@ -127,6 +127,10 @@ eventually 20 tells work ready
 turn
 saved work --keep 8
 whole 'the first save'
+# What watches is open in the supervisor: under way in a socket it would count against what all of her processes may have so.
+supervisor=$(pgrep -u alice -f '^skiff-instance work')
+readlink /proc/$supervisor/fd/* | grep -q userfaultfd || fail "the supervisor has no userfaultfd: $(readlink /proc/$supervisor/fd/*)"
+equal "$(grep -h '^scm_fds:' /proc/$supervisor/fdinfo/* | sort -u)" 'scm_fds: 0' 'descriptors under way'
 for n in 2 3 4 5 6 7; do
     turn
     saved work --keep 8

@@ -155,7 +155,7 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
     let spaces = space::look(inside, &threads)?;
     let context = PreflightContext::of((init, inside), moment, &seen, spaces.shared_memory)?;
     found.notes = spaces.notes;
-    let mut new_sockets = NewSockets::default();
+    let mut new_sockets = NewSockets::of(inside);
     let outer_numbers: Vec<i32> = seen.iter().map(|(outer, _)| *outer).collect();
     for (outer, why) in state::in_common(&outer_numbers) {
         let of = seen.iter().find(|(one, _)| *one == outer).map(|(_, process)| process);
@@ -166,17 +166,10 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         }));
     }
     for (outer, mut process) in seen {
-        // To read it takes time, as all of their memory is gone through.
-        let smaps = match moment {
-            Moment::Running => {
-                text(format!("/proc/{outer}/smaps")).default_on_error("one that has ended has no memory")
-            }
-            Moment::Frozen => String::new(),
-        };
-        obstacles(outer, &process, &context, &smaps, &mut found.obstacles);
+        obstacles(outer, &process, &context, &mut found.obstacles);
         if moment == Moment::Running {
             found.notes.extend(
-                state::notes(outer, &smaps)
+                state::notes(outer)
                     .into_iter()
                     .map(|note| format!("process {} ({}): {note}", process.pid, process.name)),
             );
@@ -184,7 +177,7 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
         process.locks = held_locks(outer, &process, &mut found.bound_locks);
         if moment == Moment::Frozen {
             process.timers = unread_timers(outer);
-            process.socket_options = changed_options(outer, &mut new_sockets);
+            process.socket_options = changed_options(outer, &mut new_sockets)?;
         }
         if Some(outer) == command {
             let of_command = |why| Obstacle { pid: process.pid, name: process.name.clone(), why };
@@ -306,14 +299,7 @@ fn fd_info(outer: i32, path: &Path) -> String {
     text(format!("/proc/{outer}/fdinfo/{number}")).default_on_error("it has just been closed")
 }
 
-/// `smaps` is the text of `/proc/PID/smaps`, or nothing.
-fn obstacles(
-    outer: i32,
-    process: &SavedProcess,
-    context: &PreflightContext,
-    smaps: &str,
-    found: &mut Vec<Obstacle>,
-) {
+fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, found: &mut Vec<Obstacle>) {
     let mut say = |why: String| {
         found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
@@ -326,7 +312,9 @@ fn obstacles(
         Err(e) if has_ended(&e) => return,
         Err(e) => say(format!("its memory map cannot be read: {e}")),
     }
-    memory::marked(smaps).into_iter().for_each(&mut say);
+    // Also of one that stands still: keys and seals may be newer than the first look. The kernel goes through all of its memory, at 7 ms for each GiB.
+    let smaps = text(at("smaps")).default_on_error("one that has ended has no memory");
+    memory::marked(&smaps).into_iter().for_each(&mut say);
     let policies = text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies");
     policies.lines().find_map(memory::policy).into_iter().for_each(&mut say);
     let mut sockets = BTreeSet::new();
@@ -349,6 +337,7 @@ fn obstacles(
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+    use std::io::{BufRead as _, BufReader};
     use std::os::unix::ffi::OsStrExt;
     use std::process::{Child, Command, Stdio};
     use std::time::Duration;
@@ -392,10 +381,32 @@ mod tests {
         let process = read(pid).expect("there");
         assert_eq!((process.pid, process.threads.len()), (pid, 1));
         let mut found = vec![];
-        obstacles(pid, &process, &context(), "", &mut found);
+        obstacles(pid, &process, &context(), &mut found);
         assert_eq!(found, []);
         child.kill().expect("killed");
         child.wait().expect("gone");
+    }
+
+    /// Memory that was sealed since the first look came back without its seal.
+    #[test]
+    fn a_process_that_stands_still_is_asked_for_seals_again() {
+        let program = "import ctypes, mmap, sys, time\n\
+            libc = ctypes.CDLL(None, use_errno=True); libc.mmap.restype = ctypes.c_void_p\n\
+            at = libc.mmap(None, ctypes.c_size_t(4096), 3, 0x22, -1, ctypes.c_long(0))\n\
+            sealed = libc.syscall(462, ctypes.c_void_p(at), ctypes.c_size_t(4096), ctypes.c_ulong(0))\n\
+            print(ctypes.get_errno() if sealed else 0, flush=True); time.sleep(60)";
+        let mut python = Command::new("python3");
+        let mut child = python.args(["-c", program]).stdout(Stdio::piped()).spawn().expect("started");
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut said).expect("read");
+        let pid = i32::try_from(child.id()).expect("a number");
+        let mut found = vec![];
+        let still = PreflightContext { moment: Moment::Frozen, ..context() };
+        obstacles(pid, &read(pid).expect("there"), &still, &mut found);
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        let is_old = said.trim() == rustix::io::Errno::NOSYS.raw_os_error().to_string();
+        assert!(is_old || said.trim() == "0", "{said}");
+        assert_eq!(found.iter().any(|one| one.why.contains("mseal")), !is_old, "{found:?}");
     }
 
     #[test]
@@ -422,7 +433,7 @@ mod tests {
         let (mut child, pid) = asleep(&program, Stdio::null());
         let (found, mut told) = (read(pid), vec![]);
         let maps = text(format!("/proc/{pid}/maps"));
-        found.iter().for_each(|process| obstacles(pid, process, &context(), "", &mut told));
+        found.iter().for_each(|process| obstacles(pid, process, &context(), &mut told));
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(found.expect("seen").name, "sl\u{fffd}\u{fffd}p");
         assert!(maps.expect("its memory").contains("[stack]"));

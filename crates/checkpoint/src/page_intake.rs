@@ -448,6 +448,10 @@ mod tests {
         assert_eq!(taken.read, 10 * 4096);
         let record = record_of(&home.join("one"), taken);
         let store = stored::open(home).expect("a store");
+        let collector = File::open(home.join(".chunks/turn")).expect("there");
+        rustix::fs::flock(&collector, rustix::fs::FlockOperation::NonBlockingLockExclusive).expect("locked");
+        stored::verify_saved(&store, &home.join("one"), &record).expect("whole, and nobody waits for us");
+        drop(collector);
         let previous = || saved_pages::pages_of(&home.join("one"), &record, &store).expect("whole");
         let left_out = |ranges: &[(u64, u64)]| {
             let mut pages = LeftOutPages::new().expect("memory");

@@ -1,5 +1,6 @@
 //! Checkpoints made, published and removed: whole under their names or absent, and as many older ones kept as asked.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool
 
 /// Directory and record of the checkpoint, which must exist.
 pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(CheckpointDir, Checkpoint)> {
+    put_back(context)?;
     refuse_missing(context, name)?;
     let held = CheckpointDir::open(&dir_of(context, name)?)?;
     let dir = held.path();
@@ -63,6 +65,7 @@ pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(Checkpo
 
 /// Directory and record of the checkpoint of a whole job, which must exist.
 pub fn existing_job(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf, JobCheckpoint)> {
+    put_back(context)?;
     refuse_missing(context, name)?;
     let dir = dir_of(context, name)?;
     let job = JobCheckpoint::read(&dir)?.ok_or_else(|| {
@@ -285,7 +288,22 @@ fn put_back_left(home: &Path) {
     }
 }
 
-/// The same for who has no lock yet.
+/// The same for who has no lock yet, and only looks: nothing is done where nothing was left.
+pub fn put_back(context: &UserContext) -> Result<()> {
+    for home in homes(context)? {
+        put_back_if_left(&home).ignore_error("whoever publishes the next one does it");
+    }
+    Ok(())
+}
+
+fn put_back_if_left(home: &Path) -> Result<()> {
+    let mut names = fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let was_left = |name: OsString| {
+        name.to_str().and_then(|name| place_before(home, name)).is_some_and(|place| !place.exists())
+    };
+    if names.any(was_left) { put_back_alone(home) } else { Ok(()) }
+}
+
 fn put_back_alone(home: &Path) -> Result<()> {
     if !home.is_dir() {
         return Ok(());
@@ -374,7 +392,8 @@ mod tests {
         };
         killed(0);
         killed(1);
-        put_back_left(&home);
+        // Also for one who only looks.
+        put_back_if_left(&home).unwrap();
         assert_eq!(published(&home, &name), ["2", "1"]);
         killed(0);
         filled(&home, &name, 3).publish(keep()).unwrap();

@@ -19,9 +19,12 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::mqueue::{self, PriorityMessage, QueueAttributes};
 
+mod journal;
+mod killed;
+mod order;
 mod taken;
 
-use taken::{TakenMessages, both, put_all, take_all};
+use taken::{TakenMessages, both};
 
 /// These queues, in messages.
 const ALL: &str = "POSIX message queues";
@@ -66,19 +69,26 @@ struct PosixQueue {
 }
 
 /// Reads all of them in an instance whose processes stand still, and writes their messages into a new file; nothing if there are none. First
-/// those are put back that somebody has taken out who was killed; `instance` is the instance's directory, which has a file of them.
+/// those are put back that somebody has taken out who was killed; `instance` is the instance's directory, which has a journal of them. The processes stand
+/// still as long as somebody has `criu`, the connection to CRIU.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn keep(inside: EnterTarget<'_>, path: &Path, instance: &Path) -> Result<Option<PosixQueues>> {
-    let (inside, taken) = (EnterTarget { number: None, ..inside }, TakenMessages::open(instance)?);
-    let put_back = || enter::run(inside, &[taken.file.as_fd()], || taken.put_back());
+pub fn keep(
+    (inside, criu): (EnterTarget<'_>, BorrowedFd<'_>),
+    path: &Path,
+    instance: &Path,
+) -> Result<Option<PosixQueues>> {
+    let taken = TakenMessages::open(instance)?;
+    let put_back =
+        || enter::run_unseen_to_its_end(inside.init, &[taken.dir.as_fd(), criu], || taken.put_back());
     if taken.is_some()? {
         put_back()?;
     }
     let about = || path.display().to_string();
     let file = File::options().write(true).create_new(true).open(path).context(about)?;
-    let found = enter::run(inside, &[file.as_fd(), taken.file.as_fd()], || {
+    let kept = [file.as_fd(), taken.dir.as_fd(), criu];
+    let found = enter::run_unseen_to_its_end(inside.init, &kept, || {
         let mut into = BufWriter::new(file.try_clone().context(about)?);
         let found = PosixQueues::read(&mut into, &taken)?;
         into.flush().context(about)?;
@@ -180,13 +190,7 @@ impl PosixQueue {
         let file = openat(root, &*name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let of = fstat(file.context(about)?).context(about)?;
         let length = usize::try_from(longest).unwrap_or(LONGEST).min(LONGEST);
-        kept.begin(&name)?;
-        let (taken, why) = take_all(queue.as_fd(), length, |message| kept.add(message));
-        let why = why.and(kept.all_taken());
-        // First of all: nothing may come in between.
-        put_all(queue.as_fd(), &taken).context(about)?;
-        kept.done()?;
-        why.context(about)?;
+        let taken = kept.take_and_put(queue.as_fd(), (&name, length))?;
         taken.iter().try_for_each(|message| write(message, into)).context(about)?;
         let owner = (of.st_uid, of.st_gid, of.st_mode & 0o777);
         Ok(Self { owner, most, longest, messages: taken.len() as u64, name })
@@ -315,61 +319,5 @@ mod tests {
         assert_eq!(PosixQueues::read(&mut held_again, &kept).expect("read"), Some(found));
         assert_eq!(held_again, held);
         assert_eq!(notified().expect("said"), Vec::<String>::new());
-    }
-
-    #[test]
-    fn what_was_taken_by_somebody_who_was_killed_is_put_back() {
-        if !is_apart("posix_queues::tests::what_was_taken_by_somebody_who_was_killed_is_put_back") {
-            return;
-        }
-        let queue = mqueue::create(c"one", QueueAttributes::new(9, 100)).expect("made");
-        let dir = tempfile::tempdir().expect("a directory");
-        let kept = TakenMessages::open(dir.path()).expect("made");
-        let message = |priority, text: &str| PriorityMessage { priority, text: text.into() };
-        let all = [message(9, ""), message(2, "a"), message(2, "a"), message(2, "b")];
-        let new = message(2, "since");
-        let take = || mqueue::take(queue.as_fd(), 100).expect("taken");
-        let put = |messages: &[PriorityMessage]| put_all(queue.as_fd(), messages).expect("put");
-        let check = |want: &[PriorityMessage]| {
-            assert!(kept.is_some().expect("asked"));
-            kept.put_back().expect("put back");
-            assert!(!kept.is_some().expect("asked"));
-            let (there, why) = take_all(queue.as_fd(), 100, |_| Ok(()));
-            why.expect("taken");
-            assert_eq!(there, want);
-        };
-        // Killed when so many were taken out.
-        for taken in 0..=all.len() {
-            put(&all);
-            kept.begin("one").expect("begun");
-            (0..taken).for_each(|_| kept.add(&take().expect("one")).expect("added"));
-            check(&all);
-        }
-        // Killed when so many were back; the processes have gone on since.
-        for back in 0..=all.len() {
-            kept.begin("one").expect("begun");
-            all.iter().for_each(|message| kept.add(message).expect("added"));
-            kept.all_taken().expect("said");
-            put(&all[..back]);
-            put(std::slice::from_ref(&new));
-            check(&[&all[..], std::slice::from_ref(&new)].concat());
-        }
-        // Killed as a message was written that had been taken out, or before there was one.
-        kept.begin("one").expect("begun");
-        kept.add(&all[0]).expect("added");
-        let length = kept.file.metadata().expect("there").len();
-        kept.add(&all[1]).expect("added");
-        kept.file.set_len(length + 7).expect("cut");
-        put(&all[1..]);
-        check(&all);
-        kept.begin("one").expect("begun");
-        kept.file.set_len(3).expect("cut");
-        check(&[]);
-        // A queue that is gone.
-        kept.begin("other").expect("begun");
-        kept.add(&all[0]).expect("added");
-        check(&[]);
-        kept.close().expect("closed");
-        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
     }
 }

@@ -213,13 +213,22 @@ impl Checkpoint {
     /// # Errors
     /// When it is damaged, or of a format that is not known here.
     pub fn read(dir: &Path) -> Result<Self> {
+        Self::read_with_digest(dir).map(|(read, _)| read)
+    }
+
+    /// The same, with the digest of the bytes that were read (BLAKE3, hexadecimal).
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    pub fn read_with_digest(dir: &Path) -> Result<(Self, String)> {
         let path = dir.join(FILE);
         let about = || place_of(dir).join(FILE).display().to_string();
         let bytes = small_file::read_below(CWD, &*path, LONGEST).context(about)?;
-        Self::parse(&bytes).map_err(|why| {
+        let read = Self::parse(&bytes).map_err(|why| {
             Fault::new(format!("checkpoint {}: {why}", place_of(dir).display()))
                 .hint("it is not restored, as it would come back wrong")
-        })
+        })?;
+        Ok((read, blake3::hash(&bytes).to_hex().to_string()))
     }
 
     /// From the record's bytes.

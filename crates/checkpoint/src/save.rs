@@ -329,7 +329,8 @@ impl Saving<'_> {
             let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
             stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &dir.join(SYSV))?;
-            stood.posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES), &self.record.dir)?;
+            stood.posix_queues =
+                posix_queues::keep((self.inside, criu.news()), &dir.join(POSIX_QUEUES), &self.record.dir)?;
             stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
@@ -451,7 +452,7 @@ impl Saving<'_> {
         let unsaid = || Error::new("CRIU: it has not said that these were all pages");
         let taken = pages.map(|pages| pages.end()?.ok_or_else(unsaid)).transpose()?;
         // The store stays open until its list has its name.
-        let (taken, _store) = taken.unzip();
+        let (taken, store) = taken.unzip();
         let read = taken.as_ref().map(|taken| taken.read);
         let (in_store, stored) = taken.map_or((0, vec![]), |taken| (taken.new, taken.stored));
         if let Some(entry) = self.record.image()? {
@@ -473,9 +474,9 @@ impl Saving<'_> {
             stored,
         };
         checkpoint.write(dir)?;
-        if !self.save.leave_running {
+        if let (Some(store), false) = (&store, self.save.leave_running) {
             // Chunks that older checkpoints have in common with it may be damaged by now.
-            stored::verify(dir, &checkpoint).map_err(|e| {
+            stored::verify_saved(store, dir, &checkpoint).map_err(|e| {
                 e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
             })?;
         }

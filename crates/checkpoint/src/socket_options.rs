@@ -1,6 +1,7 @@
 //! Options of sockets that CRIU does not save: read when processes stand still, and set again before they go on.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -52,9 +53,12 @@ const MCAST_JOIN_GROUP: i32 = 42;
 const IP: i32 = 0;
 const IPV6: i32 = 41;
 
-/// Sockets with which others are compared, by their kind; nothing where none could be made.
-#[derive(Default)]
-pub(crate) struct NewSockets(BTreeMap<[i32; 3], OwnedFd>);
+/// Sockets with which others are compared, by their kind; nothing where none could be made. They are of the network that the others are of, which has
+/// its own values for new sockets (`/proc/sys/net`).
+pub(crate) struct NewSockets<'a> {
+    inside: EnterTarget<'a>,
+    made: BTreeMap<[i32; 3], Option<OwnedFd>>,
+}
 
 /// Groups of which some socket of a network is a member: the level of the protocol, and what names the group on an interface.
 pub(crate) fn groups(table: impl Fn(&str) -> String) -> Vec<(i32, Vec<u8>)> {
@@ -82,11 +86,24 @@ pub(crate) fn groups(table: impl Fn(&str) -> String) -> Vec<(i32, Vec<u8>)> {
     found
 }
 
-impl NewSockets {
+impl<'a> NewSockets<'a> {
+    /// Of the network of this instance.
+    pub(crate) fn of(inside: EnterTarget<'a>) -> Self {
+        Self { inside, made: BTreeMap::new() }
+    }
+
     /// The options of the socket behind a descriptor of a process that are not as a new one has them.
-    pub(crate) fn differ(&mut self, outer: i32, fd: i32, groups: &[(i32, Vec<u8>)]) -> Vec<SocketOption> {
-        let Ok(copy) = copied(outer, fd) else { return vec![] };
-        let mut found = self.compare(copy.as_fd(), fd);
+    ///
+    /// # Errors
+    /// When the instance has ended.
+    pub(crate) fn differ(
+        &mut self,
+        outer: i32,
+        fd: i32,
+        groups: &[(i32, Vec<u8>)],
+    ) -> Result<Vec<SocketOption>> {
+        let Ok(copy) = copied(outer, fd) else { return Ok(vec![]) };
+        let mut found = self.compare(copy.as_fd(), fd)?;
         let of_member =
             groups.iter().filter(|(level, group)| socket_option::is_member(copy.as_fd(), *level, group));
         let join = |(level, group): &(i32, Vec<u8>)| SocketOption {
@@ -96,20 +113,24 @@ impl NewSockets {
             value: group.clone(),
         };
         found.extend(of_member.map(join));
-        found
+        Ok(found)
     }
 
-    fn compare(&mut self, socket: BorrowedFd<'_>, fd: i32) -> Vec<SocketOption> {
-        // Of a kind that this process gets none of, the options stay as CRIU has them.
-        let Ok((kind, new)) = socket_option::new_like(socket) else { return vec![] };
-        let new = self.0.entry(kind).or_insert(new);
+    fn compare(&mut self, socket: BorrowedFd<'_>, fd: i32) -> Result<Vec<SocketOption>> {
+        let Ok(kind) = socket_option::kind(socket) else { return Ok(vec![]) };
+        let new = match self.made.entry(kind) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(none) => none.insert(enter::open_socket(self.inside, kind)?),
+        };
+        // Of a kind of which there is none to be had, the options stay as CRIU has them.
+        let Some(new) = new else { return Ok(vec![]) };
         let all = OPTIONS.iter().flat_map(|(level, numbers)| numbers.iter().map(|number| (*level, *number)));
         let changed = |(level, number): (i32, i32)| {
             let value = socket_option::get(socket, level, number).ok()?;
             let is_new = socket_option::get(new.as_fd(), level, number).is_ok_and(|new| new == value);
             (!is_new).then_some(SocketOption { fd, level, number, value })
         };
-        all.filter_map(changed).collect()
+        Ok(all.filter_map(changed).collect())
     }
 }
 
@@ -143,9 +164,15 @@ pub fn set_again(
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
     use std::net::UdpSocket;
+    use std::process::{Command, Stdio};
+
+    use rustix::process::Pid;
+    use skiff_sandbox::join::NetSpace;
 
     use super::*;
+    use crate::apart::is_apart;
 
     #[test]
     fn groups_are_read() {
@@ -170,17 +197,50 @@ mod tests {
         assert!(is_in(&other));
     }
 
+    /// What is in the namespaces of a process.
+    fn of_process(pid: Pid) -> OwnedFd {
+        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("there")
+    }
+
     #[test]
     fn only_what_was_changed_is_kept() {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
-        let mut new = NewSockets::default();
-        assert_eq!(new.compare(socket.as_fd(), 3), []);
+        let own = of_process(rustix::process::getpid());
+        let mut new = NewSockets::of(EnterTarget { init: own.as_fd(), net: NetSpace::Ours, number: None });
+        assert_eq!(new.compare(socket.as_fd(), 3).expect("compared"), []);
         socket.set_multicast_ttl_v4(5).expect("set");
-        let changed = new.compare(socket.as_fd(), 3);
+        let changed = new.compare(socket.as_fd(), 3).expect("compared");
         assert!(matches!(&changed[..], [SocketOption { fd: 3, level: 0, number: 33, .. }]), "{changed:?}");
         let other = UdpSocket::bind("127.0.0.1:0").expect("bound");
         let SocketOption { level, number, value, .. } = &changed[0];
         socket_option::set(other.as_fd(), *level, *number, value).expect("set");
         assert_eq!(other.multicast_ttl_v4().expect("asked"), 5);
+    }
+
+    #[test]
+    fn new_sockets_are_those_of_the_instances_network() {
+        if !is_apart("socket_options::tests::new_sockets_are_those_of_the_instances_network") {
+            return;
+        }
+        // One with another number of tries than here.
+        let program = "import socket, time\n\
+            open('/proc/sys/net/ipv4/tcp_syn_retries', 'w').write('3')\n\
+            one = socket.socket(); other = socket.socket()\n\
+            other.setsockopt(socket.IPPROTO_TCP, 7, 6)\n\
+            print(one.fileno(), other.fileno(), flush=True); time.sleep(60)";
+        let unshare = ["--user", "--map-root-user", "--net", "python3", "-c", program];
+        let mut child =
+            Command::new("unshare").args(unshare).stdout(Stdio::piped()).spawn().expect("started");
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut said).expect("read");
+        let fds: Vec<i32> = said.split_whitespace().map(|fd| fd.parse().expect("a number")).collect();
+        let pid = i32::try_from(child.id()).expect("a number");
+        let init = of_process(Pid::from_child(&child));
+        let mut new = NewSockets::of(EnterTarget { init: init.as_fd(), net: NetSpace::Its, number: None });
+        let mut differ = |fd| new.differ(pid, fd, &[]).expect("compared");
+        let (one, other) = (differ(fds[0]), differ(fds[1]));
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        assert_eq!(one, []);
+        assert!(matches!(&other[..], [SocketOption { level: 6, number: 7, .. }]), "{other:?}");
     }
 }

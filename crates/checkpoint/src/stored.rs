@@ -173,6 +173,14 @@ pub fn verify(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
     each(dir, checkpoint, |_, file| file.write_to(&mut std::io::sink()))
 }
 
+/// The same of a save, which has the store open. To open it again might wait for somebody who waits to collect what nobody needs, and so for this save.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_saved(store: &ChunkStore, dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
+    each_in(store, dir, checkpoint, |_, file| file.write_to(&mut std::io::sink()))
+}
+
 /// A stored file that is to be read.
 pub struct StoredBytes<'a, 'b> {
     stream: &'a mut StoredStream<'b>,
@@ -196,18 +204,28 @@ impl StoredBytes<'_, '_> {
 pub fn each(
     dir: &Path,
     checkpoint: &Checkpoint,
-    mut read: impl FnMut(&StoredImage, StoredBytes<'_, '_>) -> Result<()>,
+    read: impl FnMut(&StoredImage, StoredBytes<'_, '_>) -> Result<()>,
 ) -> Result<()> {
     if checkpoint.stored.is_empty() {
         return Ok(());
     }
     let place = record::place_of(dir);
     let home = place.parent().unwrap_or(Path::new("/"));
+    each_in(&open(home)?, dir, checkpoint, read)
+}
+
+fn each_in(
+    store: &ChunkStore,
+    dir: &Path,
+    checkpoint: &Checkpoint,
+    mut read: impl FnMut(&StoredImage, StoredBytes<'_, '_>) -> Result<()>,
+) -> Result<()> {
+    let place = record::place_of(dir);
     let damaged = |e: Fault| {
         e.about(&format!("checkpoint {}", place.display()))
             .hint("it is not restored, as it would come back wrong")
     };
-    let (store, list) = (open(home)?, list_in(dir).map_err(damaged)?);
+    let list = list_in(dir).map_err(damaged)?;
     let is = FileDigest::of(dir, CHUNKS)?;
     if !checkpoint.files.contains(&is) || list.length() != checkpoint.stored_size() {
         return Err(damaged(Fault::new(format!("{CHUNKS} is damaged"))));

@@ -5,12 +5,14 @@
 //! nobody has them, the kernel ends the watch, and the next save reads all.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
+use skiff_output as output;
 use skiff_runtime::control;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_snapshot::ChunkStore;
@@ -33,9 +35,9 @@ use crate::saved_pages;
 /// Processes with less memory, in bytes, are read each time.
 const LEAST: u64 = 4 << 20;
 /// Of more processes those are watched that have most memory.
-const MOST: usize = MOST_FDS;
-/// The longest that is kept with the descriptors.
-const LONGEST: usize = 16 << 10;
+const MOST: usize = MOST_FDS - 1;
+/// The longest that is kept with the descriptors, in bytes.
+const LONGEST: u64 = 16 << 10;
 /// How the line begins in `/proc/PID/status` that says how many system call filters a process has.
 const FILTERS: &str = "Seccomp_filters:";
 /// The mapping of requests to the kernel that it fulfils later, by writing to memory that need not be mapped so.
@@ -66,8 +68,10 @@ impl Watch {
     /// # Errors
     /// Its supervisor does not answer, or what it has kept is strange: nothing is known then.
     pub fn take(dir: &Path) -> Result<Self> {
-        let Some(held) = control::take_held(dir)? else { return Ok(Self::default()) };
-        let (bytes, fds) = fdpass::receive(held.as_fd(), LONGEST).context(about)?;
+        let mut fds = control::take_held(dir)?;
+        let Some(text) = fds.pop() else { return Ok(Self::default()) };
+        let mut bytes = vec![];
+        File::from(text).take(LONGEST).read_to_end(&mut bytes).context(about)?;
         let last: LastSave =
             serde_json::from_slice(&bytes).map_err(|e| Fault::new(format!("{}: {e}", about())))?;
         if last.processes.len() != fds.len() {
@@ -109,16 +113,23 @@ impl Watch {
                 .context(about)?;
         let kept: Vec<BorrowedFd<'_>> =
             known.iter().map(|(_, watched)| watched.as_fd()).chain([theirs.as_fd()]).collect();
-        let numbers: Vec<i32> = enter::run(EnterTarget { number: None, ..inside }, &kept, || {
+        let (numbers, unsent) = enter::run(EnterTarget { number: None, ..inside }, &kept, || {
             let watched = watch(processes, tracer, &known)?;
             let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
-            fdpass::send(theirs.as_fd(), b"w", &fds).context(about)?;
-            Ok(watched.iter().map(|(pid, _)| *pid).collect())
+            let unsent = fdpass::send(theirs.as_fd(), b"w", &fds).err().map(|why| why.to_string());
+            Ok((watched.iter().map(|(pid, _)| *pid).collect::<Vec<i32>>(), unsent))
         })?;
         drop(theirs);
-        let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
-        if fds.len() == numbers.len() {
-            self.processes = numbers.into_iter().zip(fds.into_iter().map(WatchedMemory::from)).collect();
+        // Descriptors may be used up, also by others of the user's that are under way.
+        match fdpass::receive(ours.as_fd(), 1) {
+            Ok((_, fds)) if fds.len() == numbers.len() => {
+                let watched = fds.into_iter().map(WatchedMemory::from);
+                self.processes = numbers.into_iter().zip(watched).collect();
+            }
+            received => {
+                let why = unsent.or_else(|| received.err().map(|why| why.to_string())).unwrap_or_default();
+                output::note(&format!("{} is read whole by the next save, too: {why}", about()));
+            }
         }
         Ok(())
     }
@@ -134,16 +145,17 @@ impl Watch {
             return Ok(());
         }
         let bytes = serde_json::to_vec(&last).map_err(|e| Fault::new(e.to_string()))?;
-        let (held, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .context(about)?;
-        let fds: Vec<BorrowedFd<'_>> = self.processes.iter().map(|(_, watched)| watched.as_fd()).collect();
-        fdpass::send(ours.as_fd(), &bytes, &fds).context(about)?;
-        control::hold(instance, held.as_fd())
+        let mut text = File::from(memfd_create("skiff-last-save", MemfdFlags::CLOEXEC).context(about)?);
+        text.write_all(&bytes).and_then(|()| text.rewind()).context(about)?;
+        let watched = self.processes.iter().map(|(_, watched)| watched.as_fd());
+        // A supervisor of an older Skiff keeps the last one only; then the next save misses the others, and reads all.
+        let fds: Vec<BorrowedFd<'_>> = watched.chain([text.as_fd()]).collect();
+        control::hold(instance, &fds)
     }
 }
 
 fn about() -> &'static str {
-    "memory that is watched"
+    "memory of the processes"
 }
 
 /// The digest of a record, by its bytes.

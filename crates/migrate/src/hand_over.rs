@@ -286,7 +286,8 @@ impl Migration<'_> {
             .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
         let sysv = sysv::keep(self.inside, &found.processes, criu, &dir.join(SYSV))?;
-        let posix_queues = posix_queues::keep(self.inside, &dir.join(POSIX_QUEUES), &self.record.dir)?;
+        let posix_queues =
+            posix_queues::keep((self.inside, criu.news()), &dir.join(POSIX_QUEUES), &self.record.dir)?;
         let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;

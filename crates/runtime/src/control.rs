@@ -56,9 +56,9 @@ pub enum ControlRequest {
     Status,
     /// The command of the instance is to get this signal.
     Signal(u8),
-    /// To have a descriptor kept for whoever asks for it next.
+    /// To have descriptors kept for whoever asks for them next.
     Hold,
-    /// The descriptor that was kept, in a message of its own behind the answer.
+    /// The descriptors that were kept, in a message of its own behind the answer.
     TakeHeld,
 }
 
@@ -277,31 +277,32 @@ impl Live {
     }
 }
 
-/// Has the supervisor of what runs in `dir` keep a descriptor, in place of one that it has. It closes it at its own end.
+/// Has the supervisor of what runs in `dir` keep descriptors, in place of those that it has. It has them open itself: descriptors that wait in a socket
+/// count against what all of the user's processes may have so. It closes them at its own end. One of an older Skiff keeps only the last.
 ///
 /// # Errors
 /// When none runs or it does not answer.
-pub fn hold(dir: &Path, descriptor: BorrowedFd<'_>) -> Result<()> {
+pub fn hold(dir: &Path, descriptors: &[BorrowedFd<'_>]) -> Result<()> {
     let (socket, name) = dialled(dir)?;
-    fdpass::send(socket.as_fd(), &[ControlRequest::Hold.byte()], &[descriptor])
+    fdpass::send(socket.as_fd(), &[ControlRequest::Hold.byte()], descriptors)
         .and_then(|()| fdpass::receive(socket.as_fd(), 64))
         .context(|| name)
         .map(drop)
 }
 
-/// Takes the descriptor that the supervisor of what runs in `dir` keeps: from then on it keeps none. Nothing if there was none, or the supervisor is
+/// Takes the descriptors that the supervisor of what runs in `dir` keeps: from then on it keeps none. Nothing if there were none, or the supervisor is
 /// of an older Skiff.
 ///
 /// # Errors
 /// When none runs or it does not answer.
-pub fn take_held(dir: &Path) -> Result<Option<OwnedFd>> {
+pub fn take_held(dir: &Path) -> Result<Vec<OwnedFd>> {
     let (socket, name) = dialled(dir)?;
     let receive = || fdpass::receive(socket.as_fd(), 64).context(|| name.clone());
     fdpass::send(socket.as_fd(), &[ControlRequest::TakeHeld.byte()], &[]).context(|| name.clone())?;
     if receive()?.0.is_empty() {
-        return Ok(None);
+        return Ok(vec![]);
     }
-    Ok(receive()?.1.pop())
+    Ok(receive()?.1)
 }
 
 fn dialled(dir: &Path) -> Result<(OwnedFd, String)> {

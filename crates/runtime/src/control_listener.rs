@@ -28,7 +28,7 @@ pub struct HeardRequest {
     /// What.
     pub want: ControlRequest,
     /// What came along.
-    pub descriptor: Option<OwnedFd>,
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// The listening socket, and connections that have not said yet what they want.
@@ -80,10 +80,9 @@ impl ControlListener {
     /// Keeps a connection that says nothing, unless that has gone on for too long.
     fn hear(&mut self, connection: OwnedFd, since: Instant, now: Instant, heard: &mut Vec<HeardRequest>) {
         match fdpass::receive(connection.as_fd(), 16) {
-            Ok((bytes, mut fds)) => {
+            Ok((bytes, descriptors)) => {
                 let want = bytes.first().copied().and_then(ControlRequest::from_byte);
-                let descriptor = fds.pop();
-                heard.extend(want.map(|want| HeardRequest { connection, want, descriptor }));
+                heard.extend(want.map(|want| HeardRequest { connection, want, descriptors }));
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock && now < since + SILENCE => {
                 self.silent.push_back((connection, since));

@@ -136,7 +136,7 @@ struct Supervisor<'a> {
     idle_since: Option<Instant>,
     look: Option<BackgroundLook>,
     /// What it keeps for a command.
-    held: Option<OwnedFd>,
+    held: Vec<OwnedFd>,
 }
 
 /// What one round of waiting brought.
@@ -196,7 +196,7 @@ impl<'a> Supervisor<'a> {
             _mark: mark,
             idle_since,
             look,
-            held: None,
+            held: vec![],
         })
     }
 
@@ -304,7 +304,7 @@ impl<'a> Supervisor<'a> {
         ends.contains(&true)
     }
 
-    fn serve_command(&mut self, HeardRequest { connection, want, descriptor }: HeardRequest) -> bool {
+    fn serve_command(&mut self, HeardRequest { connection, want, descriptors }: HeardRequest) -> bool {
         if want == ControlRequest::Session && self.sessions.len() >= self.most_sessions {
             return false;
         }
@@ -343,12 +343,12 @@ impl<'a> Supervisor<'a> {
                 false
             }
             ControlRequest::Hold => {
-                self.held = descriptor;
-                tell().ignore_error("it is kept whether they wait for it or not");
+                self.held = descriptors;
+                tell().ignore_error("they are kept whether they wait for it or not");
                 false
             }
             ControlRequest::TakeHeld => {
-                let held = self.held.take();
+                let held = std::mem::take(&mut self.held);
                 let held: Vec<_> = held.iter().map(AsFd::as_fd).collect();
                 tell()
                     .and_then(|()| fdpass::send(connection.as_fd(), b"h", &held))

@@ -13,9 +13,9 @@ use serde::de::DeserializeOwned;
 use skiff_ipc::{Descriptors, Reporter, ReportingChild};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::fdpass;
 use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, fork, fork_as};
 use skiff_sys::signal::{SignalMask, restore};
+use skiff_sys::{fdpass, socket_option};
 
 use crate::clocks;
 use crate::join::NetSpace;
@@ -54,17 +54,48 @@ pub fn run<T: Serialize + DeserializeOwned>(
 /// That the environment is gone.
 pub fn open_root(init: BorrowedFd<'_>) -> Result<OwnedFd> {
     let about = || "the environment's root";
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(about)?;
     let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
-    as_root_unseen(init, spaces, &[theirs.as_fd()], || {
+    let root = opened(init, spaces, about, || {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let root = open_tree(CWD, "/", flags).context(about)?;
-        fdpass::send(theirs.as_fd(), b"r", &[root.as_fd()]).context(about)
+        open_tree(CWD, "/", flags).context(about).map(Some)
+    })?;
+    root.ok_or_else(|| Fault::new(format!("{}: no descriptor received", about())))
+}
+
+/// A new socket of this kind in the container's network; nothing if the kernel does not give one.
+///
+/// # Errors
+/// That the environment is gone.
+pub fn open_socket(inside: EnterTarget<'_>, kind: [i32; 3]) -> Result<Option<OwnedFd>> {
+    if !inside.net.is_its() {
+        return Ok(socket_option::new_of(kind).ok());
+    }
+    let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::NETWORK;
+    opened(
+        inside.init,
+        spaces,
+        || "socket in the environment's network",
+        || Ok(socket_option::new_of(kind).ok()),
+    )
+}
+
+/// What `open` opens as root in these of the container's namespaces.
+fn opened(
+    init: BorrowedFd<'_>,
+    spaces: ThreadNameSpaceType,
+    about: impl Fn() -> &'static str,
+    open: impl FnOnce() -> Result<Option<OwnedFd>>,
+) -> Result<Option<OwnedFd>> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(&about)?;
+    as_root_unseen(init, spaces, &[theirs.as_fd()], || {
+        let opened = open()?;
+        let fds: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
+        fdpass::send(theirs.as_fd(), b"r", &fds).context(&about)
     })?;
     drop(theirs);
-    let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
-    fds.into_iter().next().ok_or_else(|| Fault::new(format!("{}: no descriptor received", about())))
+    let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(&about)?;
+    Ok(fds.into_iter().next())
 }
 
 /// Runs `act` as root of the container's user namespace, outside of the container: nobody inside sees the process, so root inside can neither
@@ -78,6 +109,27 @@ pub fn run_unseen<T: Serialize + DeserializeOwned>(
     act: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
     as_root_unseen(init, ThreadNameSpaceType::USER, keep, act)
+}
+
+/// Runs `act` as [`run_unseen`] does, in the container's mount and IPC namespaces. It does not end with its caller, nor by a key of the caller's terminal: it
+/// has something of the container in hand, and puts it back.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_unseen_to_its_end<T: Serialize + DeserializeOwned>(
+    init: BorrowedFd<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let kept = [keep, &[init]].concat();
+    let child = ReportingChild::begin(NAME, CloneFlags::NONE, Descriptors::Only(&kept), || {
+        setsid().context(|| "session")?;
+        detach_stdio();
+        let theirs = ThreadNameSpaceType::MOUNT | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION;
+        join(init, ThreadNameSpaceType::USER | theirs)?;
+        act()
+    });
+    child?.end()
 }
 
 fn as_root_unseen<T: Serialize + DeserializeOwned>(

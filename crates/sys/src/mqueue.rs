@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::null;
+use std::ptr::{self, null};
 
 /// What the kernel says of a queue, and is told of a new one: `struct mq_attr`. Source: `linux/mqueue.h`.
 #[repr(C)]
@@ -128,6 +128,68 @@ pub fn put(queue: BorrowedFd<'_>, message: &PriorityMessage) -> io::Result<()> {
     .map(drop)
 }
 
+/// A part of a file into which the kernel writes a message with the call that takes it from a queue. So the message is in one of both, whenever this
+/// process is killed: first its priority (4 bytes, in the order of this host), from [`MessageSlot::TEXT`] on its text.
+pub struct MessageSlot {
+    at: *mut libc::c_void,
+    length: usize,
+    longest: usize,
+}
+
+impl MessageSlot {
+    /// Where the text begins.
+    pub const TEXT: usize = 8;
+
+    /// Maps a file from `offset` on, which is a multiple of the size of pages, for messages of at most so many bytes. The file must be long enough.
+    ///
+    /// # Errors
+    /// `ENODEV` of a file system that has no such mappings; `ENOSPC`.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, longest: usize) -> io::Result<Self> {
+        let length = longest.checked_add(Self::TEXT).ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so no memory of ours is touched; the descriptor is open.
+        let at = unsafe {
+            libc::mmap(ptr::null_mut(), length, rights, libc::MAP_SHARED, file.as_raw_fd(), offset)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let slot = Self { at, length, longest };
+        // What is there already the kernel need not wait for while it has the message: who is killed meanwhile would not wait.
+        // SAFETY: exactly what has just been mapped; it changes nothing of what is in it.
+        match unsafe { libc::madvise(at, length, libc::MADV_POPULATE_WRITE) } {
+            0 => Ok(slot),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Takes the first message out of a queue, as [`take`] does; the length of its text.
+    ///
+    /// # Errors
+    /// As [`take`].
+    pub fn take(&self, queue: BorrowedFd<'_>) -> io::Result<Option<usize>> {
+        let text = self.at.wrapping_byte_add(Self::TEXT);
+        let no_time = null::<libc::timespec>();
+        // SAFETY: the kernel writes at most `longest` bytes to the text and four to the priority, all within what is mapped. No reference leads there.
+        let got = checked(unsafe {
+            libc::syscall(libc::SYS_mq_timedreceive, queue.as_raw_fd(), text, self.longest, self.at, no_time)
+        });
+        match got {
+            Ok(length) => usize::try_from(length).map(Some).map_err(io::Error::other),
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Drop for MessageSlot {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and nobody has a pointer into it.
+        unsafe { libc::munmap(self.at, self.length) };
+    }
+}
+
 fn checked(given: libc::c_long) -> io::Result<libc::c_long> {
     match given {
         -1 => Err(io::Error::last_os_error()),
@@ -164,6 +226,17 @@ mod tests {
         let taken = [take(), take(), take(), take()];
         let wanted = [Some(message(7, b"seven")), Some(message(1, b"one")), Some(message(1, b"")), None];
         assert_eq!(taken, wanted);
+        let file = std::fs::File::from(
+            rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).expect("a file"),
+        );
+        file.set_len(20).expect("longer");
+        let slot = MessageSlot::map(file.as_fd(), 0, 10).expect("mapped");
+        put(queue.as_fd(), &message(7, b"seven")).expect("put");
+        assert_eq!(slot.take(queue.as_fd()).expect("taken"), Some(5));
+        let mut bytes = [1; 14];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).expect("read");
+        assert_eq!((&bytes[..4], &bytes[8..]), (&7_u32.to_ne_bytes()[..], &b"seven\0"[..]));
+        assert_eq!(slot.take(queue.as_fd()).expect("asked"), None);
         assert_eq!(open(c"other").expect_err("none").kind(), io::ErrorKind::NotFound);
     }
 }

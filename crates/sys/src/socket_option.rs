@@ -46,18 +46,25 @@ pub fn set(socket: BorrowedFd<'_>, level: i32, number: i32, value: &[u8]) -> io:
     }
 }
 
-/// A new socket of the same kind: its domain, its type and its protocol.
+/// The kind of a socket: its domain, its type and its protocol.
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub fn kind(socket: BorrowedFd<'_>) -> io::Result<[i32; 3]> {
+    let of = |which| number(socket, libc::SOL_SOCKET, which);
+    Ok([of(libc::SO_DOMAIN)?, of(libc::SO_TYPE)?, of(libc::SO_PROTOCOL)?])
+}
+
+/// A new socket of a kind.
 ///
 /// # Errors
 /// When the kernel does not give one to this process.
-pub fn new_like(socket: BorrowedFd<'_>) -> io::Result<([i32; 3], OwnedFd)> {
-    let of = |which| number(socket, libc::SOL_SOCKET, which);
-    let [domain, kind, protocol] = [of(libc::SO_DOMAIN)?, of(libc::SO_TYPE)?, of(libc::SO_PROTOCOL)?];
+pub fn new_of([domain, kind, protocol]: [i32; 3]) -> io::Result<OwnedFd> {
     // SAFETY: plain integers.
     match unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: the descriptor is new, and nobody else has it.
-        new => Ok(([domain, kind, protocol], unsafe { OwnedFd::from_raw_fd(new) })),
+        new => Ok(unsafe { OwnedFd::from_raw_fd(new) }),
     }
 }
 
@@ -136,8 +143,9 @@ mod tests {
     #[test]
     fn options_are_read_and_set() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let (kind, like) = new_like(listener.as_fd()).expect("made");
+        let kind = kind(listener.as_fd()).expect("asked");
         assert_eq!(kind, [libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_TCP]);
+        let like = new_of(kind).expect("made");
         let ask = || number(like.as_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT).expect("asked");
         assert_eq!(ask(), 0);
         set(like.as_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &7000_i32.to_ne_bytes()).expect("set");

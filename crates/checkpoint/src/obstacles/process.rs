@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use skiff_spec::fault::Result;
 use skiff_sys::{IgnoreError, ns};
 
 use super::{Obstacle, links, number_inside, text};
@@ -112,18 +113,19 @@ pub(super) fn unread_timers(outer: i32) -> Vec<ExpiredTimer> {
 }
 
 /// The options of a process's sockets that CRIU does not save.
-pub(super) fn changed_options(outer: i32, new: &mut NewSockets) -> Vec<SocketOption> {
+pub(super) fn changed_options(outer: i32, new: &mut NewSockets<'_>) -> Result<Vec<SocketOption>> {
     let sockets = links(outer).into_iter().filter(|(_, link)| link.starts_with("socket:"));
     let number = |(path, _): (PathBuf, String)| path.file_name()?.to_str()?.parse().ok();
     let sockets: Vec<i32> = sockets.filter_map(number).collect();
     if sockets.is_empty() {
-        return vec![];
+        return Ok(vec![]);
     }
     let groups = socket_options::groups(|name| {
         text(format!("/proc/{outer}/net/{name}"))
             .default_on_error("a kernel without IPv6 has half of the tables")
     });
-    sockets.into_iter().flat_map(|fd| new.differ(outer, fd, &groups)).collect()
+    let changed = sockets.into_iter().map(|fd| new.differ(outer, fd, &groups));
+    changed.collect::<Result<Vec<_>>>().map(|changed| changed.concat())
 }
 
 /// The options of the sockets of these processes that are to be set again, each with its process.

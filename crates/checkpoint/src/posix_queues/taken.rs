@@ -1,172 +1,196 @@
-//! Messages that have been taken out of a queue and are not back in it yet, in a file of the instance's directory. Whoever takes them may be
-//! killed in that moment, and nobody else has them: the next one who reads the queues puts them back first.
+//! Messages that have been taken out of a queue and are not back in it yet. A journal in the instance's directory has them, so that whoever takes
+//! them may be killed: the next one who reads the queues puts back what is missing, and may be killed as well.
+//!
+//! Each message is in the journal or in the queue, and what the journal says tells which:
+//!
+//! - *Taking.* The kernel writes a message into the journal by the call that takes it out of the queue ([`MessageSlot`]). So none is lost in between.
+//! - *Putting.* The journal notes each message that is back, after it is. Of one at most, the next, it does not say whether it is: it is looked for in
+//!   the queue.
+//! - *Taking again.* Whoever finds the journal takes out what is in the queue by then, as messages that are missing belong in front of those that
+//!   programs have put in since. Then a new journal, with all in order, takes the place of this one by one rename.
+//!
+//! Whoever takes messages has a connection to CRIU, so the programs stand still until it has ended, unless CRIU is killed. Root inside does not see
+//! it.
+//!
+//! One window remains. It and `save`, or it and CRIU, are killed between the kernel's putting one message in and the note of that, and programs have
+//! taken out this very message before the next save. Then that message comes twice. To tell whether it was put in, a note would have to be made by
+//! the call that puts it in. But `mq_timedsend` writes nothing that outlasts what programs do with the queue, and a queue cannot be renamed. If such a
+//! message were taken for put in, it would be lost in as many cases.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read as _, Seek as _, Write as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::mqueue::{self, PriorityMessage};
 
-use super::{LONGEST, c_name, message, named, put_back, write};
+use super::journal::{Journal, Phase};
+use super::killed::point;
+use super::order::{Seen, in_order};
+use super::{c_name, named, put_back};
 
-/// Name of the file in the instance's directory.
+/// Name of the journal in the instance's directory, and of one that is to take its place.
 const FILE: &str = "queues.taken";
-/// First byte of the file as long as messages are taken out, and from when on they go back; then the queue's name with its length, and messages.
-const TAKING: u8 = b't';
-const GOING_BACK: u8 = b'p';
-/// No name of a queue is longer (`NAME_MAX`).
-const LONGEST_NAME: u32 = 255;
+const NEW: &str = "queues.taken.new";
 
-/// The file, which is empty when nothing is missing in a queue.
+/// The directory of the journal, which is empty or missing when nothing is missing in a queue.
 pub(super) struct TakenMessages {
-    pub(super) file: File,
+    pub(super) dir: OwnedFd,
     path: PathBuf,
 }
 
 impl TakenMessages {
-    /// Opens the file in an instance's directory, and makes it where it is missing.
+    /// Opens an instance's directory.
     pub(super) fn open(instance: &Path) -> Result<Self> {
-        let path = instance.join(FILE);
-        let mut options = File::options();
-        let flags = OFlags::NOFOLLOW.bits().cast_signed();
-        options.read(true).write(true).create(true).truncate(false).custom_flags(flags);
-        let file = options.open(&path);
-        Ok(Self { file: file.context(|| path.display().to_string())?, path })
+        let dir = File::open(instance).context(|| instance.display().to_string())?;
+        Ok(Self { dir: dir.into(), path: instance.join(FILE) })
     }
 
     /// Whether messages are missing in a queue.
     pub(super) fn is_some(&self) -> Result<bool> {
-        Ok(self.file.metadata().context(|| self.path.display().to_string())?.len() > 0)
-    }
-
-    /// Removes the file, if nothing is missing.
-    pub(super) fn close(self) -> Result<()> {
-        match self.is_some()? {
-            true => Ok(()),
-            false => std::fs::remove_file(&self.path).context(|| self.path.display().to_string()),
+        match self.path.symlink_metadata() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => Ok(found.context(|| self.path.display().to_string())?.len() > 0),
         }
     }
 
-    /// Inside: puts back what is missing.
+    /// Removes the journal, if nothing is missing.
+    pub(super) fn close(self) -> Result<()> {
+        if self.is_some()? {
+            return Ok(());
+        }
+        [FILE, NEW].into_iter().try_for_each(|name| match unlinkat(&self.dir, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            done => done.context(|| self.path.display().to_string()),
+        })
+    }
+
+    /// Takes all messages out of a queue, with nothing missing before, and puts them in again; gives them.
+    pub(super) fn take_and_put(
+        &self,
+        queue: BorrowedFd<'_>,
+        (name, longest): (&str, usize),
+    ) -> Result<Vec<PriorityMessage>> {
+        let about = || named(name);
+        let mut journal = Journal::begin(self.create(FILE)?, name, longest).context(|| FILE)?;
+        let room = mqueue::attributes(queue).and_then(|said| journal.reserve(said.messages, queue));
+        if let Err(why) = room {
+            journal.end().context(|| FILE)?;
+            return Err(why).context(|| FILE);
+        }
+        if let Err(why) = take_all(queue, &mut journal) {
+            return Err(put_without_it(queue, journal, why).about(&about()));
+        }
+        journal.begin_putting().context(|| FILE)?;
+        put_all(queue, &mut journal).context(about)?;
+        journal.end().context(|| FILE)?;
+        Ok(journal.messages)
+    }
+
+    /// Puts back what is missing.
     pub(super) fn put_back(&self) -> Result<()> {
-        let Some(left) = Left::read(&self.file).context(|| FILE)? else { return self.done() };
-        let name = left.name.clone();
+        let Some(file) = self.find()? else { return Ok(()) };
+        let Some(mut journal) = Journal::read(file).context(|| FILE)? else {
+            // Nothing had been taken yet.
+            return self.create(FILE)?.set_len(0).context(|| FILE);
+        };
+        let name = journal.head.name.clone();
         let about = || named(&name);
         let queue = match mqueue::open(&c_name(&name)?) {
             // With the queue its messages have gone.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return self.done(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return journal.end().context(|| FILE),
             queue => queue.context(about)?,
         };
-        let longest = mqueue::attributes(queue.as_fd()).context(about)?.longest;
-        let (there, why) = take_all(queue.as_fd(), usize::try_from(longest).unwrap_or(LONGEST), |_| Ok(()));
-        why.context(about)?;
-        put_all(queue.as_fd(), &left.together_with(there)).context(about)?;
-        self.done()
+        if journal.is_all_back() {
+            return journal.end().context(|| FILE);
+        }
+        journal.look_again().context(|| FILE)?;
+        journal.finish_slot(queue.as_fd()).context(about)?;
+        let there = mqueue::attributes(queue.as_fd()).context(about)?.messages;
+        journal.reserve(there, queue.as_fd()).context(|| FILE)?;
+        take_all(queue.as_fd(), &mut journal).context(about)?;
+        if journal.head.phase == Phase::TakingAgain {
+            journal = self.replace(&journal)?;
+        } else {
+            journal.begin_putting().context(|| FILE)?;
+        }
+        put_all(queue.as_fd(), &mut journal).context(about)?;
+        journal.end().context(|| FILE)
     }
 
-    /// Begins with a queue.
-    pub(super) fn begin(&self, name: &str) -> Result<()> {
-        let mut file = &self.file;
-        let head = [&[TAKING][..], &(name.len() as u32).to_le_bytes(), name.as_bytes()].concat();
-        file.rewind().and_then(|()| file.write_all(&head)).context(|| FILE)
+    /// Puts a journal that has all messages in order in the place of this one.
+    fn replace(&self, journal: &Journal) -> Result<Journal> {
+        let (head, all) = (&journal.head, &journal.messages);
+        let [first, seam] = [head.first, head.seam].map(|at| at as usize);
+        let seen = Seen {
+            back: &all[..first],
+            doubtful: &all[first],
+            missing: &all[first + 1..seam],
+            there: &all[seam..],
+        };
+        let mut new = Journal::begin(self.create(NEW)?, &head.name, head.longest as usize).context(|| NEW)?;
+        in_order(&seen).iter().try_for_each(|message| new.add(message)).context(|| NEW)?;
+        new.begin_putting().context(|| NEW)?;
+        point("new journal");
+        renameat(&self.dir, NEW, &self.dir, FILE).context(|| FILE)?;
+        point("rename");
+        Ok(new)
     }
 
-    /// Adds a message that has been taken out.
-    pub(super) fn add(&self, message: &PriorityMessage) -> io::Result<()> {
-        let mut bytes = vec![];
-        write(message, &mut bytes)?;
-        (&self.file).write_all(&bytes)
+    fn find(&self) -> Result<Option<File>> {
+        match openat(&self.dir, FILE, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            file => file.map(|file| Some(file.into())).context(|| FILE),
+        }
     }
 
-    /// Says that all have been taken out: from here on they go back.
-    pub(super) fn all_taken(&self) -> io::Result<()> {
-        self.file.write_all_at(&[GOING_BACK], 0)
-    }
-
-    /// Says that all are back.
-    pub(super) fn done(&self) -> Result<()> {
-        self.file.set_len(0).and_then(|()| (&self.file).rewind()).context(|| FILE)
+    fn create(&self, name: &str) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.dir, name, flags, Mode::from_raw_mode(0o600)).map(File::from).context(|| name)
     }
 }
 
-/// The file's content after whoever wrote it was killed.
-struct Left {
-    phase: u8,
-    name: String,
-    messages: Vec<PriorityMessage>,
-}
-
-impl Left {
-    /// Nothing of a file that is cut before its first message.
-    fn read(mut file: &File) -> io::Result<Option<Self>> {
-        file.rewind()?;
-        let mut from = BufReader::new(file);
-        let mut head = [0; 5];
-        if cut(from.read_exact(&mut head))?.is_none() {
-            return Ok(None);
-        }
-        let length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]).min(LONGEST_NAME);
-        let mut name = vec![0; length as usize];
-        if cut(from.read_exact(&mut name))?.is_none() {
-            return Ok(None);
-        }
-        let name = String::from_utf8(name).map_err(io::Error::other)?;
-        let mut messages = vec![];
-        while let Some(message) = cut(message(&mut from))? {
-            messages.push(message);
-        }
-        Ok(Some(Self { phase: head[0], name, messages }))
-    }
-
-    /// All messages of the queue in their order, given what is in it now.
-    fn together_with(self, mut there: Vec<PriorityMessage>) -> Vec<PriorityMessage> {
-        let mut all = self.messages;
-        if self.phase == GOING_BACK {
-            for message in &all {
-                let back = there.iter().position(|one| one == message);
-                back.into_iter().for_each(|at| drop(there.remove(at)));
-            }
-        }
-        all.append(&mut there);
-        all
-    }
-}
-
-/// Nothing of what ends too early.
-fn cut<T>(read: io::Result<T>) -> io::Result<Option<T>> {
-    match read {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        read => read.map(Some),
-    }
-}
-
-/// Takes all messages out, each of which is given to `taken` at once; the first that failed. An error of `taken` does not end it: those that stay would be
-/// in front of those that go back.
-pub(super) fn take_all(
-    queue: BorrowedFd<'_>,
-    longest: usize,
-    taken: impl Fn(&PriorityMessage) -> io::Result<()>,
-) -> (Vec<PriorityMessage>, io::Result<()>) {
-    let (mut all, mut why) = (vec![], Ok(()));
-    loop {
-        match mqueue::take(queue, longest.min(LONGEST)) {
-            Ok(Some(message)) => {
-                why = why.and(taken(&message));
-                all.push(message);
-            }
-            Ok(None) => return (all, why),
-            Err(e) => return (all, why.and(Err(e))),
+/// Takes all messages out of a queue into the journal.
+fn take_all(queue: BorrowedFd<'_>, journal: &mut Journal) -> io::Result<()> {
+    let most = mqueue::attributes(queue)?.most;
+    // Nobody else puts any in: the programs stand still.
+    for _ in 0..=most.max(0) {
+        if !journal.take(queue)? {
+            return Ok(());
         }
     }
+    Err(io::Error::other("somebody puts messages in"))
 }
 
-/// Puts messages in. Where one finds no room, the others go in nevertheless.
-pub(super) fn put_all(queue: BorrowedFd<'_>, messages: &[PriorityMessage]) -> io::Result<()> {
-    messages.iter().map(|message| put_back(queue, message)).fold(Ok(()), io::Result::and)
+/// Puts back all that the journal has, each of which it notes.
+fn put_all(queue: BorrowedFd<'_>, journal: &mut Journal) -> io::Result<()> {
+    while let Some(message) = journal.next() {
+        put_back(queue, message)?;
+        point("put");
+        journal.note_put()?;
+    }
+    Ok(())
+}
+
+/// Where the journal cannot be written any more: all else is taken out, as those that stay would be in front of those that go back, and all goes back.
+fn put_without_it(queue: BorrowedFd<'_>, journal: Journal, why: io::Error) -> Fault {
+    let left = match journal.left_in_slot(queue) {
+        Ok(left) => left,
+        Err(e) => return Fault::new(format!("{FILE}: {why}; {e}")),
+    };
+    let mut all = [&journal.messages[..], left.as_slice()].concat();
+    while let Ok(Some(message)) = mqueue::take(queue, journal.head.longest as usize) {
+        all.push(message);
+    }
+    // Where one finds no room, the others go in nevertheless.
+    let put = all.iter().map(|message| put_back(queue, message)).fold(Ok(()), io::Result::and);
+    match put.and_then(|()| journal.end()) {
+        Ok(()) => Fault::new(format!("{FILE}: {why}")),
+        Err(e) => Fault::new(format!("{FILE}: {why}; {e}")),
+    }
 }
 
 /// A fault of one who takes, and that of who has put back what was missing then.
@@ -176,5 +200,148 @@ pub(super) fn both(why: Fault, put_back: Result<()>) -> Fault {
         Err(e) => {
             Fault::new(format!("{why}; {e}")).hint("the next `skiff checkpoint save` puts its messages back")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use skiff_sys::mqueue::QueueAttributes;
+
+    use super::super::killed::killed_after;
+    use super::*;
+    use crate::apart::is_apart;
+
+    /// Messages that programs have taken out, and put in.
+    #[derive(Default)]
+    struct Programs {
+        taken: Vec<PriorityMessage>,
+        number: u32,
+    }
+
+    impl Programs {
+        /// Takes so many out, and puts one in.
+        fn use_it(&mut self, queue: BorrowedFd<'_>, times: usize) {
+            for _ in 0..times {
+                self.taken.extend(mqueue::take(queue, 100).expect("taken"));
+            }
+            self.number += 1;
+            mqueue::put(queue, &message(2, &format!("new {}", self.number))).expect("put");
+        }
+    }
+
+    fn message(priority: u32, text: &str) -> PriorityMessage {
+        PriorityMessage { priority, text: text.into() }
+    }
+
+    fn emptied(queue: BorrowedFd<'_>) -> Vec<PriorityMessage> {
+        std::iter::from_fn(|| mqueue::take(queue, 100).expect("taken")).collect()
+    }
+
+    fn queue_in(dir: &Path) -> (OwnedFd, TakenMessages) {
+        let queue = mqueue::create(c"one", QueueAttributes::new(9, 100)).expect("made");
+        (queue, TakenMessages::open(dir).expect("opened"))
+    }
+
+    #[test]
+    fn messages_are_there_once_whoever_is_killed_when() {
+        if !is_apart("posix_queues::taken::tests::messages_are_there_once_whoever_is_killed_when") {
+            return;
+        }
+        // In memory: there are thousands of tries.
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let (queue, taken) = queue_in(dir.path());
+        let queue = queue.as_fd();
+        // The last ends as an empty slot does.
+        let last = PriorityMessage { priority: 0, text: vec![b'c', 0xf7] };
+        let all = [message(9, ""), message(2, "a"), message(2, "a"), last];
+        let killed_at = |first: usize, second: usize| {
+            all.iter().for_each(|message| mqueue::put(queue, message).expect("put"));
+            let save = || drop(taken.take_and_put(queue, ("one", 100)).expect("taken and put"));
+            let killed = killed_after(first, save);
+            let again = killed.and_then(|_| killed_after(second, || taken.put_back().expect("put back")));
+            taken.put_back().expect("put back");
+            assert!(!taken.is_some().expect("asked"));
+            assert_eq!(emptied(queue), all, "{first} {killed:?} {second} {again:?}");
+            (killed, again)
+        };
+        let (mut first, mut tried) = (0, 0);
+        while killed_at(first, 0).0.is_some() {
+            let mut second = 1;
+            while killed_at(first, second).1.is_some() {
+                second += 1;
+            }
+            tried += second;
+            first += 1;
+        }
+        assert!(tried > 500, "{tried}");
+        taken.close().expect("closed");
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+    }
+
+    #[test]
+    fn messages_are_there_once_also_when_programs_go_on() {
+        if !is_apart("posix_queues::taken::tests::messages_are_there_once_also_when_programs_go_on") {
+            return;
+        }
+        // In memory: there are thousands of tries.
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let (queue, taken) = queue_in(dir.path());
+        let queue = queue.as_fd();
+        let all = [message(9, "u"), message(2, "v"), message(2, "w"), message(1, "x")];
+        let used_at = |first: usize, second: usize, times: usize| {
+            let mut programs = Programs::default();
+            all.iter().for_each(|message| mqueue::put(queue, message).expect("put"));
+            let save = || drop(taken.take_and_put(queue, ("one", 100)).expect("taken and put"));
+            let killed = killed_after(first, save);
+            programs.use_it(queue, times);
+            let again = killed_after(second, || taken.put_back().expect("put back"));
+            programs.use_it(queue, times);
+            taken.put_back().expect("put back");
+            let mut there = [programs.taken, emptied(queue)].concat();
+            let mut wanted = [&all[..], &[message(2, "new 1"), message(2, "new 2")]].concat();
+            let by = |one: &PriorityMessage| (one.priority, one.text.clone());
+            there.sort_by_key(by);
+            wanted.sort_by_key(by);
+            if killed == Some("put") || again == Some("put") {
+                // The window that remains: the message that was just put in, which programs have taken out.
+                there.dedup();
+            }
+            assert_eq!(there, wanted, "{first} {killed:?} {second} {again:?} {times}");
+            (killed, again)
+        };
+        for times in 0..3 {
+            let mut first = 0;
+            while used_at(first, 0, times).0.is_some() {
+                let mut second = 1;
+                while used_at(first, second, times).1.is_some() {
+                    second += 1;
+                }
+                first += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn with_a_queue_its_messages_go_and_a_journal_that_was_cut_has_none() {
+        if !is_apart(
+            "posix_queues::taken::tests::with_a_queue_its_messages_go_and_a_journal_that_was_cut_has_none",
+        ) {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let (queue, taken) = queue_in(dir.path());
+        mqueue::put(queue.as_fd(), &message(1, "a")).expect("put");
+        let save = || drop(taken.take_and_put(queue.as_fd(), ("other", 100)).expect("taken and put"));
+        assert_eq!(killed_after(6, save), Some("add"));
+        assert!(taken.is_some().expect("asked"));
+        taken.put_back().expect("there is no queue of this name");
+        assert!(!taken.is_some().expect("asked"));
+        fs::write(dir.path().join(FILE), [0; 100]).expect("written");
+        taken.put_back().expect("nothing");
+        assert!(!taken.is_some().expect("asked"));
+        fs::write(dir.path().join(FILE), [b'x'; 999]).expect("written");
+        taken.put_back().expect_err("of another version");
     }
 }

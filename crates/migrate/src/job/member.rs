@@ -227,8 +227,8 @@ pub fn restore(
     let _beats = BeatSender::start(peer)?;
     let held = CheckpointDir::open(&order.dir)?;
     let dir = held.path();
-    let checkpoint = Checkpoint::read(&dir)?;
-    if set::digest(&dir)? != order.record {
+    let (checkpoint, digest) = Checkpoint::read_with_digest(&dir)?;
+    if digest != order.record {
         return Err(Error::new("another checkpoint has taken this name meanwhile").hint("restore again"));
     }
     let control = peer.as_fd();

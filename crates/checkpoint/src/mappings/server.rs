@@ -1,0 +1,153 @@
+//! Answers CRIU where it opens what processes have mapped.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
+use skiff_sys::intercept::{InterceptedCall, OpenCall, OpenListener};
+use skiff_sys::memory::read_of;
+
+use super::frozen::FrozenMappings;
+use super::mapping::{Mapping, ObjectId, ObjectKind, of_process, program};
+use super::placeholder::{make_placeholder, placeholder};
+use crate::page_scan::ScanAnswers;
+use crate::sysv_tables::table;
+
+/// In messages.
+const NAME: &str = "what processes have mapped";
+/// Longest path that says which mapping is wanted: two addresses.
+const LONGEST: usize = 64;
+
+/// Answers CRIU's calls as long as it runs.
+///
+/// # Errors
+/// The first that could not be answered rightly: that call has failed.
+pub(crate) fn serve(listener: OwnedFd, mut scans: Option<ScanAnswers<'_>>) -> Result<()> {
+    let listener = OpenListener::from(listener);
+    let mut server = Server::default();
+    let mut served = Ok(());
+    while let Some(call) = listener.next_call().context(|| NAME)? {
+        let call = match call {
+            InterceptedCall::Open(call) => call,
+            InterceptedCall::Scan(call) => {
+                let answer = scans.as_mut().map_or(Ok(None), |scans| scans.answer(call));
+                let about = || "pages that have not changed";
+                // Where that fails the kernel answers, and all is read. What was noted by then is found twice, and the save fails.
+                listener.answer_scan(call, answer.default_on_error("all is read")).context(about)?;
+                continue;
+            }
+        };
+        let answered = match server.wanted(call) {
+            Ok(Some(file)) => listener.give(call, file.as_fd()),
+            Ok(None) => listener.proceed(call),
+            Err(why) => {
+                served = served.and(Err(why));
+                listener.fail(call)
+            }
+        };
+        answered.context(|| NAME)?;
+    }
+    for id in server.placeholders {
+        fs::remove_file(placeholder(id)).ignore_error("whoever saves removes it, too");
+    }
+    served
+}
+
+#[derive(Default)]
+struct Server {
+    frozen: Option<FrozenMappings>,
+    /// What processes have mapped, as far as it has been asked for.
+    maps: HashMap<i32, Vec<Mapping>>,
+    given: HashMap<(ObjectKind, ObjectId), File>,
+    /// The one that was given last.
+    program: Option<File>,
+    placeholders: Vec<i32>,
+}
+
+impl Server {
+    /// What a call is to get; nothing if the kernel is to answer.
+    fn wanted(&mut self, call: OpenCall) -> Result<Option<&File>> {
+        let (pid, range) = match wanted_of(call) {
+            Some(Wanted::Program(pid)) => {
+                self.program = program(pid).context(|| format!("process {pid}: its program"))?;
+                return Ok(self.program.as_ref());
+            }
+            Some(Wanted::Mapping(pid, range)) => (pid, range),
+            None => return Ok(None),
+        };
+        let Some(mapping) = self.mapping(pid, range)? else { return Ok(None) };
+        if mapping.is_system_v() {
+            return self.segment(&mapping).map(Some);
+        }
+        if !(mapping.is_memfd() || mapping.is_deleted() || mapping.is_anonymous()) {
+            return Ok(None);
+        }
+        if self.frozen.is_none() {
+            self.frozen = Some(FrozenMappings::of(call.pid.as_raw_nonzero().get())?);
+        }
+        let Some(frozen) = &self.frozen else { return Ok(None) };
+        if let Entry::Vacant(place) = self.given.entry(mapping.key()) {
+            let Some(file) = frozen.file(&mapping).context(|| mapping.path.clone())? else { return Ok(None) };
+            place.insert(file);
+        }
+        Ok(self.given.get(&mapping.key()))
+    }
+
+    /// A mapping of a process. It stands still: what it has mapped is read again only if CRIU asks for what was not there.
+    fn mapping(&mut self, pid: i32, (start, end): (u64, u64)) -> Result<Option<Mapping>> {
+        let find = |all: &[Mapping]| {
+            let found = all.binary_search_by_key(&start, |one| one.start).ok().map(|place| &all[place]);
+            found.filter(|one| one.end == end).cloned()
+        };
+        if let Some(found) = self.maps.get(&pid).and_then(|all| find(all)) {
+            return Ok(Some(found));
+        }
+        let all = of_process(pid).context(|| format!("process {pid}"))?;
+        let found = find(&all);
+        self.maps.insert(pid, all);
+        Ok(found)
+    }
+
+    /// The file that stands for a segment. Its mapping is made again by us.
+    fn segment(&mut self, mapping: &Mapping) -> Result<&File> {
+        if !self.given.contains_key(&mapping.key()) {
+            let id = i32::try_from(mapping.object.2).map_err(|_| Fault::new("a segment without a number"))?;
+            // No mapping leads beyond the end of its segment.
+            let table = table(skiff_sys::sysv::Kind::Segment)?;
+            let size = table.iter().find(|entry| entry.id == id).map(|entry| entry.size);
+            let size = size.ok_or_else(|| Fault::new(format!("System V segment {id}: it is not there")))?;
+            let file = make_placeholder(id, size)?;
+            self.placeholders.push(id);
+            self.given.insert(mapping.key(), file);
+        }
+        self.given.get(&mapping.key()).ok_or_else(|| Fault::new(NAME))
+    }
+}
+
+/// What a call wants to open.
+enum Wanted {
+    /// What a process has mapped at these addresses.
+    Mapping(i32, (u64, u64)),
+    /// The program that a process runs.
+    Program(i32),
+}
+
+/// Nothing if it is something else, which the kernel opens.
+fn wanted_of(call: OpenCall) -> Option<Wanted> {
+    let caller = call.pid.as_raw_nonzero();
+    let dir = fs::read_link(format!("/proc/{caller}/fd/{}", call.dir)).ok()?;
+    let dir = dir.to_str()?.strip_prefix("/proc/")?;
+    let mappings = dir.strip_suffix("/map_files");
+    let pid = mappings.unwrap_or(dir).parse().ok()?;
+    let mut path = [0; LONGEST];
+    let length = read_of(caller.get(), call.path, &mut path).ok()?;
+    let path = std::ffi::CStr::from_bytes_until_nul(&path[..length]).ok()?.to_str().ok()?;
+    if mappings.is_none() {
+        return (path == "exe").then_some(Wanted::Program(pid));
+    }
+    let (start, end) = path.split_once('-')?;
+    Some(Wanted::Mapping(pid, (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?)))
+}
