@@ -7,13 +7,13 @@ use skiff_sys::mqueue::PriorityMessage;
 
 /// What is known of the messages of a queue.
 pub(super) struct Seen<'a> {
-    /// Those that were back.
+    /// Messages that were back.
     pub back: &'a [PriorityMessage],
     /// The next: it may have been put back, too.
     pub doubtful: &'a PriorityMessage,
-    /// Those that were not back.
+    /// Messages that were not back.
     pub missing: &'a [PriorityMessage],
-    /// Those that have been found in the queue.
+    /// Messages that have been found in the queue.
     pub there: &'a [PriorityMessage],
 }
 
