@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setsid, waitpid};
@@ -21,6 +21,7 @@ use crate::clocks;
 use crate::join::NetSpace;
 use crate::keyring;
 use crate::start::detach_stdio;
+use crate::terminal::new_pair_of;
 
 /// The process, in messages.
 const NAME: &str = "process in the environment";
@@ -53,18 +54,45 @@ pub fn run<T: Serialize + DeserializeOwned>(
 /// # Errors
 /// That the environment is gone.
 pub fn open_root(init: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let about = || "the environment's root";
+    let [root] = open_inside(init, "the environment's root", || {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        Ok([open_tree(CWD, "/", flags).context(|| "the environment's root")?])
+    })?;
+    Ok(root)
+}
+
+/// A new terminal of the container's own: its master and its slave, which has a name inside and belongs to root there.
+///
+/// # Errors
+/// That the environment is gone, or has no terminals any more: root inside can unmount them.
+pub fn open_terminal(init: BorrowedFd<'_>) -> Result<[OwnedFd; 2]> {
+    const ABOUT: &str = "terminals of the environment";
+    open_inside(init, ABOUT, || {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let terminals = openat2(CWD, "/dev/pts", flags, Mode::empty(), resolve).context(|| ABOUT)?;
+        let (master, slave) = new_pair_of(terminals.as_fd()).map_err(|e| e.about(ABOUT))?;
+        Ok([master, slave])
+    })
+}
+
+/// Opens something as root of the environment, in its mount namespace, and hands the descriptors out.
+fn open_inside<const N: usize>(
+    init: BorrowedFd<'_>,
+    about: &'static str,
+    open: impl FnOnce() -> Result<[OwnedFd; N]>,
+) -> Result<[OwnedFd; N]> {
+    let about = || about;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(about)?;
     let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
     as_root_unseen(init, spaces, &[theirs.as_fd()], || {
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let root = open_tree(CWD, "/", flags).context(about)?;
-        fdpass::send(theirs.as_fd(), b"r", &[root.as_fd()]).context(about)
+        let opened = open()?;
+        fdpass::send(theirs.as_fd(), b"r", &opened.each_ref().map(AsFd::as_fd)).context(about)
     })?;
     drop(theirs);
     let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
-    fds.into_iter().next().ok_or_else(|| Fault::new(format!("{}: no descriptor received", about())))
+    fds.try_into().map_err(|_| Fault::new(format!("{}: no descriptor received", about())))
 }
 
 /// Runs `act` as root of the container's user namespace, outside of the container: nobody inside sees the process, so root inside can neither

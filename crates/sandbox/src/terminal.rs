@@ -2,16 +2,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, major, minor, open, openat};
 use rustix::io;
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, ptsname, unlockpt};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stderr, stdin, stdout};
 use rustix::termios::{Winsize, tcsetwinsize};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::inside;
 use skiff_sys::IgnoreError;
 
 /// The device numbers that the kernel gives to pseudo terminals, 256 each.
 const MAJORS: std::ops::RangeInclusive<u32> = 136..=143;
+
+/// The device number of what makes pseudo terminals.
+const MAKER: (u32, u32) = (5, 2);
 
 /// A new terminal of so many rows and columns: what it is operated by (the master), and itself (the slave). Nobody's session is ruled by it yet.
 ///
@@ -24,6 +28,28 @@ pub fn new_pair(size: [u16; 2]) -> io::Result<(OwnedFd, OwnedFd)> {
     let name = ptsname(&master, vec![])?;
     let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
     resize(&master, size)?;
+    Ok((master, slave))
+}
+
+/// A new terminal of those that a container has, by the directory of theirs: its master, and its slave, by which name that may be there. Root
+/// inside may have put anything in that directory.
+///
+/// # Errors
+/// When it makes none.
+pub fn new_pair_of(terminals: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd)> {
+    let about = || "terminal";
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let master = openat(terminals, "ptmx", flags, Mode::empty()).context(about)?;
+    let stat = fstat(&master).context(about)?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if !is_device || (major(stat.st_rdev), minor(stat.st_rdev)) != MAKER {
+        return Err(Fault::new("/dev/pts/ptmx of the container makes no terminals"));
+    }
+    fcntl_setfl(&master, OFlags::RDWR).context(about)?;
+    unlockpt(&master).context(about)?;
+    // Its name may lead elsewhere in the container, or nowhere.
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let slave = ioctl_tiocgptpeer(&master, flags).context(about)?;
     Ok((master, slave))
 }
 
@@ -53,7 +79,7 @@ pub fn name_standard_descriptors() {
 /// The terminal once more, opened by its name inside, if it is one of the host's.
 fn open_by_name(fd: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let device = fstat(fd)?;
-    let (major, minor) = (rustix::fs::major(device.st_rdev), rustix::fs::minor(device.st_rdev));
+    let (major, minor) = (major(device.st_rdev), minor(device.st_rdev));
     if FileType::from_raw_mode(device.st_mode) != FileType::CharacterDevice || !MAJORS.contains(&major) {
         return Ok(None);
     }
