@@ -64,18 +64,15 @@ def leave(t, code=0):
 
 def names(t):
     """It has a name inside, by which programs open it."""
-    for who in ("--root", "--me"):
-        if who == "--me" and not HELPER:
-            continue
-        enter(t, who)
-        name = inside(t, "tty", r"^(/dev/pts/\d+)\r$").group(1)
-        inside(t, "readlink /proc/self/fd/0", rf"^{name}\r$")
-        inside(t, "test -O $(tty) && echo ours", "^ours\r$")
-        inside(t, "echo by name >$(tty)", "^by name\r$")
-        inside(t, "stty size", r"^33 111\r$")
-        # The user's own terminal is nowhere.
-        inside(t, "ls -l /proc/*/fd 2>&- | grep -c 'unreachable\\|terminals'", r"^0\r$")
-        leave(t)
+    enter(t)
+    name = inside(t, "tty", r"^(/dev/pts/\d+)\r$").group(1)
+    inside(t, "readlink /proc/self/fd/0", rf"^{name}\r$")
+    inside(t, "test -O $(tty) && echo ours", "^ours\r$")
+    inside(t, "echo by name >$(tty)", "^by name\r$")
+    inside(t, "stty size", r"^33 111\r$")
+    # The user's own terminal is nowhere.
+    inside(t, "ls -l /proc/*/fd 2>&- | grep -c 'unreachable\\|terminals'", r"^0\r$")
+    leave(t)
 
 
 def programs(t):
@@ -122,7 +119,7 @@ def keys(t):
     # The end of input.
     t.line(f"{EXEC} sim -- cat; echo code=$?")
     t.line("typed")
-    t.expect("(?s)typed.*typed")
+    t.expect(r"^typed\r$")
     t.send("\x04")
     t.expect(r"code=0\r$")
     t.prompt()
@@ -175,6 +172,20 @@ def killed(t):
         assert modes(t) == before, f"settings after the end of the {victim}"
 
 
+def killed_early(t):
+    """The same, at whatever moment of the start it is."""
+    before = modes(t)
+    for n in range(16):
+        t.line(f"{EXEC} sim -- sleep 4711; echo code=$?")
+        eventually("no session begins", lambda: processes("^skiff instance exec sim"))
+        time.sleep(n * 0.003)
+        os.kill(min(processes("^skiff instance exec sim")), signal.SIGKILL)
+        t.expect(r"code=137\r$")
+        t.prompt()
+        eventually("something is left of a session", lambda: not processes("sleep 4711|^skiff instance exec"))
+        assert modes(t) == before, "settings after an early end"
+
+
 def hang_up():
     t = terminal.shell("alice")
     t.line(f"{EXEC} sim -- sh -c 'echo begun; sleep 4712; :'")
@@ -198,19 +209,8 @@ def attacks(t):
     assert modes(t) == before, "settings have changed"
 
 
-def without_terminals(t):
-    """Root inside that takes its terminals away gets no other one in their place."""
-    skiff("instance", "exec", "sim", "--", "sh", "-c", "mkdir -p /tmp/empty; mount --bind /tmp/empty /dev/pts")
-    says(t, f"{EXEC} sim -- true; echo code=$?", r"(?s)skiff: terminals of the environment.*hint: .*code=125\r$")
-    says(t, f"{EXEC} sim -- sh -c 'echo with''out' </dev/null 2>&1 | cat", "^without\r$")
-    skiff("instance", "exec", "sim", "--", "sh", "-c", "umount /dev/pts; mkfifo /tmp/empty/ptmx; mount --bind /tmp/empty /dev/pts")
-    says(t, f"{EXEC} sim -- true; echo code=$?", r"(?s)/dev/pts/ptmx of the container makes no terminals.*code=125\r$")
-    skiff("instance", "exec", "sim", "--", "umount", "/dev/pts")
-
-
-HELPER = "--no-helper" not in sys.argv
 t = terminal.shell("alice")
-for test in (names, programs, keys, in_pipes, last_words, killed, attacks, without_terminals):
+for test in (names, programs, keys, in_pipes, last_words, killed, killed_early, attacks):
     test(t)
     print(f"ok {test.__name__}", flush=True)
 t.line("exit 3")
