@@ -79,7 +79,7 @@ ok at n2 alice skiff instance rm --force sim
 
 # A process of the instance's that has the session's terminal open.
 ok at n1 alice skiff instance start --checkpoint host sim sh -c \
-    'until [ -e /dev/pts/0 ]; do sleep 0.05; done; exec 3</dev/pts/0; echo right; exec sleep 4714'
+    'until (exec 3</dev/pts/0) 2>/dev/null; do sleep 0.05; done; exec 3</dev/pts/0; echo right; exec sleep 4714'
 rm /shared/session
 session
 eventually 10 on n1 grep -q right "$(output)"
