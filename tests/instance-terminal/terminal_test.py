@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,10 @@ def attacks(t):
 
 
 t = terminal.shell("alice")
+# A terminal that is another user's, as after `su`, and then one of their own.
+in_pipes(t)
+last_words(t)
+shutil.chown(says(t, "tty", r"^(/dev/pts/\d+)\r$").group(1), "alice", "tty")
 for test in (names, programs, keys, in_pipes, last_words, killed, killed_early, attacks):
     test(t)
     print(f"ok {test.__name__}", flush=True)

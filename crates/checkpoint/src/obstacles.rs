@@ -370,6 +370,7 @@ mod tests {
             moment: Moment::Running,
             openable: memory::Openable::default(),
             defaults,
+            terminals: terminals::Masters::of(vec![]),
         }
     }
 
