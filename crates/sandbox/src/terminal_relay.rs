@@ -163,7 +163,9 @@ impl TerminalRelay {
         let (Some(begun_with), Some(master)) = (self.begun_with.take(), &self.master) else { return };
         let modes = |of: &Termios| (of.input_modes, of.output_modes, of.local_modes);
         if tcgetattr(master).is_ok_and(|now| modes(&now) == modes(&begun_with)) {
-            self.user.copy_to(master.as_fd()).ignore_error("a terminal whose command has ended needs nothing");
+            self.user
+                .copy_to(master.as_fd())
+                .ignore_error("a terminal whose command has ended needs nothing");
         }
     }
 

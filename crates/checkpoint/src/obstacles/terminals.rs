@@ -25,7 +25,9 @@ impl Masters {
         let number = target.strip_prefix(DIR)?.parse::<u32>().ok()?;
         let is_here = self.processes.iter().any(|outer| operated_by(*outer).contains(&number));
         (!is_here).then(|| {
-            format!("terminal {target} (open), operated by what is not saved, as that of an `instance exec` is")
+            format!(
+                "terminal {target} (open), operated by what is not saved, as that of an `instance exec` is"
+            )
         })
     }
 }
