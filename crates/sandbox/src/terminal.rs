@@ -100,3 +100,42 @@ fn open_by_name(fd: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     fcntl_setfl(&again, kept)?;
     Ok(is_it(&again)?.then_some(again))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// What is in place of `ptmx`, by a directory with nothing else.
+    fn refused(put: impl FnOnce(&std::path::Path)) -> String {
+        let dir = std::env::temp_dir().join(format!("skiff-terminals.{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a directory");
+        put(&dir.join("ptmx"));
+        let opened = open(&dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).expect("the directory");
+        let refused = new_pair_of(opened.as_fd()).err();
+        std::fs::remove_dir_all(&dir).expect("the directory");
+        refused.expect("a refusal").message
+    }
+
+    #[test]
+    fn what_makes_no_terminals_is_neither_waited_for_nor_followed() {
+        let fifo = |path: &std::path::Path| {
+            rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR).expect("a pipe");
+        };
+        assert!(refused(fifo).contains("makes no terminals"));
+        assert!(refused(|path| std::fs::write(path, "").expect("a file")).contains("makes no terminals"));
+        refused(|path| std::os::unix::fs::symlink("/dev/ptmx", path).expect("a link"));
+        refused(|path| drop(UnixListener::bind(path).expect("a socket")));
+        refused(|_| ());
+    }
+
+    #[test]
+    fn a_terminal_has_the_name_that_its_makers_directory_gives_it() {
+        let opened = open("/dev/pts", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).expect("terminals");
+        let (master, slave) = new_pair_of(opened.as_fd()).expect("a terminal");
+        let name = ptsname(&master, vec![]).expect("its name");
+        let found = rustix::fs::stat(name.as_c_str()).expect("it");
+        assert_eq!(fstat(&slave).map(|is| (is.st_dev, is.st_ino)), Ok((found.st_dev, found.st_ino)));
+    }
+}
