@@ -13,7 +13,11 @@ def ways(t):
     t.line("skiff env create dev; echo made")
     t.expect("^made")
     t.prompt()
-    return ["skiff run --", "skiff env exec dev --", "skiff env exec --me dev --"]
+    t.line("skiff instance start --checkpoint host sim sleep 100000; echo started")
+    t.expect("^started")
+    t.prompt()
+    # In the last one the terminal is the instance's own, and relayed.
+    return ["skiff run --", "skiff env exec dev --", "skiff env exec --me dev --", "skiff instance exec sim --"]
 
 
 def size(t, way):
@@ -149,6 +153,6 @@ for way in ways(t):
     for test in (size, interrupt, stop_and_go, background, shell_inside):
         test(t, way)
 shell_inside(t, "skiff env enter default")
-t.line("skiff env rm --force dev; exit 3")
+t.line("skiff env rm --force dev; skiff instance rm --force sim; exit 3")
 assert t.finish() == 3
 hang_up()

@@ -7,6 +7,7 @@ mod memory;
 mod process;
 mod space;
 mod state;
+mod terminals;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -239,6 +240,7 @@ struct PreflightContext {
     openable: memory::Openable,
     /// What they would have if none of them had changed it.
     defaults: attributes::Defaults,
+    terminals: terminals::Masters,
 }
 
 impl PreflightContext {
@@ -259,7 +261,8 @@ impl PreflightContext {
             openable.add_mapped(&mapped.default_on_error("it has ended, or this is said later"));
         }
         let (own_network, defaults) = (inside.net.is_its(), attributes::Defaults::of(init)?);
-        Ok(Self { init: init_number, own_network, moment, openable, defaults })
+        let terminals = terminals::Masters::of(seen.iter().map(|(outer, _)| *outer).collect());
+        Ok(Self { init: init_number, own_network, moment, openable, defaults, terminals })
     }
 
     fn attributes(&self, outer: i32, process: &SavedProcess) -> Result<Vec<ThreadAttributes>> {
@@ -322,6 +325,7 @@ fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, fou
         descriptors::descriptor(&target).into_iter().for_each(&mut say);
         let info = fd_info(outer, &path);
         descriptors::kind(&target, &path, &info).into_iter().for_each(&mut say);
+        context.terminals.lacking(&target).into_iter().for_each(&mut say);
         descriptors::watch(outer, &target, &path).into_iter().for_each(&mut say);
         descriptors::socket(&target, &path).into_iter().for_each(&mut say);
         memory::nameless_file(&target, &path).into_iter().for_each(&mut say);
@@ -355,6 +359,7 @@ mod tests {
             moment: Moment::Running,
             openable: memory::Openable::default(),
             defaults,
+            terminals: terminals::Masters::of(vec![]),
         }
     }
 

@@ -19,7 +19,8 @@ use skiff_runtime::record::{ENV, InstanceDir, State};
 use skiff_runtime::{enter, lock, network};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
-use skiff_sandbox::session::{CommandExit as HowEnded, Session};
+use skiff_sandbox::own_terminal;
+use skiff_sandbox::session::CommandExit as HowEnded;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::{End, Ended, Started};
 use skiff_spec::job::names;
@@ -186,10 +187,12 @@ fn session(
     plan: &Plan,
     command: &CommandSpec,
 ) -> std::result::Result<HowEnded, Failed> {
-    let session = Session::begin()?;
     let net = enter::net_space(&plan.net, plan.dumpable).named(plan.hostname.is_some());
-    let child = enter::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
-    Ok(session.wait(&child)?)
+    let terminals = own_terminal::is_needed(plan).then(|| live.init.as_fd());
+    own_terminal::run(terminals, command, |session| {
+        let child = enter::spawn(context, (&live.init, live.pid, net), identity, command, &session)?;
+        Ok(session.wait(&child)?)
+    })
 }
 
 /// As the instance's own command would be run, unless the user wants to be somebody else.

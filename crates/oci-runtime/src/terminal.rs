@@ -3,12 +3,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor, openat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
-use skiff_sandbox::terminal::{new_pair, resize};
-use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sandbox::terminal::{new_pair, new_pair_of, resize};
+use skiff_spec::fault::{Context as _, Result};
 
 use crate::config::ConsoleSize;
 
@@ -45,19 +43,7 @@ impl Terminal {
             let (master, slave) = new_pair(size.unwrap_or_default()).context(about)?;
             return Ok(Self { master, slave });
         };
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let master = openat(terminals, "ptmx", flags, Mode::empty()).context(about)?;
-        let stat = fstat(&master).context(about)?;
-        let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-        if !is_device || (major(stat.st_rdev), minor(stat.st_rdev)) != (5, 2) {
-            return Err(Fault::new("/dev/pts/ptmx of the container makes no terminals"));
-        }
-        rustix::fs::fcntl_setfl(&master, OFlags::RDWR).context(about)?;
-        unlockpt(&master).context(about)?;
-        // Its name may lead elsewhere in the container, or nowhere.
-        let slave =
-            ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
-                .context(about)?;
+        let (master, slave) = new_pair_of(terminals)?;
         if let Some(size) = size {
             resize(&master, size).context(about)?;
         }

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setsid, waitpid};
@@ -21,6 +21,7 @@ use crate::clocks;
 use crate::join::NetSpace;
 use crate::keyring;
 use crate::start::detach_stdio;
+use crate::terminal::new_pair_of;
 
 /// The process, in messages.
 const NAME: &str = "process in the environment";
@@ -53,13 +54,29 @@ pub fn run<T: Serialize + DeserializeOwned>(
 /// # Errors
 /// That the environment is gone.
 pub fn open_root(init: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let about = || "the environment's root";
-    let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::MOUNT;
-    let root = opened(init, spaces, about, || {
+    let about = "the environment's root";
+    let [root] = opened(init, MOUNTS, about, || {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        open_tree(CWD, "/", flags).context(about).map(Some)
+        Ok(vec![open_tree(CWD, "/", flags).context(|| about)?])
+    })
+    .and_then(|all| all_of(all, about))?;
+    Ok(root)
+}
+
+/// A new terminal of the container's own: its master and its slave, which has a name inside and belongs to root there.
+///
+/// # Errors
+/// That the environment is gone, or has no terminals any more: root inside can unmount them.
+pub fn open_terminal(init: BorrowedFd<'_>) -> Result<[OwnedFd; 2]> {
+    let about = "terminals of the environment";
+    let both = opened(init, MOUNTS, about, || {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let terminals = openat2(CWD, "/dev/pts", flags, Mode::empty(), resolve).context(|| about)?;
+        let (master, slave) = new_pair_of(terminals.as_fd()).map_err(|e| e.about(about))?;
+        Ok(vec![master, slave])
     })?;
-    root.ok_or_else(|| Fault::new(format!("{}: no descriptor received", about())))
+    all_of(both, about)
 }
 
 /// A new socket of this kind in the container's network; nothing if the kernel does not give one.
@@ -71,31 +88,37 @@ pub fn open_socket(inside: EnterTarget<'_>, kind: [i32; 3]) -> Result<Option<Own
         return Ok(socket_option::new_of(kind).ok());
     }
     let spaces = ThreadNameSpaceType::USER | ThreadNameSpaceType::NETWORK;
-    opened(
-        inside.init,
-        spaces,
-        || "socket in the environment's network",
-        || Ok(socket_option::new_of(kind).ok()),
-    )
+    let socket = opened(inside.init, spaces, "socket in the environment's network", || {
+        Ok(socket_option::new_of(kind).ok().into_iter().collect())
+    })?;
+    Ok(socket.into_iter().next())
+}
+
+/// Where names are those of the container.
+const MOUNTS: ThreadNameSpaceType = ThreadNameSpaceType::USER.union(ThreadNameSpaceType::MOUNT);
+
+fn all_of<const N: usize>(opened: Vec<OwnedFd>, about: &str) -> Result<[OwnedFd; N]> {
+    opened.try_into().map_err(|_| Fault::new(format!("{about}: no descriptor received")))
 }
 
 /// What `open` opens as root in these of the container's namespaces.
 fn opened(
     init: BorrowedFd<'_>,
     spaces: ThreadNameSpaceType,
-    about: impl Fn() -> &'static str,
-    open: impl FnOnce() -> Result<Option<OwnedFd>>,
-) -> Result<Option<OwnedFd>> {
+    about: &'static str,
+    open: impl FnOnce() -> Result<Vec<OwnedFd>>,
+) -> Result<Vec<OwnedFd>> {
+    let about = || about;
     let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(&about)?;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).context(about)?;
     as_root_unseen(init, spaces, &[theirs.as_fd()], || {
         let opened = open()?;
         let fds: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
-        fdpass::send(theirs.as_fd(), b"r", &fds).context(&about)
+        fdpass::send(theirs.as_fd(), b"r", &fds).context(about)
     })?;
     drop(theirs);
-    let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(&about)?;
-    Ok(fds.into_iter().next())
+    let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
+    Ok(fds.into_iter().collect())
 }
 
 /// Runs `act` as root of the container's user namespace, outside of the container: nobody inside sees the process, so root inside can neither

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getppid, kill_process, set_parent_process_death_signal, waitid,
+};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
-use skiff_spec::fault::{Context, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_sys::IgnoreError;
 use skiff_sys::process::{Child, group_of, positive_pid, session_of};
 use skiff_sys::signal::{Received, SignalMask, Signals, send_to_group};
@@ -20,6 +22,7 @@ use crate::init;
 use crate::output_pipe::OutputPipe;
 use crate::spawn_attr::{SpawnAttr, controlling_terminal};
 use crate::start::RunningContainer;
+use crate::terminal_relay::{Ready, TerminalRelay};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,13 @@ impl EndRequest {
     }
 }
 
+/// What the leader of another terminal's session knows of who relays that: that one continues it, and without that one it ends.
+pub(crate) struct Leadership {
+    pub(crate) maker: Pid,
+    /// Whether the user's terminal is somebody else's, so that a command that wants to read from it stops as it would there.
+    pub(crate) in_background: Cell<bool>,
+}
+
 /// A waiting process's signals and terminal, taken before the command starts.
 pub struct Session {
     signals: Signals,
@@ -58,6 +68,10 @@ pub struct Session {
     stop: i32,
     /// What the command prints, if it does not stand on our descriptors.
     output: RefCell<Option<OutputPipe>>,
+    /// What is between the user's terminal and the command's, if that has one of its own.
+    relay: RefCell<Option<TerminalRelay>>,
+    /// If this process leads the session of such a terminal: for whom.
+    leads: Option<Leadership>,
     /// How long the command may go on after a signal that is to end the one who waits. Without it the command alone decides.
     grace: Option<Duration>,
     end_request: Cell<Option<EndRequest>>,
@@ -73,7 +87,19 @@ impl Session {
         let stop = Signal::TERM.as_raw();
         let (lent, output) = (Cell::new(false), RefCell::new(None));
         let terminal = controlling_terminal();
-        Ok(Self { signals, terminal, lent, stop, output, grace: None, end_request: Cell::new(None) })
+        let (relay, leads) = (RefCell::new(None), None);
+        let (grace, end_request) = (None, Cell::new(None));
+        Ok(Self { signals, terminal, lent, stop, output, relay, leads, grace, end_request })
+    }
+
+    /// For one who waits for the leader of another terminal's session, and relays that terminal.
+    pub(crate) fn relaying(self, relay: TerminalRelay) -> Self {
+        Self { relay: RefCell::new(Some(relay)), ..self }
+    }
+
+    /// For such a leader.
+    pub(crate) fn leading(self, leads: Leadership) -> Self {
+        Self { leads: Some(leads), ..self }
     }
 
     /// For a command that is not to reach the terminal: it gets a session of its own, and what it prints comes by this pipe.
@@ -111,7 +137,8 @@ impl Session {
         if !self.shares_terminal() {
             return SpawnAttr { own_session: true, death_signal, ..SpawnAttr::default() };
         }
-        let foreground = self.have_terminal() && rustix::termios::isatty(rustix::stdio::stdin());
+        let is_ours = self.have_terminal() && !self.is_in_background();
+        let foreground = is_ours && rustix::termios::isatty(rustix::stdio::stdin());
         self.lent.set(foreground);
         SpawnAttr { own_group: true, foreground, own_session: false, death_signal }
     }
@@ -127,6 +154,8 @@ impl Session {
     /// # Errors
     /// What waiting says; it does not happen to a child of ours.
     pub fn wait(self, child: &Child) -> Result<CommandExit> {
+        // Not before: who enters an environment changes its credentials, which takes this back.
+        self.leads.as_ref().map_or(Ok(()), |leads| end_with(leads.maker))?;
         self.until_ended(child.pidfd.as_fd(), || Some(child.pid), || poll_child(child))
     }
 
@@ -172,15 +201,17 @@ impl Session {
                         if let Some(output) = self.output.take() {
                             output.finish(|| self.is_to_end());
                         }
+                        if let Some(relay) = self.relay.take() {
+                            relay.finish(|| self.is_to_end());
+                        }
                         return Ok(ended);
                     }
                     Change::Stopped(signal) => self.stopped(signal, group()),
                 }
             }
-            if self.wait_for_something(news)?
-                && let Some(output) = &mut *self.output.borrow_mut()
-            {
-                output.go_on();
+            self.wait_for_something(news)?;
+            if self.relay.borrow_mut().as_mut().is_some_and(TerminalRelay::has_come_to_foreground) {
+                send(group(), Signal::CONT.as_raw());
             }
             while let Ok(Some(signal)) = self.signals.next() {
                 self.pass(signal, group());
@@ -188,15 +219,28 @@ impl Session {
         }
     }
 
-    /// Waits for signals, news, or what the command prints; whether that can be passed on.
-    fn wait_for_something(&self, news: BorrowedFd<'_>) -> Result<bool> {
-        let output = self.output.borrow();
+    /// Waits for signals, news, or what the command prints, which is passed on.
+    fn wait_for_something(&self, news: BorrowedFd<'_>) -> Result<()> {
+        let (mut output, mut relay) = (self.output.borrow_mut(), self.relay.borrow_mut());
+        let (of_relay, look_again) = relay.as_mut().map_or(([None, None, None], None), TerminalRelay::wanted);
+        let is_wanted = of_relay.each_ref().map(Option::is_some);
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&news, PollFlags::IN)];
+        fds.extend(of_relay.into_iter().flatten());
         fds.extend(output.as_ref().and_then(OutputPipe::wanted));
-        match poll(&mut fds, self.time_left().as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(fds.get(2).is_some_and(|fd| !fd.revents().is_empty())),
-            Err(e) => Err(e).context(|| "waiting for the command"),
+        match poll(&mut fds, self.time_left().as_ref().or(look_again)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e).context(|| "waiting for the command"),
         }
+        let mut ready = fds.iter().skip(2).map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
+        drop(fds);
+        let [master, input, output_ready] = is_wanted.map(|is_one| is_one && ready.next() == Some(true));
+        if let Some(relay) = &mut *relay {
+            relay.go_on(Ready { master, input, output: output_ready });
+        }
+        if let (Some(output), Some(true)) = (&mut *output, ready.next()) {
+            output.go_on();
+        }
+        Ok(())
     }
 
     /// Whether a signal has come that ends programs, for one who waits for nothing but a reader of its words.
@@ -236,7 +280,11 @@ impl Session {
         if number == Signal::CHILD.as_raw() || number == Signal::TTOU.as_raw() {
             return;
         }
+        if let Some(relay) = &mut *self.relay.borrow_mut() {
+            return pass_to_leader(relay, number, group);
+        }
         if number == Signal::CONT.as_raw() {
+            self.come_to_foreground();
             // Whoever continues us has decided who has the terminal: in the background it is not us.
             self.lent.set(self.lent.get() && group.is_some() && self.foreground() == group);
             self.give_terminal(group);
@@ -253,18 +301,25 @@ impl Session {
 
     /// The command has stopped: for the terminal, which it can have if we do; else because the user wants their shell.
     fn stopped(&self, signal: i32, group: Option<Pid>) {
+        if let Some(relay) = &mut *self.relay.borrow_mut() {
+            relay.pause();
+        }
         let wants_terminal = signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
-        if !(wants_terminal && self.have_terminal()) {
+        if !(wants_terminal && self.have_terminal() && !self.is_in_background()) {
             self.take_terminal_back();
             self.stop_job(group);
         }
-        self.give_terminal(group);
+        self.come_to_foreground();
+        match &mut *self.relay.borrow_mut() {
+            Some(relay) => relay.resume(),
+            None => self.give_terminal(group),
+        }
         send(group, Signal::CONT.as_raw());
     }
 
     /// Stops our whole job as the outer shell sees it, as the terminal's key would have; its `fg` continues us here.
     fn stop_job(&self, group: Option<Pid>) {
-        if nobody_continues_us() {
+        if self.leads.is_none() && nobody_continues_us() {
             // The kernel stops no such group either.
             return;
         }
@@ -282,6 +337,17 @@ impl Session {
     /// The process group that has the terminal.
     fn foreground(&self) -> Option<Pid> {
         self.terminal.as_ref().and_then(|t| tcgetpgrp(t).ok())
+    }
+
+    /// Whether the user's terminal, which another process relays to ours, is somebody else's.
+    fn is_in_background(&self) -> bool {
+        self.leads.as_ref().is_some_and(|leads| leads.in_background.get())
+    }
+
+    fn come_to_foreground(&self) {
+        if let Some(leads) = &self.leads {
+            leads.in_background.set(false);
+        }
     }
 
     fn have_terminal(&self) -> bool {
@@ -303,6 +369,25 @@ impl Session {
             // The group that had it is gone or has stopped.
             tcsetpgrp(terminal, group).ignore_error("a terminal that is gone needs no group");
         }
+    }
+}
+
+/// What comes to one who relays a terminal is for the command, whose leader passes it on, unless it is about the user's terminal.
+fn pass_to_leader(relay: &mut TerminalRelay, number: i32, leader: Option<Pid>) {
+    match Signal::from_named_raw(number) {
+        Some(Signal::WINCH) => return relay.resize(),
+        Some(Signal::CONT) => relay.resume(),
+        _ => {}
+    }
+    send(leader, number);
+}
+
+/// Has this process end with its maker, however that ends.
+fn end_with(maker: Pid) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the maker's end")?;
+    match getppid() == Some(maker) {
+        true => Ok(()),
+        false => Err(Fault::new("the process that relays the terminal has ended")),
     }
 }
 
