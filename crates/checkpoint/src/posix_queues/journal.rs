@@ -41,7 +41,7 @@ const BESIDE_TEXT: u64 = 12;
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum JournalPhase {
     /// Messages are taken out: all in the file are out of the queue.
     Taking = b'T' as isize,
     /// Messages go back: those before `first` are back, `first` may be, the others are out.
@@ -52,7 +52,7 @@ pub(super) enum Phase {
 
 #[derive(Clone, Debug)]
 pub(super) struct Head {
-    pub phase: Phase,
+    pub phase: JournalPhase,
     pub name: String,
     /// The longest message that the slot takes.
     pub longest: u64,
@@ -63,7 +63,7 @@ pub(super) struct Head {
 }
 
 /// The file, and what it says.
-pub(super) struct Journal {
+pub(super) struct QueueJournal {
     file: File,
     pub head: Head,
     pub messages: Vec<PriorityMessage>,
@@ -79,13 +79,18 @@ struct Slot {
     mapped: MessageSlot,
 }
 
-impl Journal {
+impl QueueJournal {
     /// Makes it of a file: nothing has been taken yet.
     pub(super) fn begin(file: File, name: &str, longest: usize) -> io::Result<Self> {
         file.set_len(0)?;
         point("empty");
-        let head =
-            Head { phase: Phase::Taking, name: name.into(), longest: longest as u64, first: 0, seam: 0 };
+        let head = Head {
+            phase: JournalPhase::Taking,
+            name: name.into(),
+            longest: longest as u64,
+            first: 0,
+            seam: 0,
+        };
         let end = head.messages();
         file.set_len(end)?;
         file.write_all_at(&NONE, SLOT)?;
@@ -107,7 +112,7 @@ impl Journal {
             messages.push(message);
         }
         drop(from);
-        let is_whole = head.phase != Phase::TakingAgain
+        let is_whole = head.phase != JournalPhase::TakingAgain
             || (head.first < head.seam && head.seam <= messages.len() as u64);
         if !is_whole {
             return Err(io::Error::other("it is damaged"));
@@ -184,7 +189,7 @@ impl Journal {
 
     /// From here on messages go back.
     pub(super) fn begin_putting(&mut self) -> io::Result<()> {
-        self.set(Head { phase: Phase::Putting, first: 0, ..self.head.clone() })
+        self.set(Head { phase: JournalPhase::Putting, first: 0, ..self.head.clone() })
     }
 
     /// The message that goes back next.
@@ -202,16 +207,16 @@ impl Journal {
 
     /// Whether all messages are back.
     pub(super) fn is_all_back(&self) -> bool {
-        self.head.phase == Phase::Putting && self.next().is_none()
+        self.head.phase == JournalPhase::Putting && self.next().is_none()
     }
 
     /// From here on messages are taken out again, where some had been put back.
     pub(super) fn look_again(&mut self) -> io::Result<()> {
-        if self.head.phase != Phase::Putting {
+        if self.head.phase != JournalPhase::Putting {
             return Ok(());
         }
         let seam = self.messages.len() as u64;
-        self.set(Head { phase: Phase::TakingAgain, seam, ..self.head.clone() })
+        self.set(Head { phase: JournalPhase::TakingAgain, seam, ..self.head.clone() })
     }
 
     /// Says that nothing is missing.
@@ -247,9 +252,9 @@ impl Head {
         }
         let phase = match bytes[0] {
             0 => return Ok(None),
-            b'T' => Phase::Taking,
-            b'P' => Phase::Putting,
-            b'A' => Phase::TakingAgain,
+            b'T' => JournalPhase::Taking,
+            b'P' => JournalPhase::Putting,
+            b'A' => JournalPhase::TakingAgain,
             _ => return Err(io::Error::other("another version of Skiff has written it")),
         };
         let [longest, first, seam] = numbers(&bytes[8..NUMBERS]);

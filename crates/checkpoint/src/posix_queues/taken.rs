@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::mqueue::{self, PriorityMessage};
 
-use super::journal::{Journal, Phase};
+use super::journal::{JournalPhase, QueueJournal};
 use super::killed::point;
 use super::order::{Seen, in_order};
 use super::{c_name, named, put_back};
@@ -75,7 +75,7 @@ impl TakenMessages {
         (name, longest): (&str, usize),
     ) -> Result<Vec<PriorityMessage>> {
         let about = || named(name);
-        let mut journal = Journal::begin(self.create(FILE)?, name, longest).context(|| FILE)?;
+        let mut journal = QueueJournal::begin(self.create(FILE)?, name, longest).context(|| FILE)?;
         let room = mqueue::attributes(queue).and_then(|said| journal.reserve(said.messages, queue));
         if let Err(why) = room {
             journal.end().context(|| FILE)?;
@@ -93,7 +93,7 @@ impl TakenMessages {
     /// Puts back what is missing.
     pub(super) fn put_back(&self) -> Result<()> {
         let Some(file) = self.find()? else { return Ok(()) };
-        let Some(mut journal) = Journal::read(file).context(|| FILE)? else {
+        let Some(mut journal) = QueueJournal::read(file).context(|| FILE)? else {
             // Nothing had been taken yet.
             return self.create(FILE)?.set_len(0).context(|| FILE);
         };
@@ -112,7 +112,7 @@ impl TakenMessages {
         let there = mqueue::attributes(queue.as_fd()).context(about)?.messages;
         journal.reserve(there, queue.as_fd()).context(|| FILE)?;
         take_all(queue.as_fd(), &mut journal).context(about)?;
-        if journal.head.phase == Phase::TakingAgain {
+        if journal.head.phase == JournalPhase::TakingAgain {
             journal = self.replace(&journal)?;
         } else {
             journal.begin_putting().context(|| FILE)?;
@@ -122,7 +122,7 @@ impl TakenMessages {
     }
 
     /// Puts a journal that has all messages in order in the place of this one.
-    fn replace(&self, journal: &Journal) -> Result<Journal> {
+    fn replace(&self, journal: &QueueJournal) -> Result<QueueJournal> {
         let (head, all) = (&journal.head, &journal.messages);
         let [first, seam] = [head.first, head.seam].map(|at| at as usize);
         let seen = Seen {
@@ -131,7 +131,8 @@ impl TakenMessages {
             missing: &all[first + 1..seam],
             there: &all[seam..],
         };
-        let mut new = Journal::begin(self.create(NEW)?, &head.name, head.longest as usize).context(|| NEW)?;
+        let mut new =
+            QueueJournal::begin(self.create(NEW)?, &head.name, head.longest as usize).context(|| NEW)?;
         in_order(&seen).iter().try_for_each(|message| new.add(message)).context(|| NEW)?;
         new.begin_putting().context(|| NEW)?;
         point("new journal");
@@ -154,7 +155,7 @@ impl TakenMessages {
 }
 
 /// Takes all messages out of a queue into the journal.
-fn take_all(queue: BorrowedFd<'_>, journal: &mut Journal) -> io::Result<()> {
+fn take_all(queue: BorrowedFd<'_>, journal: &mut QueueJournal) -> io::Result<()> {
     let most = mqueue::attributes(queue)?.most;
     // Nobody else puts any in: the programs stand still.
     for _ in 0..=most.max(0) {
@@ -166,7 +167,7 @@ fn take_all(queue: BorrowedFd<'_>, journal: &mut Journal) -> io::Result<()> {
 }
 
 /// Puts back all that the journal has, each of which it notes.
-fn put_all(queue: BorrowedFd<'_>, journal: &mut Journal) -> io::Result<()> {
+fn put_all(queue: BorrowedFd<'_>, journal: &mut QueueJournal) -> io::Result<()> {
     while let Some(message) = journal.next() {
         put_back(queue, message)?;
         point("put");
@@ -176,7 +177,7 @@ fn put_all(queue: BorrowedFd<'_>, journal: &mut Journal) -> io::Result<()> {
 }
 
 /// Where the journal cannot be written any more: all else is taken out, as those that stay would be in front of those that go back, and all goes back.
-fn put_without_it(queue: BorrowedFd<'_>, journal: Journal, why: io::Error) -> Fault {
+fn put_without_it(queue: BorrowedFd<'_>, journal: QueueJournal, why: io::Error) -> Fault {
     let left = match journal.left_in_slot(queue) {
         Ok(left) => left,
         Err(e) => return Fault::new(format!("{FILE}: {why}; {e}")),
