@@ -22,7 +22,7 @@ use skiff_spec::device::TELL_UNFIT;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobContainer, JobData, JobImage, UnsharedNamespace, names};
 use skiff_spec::name::HostName;
-use skiff_spec::plan::{Mount, Upper};
+use skiff_spec::plan::{Mount, Plan, Upper};
 use skiff_store::client;
 use skiff_store::index::ImageName;
 use skiff_sys::{IgnoreError, small_file};
@@ -41,7 +41,6 @@ const VARIABLES: &str = "devices";
 const DEVICES_FROM_HERE: &str = "\0\n\0";
 /// In the same directory: why the GPUs of the job are not used, for the tasks that turn out to have some.
 const UNUSED_GPUS: &str = "unused-gpus";
-
 /// In the same directory: which modules are not used, and why.
 const UNUSED_MODULES: &str = "unused-modules";
 /// In the same directory, once a task was started that says why drivers' libraries do not fit.
@@ -62,8 +61,8 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         }
         None => None,
     };
-    // One that the job was submitted with is all its steps'. One that a step has brought goes with the last step that is in it: what
-    // stays of it then, if it has a name, is what was changed.
+    // All steps of a job share the container that the job was submitted with. A container that a step has brought ends with the last step in it.
+    // If it has a name, its changes are kept.
     let lifetime = if job.step.is_none() && container.name.is_none() {
         Lifetime::UntilStopped(None)
     } else {
@@ -78,27 +77,39 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         let relay = relay(context, job, container, &runtime.dir);
         let (entry, part) = image(context, container, &runtime.dir, relay.as_ref())?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
-        let exec = entry.exec()?;
-        let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
-        let is_free = container.workdir.is_none() && exec.working_dir.is_empty();
-        // Who wants no home has none because they submit there.
-        facts.working_dir = working_dir().filter(|dir| is_free && (container.home || *dir != context.home));
-        let mut options = options(container, upper, vec![spool(context)], temporary(job.id));
-        if container.unshare.contains(&UnsharedNamespace::Uts) {
-            options.asked.hostname = Some(own_host_name()?);
-        }
-        facts.data = data_mounts(context, container)?;
-        let gpus = devices::of_image(&wanted_gpus(&exec.env, container)?, &exec.env);
-        let (facts, options) = with_devices(facts, options, gpus, &runtime.dir)?;
+        let plan = plan_over(&entry, context, job, container, upper)?;
         attach::note_start(&runtime.dir, container)?;
         times.prepared(vec![part]);
-        // Others may begin later; it ends with the container.
-        Ok((plan::build(options, facts)?, relay.map(JobRelay::into_holder_end).into_iter().collect()))
+        // Other nodes may begin later. The relay ends with the container.
+        Ok((plan, relay.map(JobRelay::into_holder_end).into_iter().collect()))
     });
     let live = new.end(live)?;
     times.note(job);
     attach::check_namespaces(job, container)?;
     Ok(live)
+}
+
+/// By what a container over an image is started; notes for its tasks what they have to know of its devices.
+fn plan_over(
+    entry: &ImageName,
+    context: &UserContext,
+    job: &SlurmJob,
+    container: &JobContainer,
+    upper: Upper,
+) -> Result<Plan> {
+    let exec = entry.exec()?;
+    let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
+    let is_free = container.workdir.is_none() && exec.working_dir.is_empty();
+    // Who wants no home has none because they submit there.
+    facts.working_dir = working_dir().filter(|dir| is_free && (container.home || *dir != context.home));
+    let mut options = options(container, upper, vec![spool(context)], temporary(job.id));
+    if container.unshare.contains(&UnsharedNamespace::Uts) {
+        options.asked.hostname = Some(own_host_name()?);
+    }
+    facts.data = data_mounts(context, container)?;
+    let gpus = devices::of_image(&wanted_gpus(&exec.env, container)?, &exec.env);
+    let (facts, options) = with_devices(facts, options, gpus, &job.supervisor_dir())?;
+    plan::build(options, facts)
 }
 
 /// Host name of this node.
