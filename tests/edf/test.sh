@@ -152,6 +152,10 @@ ok as alice skiff edf show job
 has "$out" '# from /home/alice/.edf/base.toml'
 has "$out" '"/srv/data:/mine/alice:ro"'
 has "$out" 'PATH = "/added:${PATH}"'
+as alice sh -c 'printf "image = \"x\"\nmounts = [\"/srv/data:/data:ro,slave\"]\n" >flags.toml'
+ok as alice skiff edf show ./flags.toml
+has "$out" '"/srv/data:/data:ro,rslave"'
+rm flags.toml
 ok as alice skiff edf show --json job
 equal "$(json "$out" 'd["workdir"]')" /data
 ok as alice skiff edf check

@@ -147,6 +147,8 @@ for route in helper rootless; do
     # Contained, there are the nodes that were asked for, and no others.
     ok as alice skiff run --contain --gpus device=1 $cuda sh -c 'ls /dev | grep nvidia; : >/dev/nvidia1'
     equal "$out" $'nvidia1\nnvidiactl' "$route"
+    ok as alice skiff run --contain --gpus 1,capabilities=utility $cuda sh -c 'ls /dev | grep nvidia'
+    equal "$out" $'nvidia0\nnvidiactl' "$route: a number is a count"
     ok as alice skiff run --contain --gpus 1 -- sh -c 'ls /dev | grep nvidia'
     equal "$out" $'nvidia0\nnvidiactl' "$route: over the host's root"
 done
@@ -158,6 +160,13 @@ ok as alice skiff stop web
 ok as alice skiff env create --base image:$cuda --gpus all dev
 ok as alice skiff env exec dev -- sh -c 'cuda; echo $DRIVER'
 equal "$out" $'driver of the host\n550.1'
+# What it was started with is its own: a file that breaks later keeps nobody out.
+mv /etc/cdi/nvidia.yaml /etc/cdi/nvidia.kept && echo 'kind: 1' >/etc/cdi/nvidia.yaml
+ok as alice skiff env exec dev -- sh -c 'cuda; echo $DRIVER'
+equal "$out" $'driver of the host\n550.1' 'while the file is broken'
+ok as alice skiff env exec -e DRIVER=mine dev -- sh -c 'echo $DRIVER'
+equal "$out" mine
+mv /etc/cdi/nvidia.kept /etc/cdi/nvidia.yaml
 ok as alice skiff env stop dev
 ok as alice skiff env rm -f dev
 # A plan that was printed is carried out as it is, and no other.
@@ -274,6 +283,19 @@ fails 125 as alice srun -Q -w n1 skiff run --gpus all $cuda echo started
 has "$err" 'this job has no GPU'
 ok as alice srun -Q -w n1 --container-image=$image sh -c 'echo [$DRIVER]'
 equal "$out" '[]'
+# What an image asks for and cannot have is a fault for jobs with GPUs alone.
+mv /etc/cdi/nvidia.yaml /etc/cdi/nvidia.kept && echo 'kind: 1' >/etc/cdi/nvidia.yaml
+fails 125 as alice srun -Q --gres=gpu:1 -w n1 --container-image=$image cuda
+has "$err" '/etc/cdi/nvidia.yaml is not used: '
+ok as alice srun -Q -w n1 --container-image=$image cuda
+equal "$out$err" 'stub of the image' 'without GPUs'
+fails 125 as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --device nvidia.com/gpu=0 $cuda echo started
+has "$err" 'no file describes a GPU (nvidia.com/gpu); /etc/cdi/nvidia.yaml is not used: '
+mv /etc/cdi/nvidia.kept /etc/cdi/nvidia.yaml
+fails 125 as alice srun -Q --gres=gpu:1 -w n1 --container-image=10.77.0.1:5000#tools/old:1 echo started
+has "$err" "$driver/libcuda.so.550.1: needs glibc 2.34, and this root has glibc 2.17"
+ok as alice srun -Q -w n1 --container-image=10.77.0.1:5000#tools/old:1 echo started
+equal "$out$err" started 'without GPUs'
 ok as alice env NVIDIA_VISIBLE_DEVICES=none srun -Q --gres=gpu:1 -w n1 --container-image=$image cuda
 equal "$out" 'stub of the image'
 

@@ -307,6 +307,21 @@ requires = ["/dev/nothing0"]
 libraries = ["/nowhere/libnothing.so"]
 END
 module broken <<<'libs = 1'
+module half <<'END'
+description = "A network of which a part is missing"
+when = "always"
+mounts = ["/opt/missing"]
+env = { HALF = "there" }
+END
+ok as alice skiff run $mpich sh -c 'echo [$HALF]'
+equal "$out" '[]'
+left_out='module half: /opt/missing: No such file or directory (os error 2); containers go without this module'
+equal "$(grep -c "$left_out" <<<"$err")" 1 "$err"
+ok as alice skiff run --contain $mpich sh -c exit
+lacks "$err" 'module half' 'contained'
+ok as alice srun -Q -n2 -w n1 --container-image=10.77.0.1:5000#tools/mpich:1 sh -c exit
+equal "$(grep -c "node n1: $left_out" <<<"$err")" 1 "$err"
+rm "$modules/half.toml"
 ok as alice skiff run $mpich ask libfab.so.1 fabric
 equal "$out" 'fabric of the host'
 has "$err" 'broken.toml: line 1: unknown field `libs`, expected'
@@ -340,6 +355,8 @@ conflicts = ["fabric"]
 END
 fails 125 as alice skiff run --module rival $mpich true
 has "$err" 'module fabric: cannot be used with module rival'
+ok as alice skiff run --contain --module rival $mpich sh -c exit
+ok as alice skiff run --module rival -- true
 echo 'librarys = []' >"$modules/rival.toml"
 fails 125 as alice skiff run --module rival $mpich true
 has "$err" 'rival.toml: line 1: unknown field `librarys`: "libraries" may be meant'

@@ -157,6 +157,9 @@ equal "$out" $'tool of the image\ntool of the image'
 # In a job on the bare node a step may ask for an image: the job's --environment=none, which Slurm repeats on the node, is not the step's.
 ok as alice salloc -Q -n1 -N1 --environment=none srun -Q --container-image=$image tool
 equal "$out" 'tool of the image'
+# Words behind the program's name are the program's, though one is called like an option of srun's.
+ok as alice salloc -Q -n1 -N1 --environment=none srun -Q --container-image=$image tool --environment=none
+equal "$out" 'tool of the image'
 ok as alice sbatch --parsable -n1 -N1 -o out.bare --environment=none --wrap "srun -Q --container-image=$image tool; srun -Q sh -c '[ ! -e /opt/tool ] && echo bare'"
 equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.bare)"
 equal "$(cat out.bare)" $'tool of the image\nbare'

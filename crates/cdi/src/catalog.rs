@@ -89,19 +89,20 @@ impl Catalog {
     pub fn read(dirs: &[PathBuf]) -> Self {
         let mut files: Vec<CdiFile> = vec![];
         for (priority, dir) in dirs.iter().enumerate() {
-            match files_in(dir, is_description) {
-                Ok(paths) => files.extend(paths.iter().map(|path| CdiFile::read(path, priority))),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => {
-                    let problems = vec![Problem::of_file(e.to_string(), READABLE)];
-                    files.push(CdiFile {
-                        path: dir.clone(),
-                        priority,
-                        description: CdiDescription::default(),
-                        problems,
-                    });
+            let problem = match files_in(dir, is_description) {
+                Ok(found) => {
+                    files.extend(found.paths.iter().map(|path| CdiFile::read(path, priority)));
+                    found.problem.map(|problem| Problem::of_file(problem, "administrator: remove some"))
                 }
-            }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+                Err(e) => Some(Problem::of_file(e.to_string(), READABLE)),
+            };
+            files.extend(problem.map(|problem| CdiFile {
+                path: dir.clone(),
+                priority,
+                description: CdiDescription::default(),
+                problems: vec![problem],
+            }));
         }
         Self { files }
     }
@@ -110,7 +111,7 @@ impl Catalog {
         self.files.iter().filter(|file| file.problems.is_empty())
     }
 
-    /// All devices of a kind in the files' order, each once: of those with one name the one that counts, if only one does.
+    /// All devices of a kind in the files' order. Of several with one name only that of the last directory counts, and none if two files there have it.
     #[must_use]
     pub fn devices(&self, kind: &str) -> Vec<FoundDevice<'_>> {
         let of_kind = self.sound().filter(|file| file.description.kind == kind);
@@ -183,7 +184,7 @@ impl Catalog {
 
     /// Why there is no such device.
     fn missing(&self, name: &DeviceName) -> CdiError {
-        if let Some(broken) = self.broken() {
+        if let Some(broken) = self.broken(|_| true) {
             return CdiError::new(format!("device {name}: not described; {broken}"), "skiff cdi check");
         }
         let known: Vec<&str> = self.devices(&name.kind).iter().map(|found| &*found.device.name).collect();
@@ -204,9 +205,9 @@ impl Catalog {
         }
     }
 
-    /// The first file that is not used, with the reason.
-    pub(crate) fn broken(&self) -> Option<String> {
-        let file = self.files.iter().find(|file| !file.problems.is_empty())?;
+    /// The first of these files that is not used, with the reason.
+    pub(crate) fn broken(&self, is_meant: impl Fn(&CdiFile) -> bool) -> Option<String> {
+        let file = self.files.iter().find(|file| !file.problems.is_empty() && is_meant(file))?;
         Some(format!("{} is not used: {}", file.path.display(), file.problems.first()?.text()))
     }
 }

@@ -1,6 +1,6 @@
 //! Devices as the Container Device Interface describes them ([its specification](https://github.com/cncf-tags/container-device-interface)): the
-//! files of vendors are read and checked, requests become devices, and these what a container needs. Uses nothing else of Skiff's. Of a file
-//! nothing is ever executed, and all of it is foreign: each length and each depth has a limit.
+//! files of vendors are read and checked, requests become devices, and these what a container needs. Uses nothing else of Skiff's. Nothing that a
+//! file names is executed. Files are foreign input, so each length and each depth has a limit.
 
 mod catalog;
 mod description;
@@ -26,7 +26,7 @@ pub use ld_cache::{Library, listed, merged};
 pub use merge::Needs;
 pub use name::{ALL, DeviceName};
 pub use request::{DeviceRequest, Granted, WhichGpus};
-pub use site_files::{files_in, read_text};
+pub use site_files::{SiteFiles, files_in, read_text};
 pub use symbol_versions::SymbolVersions;
 
 #[cfg(test)]

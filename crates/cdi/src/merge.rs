@@ -1,5 +1,6 @@
 //! The edits of all devices that are asked for as one.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::catalog::{CdiError, FoundDevice};
@@ -12,6 +13,8 @@ use crate::name::DeviceName;
 pub struct Needs {
     /// The devices, and the file of each.
     pub devices: Vec<(DeviceName, PathBuf)>,
+    /// The file that names each path of the host's; of two that name one the later.
+    pub named_by: BTreeMap<String, PathBuf>,
     /// Variables.
     pub variables: Vec<(String, String)>,
     /// Device nodes.
@@ -64,6 +67,10 @@ impl Needs {
         for (variable, value) in &edits.variables {
             self.variables.retain(|(known, _)| known != variable);
             self.variables.push((variable.clone(), value.clone()));
+        }
+        let nodes = edits.nodes.iter().map(|node| &node.host);
+        for path in nodes.chain(edits.mounts.iter().map(|mount| &mount.host)) {
+            self.named_by.insert(path.clone(), file.into());
         }
         add_new(&mut self.nodes, &edits.nodes);
         for mount in &edits.mounts {

@@ -67,7 +67,7 @@ impl DeviceRequest {
 impl WhichGpus {
     fn parse(text: &str) -> Result<Self, String> {
         let plain = text.replace('"', "");
-        let (mut key, mut ids) = ("", vec![]);
+        let (mut key, mut ids, mut has_key) = ("", vec![], false);
         let mut count = None;
         for piece in plain.split(',') {
             let value = match piece.split_once('=') {
@@ -81,15 +81,18 @@ impl WhichGpus {
                 None => piece,
             };
             match key {
-                // What the driver's files are for is decided by who has described them.
+                // The vendor's description decides what a device brings.
                 "capabilities" | "driver" => {}
                 "count" => count = Some(value.to_owned()),
-                _ if is_id(value) => ids.push(value.to_owned()),
+                _ if is_id(value) => {
+                    has_key |= !key.is_empty();
+                    ids.push(value.to_owned());
+                }
                 _ => return Err(format!("{value:?} is not the number or the name of a GPU")),
             }
         }
-        // A number alone is a count, as Docker has it.
-        if let ("", [one]) = (key, &ids[..]) {
+        // A number alone is a count, as Docker has it, whatever capabilities are named beside it.
+        if let (false, [one]) = (has_key, &ids[..]) {
             count = Some(one.clone()).filter(|one| one == ALL || one.parse::<usize>().is_ok());
         }
         match count.as_deref() {
@@ -185,7 +188,7 @@ impl Catalog {
         if GPU_KINDS.contains(&&*name.kind) && *granted != Granted::Everything {
             let which =
                 if name.device == ALL { WhichGpus::All } else { WhichGpus::These(vec![name.device.clone()]) };
-            return self.of_kind(&name.kind, &which, granted);
+            return self.gpus(Some(&name.kind), &which, granted);
         }
         match self.find(name) {
             Ok(found) => Ok(vec![found]),
@@ -205,19 +208,24 @@ impl Catalog {
         granted: &Granted,
     ) -> Result<Vec<FoundDevice<'_>>, CdiError> {
         let kinds: Vec<&str> = kind.map_or_else(|| GPU_KINDS.to_vec(), |kind| vec![kind]);
-        match (kinds.iter().find(|kind| !self.devices(kind).is_empty()), which) {
-            (Some(kind), _) => self.of_kind(kind, which, granted),
-            (None, WhichGpus::IfGranted) => Ok(vec![]),
-            (None, _) => {
-                if let Some(conflict) = self.conflict(|name| kinds.contains(&&*name.kind)) {
-                    return Err(conflict);
-                }
-                let none = format!("no file describes a GPU ({})", kinds.join(", "));
-                match self.broken() {
-                    Some(broken) => Err(CdiError::new(format!("{none}; {broken}"), "skiff cdi check")),
-                    None => Err(CdiError::new(none, GENERATE)),
-                }
-            }
+        if let Some(kind) = kinds.iter().find(|kind| !self.devices(kind).is_empty()) {
+            return self.of_kind(kind, which, granted);
+        }
+        let is_if_granted = *which == WhichGpus::IfGranted;
+        if is_if_granted && *granted == Granted::Only(vec![]) {
+            return Ok(vec![]);
+        }
+        if let Some(conflict) = self.conflict(|name| kinds.contains(&&*name.kind)) {
+            return Err(conflict);
+        }
+        let none = format!("no file describes a GPU ({})", kinds.join(", "));
+        // Of a file that is no YAML nobody knows what it was to describe.
+        let may_be_gpus = |kind: &str| kind.is_empty() || kinds.contains(&kind);
+        match self.broken(|file| !is_if_granted || may_be_gpus(&file.description.kind)) {
+            Some(broken) => Err(CdiError::new(format!("{none}; {broken}"), "skiff cdi check")),
+            // Most hosts have no GPU, and the same image runs on them.
+            None if is_if_granted => Ok(vec![]),
+            None => Err(CdiError::new(none, GENERATE)),
         }
     }
 

@@ -59,6 +59,11 @@ fn requests_are_dockers() {
         ("\"device=0,1\",capabilities=utility,driver=nvidia", these(&["0", "1"])),
         ("count=3,capabilities=compute", Ok(WhichGpus::Count(3))),
         ("count=all", Ok(WhichGpus::All)),
+        ("2,capabilities=utility", Ok(WhichGpus::Count(2))),
+        ("all,capabilities=utility", Ok(WhichGpus::All)),
+        ("device=2,capabilities=utility", these(&["2"])),
+        ("capabilities=utility,device=2", these(&["2"])),
+        ("0,2,capabilities=utility", these(&["0", "2"])),
         ("GPU-61a2c7f4-0b1a", these(&["GPU-61a2c7f4-0b1a"])),
         ("0:1", these(&["0:1"])),
     ] {
@@ -134,6 +139,32 @@ fn grants_are_read_from_what_managers_set() {
         let value =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned());
         assert_eq!(Granted::of(value), want, "{variables:?}");
+    }
+}
+
+#[test]
+fn a_job_is_told_why_no_file_describes_its_gpus() {
+    let zero = || DeviceRequest::Device(DeviceName::parse("nvidia.com/gpu=0").expect("a name"));
+    let maker = || DeviceRequest::Gpus { kind: None, which: WhichGpus::IfGranted };
+    let why = |files: &[(&str, &str, usize)], request: DeviceRequest, granted: &Granted| {
+        catalog(files).resolve(&[request], granted).map(|found| names(&found)).map_err(|e| e.message)
+    };
+    let both = [("/etc/a.yaml", NVIDIA, 0), ("/etc/b.yaml", NVIDIA, 0)];
+    let no_yaml = [("/etc/a.yaml", "kind: [", 0)];
+    let of_others = [("/etc/a.yaml", "cdiVersion: '0.5.0'\nkind: a.b/c\ndevices: []\n", 0)];
+    let of_gpus = [("/etc/a.yaml", "cdiVersion: '0.5.0'\nkind: nvidia.com/gpu\ndevices: []\n", 0)];
+    for (files, want) in [
+        (&both[..], "both /etc/a.yaml and /etc/b.yaml describe it"),
+        (&no_yaml, "no file describes a GPU (nvidia.com/gpu); /etc/a.yaml is not used: "),
+        (&[], "no file describes a GPU (nvidia.com/gpu)"),
+    ] {
+        let why = why(files, zero(), &only(&["0"])).expect_err(want);
+        assert!(why.contains(want), "{why}");
+    }
+    // An image's maker wants them where there are some: only what may have been about GPUs is a fault.
+    for (files, is_fault) in [(&both[..], true), (&no_yaml, true), (&of_gpus, true), (&of_others, false)] {
+        assert_eq!(why(files, maker(), &Granted::Everything).is_err(), is_fault, "{files:?}");
+        assert_eq!(why(files, maker(), &only(&[])), Ok(String::new()));
     }
 }
 
@@ -276,20 +307,20 @@ fn the_linkers_cache_has_ours_in_front_and_keeps_the_rest() {
     bomb[48..].chunks_exact_mut(24).take(20_000).for_each(|entry| entry[8..12].copy_from_slice(&path));
     assert_eq!(merged(Some(&bomb), &[]), merged(None, &[]));
     // What this host's own linker has written.
-    if let Ok(host) = fs::read("/etc/ld.so.cache") {
-        ld_cache::check(&host);
-        assert!(ld_cache::is_in_order(&host) && ld_cache::is_in_order(&both));
-    }
+    let host = fs::read("/etc/ld.so.cache").expect("this host's linker has a cache");
+    ld_cache::check(&host);
+    assert!(ld_cache::is_in_order(&host) && ld_cache::is_in_order(&both));
 }
 
 #[test]
 fn this_hosts_glibc_has_what_its_libraries_need() {
     let open = |name: &str| {
-        ["/lib/x86_64-linux-gnu", "/lib64", "/usr/lib"]
+        ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib"]
             .iter()
             .find_map(|dir| fs::File::open(format!("{dir}/{name}")).ok())
+            .unwrap_or_else(|| panic!("no {name} where systems have it"))
     };
-    let (Some(libc), Some(libm)) = (open("libc.so.6"), open("libm.so.6")) else { return };
+    let (libc, libm) = (open("libc.so.6"), open("libm.so.6"));
     let (libc, libm) = (ElfFacts::of(&libc).expect("a library"), ElfFacts::of(&libm).expect("a library"));
     assert_eq!((libc.soname.as_deref(), libm.soname.as_deref()), (Some("libc.so.6"), Some("libm.so.6")));
     assert!(

@@ -43,6 +43,8 @@ pub struct DefinitionMount {
     pub target: String,
     /// Whether it takes no changes.
     pub is_read_only: bool,
+    /// The flag by which it takes part in later mounts of the host's, if there is one.
+    pub propagation: Option<&'static str>,
     /// What the source is.
     pub kind: DefinitionMountKind,
 }
@@ -191,12 +193,14 @@ impl Loader<'_, '_> {
             source: source.into(),
             target: target.into(),
             is_read_only: false,
+            propagation: None,
             kind: DefinitionMountKind::Bind,
         };
         for flag in parts.next().unwrap_or_default().split([',', '+']) {
             match flag {
-                "" | "rw" | "bind" | "rbind" | "private" | "rprivate" | "slave" | "rslave" | "nosuid"
-                | "nodev" => {}
+                "" | "rw" | "bind" | "rbind" | "nosuid" | "nodev" => {}
+                "private" | "rprivate" => mount.propagation = Some("rprivate"),
+                "slave" | "rslave" => mount.propagation = Some("rslave"),
                 "ro" => mount.is_read_only = true,
                 "sqsh" | "squashfs" => mount.kind = DefinitionMountKind::Squashfs,
                 unknown => return Err(bad(&format!("the flag {unknown:?} is not known"))),
@@ -291,6 +295,18 @@ mod tests {
         );
         let env: Vec<_> = found.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(env, ["A=job", "C=c", "GONE=", "N=4", "PATH=/opt/bin:${PATH}"]);
+        let propagation = |flags: &str| {
+            let text = format!("mounts = [\"/a:/b:{flags}\"]");
+            read("/x.toml", &[("/x.toml", &text)]).expect("sound").mounts[0].propagation
+        };
+        for (flags, want) in [
+            ("ro", None),
+            ("ro,rprivate", Some("rprivate")),
+            ("slave", Some("rslave")),
+            ("rprivate+rslave", Some("rslave")),
+        ] {
+            assert_eq!(propagation(flags), want, "{flags}");
+        }
         assert_eq!((found.writable, found.entrypoint), (false, false));
         assert_eq!(found.workdir.as_deref(), Some(Path::new("/scratch/alice")));
         assert_eq!(found.devices, ["nvidia.com/gpu=all"]);

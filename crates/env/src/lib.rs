@@ -9,6 +9,7 @@ pub mod commit;
 pub mod contents;
 pub mod deploy;
 pub mod depot;
+mod device_variables;
 mod export;
 pub mod fan_out;
 pub mod history;

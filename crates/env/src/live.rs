@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use serde::Serialize;
 use skiff_output::{self as output, ListFormat};
 use skiff_packages::PackageChange;
-use skiff_plan::devices;
 use skiff_plan::in_image;
 use skiff_plan::inside::ProcessArgs;
 use skiff_runtime::control::{self, ControlRequest, Live, SupervisorStatus};
@@ -25,7 +24,7 @@ use skiff_user::context::UserContext;
 use skiff_user::named;
 
 use crate::calling::{self, Confirmation};
-use crate::{root, ssh_agent};
+use crate::{device_variables, root, ssh_agent};
 
 /// The user's shell in an environment; the default one is made on first use.
 pub fn enter(context: &UserContext, name: &EnvName, inside: &ProcessArgs) -> Result<i32> {
@@ -42,16 +41,12 @@ pub fn command(
     inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<CommandSpec> {
-    let ground = env.ground()?;
-    let is_host = matches!(ground, EnvironmentBase::Host);
-    let mut command = match ground {
-        EnvironmentBase::Host => inside.command(context, words),
+    match env.ground()? {
+        EnvironmentBase::Host => Ok(inside.command(context, words)),
         EnvironmentBase::Image(entry) => {
-            in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)?
+            in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)
         }
-    };
-    devices::set_variables(&env.settings()?.mounts, &context.config, is_host, (&mut command, inside))?;
-    Ok(command)
+    }
 }
 
 /// As a login does: `command` by the login shell if there is one, else the shell as a login shell.
@@ -114,6 +109,7 @@ fn session(
     mut command: CommandSpec,
 ) -> std::result::Result<CommandExit, Failed> {
     let live = root::session(context, env)?;
+    device_variables::set(&env.dir, &mut command, inside)?;
     let agent = ssh_agent::forward(context, env, inside, &mut command);
     let session = Session::begin()?;
     let target = (&live.init, live.pid, enter::net_space(&env.settings()?.net, false));

@@ -19,6 +19,8 @@ use skiff_spec::plan::{Plan, Upper};
 use skiff_spec::settings::Settings;
 use skiff_user::context::UserContext;
 
+use crate::device_variables;
+
 /// A session in one of the user's environments, which is started if it does not run.
 pub fn session(context: &UserContext, env: &Environment) -> Result<Live> {
     plan::refuse_inside(context)?;
@@ -32,6 +34,7 @@ pub fn session(context: &UserContext, env: &Environment) -> Result<Live> {
         network::join(context, network)?;
         let plan = plan(context, env)?;
         base::make_ready(context, &plan)?;
+        device_variables::note(&env.dir, &plan)?;
         Ok((plan, vec![]))
     })?;
     see_host_changes(context, env, &live, starts.get())?;

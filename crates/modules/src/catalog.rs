@@ -42,6 +42,28 @@ pub struct WantedModule<'a> {
     pub is_asked: bool,
 }
 
+/// What is asked for of a site's modules.
+#[derive(Clone, Copy)]
+pub struct AskedModules<'a> {
+    /// Modules by their names.
+    pub names: &'a [String],
+    /// What an option of its own asks for, and whether it must be there.
+    pub provided: Option<(Provided, bool)>,
+    /// Whether it is for a container that gets what every container gets.
+    pub takes_always: bool,
+    /// Whether the host has a path; nothing where that could not be found out in time.
+    pub has_path: &'a dyn Fn(&str) -> Option<bool>,
+}
+
+/// The modules that are used.
+#[derive(Debug, Default)]
+pub struct ChosenModules<'a> {
+    /// Each of them, in their order.
+    pub wanted: Vec<WantedModule<'a>>,
+    /// Modules that were left out since nobody has asked for them by name, and why.
+    pub left_out: Vec<(String, ModuleError)>,
+}
+
 impl SiteModule {
     /// Reads a file; what is wrong with it is in it.
     #[must_use]
@@ -61,20 +83,22 @@ impl ModuleCatalog {
     pub fn read(dirs: &[PathBuf]) -> Self {
         let mut modules: Vec<SiteModule> = vec![];
         for dir in dirs {
-            match files_in(dir, is_module) {
-                Ok(paths) => {
-                    for module in paths.iter().map(|path| SiteModule::read(path)) {
+            let problem = match files_in(dir, is_module) {
+                Ok(found) => {
+                    for module in found.paths.iter().map(|path| SiteModule::read(path)) {
                         modules.retain(|known| known.name != module.name);
                         modules.push(module);
                     }
+                    found.problem
                 }
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => modules.push(SiteModule {
-                    name: dir.display().to_string(),
-                    path: dir.clone(),
-                    file: Err(vec![e.to_string()]),
-                }),
-            }
+                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+                Err(e) => Some(e.to_string()),
+            };
+            modules.extend(problem.map(|problem| SiteModule {
+                name: dir.display().to_string(),
+                path: dir.clone(),
+                file: Err(vec![problem]),
+            }));
         }
         modules.sort_by(|one, other| one.name.cmp(&other.name));
         Self { modules }
@@ -85,45 +109,58 @@ impl ModuleCatalog {
     ///
     /// # Errors
     /// One that is asked for is not there, broken, or in conflict with another, or the host lacks what it requires.
-    pub fn wanted(
-        &self,
-        names: &[String],
-        provided: Option<(Provided, bool)>,
-    ) -> Result<Vec<WantedModule<'_>>, ModuleError> {
-        names.iter().try_for_each(|name| self.find(name).map(drop))?;
-        let mut wanted = vec![];
+    pub fn wanted(&self, asked: &AskedModules<'_>) -> Result<ChosenModules<'_>, ModuleError> {
+        asked.names.iter().try_for_each(|name| self.find(name).map(drop))?;
+        let mut chosen = ChosenModules::default();
         for module in &self.modules {
-            let is_asked = names.contains(&module.name);
+            let is_asked = asked.names.contains(&module.name);
             let file = match &module.file {
                 Ok(file) => file,
                 Err(problems) if is_asked => return Err(broken(module, problems)),
                 Err(_) => continue,
             };
-            let of_provided = provided.filter(|(what, _)| file.provides == Some(*what));
-            if !is_asked && of_provided.is_none() && file.when != When::Always {
+            let of_provided = asked.provided.filter(|(what, _)| file.provides == Some(*what));
+            let is_always = asked.takes_always && file.when == When::Always;
+            if !is_asked && of_provided.is_none() && !is_always {
                 continue;
             }
-            if let Some(missing) = file.requires.iter().find(|path| std::fs::metadata(path).is_err()) {
-                if is_asked {
-                    return Err(ModuleError::new(
-                        format!("module {}: this host has no {missing}", module.name),
-                        "it can be used on the hosts that have it: skiff module list",
-                    ));
-                }
-                continue;
+            match (missing(module, file, asked.has_path), is_asked) {
+                (None, _) => chosen.wanted.push(WantedModule { module, file, is_asked }),
+                (Some(Missing::NotHere(why) | Missing::Unknown(why)), true) => return Err(why),
+                // That host is not meant.
+                (Some(Missing::NotHere(_)), false) => {}
+                (Some(Missing::Unknown(why)), false) => chosen.left_out.push((module.name.clone(), why)),
             }
-            wanted.push(WantedModule { module, file, is_asked });
         }
-        if let Some((Provided::Mpi, true)) = provided
-            && !wanted.iter().any(|wanted| wanted.file.provides == Some(Provided::Mpi))
-        {
-            return Err(ModuleError::new(
-                "--mpi host: no module of this site provides an MPI for this host",
+        if let Some((Provided::Mpi, true)) = asked.provided {
+            self.check_mpi(&chosen)?;
+        }
+        conflict(&chosen.wanted).map_or(Ok(()), Err)?;
+        Ok(chosen)
+    }
+
+    /// Refuses a choice without an MPI, where there must be one.
+    fn check_mpi(&self, chosen: &ChosenModules<'_>) -> Result<(), ModuleError> {
+        if chosen.wanted.iter().any(|wanted| wanted.file.provides == Some(Provided::Mpi)) {
+            return Ok(());
+        }
+        let none = "--mpi host: no module of this site provides an MPI for this host";
+        let unknown = chosen.left_out.iter().find(|(name, _)| {
+            self.find(name).is_ok_and(|module| {
+                module.file.as_ref().is_ok_and(|file| file.provides == Some(Provided::Mpi))
+            })
+        });
+        Err(match (unknown, self.broken().first()) {
+            (Some((_, why)), _) => why.clone(),
+            // Nobody knows what a broken one provides.
+            (None, Some(broken)) => {
+                ModuleError::new(format!("{none}; not used: {broken}"), "administrator: skiff module check")
+            }
+            (None, None) => ModuleError::new(
+                none,
                 "administrator: describe it by a file in module_dirs (docs/modules.md)",
-            ));
-        }
-        conflict(&wanted).map_or(Ok(()), Err)?;
-        Ok(wanted)
+            ),
+        })
     }
 
     /// Files that are not used, and the first that is wrong with each.
@@ -146,6 +183,32 @@ impl ModuleCatalog {
             ModuleError::new(format!("module {name}: not on this host"), hint)
         })
     }
+}
+
+/// Why a module cannot be used on this host.
+enum Missing {
+    /// The host does not have what it requires.
+    NotHere(ModuleError),
+    /// Whether the host has it could not be found out.
+    Unknown(ModuleError),
+}
+
+fn missing(
+    module: &SiteModule,
+    file: &ModuleFile,
+    has_path: &dyn Fn(&str) -> Option<bool>,
+) -> Option<Missing> {
+    file.requires.iter().find_map(|path| match has_path(path) {
+        Some(true) => None,
+        Some(false) => Some(Missing::NotHere(ModuleError::new(
+            format!("module {}: this host has no {path}", module.name),
+            "it can be used on the hosts that have it: skiff module list",
+        ))),
+        None => Some(Missing::Unknown(ModuleError::new(
+            format!("module {}: {path}: its file server has not answered in time", module.name),
+            format!("administrator: ls {path}; {} requires it", module.path.display()),
+        ))),
+    })
 }
 
 fn broken(module: &SiteModule, problems: &[String]) -> ModuleError {

@@ -6,7 +6,7 @@ mod file;
 mod library;
 mod needs;
 
-pub use catalog::{ModuleCatalog, SiteModule, WantedModule};
+pub use catalog::{AskedModules, ChosenModules, ModuleCatalog, SiteModule, WantedModule};
 pub use file::{ModuleFile, Provided, When};
 pub use library::{FoundLibraries, HostLibrary, HostLinker};
 pub use needs::{ModuleNeeds, ModuleParts};

@@ -182,12 +182,9 @@ impl HostLinker {
 /// The libraries of a directory.
 fn plugins(dir: &Path) -> Vec<HostLibrary> {
     let is_library = |name: &str| name.ends_with(".so") || name.contains(".so.");
-    // That it is there was asked before.
-    files_in(dir, is_library)
-        .unwrap_or_else(|_| vec![])
-        .iter()
-        .filter_map(|path| HostLibrary::read(path))
-        .collect()
+    // Whether the directory is there was asked before.
+    let Ok(found) = files_in(dir, is_library) else { return vec![] };
+    found.paths.iter().filter_map(|path| HostLibrary::read(path)).collect()
 }
 
 fn is_of_glibc(name: &str) -> bool {

@@ -8,7 +8,10 @@ use skiff_cdi::HostMount;
 use skiff_spec::device::LibraryRole;
 
 use crate::file::parse_mount;
-use crate::{HostLinker, ModuleCatalog, ModuleFile, ModuleNeeds, Provided, SiteModule, WantedModule, When};
+use crate::{
+    AskedModules, HostLinker, ModuleCatalog, ModuleFile, ModuleNeeds, Provided, SiteModule, WantedModule,
+    When,
+};
 
 fn catalog(files: &[(&str, &str)]) -> (tempfile::TempDir, ModuleCatalog) {
     let dir = tempfile::tempdir().expect("a directory");
@@ -21,8 +24,14 @@ fn catalog(files: &[(&str, &str)]) -> (tempfile::TempDir, ModuleCatalog) {
 
 fn names(catalog: &ModuleCatalog, asked: &[&str], mpi: Option<bool>) -> Result<Vec<String>, String> {
     let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
-    let wanted = catalog.wanted(&asked, mpi.map(|must_fit| (Provided::Mpi, must_fit)));
-    Ok(wanted.map_err(|e| e.message)?.iter().map(|wanted| wanted.module.name.clone()).collect())
+    let asked = AskedModules { provided: mpi.map(|must_fit| (Provided::Mpi, must_fit)), ..by_name(&asked) };
+    let chosen = catalog.wanted(&asked).map_err(|e| e.message)?;
+    Ok(chosen.wanted.iter().map(|wanted| wanted.module.name.clone()).collect())
+}
+
+fn by_name(names: &[String]) -> AskedModules<'_> {
+    let has_path = &|path: &str| Some(Path::new(path).exists());
+    AskedModules { names, provided: None, takes_always: true, has_path }
 }
 
 #[test]
@@ -164,8 +173,8 @@ fn what_is_missing_counts_for_those_who_asked() {
         "description = ''\nwhen = 'always'\nmounts = ['/nonexistent']\nenv = { A = '1' }",
     )]);
     let needs = |asked: &[String]| {
-        let wanted = catalog.wanted(asked, None).expect("chosen");
-        ModuleNeeds::of(&wanted, &HostLinker::default)
+        let chosen = catalog.wanted(&by_name(asked)).expect("chosen");
+        ModuleNeeds::of(&chosen.wanted, &HostLinker::default)
     };
     let left_out = needs(&[]).expect("left out");
     assert_eq!((left_out.modules.len(), left_out.left_out.len()), (0, 1));
@@ -176,6 +185,48 @@ fn what_is_missing_counts_for_those_who_asked() {
         "{}",
         refused.hint
     );
+}
+
+#[test]
+fn modules_that_a_root_does_not_get_conflict_with_none() {
+    let (_dir, catalog) = catalog(&[
+        ("fabric.toml", "description = ''\nwhen = 'always'"),
+        ("rival.toml", "description = ''\nconflicts = ['fabric']"),
+    ]);
+    let rival = ["rival".to_owned()];
+    let why = catalog.wanted(&by_name(&rival)).expect_err("a conflict");
+    assert_eq!(why.message, "module fabric: cannot be used with module rival");
+    let chosen = catalog.wanted(&AskedModules { takes_always: false, ..by_name(&rival) }).expect("chosen");
+    assert_eq!(chosen.wanted.iter().map(|wanted| &*wanted.module.name).collect::<Vec<_>>(), ["rival"]);
+}
+
+#[test]
+fn a_broken_module_may_have_been_the_one_for_mpi() {
+    let (_dir, catalog) = catalog(&[("openmpi.toml", "provides = 'mpi'")]);
+    let why = names(&catalog, &[], Some(true)).expect_err("none");
+    assert!(why.contains("no module of this site provides an MPI for this host; not used: "), "{why}");
+    assert!(why.contains("openmpi.toml: line 1: missing field `description`"), "{why}");
+    assert_eq!(names(&catalog, &[], Some(false)), Ok(vec![]));
+}
+
+#[test]
+fn a_server_that_does_not_answer_takes_its_modules_away() {
+    let (_dir, catalog) = catalog(&[
+        ("far.toml", "description = ''\nwhen = 'always'\nrequires = ['/far/away']"),
+        ("mpi.toml", "description = ''\nprovides = 'mpi'\nrequires = ['/far/mpi']"),
+    ]);
+    let wanted = |names: &[String], provided| {
+        let asked = AskedModules { has_path: &|_| None, provided, ..by_name(names) };
+        let left_out = |why: (String, crate::ModuleError)| why.1.message;
+        let chosen = catalog.wanted(&asked).map_err(|e| e.message)?;
+        Ok::<_, String>((chosen.wanted.len(), chosen.left_out.into_iter().map(left_out).collect()))
+    };
+    let of =
+        |name: &str, path: &str| format!("module {name}: {path}: its file server has not answered in time");
+    let (far, mpi) = (of("far", "/far/away"), of("mpi", "/far/mpi"));
+    assert_eq!(wanted(&[], None), Ok((0, vec![far.clone()])));
+    assert_eq!(wanted(&["far".into()], None), Err(far));
+    assert_eq!(wanted(&[], Some((Provided::Mpi, true))), Err(mpi));
 }
 
 proptest! {

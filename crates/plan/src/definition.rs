@@ -39,7 +39,7 @@ pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContex
 /// # Errors
 /// One that cannot be had.
 pub fn mount_words(mount: &DefinitionMount) -> Result<String> {
-    let DefinitionMount { source, target, is_read_only, kind } = mount;
+    let DefinitionMount { source, target, is_read_only, propagation, kind } = mount;
     match kind {
         // On the command line a comma before a path begins another mount.
         _ if [source, target].iter().any(|path| path.contains(",/") || path.contains(",.")) => {
@@ -47,7 +47,9 @@ pub fn mount_words(mount: &DefinitionMount) -> Result<String> {
                 .hint("give the directory another name"))
         }
         DefinitionMountKind::Bind => {
-            Ok(format!("{source}:{target}{}", if *is_read_only { ":ro" } else { "" }))
+            let flags: Vec<&str> = is_read_only.then_some("ro").into_iter().chain(*propagation).collect();
+            let colon = if flags.is_empty() { "" } else { ":" };
+            Ok(format!("{source}:{target}{colon}{}", flags.join(",")))
         }
         DefinitionMountKind::Squashfs => Ok(data::word(source, target)),
     }

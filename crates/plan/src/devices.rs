@@ -1,7 +1,7 @@
 //! Devices that vendors describe (CDI), and the site's modules: which are asked for, what the user may have of them, and what they need. The
 //! descriptions and the libraries are foreign, and nothing of them is executed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use skiff_spec::plan::{Mount, Source};
 
 use crate::device_words::{GPUS, GRANTED, HostRequest, request};
 use crate::inside::ProcessArgs;
-use crate::modules::{FoundModules, tell_broken};
+use crate::modules::{FoundModules, tell_unused};
 
 /// What the devices need that were asked for, found on this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct DeviceFacts {
     pub support: DeviceSupport,
     /// Variables that modules set, which do not depend on what a job was given.
     pub module_variables: Vec<String>,
+    /// Why modules are not used that the root would have got.
+    pub left_out_modules: Vec<String>,
 }
 
 /// These words without those for described devices and modules.
@@ -112,21 +114,6 @@ fn needs(words: &[String], config: &Config) -> Result<Option<(Vec<String>, Needs
     Ok(Some((words, Needs::of(&found).map_err(ours)?)))
 }
 
-/// The variables of the described devices and the modules among these words, and of modules that every container gets, for a command in a root
-/// that has them already.
-pub fn set_variables(
-    words: &[String],
-    config: &Config,
-    is_host: bool,
-    (command, inside): (&mut CommandSpec, &ProcessArgs),
-) -> Result<()> {
-    set(&FoundModules::of(words, config, (false, is_host))?.settings(is_host), command, inside);
-    if let Some((_, needs)) = needs(words, config)? {
-        set(&settings(&needs.variables), command, inside);
-    }
-    Ok(())
-}
-
 /// Sets the variables of devices, but for those that the user or a definition has named.
 pub fn set(settings: &[String], command: &mut CommandSpec, inside: &ProcessArgs) {
     let named = inside.settings();
@@ -154,9 +141,10 @@ impl DeviceFacts {
         (contain, is_host): (bool, bool),
     ) -> Result<Option<Self>> {
         let modules = FoundModules::of(words, config, (contain, is_host))?;
-        // On a job's nodes nobody would see it; who has submitted it has been told.
+        // On a job's nodes nobody would see it. Of broken files whoever has submitted the job was told; of what a node lacks a task will tell.
         if own_variable(names::STEPD_PID.as_ref()).is_none() {
-            tell_broken(&modules.broken);
+            tell_unused(&modules.broken);
+            tell_unused(&modules.left_out);
         }
         let described = needs(words, config)?;
         if described.is_none() && modules.is_empty() {
@@ -170,6 +158,7 @@ impl DeviceFacts {
             facts = Self::of(asked, needs, is_host)?;
         }
         facts.add_modules(&modules, is_host);
+        facts.left_out_modules = modules.left_out;
         Ok(Some(facts))
     }
 
@@ -193,9 +182,8 @@ impl DeviceFacts {
     /// Over the host's root what lies at the same path is there already.
     fn of(asked: Vec<String>, needs: Needs, is_host: bool) -> Result<Self> {
         let devices = needs.devices.iter().map(|(name, _)| name.to_string()).collect();
-        let file = needs.devices.first().map(|(_, file)| file.display().to_string()).unwrap_or_default();
         for node in &needs.nodes {
-            check_node(&node.host, &file)?;
+            check_node(&node.host, &needs.named_by)?;
         }
         let nodes = needs.nodes.into_iter().map(|node| (node.host, node.inside)).collect();
         let mut facts = Self { nodes, ..Self::default() };
@@ -210,7 +198,7 @@ impl DeviceFacts {
         facts.support.links = needs.links.into_iter().map(link).collect();
         let dirs: BTreeSet<&Path> = needs.library_dirs.iter().map(Path::new).collect();
         for at in 0..facts.mounts.len() {
-            facts.look_at(at, &dirs, &file)?;
+            facts.look_at(at, &dirs, &needs.named_by)?;
         }
         let is_makers = facts.support.asked.iter().all(|word| word.strip_prefix(GPUS) == Some(GRANTED));
         if let Some(needed) = facts.support.glibc.as_mut().filter(|_| is_makers) {
@@ -220,18 +208,15 @@ impl DeviceFacts {
     }
 
     /// Notes of a mounted file, if it is a library, what the linker has to know.
-    fn look_at(&mut self, at: usize, dirs: &BTreeSet<&Path>, file: &str) -> Result<()> {
+    fn look_at(&mut self, at: usize, dirs: &BTreeSet<&Path>, named_by: &NamingFiles) -> Result<()> {
         let HostMount { host, inside, .. } = &self.mounts[at];
-        if !host.contains(".so") {
-            return match std::fs::metadata(host) {
-                Ok(_) => Ok(()),
-                Err(e) => Err(not_there(host, file, &e)),
-            };
+        std::fs::metadata(host).map_err(|e| not_there(host, named_by, &e))?;
+        if !is_called_library(host) {
+            return Ok(());
         }
-        // A named pipe in its place makes nobody wait.
+        // A named pipe in its place makes nobody wait. What cannot be read, as a socket, is mounted all the same.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let opened = openat(CWD, &**host, flags, Mode::empty());
-        let library = File::from(opened.map_err(|e| not_there(host, file, &e.into()))?);
+        let Ok(library) = openat(CWD, &**host, flags, Mode::empty()).map(File::from) else { return Ok(()) };
         let Some(elf) = ElfFacts::of(&library) else { return Ok(()) };
         if let Some(needed) = elf.needs {
             let version = [needed.0, needed.1];
@@ -261,16 +246,30 @@ impl DeviceFacts {
     }
 }
 
-fn not_there(path: &str, file: &str, e: &std::io::Error) -> Fault {
-    Fault::new(format!("{path}: {e}, and {file} names it"))
+/// The description that names each path of the host's.
+type NamingFiles = BTreeMap<String, PathBuf>;
+
+/// Whether a file is a library by its name.
+fn is_called_library(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.ends_with(".so") || name.contains(".so.")
+}
+
+fn shown_file(path: &str, named_by: &NamingFiles) -> String {
+    named_by.get(path).map_or_else(|| "a description".into(), |file| file.display().to_string())
+}
+
+fn not_there(path: &str, named_by: &NamingFiles, e: &std::io::Error) -> Fault {
+    Fault::new(format!("{path}: {e}, and {} names it", shown_file(path, named_by)))
         .hint("administrator: write the file anew, as after an update of the driver: nvidia-ctk cdi generate")
 }
 
-fn check_node(host: &str, file: &str) -> Result<()> {
-    let kind = std::fs::metadata(host).map_err(|e| not_there(host, file, &e))?.file_type();
+fn check_node(host: &str, named_by: &NamingFiles) -> Result<()> {
+    let kind = std::fs::metadata(host).map_err(|e| not_there(host, named_by, &e))?.file_type();
     match kind.is_char_device() || kind.is_block_device() {
         true => Ok(()),
         false => {
+            let file = shown_file(host, named_by);
             Err(Fault::new(format!("{host}: not a device, and {file} names it as one"))
                 .hint("skiff cdi check"))
         }
@@ -311,4 +310,38 @@ pub(crate) fn mounts(words: &[String], contain: bool, devices: Option<&DeviceFac
     let nodes = devices.nodes.iter().filter(is_shown).map(|(host, inside)| bind(host, inside, false));
     let files = devices.mounts.iter().map(|mount| bind(&mount.host, &mount.inside, mount.read_only));
     Ok(nodes.chain(files).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_names_its_own_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let _socket = std::os::unix::net::UnixListener::bind(path("driver.so")).expect("a socket");
+        let mount = |name: &str| HostMount { host: path(name), inside: "/x".into(), read_only: true };
+        let named_by: NamingFiles = [("driver.so", "/etc/cdi/first.yaml"), ("gone", "/etc/cdi/second.yaml")]
+            .map(|(name, file)| (path(name), file.into()))
+            .into();
+        let mut facts =
+            DeviceFacts { mounts: vec![mount("driver.so"), mount("gone")], ..DeviceFacts::default() };
+        let dirs = BTreeSet::new();
+        facts.look_at(0, &dirs, &named_by).expect("a socket is mounted, whatever it is called");
+        let why = facts.look_at(1, &dirs, &named_by).expect_err("not there");
+        assert!(
+            why.message
+                .ends_with("gone: No such file or directory (os error 2), and /etc/cdi/second.yaml names it"),
+            "{why}"
+        );
+        let why = check_node(&path("driver.so"), &named_by).expect_err("no device");
+        assert!(
+            why.message.ends_with("driver.so: not a device, and /etc/cdi/first.yaml names it as one"),
+            "{why}"
+        );
+        for (name, want) in [("/a.so", true), ("/a.so.1", true), ("/a.sock", false), ("/x.so/a", false)] {
+            assert_eq!(is_called_library(name), want, "{name}");
+        }
+    }
 }

@@ -12,6 +12,7 @@ pub mod device_words;
 pub mod devices;
 mod facts;
 pub mod get;
+mod host_paths;
 pub mod image_peers;
 pub mod import;
 pub mod in_image;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use skiff_cdi::HostMount;
 use skiff_modules::{
-    HostLibrary, HostLinker, ModuleCatalog, ModuleError, ModuleNeeds, ModuleParts, Provided, WantedModule,
+    AskedModules, ChosenModules, HostLibrary, HostLinker, ModuleCatalog, ModuleError, ModuleNeeds,
+    ModuleParts, Provided, WantedModule,
 };
 use skiff_output as output;
 use skiff_spec::config::Config;
@@ -15,6 +16,7 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::plan::inside;
 
 use crate::device_words::{HostRequest, MODULE, request};
+use crate::host_paths::HostPaths;
 
 /// What modules bring, and the words that asked for them.
 #[derive(Default)]
@@ -27,6 +29,8 @@ pub(crate) struct FoundModules {
     mpi_compatibility: Option<Compatibility>,
     /// Files that are not used, which every container might have got, and why.
     pub broken: Vec<String>,
+    /// Why modules are not used that this root would have got, and whose files are sound.
+    pub left_out: Vec<String>,
 }
 
 /// The directories with modules.
@@ -35,18 +39,20 @@ pub fn dirs(config: &Config) -> Vec<PathBuf> {
     config.module_dirs.iter().map(PathBuf::from).collect()
 }
 
-/// Tells of files that are not used: a container that might have had them starts without.
-pub fn tell_broken(broken: &[String]) {
-    for problem in broken {
-        output::note(&format!(
-            "{problem}; containers go without this module (administrator: skiff module check)"
-        ));
-    }
+/// Tells why modules are not used: a container that might have had them starts without.
+pub fn tell_unused(problems: &[String]) {
+    problems.iter().for_each(|problem| output::note(&unused(problem)));
 }
 
-/// The same of this host's.
+/// What is told of a module that is not used.
+#[must_use]
+pub fn unused(problem: &str) -> String {
+    format!("{problem}; containers go without this module (administrator: skiff module check)")
+}
+
+/// Tells of the broken files of this host.
 pub fn tell_broken_here(config: &Config) {
-    tell_broken(&ModuleCatalog::read(&dirs(config)).broken());
+    tell_unused(&ModuleCatalog::read(&dirs(config)).broken());
 }
 
 fn ours(e: ModuleError) -> Fault {
@@ -80,24 +86,22 @@ impl FoundModules {
         // Over the host's root its MPI is there.
         let mpi = mpi.filter(|_| !is_host);
         let needs_mpi = mpi.is_some_and(|(_, must_fit)| must_fit);
-        let mut wanted = catalog.wanted(&names, mpi).map_err(ours)?;
-        let is_mpi = |wanted: &WantedModule<'_>| mpi.is_some() && wanted.file.provides.is_some();
-        wanted.retain(|wanted| takes_always || wanted.is_asked || is_mpi(wanted));
-        let needs = ModuleNeeds::of(&wanted, &HostLinker::of_host).map_err(ours)?;
+        let paths = HostPaths::default();
+        let has_path = &|path: &str| paths.has(path);
+        let query = AskedModules { names: &names, provided: mpi, takes_always, has_path };
+        let ChosenModules { wanted, mut left_out } = catalog.wanted(&query).map_err(ours)?;
+        let mut needs = ModuleNeeds::of(&wanted, &HostLinker::of_host).map_err(ours)?;
+        left_out.append(&mut needs.left_out);
         if needs_mpi && !needs.modules.iter().any(|parts| parts.provides.is_some()) {
-            let is_mpi = |name: &String| {
-                wanted.iter().any(|wanted| wanted.module.name == *name && wanted.file.provides.is_some())
-            };
-            let mut left_out = needs.left_out.into_iter();
-            let why = left_out.find_map(|(name, why)| is_mpi(&name).then_some(why));
-            return Err(why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours));
+            return Err(no_mpi(&wanted, left_out));
         }
         let broken = if takes_always { catalog.broken() } else { vec![] };
-        Ok(Self { asked, needs, needs_mpi, mpi_compatibility, broken })
+        let left_out = left_out.into_iter().map(|(_, why)| why.message).collect();
+        Ok(Self { asked, needs, needs_mpi, mpi_compatibility, broken, left_out })
     }
 
     pub fn is_empty(&self) -> bool {
-        self.asked.is_empty() && self.needs.modules.is_empty()
+        self.asked.is_empty() && self.needs.modules.is_empty() && self.left_out.is_empty()
     }
 
     /// Variables, as `NAME=VALUE`. Those of a module whose libraries may turn out not to fit the root say so.
@@ -145,6 +149,15 @@ impl FoundModules {
             mounts: parts.mounts.iter().map(|mount| mount.inside.clone()).collect(),
         }
     }
+}
+
+/// Why the MPI that there must be cannot be used.
+fn no_mpi(wanted: &[WantedModule<'_>], left_out: Vec<(String, ModuleError)>) -> Fault {
+    let is_mpi = |name: &String| {
+        wanted.iter().any(|wanted| wanted.module.name == *name && wanted.file.provides.is_some())
+    };
+    let why = left_out.into_iter().find_map(|(name, why)| is_mpi(&name).then_some(why));
+    why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours)
 }
 
 fn has_libraries(parts: &ModuleParts) -> bool {

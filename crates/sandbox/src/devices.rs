@@ -25,11 +25,11 @@ const LONGEST: u64 = 32 << 20;
 pub const CACHE: &str = "/etc/ld.so.cache";
 
 /// Which of a plan's modules fit this root, on which nothing is mounted yet.
-pub fn fitting<'a>(root: BorrowedFd<'_>, devices: &'a DeviceSupport) -> Result<FittingModules<'a>> {
+pub fn select_modules<'a>(root: BorrowedFd<'_>, devices: &'a DeviceSupport) -> Result<FittingModules<'a>> {
     if devices.modules.is_empty() {
         return Ok(FittingModules::default());
     }
-    modules::fitting(root, devices, &read(root, Path::new(CACHE))?.unwrap_or_default())
+    modules::select(root, devices, &read(root, Path::new(CACHE))?.unwrap_or_default())
 }
 
 /// Makes it all, if a device or a module was asked for. What is to be mounted besides, and where: the linker's cache, and the host's libraries over
@@ -40,24 +40,28 @@ pub fn make(
     fitting: FittingModules<'_>,
 ) -> Result<Vec<(OwnedFd, PathBuf)>> {
     let devices = &inputs.plan.devices;
-    let without_drivers = match &devices.glibc {
+    let unfit = match &devices.glibc {
         Some(needed) => match glibc::check(root, needed) {
-            Err(_) if needed.optional => true,
-            fits => fits.map(|()| false)?,
+            Err(why) if needed.optional => Some(why.message),
+            fits => fits.map(|()| None)?,
         },
-        None => false,
+        None => None,
     };
     for link in &devices.links {
         make_link(root, inputs, link).map_err(|e| e.about(&format!("link {}", link.link)))?;
     }
     let mut mounts = vec![];
+    if let Some(why) = &unfit {
+        mounts
+            .push((inputs.bytes_with("drivers.unfit", why.as_bytes(), 0o444)?, inside::UNFIT_DRIVERS.into()));
+    }
     if !devices.modules.is_empty() {
         let used: String = fitting.names.iter().map(|name| format!("{name}\n")).collect();
         mounts.push((inputs.bytes_with("modules", used.as_bytes(), 0o444)?, inside::USED_MODULES.into()));
     }
     let library =
         |library: &DeviceLibrary| Library { name: library.name.clone(), path: library.path.clone() };
-    let drivers = devices.libraries.iter().filter(|_| !without_drivers).map(library);
+    let drivers = devices.libraries.iter().filter(|_| unfit.is_none()).map(library);
     let libraries: Vec<Library> = drivers.chain(fitting.libraries).collect();
     if libraries.is_empty() {
         return read_only(mounts);
@@ -88,8 +92,13 @@ fn read_only(files: Vec<(OwnedFd, PathBuf)>) -> Result<Vec<(OwnedFd, PathBuf)>> 
 fn read(root: BorrowedFd<'_>, path: &Path) -> Result<Option<Vec<u8>>> {
     let Some(file) = open(root, path)? else { return Ok(None) };
     let mut bytes = vec![];
-    file.take(LONGEST).read_to_end(&mut bytes).context(|| path.display().to_string())?;
-    Ok(Some(bytes))
+    file.take(LONGEST + 1).read_to_end(&mut bytes).context(|| path.display().to_string())?;
+    // Of a part no entry would be found, and the root's libraries would be gone for the linker.
+    match bytes.len() as u64 > LONGEST {
+        true => Err(Fault::new(format!("{}: longer than {} MiB", path.display(), LONGEST >> 20))
+            .hint("run ldconfig in the image; without devices and modules it is not read")),
+        false => Ok(Some(bytes)),
+    }
 }
 
 /// Makes a link, in the place of what is there.

@@ -38,7 +38,7 @@ pub(crate) struct FittingModules<'a> {
 ///
 /// # Errors
 /// One that must fit does not.
-pub(crate) fn fitting<'a>(
+pub(crate) fn select<'a>(
     root: BorrowedFd<'_>,
     devices: &'a DeviceSupport,
     cache: &[u8],

@@ -52,7 +52,7 @@ pub fn build(inputs: &mut RootfsInputs<'_>, layers: &Layers, hung: impl FnOnce()
 
 /// Mounts everything on the new root, which hangs somewhere, and makes it `/`.
 pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&OwnedFd>) -> Result<()> {
-    let fitting = devices::fitting(root, &inputs.plan.devices)?;
+    let fitting = devices::select_modules(root, &inputs.plan.devices)?;
     for Opened { mount, shown } in &inputs.sources {
         if fitting.without.contains(&mount.target) {
             continue;

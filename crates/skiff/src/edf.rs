@@ -141,10 +141,11 @@ impl From<Definition> for ShownDefinition {
             definition;
         let mount = |mount: skiff_edf::DefinitionMount| {
             let kind = if mount.kind == DefinitionMountKind::Squashfs { "sqsh" } else { "" };
-            let flags: Vec<_> = [if mount.is_read_only { "ro" } else { "" }, kind]
-                .into_iter()
-                .filter(|flag| !flag.is_empty())
-                .collect();
+            let flags: Vec<_> =
+                [if mount.is_read_only { "ro" } else { "" }, mount.propagation.unwrap_or(""), kind]
+                    .into_iter()
+                    .filter(|flag| !flag.is_empty())
+                    .collect();
             let colon = if flags.is_empty() { "" } else { ":" };
             format!("{}:{}{colon}{}", mount.source, mount.target, flags.join(","))
         };

@@ -1,5 +1,5 @@
-//! How a step comes to a container that may be running: what must be so, what it gets of that one, and what it is told of its own words that
-//! count for nothing then.
+//! How a step enters a container that may be running: what it requires of it, which mounts and namespaces it shares with it, and which of its
+//! options have no effect then.
 
 use std::cell::Cell;
 use std::fs;
@@ -43,7 +43,7 @@ fn started_with(dir: &Path) -> Result<Option<JobContainer>> {
 }
 
 /// Replaces a file that other steps may read at this moment.
-fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
+pub fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
     let (file, new) = (dir.join(name), dir.join(format!("{name}.{}", std::process::id())));
     fs::write(&new, text).and_then(|()| fs::rename(&new, &file)).context(|| file.display().to_string())
 }
@@ -203,6 +203,7 @@ fn split(words: &[String]) -> (Vec<&String>, Vec<&String>) {
 
 fn ignored(asked: &JobContainer, has: &JobContainer) -> Vec<&'static str> {
     let [asked_mounts, has_mounts] = [asked, has].map(|with| split(&with.mounts));
+    // What is so without a word is not compared: nobody has asked for a container that can be written to.
     let options = [
         (
             "--container-mounts",
@@ -211,7 +212,6 @@ fn ignored(asked: &JobContainer, has: &JobContainer) -> Vec<&'static str> {
         ("--container-module, --container-mpi", are_ignored(&asked_mounts.1, &has_mounts.1)),
         ("--no-container-mount-home", !asked.home && has.home),
         ("--container-readonly", !asked.writable && has.writable),
-        ("--container-writable", asked.writable && !has.writable),
     ];
     options.into_iter().filter(|(_, is_ignored)| *is_ignored).map(|(option, _)| option).collect()
 }
@@ -242,6 +242,12 @@ mod tests {
         ] {
             assert_eq!(ignored(&asked, &has).join(" "), want);
         }
+        let read_only = container(&["/a:/b"], true, false);
+        assert_eq!(
+            ignored(&container(&[], true, true), &read_only),
+            [""; 0],
+            "who says nothing is told nothing"
+        );
     }
 
     #[test]

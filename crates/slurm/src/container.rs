@@ -1,6 +1,7 @@
 //! On a node: the container that a job or one of its steps has asked for, and how its tasks run in it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -12,14 +13,16 @@ use skiff_output as output;
 use skiff_plan::get::{self, ImageOrigin};
 use skiff_plan::{
     self as plan, Facts, PlanOptions, RootOptions, base, data, definition, device_words, devices, in_image,
+    modules,
 };
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
+use skiff_spec::device::TELL_UNFIT;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{JobContainer, JobData, JobImage, UnsharedNamespace, names};
 use skiff_spec::name::HostName;
-use skiff_spec::plan::{Mount, Upper};
+use skiff_spec::plan::{Mount, Plan, Upper};
 use skiff_store::client;
 use skiff_store::index::ImageName;
 use skiff_sys::{IgnoreError, small_file};
@@ -30,13 +33,20 @@ use crate::attach::{self, NewContainer};
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
+use crate::told::tell_once;
 
 /// In the directory of the job's supervisor: the variables that the container's modules set, and those that its devices need.
 const VARIABLES: &str = "devices";
 /// In that file, before the devices'.
 const DEVICES_FROM_HERE: &str = "\0\n\0";
+/// In the same directory: why the GPUs of the job are not used, for the tasks that turn out to have some.
+const UNUSED_GPUS: &str = "unused-gpus";
+/// In the same directory: which modules are not used, and why.
+const UNUSED_MODULES: &str = "unused-modules";
+/// In the same directory, once a task was started that says why drivers' libraries do not fit.
+const UNFIT_TOLD: &str = "unfit-drivers.told";
 
-/// The running container; made if this is the first who needs it.
+/// The running container. It is made if this is the first step that needs it.
 pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) -> Result<Live> {
     if let Some(live) = attach::running(job, container)? {
         attach::check_namespaces(job, container)?;
@@ -51,8 +61,8 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         }
         None => None,
     };
-    // One that the job was submitted with is all its steps'. One that a step has brought goes with the last step that is in it: what
-    // stays of it then, if it has a name, is what was changed.
+    // All steps of a job share the container that the job was submitted with. A container that a step has brought ends with the last step in it.
+    // If it has a name, its changes are kept.
     let lifetime = if job.step.is_none() && container.name.is_none() {
         Lifetime::UntilStopped(None)
     } else {
@@ -67,28 +77,39 @@ pub fn running(context: &UserContext, job: &SlurmJob, container: &JobContainer) 
         let relay = relay(context, job, container, &runtime.dir);
         let (entry, part) = image(context, container, &runtime.dir, relay.as_ref())?;
         let upper = kept.clone().map_or_else(|| scratch::not_kept(context, &own), Ok)?;
-        let exec = entry.exec()?;
-        let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
-        let is_free = container.workdir.is_none() && exec.working_dir.is_empty();
-        // Who wants no home has none because they submit there.
-        facts.working_dir = working_dir().filter(|dir| is_free && (container.home || *dir != context.home));
-        let mut options = options(container, upper, vec![spool(context)], temporary(job.id));
-        if container.unshare.contains(&UnsharedNamespace::Uts) {
-            options.asked.hostname = Some(own_host_name()?);
-        }
-        facts.data = data_mounts(context, container)?;
-        let (facts, options) =
-            with_gpus(facts, options, devices::of_image(&wanted_gpus(&exec.env, container)?, &exec.env))?;
-        note_variables(&runtime.dir, &facts)?;
+        let plan = plan_over(&entry, context, job, container, upper)?;
         attach::note_start(&runtime.dir, container)?;
         times.prepared(vec![part]);
-        // Others may begin later; it ends with the container.
-        Ok((plan::build(options, facts)?, relay.map(JobRelay::into_holder_end).into_iter().collect()))
+        // Other nodes may begin later. The relay ends with the container.
+        Ok((plan, relay.map(JobRelay::into_holder_end).into_iter().collect()))
     });
     let live = new.end(live)?;
     times.note(job);
     attach::check_namespaces(job, container)?;
     Ok(live)
+}
+
+/// By what a container over an image is started; notes for its tasks what they have to know of its devices.
+fn plan_over(
+    entry: &ImageName,
+    context: &UserContext,
+    job: &SlurmJob,
+    container: &JobContainer,
+    upper: Upper,
+) -> Result<Plan> {
+    let exec = entry.exec()?;
+    let mut facts = base::facts(context, entry.id, exec.volumes.clone())?;
+    let is_free = container.workdir.is_none() && exec.working_dir.is_empty();
+    // Who wants no home has none because they submit there.
+    facts.working_dir = working_dir().filter(|dir| is_free && (container.home || *dir != context.home));
+    let mut options = options(container, upper, vec![spool(context)], temporary(job.id));
+    if container.unshare.contains(&UnsharedNamespace::Uts) {
+        options.asked.hostname = Some(own_host_name()?);
+    }
+    facts.data = data_mounts(context, container)?;
+    let gpus = devices::of_image(&wanted_gpus(&exec.env, container)?, &exec.env);
+    let (facts, options) = with_devices(facts, options, gpus, &job.supervisor_dir())?;
+    plan::build(options, facts)
 }
 
 /// Host name of this node.
@@ -131,52 +152,92 @@ fn wanted_gpus(of_image: &[String], container: &JobContainer) -> Result<Vec<Stri
         .collect())
 }
 
-/// With the devices that were asked for, and the GPUs of the job that a word asks for, if there are any.
-pub fn with_gpus<'a>(
+/// With the devices that were asked for, and the GPUs of the job that a word asks for, if there are any. What the tasks have to know of them is
+/// noted in the directory of the job's supervisor.
+pub fn with_devices<'a>(
     facts: Facts<'a>,
     mut options: PlanOptions,
-    word: Option<String>,
+    gpus: Option<String>,
+    dir: &Path,
 ) -> Result<(Facts<'a>, PlanOptions)> {
     let contain = options.asked.contain;
-    let asked = |facts: Facts<'a>, options: PlanOptions| {
-        Ok((facts.with_devices(&options.asked.mounts, contain)?, options))
-    };
-    let Some(word) = word else { return asked(facts, options) };
-    let all = [options.asked.mounts.clone(), vec![word]].concat();
-    match facts.clone().with_devices(&all, contain) {
-        // Who has no GPU need not care what is wrong with its description.
-        Err(_) if !devices::is_known_to_have_gpus() => asked(facts, options),
+    let all = [options.asked.mounts.clone(), gpus.into_iter().collect()].concat();
+    let has_gpus = all.len() > options.asked.mounts.len();
+    let (found, unused) = match facts.clone().with_devices(&all, contain) {
+        // Who has no GPU need not care what is wrong with its description. Slurm says only to the tasks what they have.
+        Err(why) if has_gpus && !devices::is_known_to_have_gpus() => {
+            (facts.with_devices(&options.asked.mounts, contain)?, Some(why))
+        }
         found => {
             options.asked.mounts = all;
-            Ok((found?, options))
+            (found?, None)
+        }
+    };
+    note_variables(dir, &found)?;
+    note_unused(dir, UNUSED_GPUS, unused.map(|why| why.message))?;
+    let left_out = found.devices.iter().flat_map(|devices| &devices.left_out_modules);
+    let left_out: Vec<String> = left_out.map(|problem| modules::unused(problem)).collect();
+    note_unused(dir, UNUSED_MODULES, (!left_out.is_empty()).then(|| left_out.join("; ")))?;
+    Ok((found, options))
+}
+
+/// Notes why something was wanted and is not used, if so.
+fn note_unused(dir: &Path, record: &str, why: Option<String>) -> Result<()> {
+    match why {
+        Some(why) => attach::write(dir, record, &why),
+        None => {
+            fs::remove_file(dir.join(record)).ignore_error("an earlier container of this name had all");
+            Ok(())
         }
     }
 }
 
 /// Notes for the tasks which variables the devices of their container need: nothing is looked up for each of them.
-pub fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
-    let file = dir.join(VARIABLES);
+fn note_variables(dir: &Path, facts: &Facts<'_>) -> Result<()> {
     let Some(devices) = &facts.devices else {
-        fs::remove_file(&file).ignore_error("none were noted for an earlier container of this name");
+        fs::remove_file(dir.join(VARIABLES))
+            .ignore_error("none were noted for an earlier container of this name");
         return Ok(());
     };
     let (of_modules, all) = (&devices.module_variables, &devices.support.variables);
     let of_devices: Vec<&str> =
         all.iter().filter(|setting| !of_modules.contains(setting)).map(String::as_str).collect();
     let text = [of_modules.join("\0"), of_devices.join("\0")].join(DEVICES_FROM_HERE);
-    fs::write(&file, text).context(|| file.display().to_string())
+    attach::write(dir, VARIABLES, &text)
 }
 
 /// Sets the variables of a root's modules; and those of its devices for a task that Slurm has given some, or whose root was asked for with them.
-pub fn set_variables(command: &mut CommandSpec, job: &SlurmJob, words: &[String]) {
+pub fn set_variables(command: &mut CommandSpec, job: &SlurmJob, words: &[String]) -> Result<()> {
+    let noted = job.supervisor_dir().join(VARIABLES);
+    let text = match small_file::read_to_string(&noted) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e).context(|| noted.display().to_string()),
+    };
     let is_device =
         |word: &String| matches!(device_words::request(word), Ok(Some(device_words::HostRequest::Device(_))));
-    let Ok(text) = small_file::read_to_string(&job.supervisor_dir().join(VARIABLES)) else { return };
     let (of_modules, of_devices) = text.split_once(DEVICES_FROM_HERE).unwrap_or((&text, ""));
     let has_devices = devices::has_granted() || words.iter().any(is_device);
     let text = if has_devices { [of_modules, of_devices].join("\0") } else { of_modules.to_owned() };
     for (name, value) in text.split('\0').filter_map(|setting| setting.split_once('=')) {
         command.set(name, value);
+    }
+    Ok(())
+}
+
+/// Says once per job and node what this task does without: modules, and the driver of GPUs if it has some.
+pub fn tell_unused(command: &mut CommandSpec, job: &SlurmJob) {
+    let dir = job.supervisor_dir();
+    tell_once(&dir, UNUSED_MODULES, &|text| format!("node {}: {text}", node_name()));
+    if !devices::has_granted() {
+        return;
+    }
+    tell_once(&dir, UNUSED_GPUS, &|text| {
+        format!("node {}: the task has GPUs, and nothing of their driver: {text}", node_name())
+    });
+    // Whether the driver's libraries fit is known only inside.
+    if let Ok(_first) = fs::File::create_new(dir.join(UNFIT_TOLD)) {
+        command.set(TELL_UNFIT, "");
     }
 }
 
@@ -259,7 +320,7 @@ pub fn enter(
         .filter_map(|name| Some((name, command.var(name)?.to_owned())))
         .collect();
     in_image::enter(command, entry.id, &exec);
-    set_variables(command, job, &container.mounts);
+    set_variables(command, job, &container.mounts)?;
     if !goes_on {
         definition::set_variables(command, &definition::templates(&container.definition_variables)?)?;
     }

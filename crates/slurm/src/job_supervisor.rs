@@ -97,8 +97,7 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
                 .iter()
                 .any(|word| word.starts_with(GPUS))
                 .then(|| format!("{GPUS}{GRANTED}"));
-            let (facts, asked) = container::with_gpus(facts, asked, gpus)?;
-            container::note_variables(&runtime.dir, &facts)?;
+            let (facts, asked) = container::with_devices(facts, asked, gpus, &runtime.dir)?;
             let stored_layers = deployed.stored_layers.into_iter().rev().collect();
             let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
             if keep.is_some() {

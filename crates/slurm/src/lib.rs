@@ -33,6 +33,7 @@ mod stop;
 mod submit;
 mod task;
 mod tmp_quota;
+mod told;
 mod trash;
 
 use std::path::PathBuf;

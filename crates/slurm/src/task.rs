@@ -24,6 +24,7 @@ use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
+use crate::told::tell_once;
 use crate::{attach, broadcast, commit, container, filter, requeue};
 
 /// Whether we are called in the place of a task.
@@ -141,13 +142,13 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
     }
     let entry = job_supervisor::image(job)?;
     if let (JobSpec::Snapshot(snapshot), true) = (&job.spec, entry.is_none()) {
-        container::set_variables(&mut command, job, &snapshot.devices);
+        container::set_variables(&mut command, job, &snapshot.devices)?;
     }
     if let Some(entry) = entry {
         match &job.spec {
             JobSpec::Snapshot(snapshot) => {
                 in_image::enter(&mut command, entry.id, &entry.exec()?);
-                container::set_variables(&mut command, job, &snapshot.devices);
+                container::set_variables(&mut command, job, &snapshot.devices)?;
             }
             JobSpec::Container(container) => {
                 container::enter(&mut command, job, container, &entry)?;
@@ -157,6 +158,9 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
                 }
             }
         }
+    }
+    if is_first() {
+        container::tell_unused(&mut command, job);
     }
     Ok(command)
 }
@@ -178,7 +182,9 @@ fn why_not(dir: &Path) -> Error {
     let said = std::env::var_os(names::STEP_FAILURE).unwrap_or_default().to_string_lossy().into_owned();
     if said.is_empty() {
         return Error::new(format!("the step's environment was not made on this node ({})", dir.display()))
-            .hint("check that this node's plugstack.conf names the plug-in its words are in slurmd's log");
+            .hint(
+                "check that this node's plugstack.conf names the plug-in. Its messages are in slurmd's log",
+            );
     }
     let (message, hint) = said.trim_end().split_once("\nhint: ").unwrap_or((said.trim_end(), ""));
     Error::new(message.strip_prefix("skiff: ").unwrap_or(message)).hint(hint)
@@ -203,13 +209,4 @@ fn tell_of_node(context: &UserContext, job: &SlurmJob) {
     tell_once(&dir, NOT_MOUNTED, &|text| {
         format!("node {node}: the snapshot is unpacked, as its layers cannot be mounted: {text}")
     });
-}
-
-fn tell_once(dir: &Path, record: &str, say: &dyn Fn(&str) -> String) {
-    // Without the record there is nothing to say.
-    let Ok(text) = std::fs::read_to_string(dir.join(record)) else { return };
-    // Whoever makes this file says it; a script of a hundred steps would otherwise say it a hundred times.
-    if !text.is_empty() && std::fs::File::create_new(dir.join(format!("{record}.told"))).is_ok() {
-        output::note(&say(&text));
-    }
 }

@@ -77,6 +77,14 @@ macro_rules! slurm {
     };
 }
 
+/// How many words of the command line the last run of `getopt` has taken: behind the options the program begins. Slurm's commands stop there,
+/// and tell their plug-ins of the program only later.
+pub fn words_parsed() -> Option<usize> {
+    let optind = lookup(c"optind")?;
+    // SAFETY: the C library's variable of this name is an `int`, and Slurm's commands parse their options in this very thread.
+    usize::try_from(unsafe { optind.cast::<c_int>().read() }).ok()
+}
+
 /// Slurm's handle, valid during one hook.
 pub struct Spank(*mut c_void);
 

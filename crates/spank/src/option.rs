@@ -1,17 +1,19 @@
 //! The options of srun, sbatch and salloc: `--environment=NAME|none`, `--environment-commit`, and those of containers, which are called as
 //! in Pyxis. Slurm also carries their values to the nodes.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
-use crate::ffi::{RawOption, Spank, unset_own_variable};
+use crate::ffi::{self, RawOption, Spank, unset_own_variable};
 
 static ENVIRONMENT: Mutex<Option<CString>> = Mutex::new(None);
 /// The value of `--environment-commit`.
 static COMMIT: Mutex<Option<CString>> = Mutex::new(None);
 /// Options of containers as they were typed, `--container-image=...`.
 static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
+/// This command's own words, as they were before srun parsed them: it writes its name over the `:` between the parts of a heterogeneous job.
+static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
 
 /// How many options are of environments.
 const OF_ENVIRONMENTS: usize = 2;
@@ -20,7 +22,7 @@ struct Options([RawOption; 20]);
 // SAFETY: their pointers are to string literals.
 unsafe impl Sync for Options {}
 
-/// The first are those of environments. The value is the option's place, by which the callback knows it.
+/// All options. The options of environments are the first [`OF_ENVIRONMENTS`]. An option's value is its index, by which the callback finds it.
 static OPTIONS: Options = Options([
     with_value(0, c"environment", c"NAME|none", c"run in this environment of Skiff; none: on the bare node"),
     RawOption {
@@ -110,6 +112,7 @@ const fn flag(place: c_int, name: &CStr, usage: &CStr) -> RawOption {
 
 /// Makes the options known, those of containers if the site wants them; Slurm's error code if it refuses.
 pub fn register(spank: &Spank, containers: bool) -> c_int {
+    WORDS.get_or_init(own_words);
     let wanted = if containers { &OPTIONS.0[..] } else { &OPTIONS.0[..OF_ENVIRONMENTS] };
     wanted.iter().map(|option| spank.register(option)).find(|code| *code != 0).unwrap_or(0)
 }
@@ -140,10 +143,27 @@ pub fn step_environment() -> Option<CString> {
 /// The value given in this very command's own words. One may also have come from the words of the sbatch or salloc whose job
 /// this is, which Slurm repeats in every srun of the job.
 pub fn own_environment() -> Option<CString> {
+    let value = environment()?;
+    let words = WORDS.get_or_init(own_words);
+    is_typed(words, ffi::words_parsed(), value.to_bytes()).then_some(value)
+}
+
+fn own_words() -> Vec<OsString> {
+    std::env::args_os().collect()
+}
+
+/// Whether `--environment` has this value among the options of a command line: in front of `end`, where `getopt` has met the program that is to
+/// run. That program may have an option of the same name.
+fn is_typed(words: &[OsString], end: Option<usize>, value: &[u8]) -> bool {
+    // Each part of a heterogeneous job is parsed by itself, and counted from its own beginning.
+    let is_one_part = || !words.iter().any(|word| word == ":");
+    let end = end.filter(|end| (1..words.len()).contains(end) && is_one_part()).unwrap_or(words.len());
     // getopt takes a beginning only if it fits one option.
-    let is_it = |word: &[u8]| word == b"--environment" || word.starts_with(b"--environment=");
-    let typed = std::env::args_os().any(|word| is_it(word.as_bytes()));
-    environment().filter(|_| typed)
+    words[..end].iter().enumerate().any(|(at, word)| match word.as_bytes().strip_prefix(b"--environment") {
+        Some(b"") => words.get(at + 1).is_some_and(|next| next.as_bytes() == value),
+        Some([b'=', typed @ ..]) => typed == value,
+        _ => false,
+    })
 }
 
 /// The value of `--environment-commit`, if it was given.
@@ -203,4 +223,32 @@ fn add(name: &CStr, argument: Option<&CStr>) -> Option<()> {
         words.push(word);
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_of_the_program_is_not_one_of_sruns() {
+        for (line, end, value, want) in [
+            ("srun --environment=dev prog", Some(2), "dev", true),
+            ("srun --environment dev prog", Some(3), "dev", true),
+            ("srun --environment=dev --environment=new prog", Some(3), "new", true),
+            ("srun prog --environment=dev", Some(1), "dev", false),
+            ("srun -n1 prog --environment dev", Some(2), "dev", false),
+            ("srun -n1 prog --environment=test", None, "dev", false),
+            ("srun -n1 prog --environment", None, "dev", false),
+            ("srun --environment-commit=dev prog", Some(2), "dev", false),
+            // Where it is not known where the options end, as in the second part of a heterogeneous job, all words count.
+            ("srun --environment=dev a : --environment=dev b", Some(2), "dev", true),
+            ("srun -n1 a : -n1 --environment=dev b", Some(3), "dev", true),
+            ("srun --environment=dev prog", Some(0), "dev", true),
+            ("srun --environment=dev prog", Some(9), "dev", true),
+            ("srun --environment=dev", Some(2), "dev", true),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(is_typed(&words, end, value.as_bytes()), want, "{line} {end:?}");
+        }
+    }
 }

@@ -74,40 +74,47 @@ fn answer(value: &CStr) -> Option<bool> {
 }
 
 fn forgotten(name: &str) -> Option<CString> {
-    let forgotten = FORGOTTEN.lock().ok()?;
-    forgotten.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
+    value_of(&FORGOTTEN.lock().ok()?, name)
+}
+
+fn value_of(variables: &[(&str, CString)], name: &str) -> Option<CString> {
+    variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
 }
 
 /// Keeps the variables from the job: they were of its own container, and in its steps they would ask for others.
 pub fn forget() {
-    let values = VALUES.iter().map(|(variable, _)| *variable);
-    for name in values.chain(SWITCHES.iter().map(|(variable, _)| *variable)) {
-        if let Some(value) = own_variable(name).and_then(c_string)
-            && let Ok(mut forgotten) = FORGOTTEN.lock()
-        {
-            forgotten.push((name, value));
-        }
-        unset_own_variable(name);
+    if let Ok(mut forgotten) = FORGOTTEN.lock() {
+        forgotten.extend(set_variables(|name| own_variable(name).and_then(c_string)));
     }
+    names().for_each(unset_own_variable);
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    let values = VALUES.iter().map(|(variable, _)| *variable);
+    values.chain(SWITCHES.iter().map(|(variable, _)| *variable))
+}
+
+/// Pyxis' variables that are set, with their values.
+fn set_variables(value: impl Fn(&str) -> Option<CString>) -> Vec<(&'static str, CString)> {
+    names().filter_map(|name| Some((name, value(name)?))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::set_own_variable;
 
     #[test]
     fn what_is_kept_from_the_job_still_counts_for_its_later_parts() {
-        let (image, readonly) = ("PYXIS_CONTAINER_IMAGE", "PYXIS_CONTAINER_READONLY");
-        set_own_variable(image, c"a");
-        set_own_variable(readonly, c"1");
+        let set = |name: &str| match name {
+            "PYXIS_CONTAINER_IMAGE" => Some(c"a".to_owned()),
+            "PYXIS_CONTAINER_READONLY" => Some(c"1".to_owned()),
+            _ => None,
+        };
         let want = [c"--container-image=a".to_owned(), c"--container-readonly".to_owned()];
-        assert_eq!(with_variables(vec![]), want);
-        for _part in 0..2 {
-            forget();
-            assert_eq!([image, readonly].map(own_variable), [None, None]);
-            assert_eq!(with_variables(vec![]), want);
-        }
+        assert_eq!(merged(vec![], set), want);
+        let kept = set_variables(set);
+        assert_eq!(merged(vec![], |name| value_of(&kept, name)), want);
+        assert_eq!(set_variables(|_| None), vec![], "they are no longer set for the next part");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct DeviceSupport {
 pub struct ModuleSupport {
     /// Name of the module.
     pub name: String,
-    /// Whether a root that it does not fit is refused; otherwise it goes without the module's libraries, mounts and variables.
+    /// Whether a root is refused where the module does not fit it. Otherwise the root goes without the module's libraries, mounts and variables.
     pub must_fit: bool,
     /// Whether it is for the host's MPI.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -146,6 +146,10 @@ impl<'a> ModuleVariable<'a> {
         format!("{}{}/{}", Self::PREFIX, self.module, self.name)
     }
 }
+
+/// Among a command's variables, by a name that no program's variable has: whoever starts the command says why libraries of drivers do not fit the
+/// root, if they do not.
+pub const TELL_UNFIT: &str = "device/tell-unfit";
 
 /// A symbolic link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -283,6 +283,8 @@ pub mod inside {
     pub fn module_library(module: &str, library: &str) -> String {
         format!("{MODULES}/{module}/{library}")
     }
+    /// Why the libraries of drivers do not fit the root, if they do not.
+    pub const UNFIT_DRIVERS: &str = "/run/skiff/drivers.unfit";
     /// The names of the modules that are used, a line each.
     pub const USED_MODULES: &str = "/run/skiff/modules.used";
     /// The socket of the environment's supervisor outside.

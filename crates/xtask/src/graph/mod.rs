@@ -44,7 +44,7 @@ const ARROWS: &[(&str, &str)] = &[
     ("user", "sys spec site sandbox output"),
     ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
-    ("plan", "sys cdi modules edf spec oci site launch sandbox output user store runtime"),
+    ("plan", "sys cdi modules edf spec oci site ipc launch sandbox output user store runtime"),
     ("oci-runtime", "sys spec site sandbox output plan"),
     ("cli", "spec output plan oci-runtime"),
     ("app", "sys spec site sandbox output user store cli"),
