@@ -34,7 +34,7 @@ pub fn read_text(path: &Path, mebibytes: u64) -> io::Result<String> {
 
 /// A directory's files.
 pub struct SiteFiles {
-    /// Their paths, by name. More than 1000 are not looked at.
+    /// The files' paths, by name. More than 1000 are not looked at.
     pub paths: Vec<PathBuf>,
     /// What is wrong with the directory, if something is.
     pub problem: Option<String>,
