@@ -164,6 +164,7 @@ fn gpu() -> DeviceFacts {
             ..DeviceSupport::default()
         },
         module_variables: vec![],
+        left_out_modules: vec![],
     }
 }
 
