@@ -2,8 +2,6 @@
 import ctypes
 import mmap
 import os
-import shutil
-import subprocess
 
 from moved import call, child, equal, libc, local, main, moved, place, program, told, within
 
@@ -163,6 +161,8 @@ def mapped_deleted():
 @program
 def mapped_renamed_back():
     """a mapping of a file that was deleted and has its name again, and a program of which that is so"""
+    import shutil
+    import subprocess
     path = local('mapped')
     with open(path, 'w+b') as f:
         f.write(b'n' * PAGE)
@@ -462,9 +462,10 @@ def locked_on_fault():
 @program
 def grows_down():
     """memory that grows downwards (MAP_GROWSDOWN)"""
-    address = pages(64)
-    call('munmap', ctypes.c_void_p(address), 64 * PAGE)
-    top = libc.mmap(address + 60 * PAGE, 4 * PAGE, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10 | 0x100, -1, 0)
+    # The kernel lets it grow only with a gap of 256 pages to what can be read below: nobody else gets memory there.
+    address = pages(640, protection=0) + 512 * PAGE
+    call('munmap', ctypes.c_void_p(address), 128 * PAGE)
+    top = libc.mmap(address + 124 * PAGE, 4 * PAGE, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10 | 0x100, -1, 0)
     ctypes.memmove(top, b'kept', 4)
     moved()
     equal('content', ctypes.string_at(top, 4), b'kept')
