@@ -342,7 +342,8 @@ fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<(
     let group = OpenGroup::open(path).context(name)?;
     let write = |value: &str| group.write("cgroup.freeze", value).context(name);
     write(if frozen { "1" } else { "0" })?;
-    let done = skiff_sys::lock::within(limit, || Ok::<_, Fault>((group.is_frozen() == frozen).then_some(())))?;
+    let done =
+        skiff_sys::lock::within(limit, || Ok::<_, Fault>((group.is_frozen() == frozen).then_some(())))?;
     match (done, frozen) {
         (Some(()), _) => Ok(()),
         (None, false) => Err(Fault::new(format!("{}: its processes are still frozen", name()))
