@@ -32,18 +32,21 @@ pub fn within_limit(call: impl FnOnce() -> Result<i32>) -> Result<i32> {
 }
 
 fn wait(child: &Child) -> Result<i32> {
-    if !has_ended(child, LIMIT)? {
+    let is_done = has_ended(child, LIMIT)?;
+    let late = || format!("not done within {} s", LIMIT.as_secs());
+    if !is_done {
         pidfd_send_signal(&child.pidfd, Signal::KILL).ignore_error("it has just ended");
         if !has_ended(child, DYING)? {
-            return Err(Fault::new(format!("not done within {} s, and cannot be ended", LIMIT.as_secs()))
+            return Err(Fault::new(format!("{}, and cannot be ended", late()))
                 .hint("it waits in the kernel, perhaps for a file server"));
         }
     }
     let status = waitpid(Some(child.pid), WaitOptions::empty()).context(|| "process for the call")?;
     match status.and_then(|(_, status)| status.exit_status()) {
         Some(code) => Ok(code),
-        None => Err(Fault::new(format!("ended by a signal, or not done within {} s", LIMIT.as_secs()))
-            .hint("the container's user holds it up, or a file server does")),
+        None if is_done => Err(Fault::new("process for the call: ended by a signal")
+            .hint("while it has become the container's user, that user can end it")),
+        None => Err(Fault::new(late()).hint("the container's user holds it up, or a file server does")),
     }
 }
 
