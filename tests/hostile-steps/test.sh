@@ -27,7 +27,7 @@ faults '{"path": "/tools/some/blobs/", "do": "slow", "after": 150000}' '{"path":
 start alice srun -Q -w n1 --container-image=$proxy/tools/some:1 cat /bin/busybox >/dev/null 2>said
 begins n1
 on n1 setpriv --reuid alice --regid alice --init-groups sh -c "
-pid=\$(pgrep -u alice -f '$begin') && kill -STOP \$pid
+pid=\$(pgrep -o -u alice -f '$begin') && kill -STOP \$pid
 cat /proc/\$pid/oom_score_adj
 for i in \$(seq 1000); do printf 'noise \\033]0;title\\007 %s\\n' \$i; done >/proc/\$pid/fd/2
 kill -CONT \$pid" >score

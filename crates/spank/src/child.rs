@@ -56,8 +56,6 @@ impl SkiffCommand {
         let (mut run, output) = Self::new(program, arguments)?;
         run.command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
         run.command.envs(variables).stdout(Stdio::null()).stderr(output);
-        // A group of its own, so that all of it can be ended.
-        run.command.process_group(0);
         run.limit = Some(limit);
         Ok(run)
     }
@@ -93,8 +91,9 @@ impl SkiffCommand {
         self
     }
 
-    /// Ends it as soon as it is not wanted any more, which may take some seconds to find out.
+    /// Ends it as soon as it is not wanted any more, which may take some seconds to find out; with all of its process group, which is its own.
     pub fn while_wanted(mut self, is_wanted: impl Fn() -> bool + 'static) -> Self {
+        self.command.process_group(0);
         self.is_wanted = Some(Box::new(is_wanted));
         self
     }
@@ -118,13 +117,13 @@ impl SkiffCommand {
                 return Ok(CommandResult { status: child.wait()?, output: output.bytes });
             }
             if left.is_some_and(|left| left.is_zero()) {
-                end(&mut child, &process)?;
+                end(&mut child, &process, is_wanted.is_some())?;
                 let limit = limit.unwrap_or_default().as_secs();
                 return Err(Error::new(ErrorKind::TimedOut, format!("not done after {limit} s")));
             }
             if let Some(is_wanted) = is_wanted.as_ref().filter(|_| asked.elapsed() >= QUESTIONS) {
                 if !is_wanted() {
-                    end(&mut child, &process)?;
+                    end(&mut child, &process, true)?;
                     return Err(Error::other("the job ends"));
                 }
                 asked = Instant::now();
@@ -133,11 +132,11 @@ impl SkiffCommand {
     }
 }
 
-/// Ends a command on a node, and what it has started in its process group.
-fn end(child: &mut Child, process: &OwnedFd) -> Result<(), Error> {
-    let group = i32::try_from(child.id()).map_err(Error::other)?;
-    // SAFETY: plain numbers; the child has not been waited for, so the number is its group's.
-    check(unsafe { libc::kill(-group, libc::SIGKILL) }.into())?;
+/// Ends a command on a node, with its process group if it has one of its own.
+fn end(child: &mut Child, process: &OwnedFd, has_group: bool) -> Result<(), Error> {
+    let pid = i32::try_from(child.id()).map_err(Error::other)?;
+    // SAFETY: plain numbers; the child has not been waited for, so the number is still its own, and its group's.
+    check(unsafe { libc::kill(if has_group { -pid } else { pid }, libc::SIGKILL) }.into())?;
     // A file system that does not answer can hold up even that, and with it slurmd.
     if wait([process.as_raw_fd()], Some(DYING))? == [true] {
         child.wait()?;
