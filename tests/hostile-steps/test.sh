@@ -24,6 +24,9 @@ begins() { eventually 30 on "$1" pgrep -u alice -f "$begin"; }
 faults '{"path": "/tools/some/blobs/", "do": "slow", "after": 150000}' '{"path": "/tools/large/blobs/", "do": "slow", "after": 30000}'
 
 # ---- She writes a thousand lines, that would steer a terminal, by the process's own descriptor: the log gets a few of them, and plain.
+log=$SKIFF_TESTBED_DIR/logs/slurmd.n1.log
+before=$(wc -l <"$log")
+new() { tail -n +$((before + 1)) "$log"; }
 start alice srun -Q -w n1 --container-image=$proxy/tools/some:1 cat /bin/busybox >/dev/null 2>said
 begins n1
 on n1 setpriv --reuid alice --regid alice --init-groups sh -c "
@@ -34,11 +37,11 @@ kill -CONT \$pid" >score
 wait $started || fail "the step: $(cat said)"
 # Slurm's daemon of the step is never chosen where memory is short; what it starts as the user is.
 equal "$(cat score)" 0 'its oom_score_adj'
-log=$SKIFF_TESTBED_DIR/logs/slurmd.n1.log
-eventually 10 grep -q 'noise' "$log"
-eventually 10 grep -q 'bytes in all' "$log"
-[ "$(grep -c noise "$log")" -le 20 ] || fail "lines of hers in the log: $(grep -c noise "$log")"
-if grep -q $'\e' "$log"; then fail 'an escape sequence is in the log'; fi
+has_end() { new | grep -q 'bytes in all'; }
+eventually 10 has_end
+lines=$(new | grep -c noise)
+[ "$lines" -gt 0 ] && [ "$lines" -le 20 ] || fail "lines of hers in the log: $lines"
+if new | grep -q $'\e'; then fail 'an escape sequence is in the log'; fi
 idle
 
 # ---- Cancelled while the image comes slowly: on n1 as it is, on n2 with the process stopped.
@@ -55,7 +58,8 @@ ok as alice scancel "${jobs[@]}"
 idle
 echo "the nodes were free $((SECONDS - since)) s after the jobs were cancelled"
 for node in n1 n2; do
-    equal "$(sinfo -h -n $node -o %t)" idle "$node"
+    # (With `*` it has not answered lately, which the controller looks at again from time to time.)
+    [[ $(sinfo -h -n $node -o %t) =~ ^idle ]] || fail "$node: $(sinfo -h -n $node -o %t)"
     if on $node pgrep -f "$begin|store-[fw]"; then fail "$node: a process is left"; fi
 done
 test ! -e out.n1 || lacks "$(cat out.n1)" ran
