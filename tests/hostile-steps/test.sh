@@ -62,4 +62,3 @@ for node in n1 n2; do
     [[ $(sinfo -h -n $node -o %t) =~ ^idle ]] || fail "$node: $(sinfo -h -n $node -o %t)"
     if on $node pgrep -f "$begin|store-[fw]"; then fail "$node: a process is left"; fi
 done
-test ! -e out.n1 || lacks "$(cat out.n1)" ran
