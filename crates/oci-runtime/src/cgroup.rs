@@ -1,18 +1,35 @@
 //! The control group of a container (cgroup v2), where the user has been given one to make groups in; else the container stays in that of whoever
 //! created it.
 
-use std::path::{Path, PathBuf};
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, openat, openat2, unlinkat,
+};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_sys::IgnoreError;
+use skiff_sys::{IgnoreError, small_file};
 
 use crate::config::{BundleConfig, Resources};
 use crate::log::Log;
 use crate::process_info::{InitProcess, send};
+use crate::state_dir::open_dir;
 
 const ROOT: &str = "/sys/fs/cgroup";
+/// Below it are all groups. Unit tests take plain directories for groups.
+const TOP: &str = if cfg!(test) { "/" } else { ROOT };
+/// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
+/// No more is read of a group's file, in bytes.
+const LONGEST: u64 = 1 << 20;
+/// No more groups below a container's are looked at.
+const MOST_GROUPS: usize = 10_000;
+/// Nor more of those above it that were made for it.
+const MOST_ABOVE: usize = 64;
 /// How long processes that have been killed may take to be gone.
 pub const DYING: Duration = Duration::from_secs(10);
 
@@ -181,30 +198,111 @@ fn limits(resources: &Resources, log: &Log) -> Vec<(String, String)> {
     all
 }
 
-/// A group and those below it, which the container may have made; each before its own.
-fn tree(path: &Path) -> Vec<PathBuf> {
-    let mut found = vec![path.to_owned()];
-    let mut at = 0;
-    while let Some(dir) = found.get(at) {
-        at += 1;
-        // One that is gone has none.
-        let Ok(entries) = std::fs::read_dir(dir) else { continue };
-        let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        let below: Vec<PathBuf> = dirs.map(|entry| entry.path()).collect();
-        found.extend(below);
+/// A control group that is open. Its path is from the container's record, which its user can write: whatever else is there, a named pipe or a file
+/// system that never answers, is no group, so that nothing is waited for.
+struct OpenGroup(OwnedFd);
+
+impl OpenGroup {
+    /// # Errors
+    /// When there is none, or the path leads to something else.
+    fn open(path: &Path) -> rustix::io::Result<Self> {
+        let below = path.strip_prefix(TOP).map_err(|_| Errno::INVAL)?;
+        // The topmost has everybody's processes.
+        let is_plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+        if below.as_os_str().is_empty() || !is_plain {
+            return Err(Errno::INVAL);
+        }
+        let group = Self(open_dir(CWD, Path::new(TOP))?).below(below)?;
+        match cfg!(test) || fstatfs(&group.0)?.f_type == CGROUP2 {
+            true => Ok(group),
+            false => Err(Errno::INVAL),
+        }
     }
-    found
+
+    fn below(&self, path: &Path) -> rustix::io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.0, path, flags, Mode::empty(), how).map(Self)
+    }
+
+    fn read(&self, file: &str) -> std::io::Result<String> {
+        let bytes = small_file::read_below(&self.0, file, LONGEST)?;
+        String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
+    }
+
+    fn write(&self, file: &str, value: &str) -> std::io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = openat(&self.0, file, flags, Mode::empty())?;
+        std::io::Write::write_all(&mut std::fs::File::from(file), value.as_bytes())
+    }
+
+    /// Whether a file says of the group what the line does.
+    fn says(&self, file: &str, line: &str) -> bool {
+        self.read(file).is_ok_and(|text| text.lines().any(|said| said == line))
+    }
+
+    /// The groups below it, which the container may have made, by their paths; each before its own. No more than [`MOST_GROUPS`].
+    fn tree(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = vec![];
+        self.add_below(Path::new("."), &mut found);
+        let mut at = 0;
+        while let Some(path) = found.get(at).cloned() {
+            at += 1;
+            self.add_below(&path, &mut found);
+        }
+        found
+    }
+
+    fn add_below(&self, path: &Path, found: &mut Vec<PathBuf>) {
+        // One that is gone has none.
+        let Ok(entries) = self.below(path).and_then(|group| Dir::new(group.0)) else { return };
+        let is_below = |name: &&CStr| !matches!(name.to_bytes(), b"." | b"..");
+        for entry in entries.flatten().filter(|entry| entry.file_type() == FileType::Directory) {
+            let name = Some(entry.file_name()).filter(is_below).and_then(|name| name.to_str().ok());
+            if found.len() < MOST_GROUPS {
+                found.extend(name.map(|name| path.join(name)));
+            }
+        }
+    }
+
+    /// The processes of this group alone.
+    fn own_processes(&self) -> Vec<InitProcess> {
+        let text = self.read("cgroup.procs").default_on_error("a group that is gone has none");
+        let pids = text.lines().filter_map(|line| skiff_sys::process::positive_pid(line.parse().ok()?));
+        pids.filter_map(|pid| InitProcess::of(pid).ok()).collect()
+    }
+
+    fn processes(&self) -> Vec<InitProcess> {
+        let below = self.tree().into_iter().filter_map(|path| self.below(&path).ok());
+        let below: Vec<_> = below.flat_map(|group| group.own_processes()).collect();
+        self.own_processes().into_iter().chain(below).collect()
+    }
+
+    /// Whether there are processes in it, or below it.
+    fn is_populated(&self) -> bool {
+        self.says("cgroup.events", "populated 1")
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.says("cgroup.events", "frozen 1")
+    }
+
+    /// Removes those below it, as far as nobody is in them.
+    fn remove_below(&self) {
+        for path in self.tree().iter().rev() {
+            unlinkat(&self.0, path, AtFlags::REMOVEDIR).ignore_error("others may have come into it");
+        }
+    }
 }
 
-/// The processes of a group and those below it.
+/// Whether that is a group.
+pub fn is_there(path: &Path) -> bool {
+    OpenGroup::open(path).is_ok()
+}
+
+/// The processes of a group and those below it; none of what is no group.
 pub fn processes(path: &Path) -> Vec<InitProcess> {
-    let of = |group: PathBuf| {
-        let text = std::fs::read_to_string(group.join("cgroup.procs"))
-            .default_on_error("a group that is gone has none");
-        let pids = text.lines().filter_map(|line| skiff_sys::process::positive_pid(line.parse().ok()?));
-        pids.filter_map(|pid| InitProcess::of(pid).ok()).collect::<Vec<_>>()
-    };
-    tree(path).into_iter().flat_map(of).collect()
+    OpenGroup::open(path).map_or_else(|_| vec![], |group| group.processes())
 }
 
 /// Puts a further process into it.
@@ -213,18 +311,18 @@ pub fn processes(path: &Path) -> Vec<InitProcess> {
 /// The kernel's.
 pub fn add(path: &Path, pid: Pid) -> Result<()> {
     let number = pid.as_raw_nonzero().to_string();
-    write(&path.join("cgroup.procs"), &number).context(|| path.display().to_string())
+    let name = || format!("control group {}", path.display());
+    OpenGroup::open(path).context(name)?.write("cgroup.procs", &number).context(name)
 }
 
 /// Whether all of its processes are frozen.
 pub fn is_frozen(path: &Path) -> bool {
-    std::fs::read_to_string(path.join("cgroup.events"))
-        .is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
+    OpenGroup::open(path).is_ok_and(|group| group.is_frozen())
 }
 
 /// Whether the group's processes are to be frozen, be they so already or not.
 pub fn is_freezing(path: &Path) -> bool {
-    std::fs::read_to_string(path.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+    OpenGroup::open(path).is_ok_and(|group| group.says("cgroup.freeze", "1"))
 }
 
 /// Freezes the group's processes, or lets them go on, and waits until that is so. Where not all can be frozen in time, all go on.
@@ -241,9 +339,11 @@ fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<(
             .hint("set linux.cgroupsPath, in a session that systemd has delegated a control group to")
     })?;
     let name = || format!("control group {}", path.display());
-    let write = |value: &str| std::fs::write(path.join("cgroup.freeze"), value).context(name);
+    let group = OpenGroup::open(path).context(name)?;
+    let write = |value: &str| group.write("cgroup.freeze", value).context(name);
     write(if frozen { "1" } else { "0" })?;
-    let done = skiff_sys::lock::within(limit, || Ok::<_, Fault>((is_frozen(path) == frozen).then_some(())))?;
+    let done =
+        skiff_sys::lock::within(limit, || Ok::<_, Fault>((group.is_frozen() == frozen).then_some(())))?;
     match (done, frozen) {
         (Some(()), _) => Ok(()),
         (None, false) => Err(Fault::new(format!("{}: its processes are still frozen", name()))
@@ -263,41 +363,41 @@ fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<(
 /// # Errors
 /// When processes do not end: then it stays.
 pub fn end(path: &Path, above: &[PathBuf]) -> Result<()> {
-    if write(&path.join("cgroup.kill"), "1").is_err() && path.exists() {
+    if let Ok(group) = OpenGroup::open(path) {
+        end_open(&group, path)?;
+    }
+    let above: Vec<PathBuf> =
+        above.iter().take(MOST_ABOVE).filter(|path| OpenGroup::open(path).is_ok()).cloned().collect();
+    remove_empty(&above);
+    Ok(())
+}
+
+fn end_open(group: &OpenGroup, path: &Path) -> Result<()> {
+    if group.write("cgroup.kill", "1").is_err() {
         // Kernels before 5.14 have no such file.
-        processes(path).into_iter().try_for_each(kill)?;
+        group.processes().into_iter().try_for_each(kill)?;
     }
     let removed = skiff_sys::lock::within(DYING, || {
-        if is_populated(path) {
-            processes(path).into_iter().try_for_each(kill)?;
+        if group.is_populated() {
+            group.processes().into_iter().try_for_each(kill)?;
             return Ok(None);
         }
-        for group in tree(path).iter().rev() {
-            std::fs::remove_dir(group).ignore_error("whether it is there is asked next");
-        }
+        group.remove_below();
+        std::fs::remove_dir(path).ignore_error("whether it is there is asked next");
         Ok::<_, Fault>((!path.exists()).then_some(()))
     })?;
     match removed {
-        None if is_populated(path) => {
+        None if group.is_populated() => {
             Err(Fault::new(format!("control group {}: its processes do not end", path.display()))
                 .hint("they wait in the kernel, perhaps for a file server; delete the container again later"))
         }
         // What is empty, and cannot be removed, does no harm.
-        _ => {
-            remove_empty(above);
-            Ok(())
-        }
+        _ => Ok(()),
     }
 }
 
 fn kill(process: InitProcess) -> Result<()> {
     send(process, rustix::process::Signal::KILL.as_raw())
-}
-
-/// Whether there are processes in it, or below it.
-fn is_populated(path: &Path) -> bool {
-    std::fs::read_to_string(path.join("cgroup.events"))
-        .is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
 }
 
 #[cfg(test)]
@@ -338,6 +438,7 @@ mod tests {
     fn what_cannot_be_frozen_in_time_goes_on() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| dir.path().join(name);
+        std::fs::write(file("cgroup.freeze"), "0").expect("written");
         std::fs::write(file("cgroup.events"), "populated 1\nfrozen 0\n").expect("written");
         let e = freeze_within(Duration::ZERO, Some(dir.path()), true).expect_err("not frozen");
         assert!(e.to_string().contains("not all processes could be frozen"), "{e}");
@@ -353,10 +454,34 @@ mod tests {
         let top = dir.path().join("top");
         std::fs::create_dir_all(top.join("a/b/c")).expect("made");
         std::fs::create_dir(top.join("d")).expect("made");
-        assert_eq!(tree(&top).len(), 5);
-        for group in tree(&top).iter().rev() {
-            std::fs::remove_dir(group).expect("removed");
-        }
+        let group = OpenGroup::open(&top).expect("opened");
+        assert_eq!(group.tree().len(), 4);
+        group.remove_below();
+        assert_eq!(std::fs::read_dir(&top).expect("read").count(), 0);
+        assert_eq!(end(&top, &[]), Ok(()));
         assert!(!top.exists());
+    }
+
+    #[test]
+    fn nothing_but_a_group_is_read_or_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = dir.path().join("group");
+        std::fs::create_dir(&group).expect("made");
+        std::os::unix::fs::symlink(&group, dir.path().join("link")).expect("a link");
+        for path in [Path::new("/"), Path::new("group"), &dir.path().join("link"), &group.join("../group")] {
+            assert!(OpenGroup::open(path).is_err(), "{}", path.display());
+        }
+        for file in ["cgroup.events", "cgroup.freeze", "cgroup.kill", "cgroup.procs"] {
+            rustix::fs::mkfifoat(CWD, group.join(file), Mode::RWXU).expect("a pipe");
+        }
+        assert!(!is_frozen(&group) && !is_freezing(&group) && processes(&group).is_empty());
+        freeze(Some(&group), true).expect_err("a pipe");
+        add(&group, rustix::process::getpid()).expect_err("a pipe");
+        let begun = std::time::Instant::now();
+        end(&group, &[]).expect("an error is for processes that do not end");
+        assert!(begun.elapsed() < 2 * DYING);
+        let long = std::fs::File::create(group.join("long")).expect("made");
+        long.set_len(LONGEST + 1).expect("sparse");
+        OpenGroup::open(&group).expect("opened").read("long").expect_err("too long");
     }
 }

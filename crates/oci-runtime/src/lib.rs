@@ -31,6 +31,7 @@ mod mounts;
 mod namespaces;
 mod process;
 mod process_info;
+mod root_call;
 mod rootfs;
 mod seccomp;
 mod spec;
@@ -64,7 +65,25 @@ pub use words::{CreateArgs, OciArgs, OciCommand, OciExecArgs, OciRunArgs, Shared
 /// Why it fails; the log has it, too.
 pub fn run(args: &OciArgs) -> Result<i32> {
     let shared = &args.shared;
-    let log = Log::open(shared.log.as_deref(), shared.log_format == "json", shared.debug)?;
+    let (file, is_json) = (shared.log.as_deref(), shared.log_format == "json");
+    let is_on_container = !matches!(
+        args.command,
+        OciCommand::Create(_) | OciCommand::Run(_) | OciCommand::Spec { .. } | OciCommand::Features
+    );
+    if let (true, Some(root)) = (is_on_container && state_dir::is_host_root()?, shared.root.as_deref()) {
+        let call = || {
+            // The path of the log may be one that the user can change: it is opened when root has become the user.
+            let Some(states) = States::find(Some(root))? else { return without_containers(args) };
+            let log = Log::open_for_owner(file, is_json, shared.debug);
+            run_on_container(args, &states, &log).inspect_err(|fault| log.error(fault))
+        };
+        return match args.command {
+            // It takes as long as the program.
+            OciCommand::Exec(_) => call(),
+            _ => root_call::within_limit(call),
+        };
+    }
+    let log = Log::open(file, is_json, shared.debug)?;
     run_logged(args, &log).inspect_err(|fault| log.error(fault))
 }
 
@@ -86,19 +105,27 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
         OciCommand::Run(run) => return run_whole(&States::make(root)?, run, log),
         _ => {}
     }
-    // What is missing has no containers, and is not made, least of all by root.
-    let Some(states) = States::find(root)? else {
-        return match &args.command {
-            OciCommand::List { .. }
-            | OciCommand::Delete { force: true, .. }
-            | OciCommand::Delete { orphaned: true, .. } => Ok(0),
-            _ => Err(Fault::new("container does not exist: there is no directory of containers")
-                .hint("--root names it")),
-        };
-    };
+    match States::find(root)? {
+        Some(states) => run_on_container(args, &states, log),
+        None => without_containers(args),
+    }
+}
+
+/// The directory of containers is missing: there are none. It is not made, least of all by root.
+fn without_containers(args: &OciArgs) -> Result<i32> {
     match &args.command {
-        OciCommand::Start { id } => lifecycle::start(&states, id, log)?,
-        OciCommand::State { id } => output::line(&lifecycle::state(&states, id)?)?,
+        OciCommand::List { .. }
+        | OciCommand::Delete { force: true, .. }
+        | OciCommand::Delete { orphaned: true, .. } => Ok(0),
+        _ => Err(Fault::new("container does not exist: there is no directory of containers")
+            .hint("--root names it")),
+    }
+}
+
+fn run_on_container(args: &OciArgs, states: &States, log: &Log) -> Result<i32> {
+    match &args.command {
+        OciCommand::Start { id } => lifecycle::start(states, id, log)?,
+        OciCommand::State { id } => output::line(&lifecycle::state(states, id)?)?,
         OciCommand::Kill { all, id, signal } => {
             // By 0 an engine asks whether it runs.
             let number = match &**signal {
@@ -106,15 +133,15 @@ fn run_logged(args: &OciArgs, log: &Log) -> Result<i32> {
                 name => skiff_plan::stop::number(name)
                     .ok_or_else(|| Fault::new(format!("{name}: no such signal")))?,
             };
-            lifecycle::kill(&states, id, number, *all)?;
+            lifecycle::kill(states, id, number, *all)?;
         }
-        OciCommand::Delete { id: Some(id), force, .. } => lifecycle::delete(&states, id, *force, log)?,
-        OciCommand::Delete { id: None, .. } => lifecycle::delete_orphaned(&states, log)?,
-        OciCommand::Exec(exec) => return execute(&states, exec, log),
-        OciCommand::List { quiet, format } => list(&states, *quiet, format)?,
-        OciCommand::Ps { id, format } => list_processes(&lifecycle::pids(&states, id)?, format)?,
-        OciCommand::Pause { id } => lifecycle::freeze(&states, id, true)?,
-        OciCommand::Resume { id } => lifecycle::freeze(&states, id, false)?,
+        OciCommand::Delete { id: Some(id), force, .. } => lifecycle::delete(states, id, *force, log)?,
+        OciCommand::Delete { id: None, .. } => lifecycle::delete_orphaned(states, log)?,
+        OciCommand::Exec(exec) => return execute(states, exec, log),
+        OciCommand::List { quiet, format } => list(states, *quiet, format)?,
+        OciCommand::Ps { id, format } => list_processes(&lifecycle::pids(states, id)?, format)?,
+        OciCommand::Pause { id } => lifecycle::freeze(states, id, true)?,
+        OciCommand::Resume { id } => lifecycle::freeze(states, id, false)?,
         OciCommand::Create(_) | OciCommand::Run(_) | OciCommand::Spec { .. } | OciCommand::Features => {}
     }
     Ok(0)

@@ -108,7 +108,7 @@ fn init(record: &ContainerRecord) -> Option<InitProcess> {
 
 /// All processes of a container.
 fn processes(record: &ContainerRecord, init: InitProcess) -> Vec<InitProcess> {
-    match (&record.cgroup, init.alive()) {
+    match (record.cgroup.as_ref().filter(|cgroup| cgroup::is_there(cgroup)), init.alive()) {
         (Some(cgroup), _) => cgroup::processes(cgroup),
         (None, Some(pid)) => family(pid).into_iter().filter_map(|pid| InitProcess::of(pid).ok()).collect(),
         (None, None) => vec![],
@@ -277,7 +277,7 @@ mod tests {
         std::fs::write(group.path().join("cgroup.events"), "populated 1\nfrozen 0\n").expect("written");
         std::fs::write(&freeze_file, "1\n").expect("written");
         assert_eq!(freeze(&states, &id, false), Ok(()));
-        assert_eq!(std::fs::read_to_string(&freeze_file).expect("read"), "0");
+        assert_eq!(std::fs::read_to_string(&freeze_file).expect("read").trim(), "0");
         let e = freeze(&states, &id, false).expect_err("it runs");
         assert!(e.to_string().contains("it is not paused"), "{e}");
     }

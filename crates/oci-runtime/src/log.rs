@@ -31,6 +31,18 @@ impl Log {
         Ok(Self { file: path.map(open).transpose()?, is_json, verbose })
     }
 
+    /// As [`Log::open`], for root, who has become the container's user: as that user, no link, and nothing that could be waited for. What is in
+    /// the way of the log must not keep root from ending the container.
+    pub fn open_for_owner(path: Option<&Path>, is_json: bool, verbose: bool) -> Self {
+        let file = path.and_then(|path| {
+            let opened = open_regular(path).inspect_err(|e| {
+                skiff_output::note(&format!("log {}: {e}: errors are told here only", path.display()));
+            });
+            opened.ok()
+        });
+        Self { file, is_json, verbose }
+    }
+
     /// Something that the configuration asks for, and that the container does without.
     pub fn warn(&self, text: &str) {
         self.write("warning", text);
@@ -54,5 +66,15 @@ impl Log {
         };
         file.write_all(line.as_bytes())
             .ignore_error("standard error has it, too, or the container runs without");
+    }
+}
+
+fn open_regular(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = File::from(open(path, flags, Mode::from_raw_mode(0o644))?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("not a regular file")),
     }
 }

@@ -15,14 +15,25 @@ const LONGEST: u64 = 6 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// All that is there.
+///
+/// # Errors
+/// As [`read_at_most`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_by(path, Instant::now() + PATIENCE)
+    read_at_most(path, LONGEST)
 }
 
-fn read_by(path: &Path, end: Instant) -> io::Result<Vec<u8>> {
+/// The same, if it is at most so many bytes.
+///
+/// # Errors
+/// Of `open(2)` and `read(2)`; when it is longer, or a pipe of which nothing comes in time.
+pub fn read_at_most(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
+    read_by(path, longest, Instant::now() + PATIENCE)
+}
+
+fn read_by(path: &Path, longest: u64, end: Instant) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
-    let (mut all, mut file) = (vec![], file.take(LONGEST + 1));
+    let (mut all, mut file) = (vec![], file.take(longest + 1));
     loop {
         // A pipe that nobody writes to ends at once when it is read, but is not ready.
         if !is_ready(file.get_ref(), end)? {
@@ -30,8 +41,8 @@ fn read_by(path: &Path, end: Instant) -> io::Result<Vec<u8>> {
         }
         match file.read_to_end(&mut all) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-            Ok(_) if all.len() as u64 > LONGEST => {
-                return Err(io::Error::new(ErrorKind::FileTooLarge, format!("longer than {LONGEST} bytes")));
+            Ok(_) if all.len() as u64 > longest => {
+                return Err(io::Error::new(ErrorKind::FileTooLarge, format!("longer than {longest} bytes")));
             }
             read => return read.map(|_| all),
         }
@@ -60,9 +71,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("skiff-bounded.{}", std::process::id()));
         std::fs::create_dir(&dir).expect("a directory");
         let soon = || Instant::now() + Duration::from_millis(50);
-        let said = |path: &Path| read_by(path, soon()).map_err(|e| e.kind());
+        let said = |path: &Path| read_by(path, LONGEST, soon()).map_err(|e| e.kind());
         std::fs::write(dir.join("file"), "A=1").expect("written");
         assert_eq!(said(&dir.join("file")).as_deref(), Ok(&b"A=1"[..]));
+        let why = read_at_most(&dir.join("file"), 2).expect_err("too long").to_string();
+        assert_eq!(why, "longer than 2 bytes");
         assert_eq!(said(Path::new("/dev/null")).as_deref(), Ok(&b""[..]));
         assert_eq!(said(Path::new("/dev/zero")), Err(ErrorKind::FileTooLarge));
         assert_eq!(said(&dir.join("none")), Err(ErrorKind::NotFound));
@@ -82,7 +95,7 @@ mod tests {
                 theirs.write_all(piece.as_bytes()).expect("written");
             }
         });
-        let read = read_by(path.as_ref(), Instant::now() + Duration::from_secs(30)).expect("read");
+        let read = read_by(path.as_ref(), LONGEST, Instant::now() + Duration::from_secs(30)).expect("read");
         writer.join().expect("ended");
         assert_eq!(read, b"A=1\nB=2\n");
     }

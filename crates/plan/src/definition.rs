@@ -1,7 +1,6 @@
 //! Environment definition files (EDF): what they say becomes what is asked of a root.
 
 use std::ffi::OsString;
-use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
 
 use skiff_edf::{Definition, DefinitionContext, DefinitionMount, DefinitionMountKind, LONGEST, Template};
@@ -26,11 +25,7 @@ pub fn read(context: &UserContext, word: &str) -> Result<Definition> {
 /// Does something with what definitions may ask for.
 pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContext<'_>) -> T) -> T {
     let variable = |name: &str| own_variable(name.as_ref());
-    let read = |path: &Path| {
-        let bytes = bounded::read(path)?;
-        let too_long = || IoError::new(ErrorKind::FileTooLarge, format!("longer than {LONGEST} bytes"));
-        (bytes.len() <= LONGEST).then_some(bytes).ok_or_else(too_long)
-    };
+    let read = |path: &Path| bounded::read_at_most(path, LONGEST as u64);
     act(&DefinitionContext { variable: &variable, home: context.home.clone(), read: &read })
 }
 

@@ -3,7 +3,7 @@
 //! `--dry-run` prints is what is carried out.
 
 pub mod base;
-mod bounded;
+pub mod bounded;
 pub mod data;
 mod data_words;
 pub mod definition;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use skiff_spec::fault::{Context, Result};
+use skiff_spec::fault::{Context, Fault, Result};
 use skiff_spec::plan::Accounts;
 
 use crate::mounts::{open_in_root, resolve_or_make};
@@ -29,8 +29,13 @@ fn add_to(root: BorrowedFd<'_>, path: &str, lines: &[String]) -> Result<()> {
     match open(OFlags::RDONLY) {
         // What is no text has no lines that say otherwise.
         Ok(file) => {
-            let mut bytes = vec![];
-            std::fs::File::from(file).take(MOST).read_to_end(&mut bytes).context(|| path)?;
+            let (file, mut bytes) = (std::fs::File::from(file), vec![]);
+            if !file.metadata().context(|| path)?.is_file() {
+                return Err(Fault::new(format!("/{path} of the image: not a regular file")).hint(
+                    "the user's name is added there: build the image with a regular file, or without one",
+                ));
+            }
+            file.take(MOST).read_to_end(&mut bytes).context(|| path)?;
             text = String::from_utf8_lossy(&bytes).into_owned();
         }
         Err(Errno::NOENT) => {

@@ -17,12 +17,18 @@ const MAX_OUTPUT: usize = 1 << 20;
 const LONGEST_PIPE: usize = 1 << 20;
 /// How long it may take to be gone once it is killed.
 const DYING: Duration = Duration::from_secs(1);
+/// How often it is asked whether a run is still wanted: most are over before the first time.
+const QUESTIONS: Duration = Duration::from_secs(15);
+/// All nodes of a job begin at once, and need not ask at once.
+const SPREAD: u32 = 4000;
 
 /// One run of `skiff slurm ...`.
 pub struct SkiffCommand {
     command: Command,
     output: Output,
     limit: Option<Duration>,
+    /// Whether it is still to go on, asked from time to time.
+    is_wanted: Option<Box<dyn Fn() -> bool>>,
 }
 
 /// How a run ended.
@@ -60,7 +66,15 @@ impl SkiffCommand {
         // SAFETY: between fork and exec only system calls are made.
         unsafe { command.pre_exec(|| unblock_signals().and_then(|()| close_on_exec_from(3))) };
         let (output, end) = Output::pipe()?;
-        Ok((Self { command, output, limit: None }, end))
+        Ok((Self { command, output, limit: None, is_wanted: None }, end))
+    }
+
+    /// Keeps standard output in the place of standard error.
+    pub fn with_answer(mut self) -> Result<Self, Error> {
+        let (output, end) = Output::pipe()?;
+        self.output = output;
+        self.command.stdout(end).stderr(Stdio::null());
+        Ok(self)
     }
 
     /// Gives all rights of root up for good before exec. Slurm has set effective ids and groups already.
@@ -77,15 +91,25 @@ impl SkiffCommand {
         self
     }
 
+    /// Ends it as soon as it is not wanted any more, which may take some seconds to find out; with all of its process group, which is its own.
+    pub fn while_wanted(mut self, is_wanted: impl Fn() -> bool + 'static) -> Self {
+        self.command.process_group(0);
+        self.is_wanted = Some(Box::new(is_wanted));
+        self
+    }
+
     /// Runs it to its end.
     pub fn run(self) -> Result<CommandResult, Error> {
-        let Self { mut command, mut output, limit } = self;
+        let Self { mut command, mut output, limit, is_wanted } = self;
         let mut child = command.spawn()?;
         let until = limit.map(|limit| Instant::now() + limit);
+        let mut asked = Instant::now() + Duration::from_millis((std::process::id() % SPREAD).into());
         let process = descriptor_of(&child)?;
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let [ended, said] = wait([process.as_raw_fd(), output.polled()], left)?;
+            let pause = is_wanted.as_ref().map(|_| QUESTIONS.saturating_sub(asked.elapsed()));
+            let first = left.into_iter().chain(pause).min();
+            let [ended, said] = wait([process.as_raw_fd(), output.polled()], first)?;
             if ended || said {
                 output.read()?;
             }
@@ -93,16 +117,31 @@ impl SkiffCommand {
                 return Ok(CommandResult { status: child.wait()?, output: output.bytes });
             }
             if left.is_some_and(|left| left.is_zero()) {
-                child.kill()?;
-                // A file system that does not answer can hold up even that, and with it slurmd.
-                if wait([process.as_raw_fd()], Some(DYING))? == [true] {
-                    child.wait()?;
-                }
+                end(&mut child, &process, is_wanted.is_some())?;
                 let limit = limit.unwrap_or_default().as_secs();
                 return Err(Error::new(ErrorKind::TimedOut, format!("not done after {limit} s")));
             }
+            if let Some(is_wanted) = is_wanted.as_ref().filter(|_| asked.elapsed() >= QUESTIONS) {
+                if !is_wanted() {
+                    end(&mut child, &process, true)?;
+                    return Err(Error::other("the job ends"));
+                }
+                asked = Instant::now();
+            }
         }
     }
+}
+
+/// Ends a command on a node, with its process group if it has one of its own.
+fn end(child: &mut Child, process: &OwnedFd, has_group: bool) -> Result<(), Error> {
+    let pid = i32::try_from(child.id()).map_err(Error::other)?;
+    // SAFETY: plain numbers; the child has not been waited for, so the number is still its own, and its group's.
+    check(unsafe { libc::kill(if has_group { -pid } else { pid }, libc::SIGKILL) }.into())?;
+    // A file system that does not answer can hold up even that, and with it slurmd.
+    if wait([process.as_raw_fd()], Some(DYING))? == [true] {
+        child.wait()?;
+    }
+    Ok(())
 }
 
 /// What the program says. By a pipe, of which it has an end to write to: a file would be root's memory, which a user whose process it is
@@ -208,10 +247,32 @@ fn stay_out_of_reach() -> Result<(), Error> {
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into())
 }
 
+/// The kernel never ends slurmstepd for want of memory, and goes by the same for what it starts: Slurm's own tasks give that up, too. For good
+/// only as root. Where it cannot be given up, the step's limit of memory remains.
+///
+/// # Safety
+/// Only for a process that is about to give up root's rights, between fork and exec.
+unsafe fn leave_exemption_from_oom_killer() {
+    let file = c"/proc/self/oom_score_adj".as_ptr();
+    let mut first = 0u8;
+    // SAFETY: plain numbers, a file's name and room for a byte; descriptors are closed again.
+    unsafe {
+        libc::syscall(libc::SYS_setresuid, u32::MAX, 0, u32::MAX);
+        let fd = libc::open(file, libc::O_RDWR | libc::O_CLOEXEC);
+        if fd >= 0 {
+            if libc::read(fd, (&raw mut first).cast(), 1) == 1 && first == b'-' {
+                libc::pwrite(fd, c"0".as_ptr().cast(), 1, 0);
+            }
+            libc::close(fd);
+        }
+    }
+}
+
 /// Raw system calls: libc's own functions would signal threads that do not exist after a fork.
 fn become_user(uid: u32, gid: u32) -> Result<(), Error> {
     // SAFETY: plain numbers.
     unsafe {
+        leave_exemption_from_oom_killer();
         check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
         check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))
     }

@@ -248,8 +248,10 @@ pub fn info(text: &str) {
     say(slurm!(c"slurm_info" as Message), text);
 }
 
+/// A line: what a user's process says is not to steer the terminal on which somebody reads the log.
 fn say(function: Option<Message>, text: &str) {
-    match (function, CString::new(text.replace('\0', "?"))) {
+    let text = text.replace(char::is_control, "?");
+    match (function, CString::new(text.as_str())) {
         // SAFETY: a format with one string.
         (Some(function), Ok(text)) => unsafe { function(c"skiff: %s".as_ptr(), text.as_ptr()) },
         _ => eprintln!("skiff: {text}"),

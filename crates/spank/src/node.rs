@@ -19,6 +19,13 @@ use crate::{guard, option};
 const PROLOG_LIMIT: Duration = Duration::from_secs(60);
 /// A first deployment may have to fetch gigabytes. After ten minutes srun gives up.
 const STEP_LIMIT: Duration = Duration::from_secs(600);
+/// How long squeue may take, meanwhile nothing else is noticed.
+const QUEUE_LIMIT: Duration = Duration::from_secs(5);
+/// The states of jobs whose processes are to end, as squeue abbreviates them.
+const OVER: [&str; 10] = ["BF", "CA", "CD", "CG", "DL", "F", "NF", "OOM", "PR", "TO"];
+/// So much of what a command says gets into Slurm's log, in lines and in bytes.
+const MOST_LINES: usize = 20;
+const MOST_TOLD: usize = 4096;
 /// What a job has changed may be kept first (`slurm.commit_seconds`, up to 240).
 const EPILOG_LIMIT: Duration = Duration::from_secs(400);
 
@@ -98,7 +105,10 @@ pub fn begin_step(spank: &Spank, args: &PluginArgs) {
         variables.extend(spank.variable(name).map(|value| (name, value)));
     }
     let run = SkiffCommand::on_node(&args.skiff, &["slurm", "step-begin"], variables, STEP_LIMIT);
-    let outcome = run.and_then(|run| run.for_user(job.uid, job.gid).run());
+    let (id, configuration) = (job.id, configuration());
+    let outcome = run.and_then(|run| {
+        run.for_user(job.uid, job.gid).while_wanted(move || !is_over(id, &configuration)).run()
+    });
     if let Some(why) = failure(&outcome) {
         // The wrapper of each task finds nothing prepared, and tells the user why.
         FAILURE.get_or_init(|| why);
@@ -274,13 +284,34 @@ impl Job {
 fn run_for_job(what: &'static str, spec: Option<OsString>, job: &Job, args: &PluginArgs, limit: Duration) {
     let mut variables = job.variables();
     variables.extend(spec.map(|value| (names::PROLOG_JOB, value)));
-    // Without the latter, squeue would ask another cluster's controller where slurmd was told its configuration.
-    for name in ["SLURMD_NODENAME", "SLURM_CONF"] {
-        variables.extend(own_variable(name).map(|value| (name, value)));
-    }
+    variables.extend(configuration());
     let outcome =
         SkiffCommand::on_node(&args.skiff, &["slurm", what], variables, limit).and_then(SkiffCommand::run);
     report(what, job, outcome, error);
+}
+
+/// Without the latter, squeue would ask another cluster's controller where slurmd was told its configuration.
+fn configuration() -> Vec<(&'static str, OsString)> {
+    let value = |name| own_variable(name).map(|value| (name, value));
+    ["SLURMD_NODENAME", "SLURM_CONF"].into_iter().filter_map(value).collect()
+}
+
+/// Whether Slurm says that a job has ended, or is about to. Nothing tells slurmstepd while a step has no process of its own. Root asks: what the user
+/// runs could be stopped by them.
+fn is_over(id: u32, configuration: &[(&'static str, OsString)]) -> bool {
+    let words = ["--noheader", "--all", "--states=all", "--format=%A %t", &format!("--jobs={id}")];
+    let run = SkiffCommand::on_node(Path::new("squeue"), &words, configuration.to_vec(), QUEUE_LIMIT);
+    // Where there is no answer, the limit of the step's begin remains.
+    let said = run.and_then(SkiffCommand::with_answer).and_then(|run| run.for_root().run());
+    said.is_ok_and(|said| says_over(&String::from_utf8_lossy(&said.output), id))
+}
+
+/// The same by squeue's lines. The number of an array's first job stands for all of the array.
+fn says_over(said: &str, id: u32) -> bool {
+    said.lines().any(|line| {
+        let (number, state) = line.trim().split_once(' ').unwrap_or_default();
+        number.parse() == Ok(id) && OVER.contains(&state)
+    })
 }
 
 fn report(
@@ -291,7 +322,7 @@ fn report(
 ) {
     match outcome {
         Ok(outcome) => {
-            for line in String::from_utf8_lossy(&outcome.output).lines() {
+            for line in told(&outcome.output) {
                 say(&format!("{what} of job {}: {line}", job.id));
             }
             if !outcome.status.success() {
@@ -300,6 +331,17 @@ fn report(
         }
         Err(error) => say(&format!("{what} of job {} failed: {error}", job.id)),
     }
+}
+
+/// What of a command's output gets into Slurm's log: the command may be a process of the job's user, who writes whatever they like.
+fn told(output: &[u8]) -> Vec<String> {
+    let first = String::from_utf8_lossy(output.get(..MOST_TOLD).unwrap_or(output)).into_owned();
+    let mut lines: Vec<String> = first.lines().take(MOST_LINES).map(String::from).collect();
+    let length: usize = lines.iter().map(|line| line.len() + 1).sum();
+    if output.len() > length {
+        lines.push(format!("... ({} bytes in all)", output.len()));
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -318,5 +360,31 @@ mod tests {
         ] {
             assert_eq!(is_other(first, put.map(OsStr::new), here), want, "{first:?} of {put:?}");
         }
+    }
+
+    #[test]
+    fn a_job_is_over_that_ends_or_has_ended() {
+        for (said, over) in [
+            ("7 R\n", false),
+            ("7 CG\n", true),
+            ("  7 CA \n", true),
+            ("8 CG\n7 R\n", false),
+            ("7 S", false),
+            ("7 CF", false),
+            ("", false),
+            ("slurm_load_jobs error: Invalid job id specified", false),
+        ] {
+            assert_eq!(says_over(said, 7), over, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn the_log_gets_no_more_than_a_few_lines() {
+        assert_eq!(told(b"one\ntwo\n"), ["one", "two"]);
+        assert!(told(b"").is_empty());
+        let lines = told("a\n".repeat(1000).as_bytes());
+        assert_eq!((lines.len(), lines.last().map(String::as_str)), (21, Some("... (2000 bytes in all)")));
+        let long = told(&[b'a'; 1 << 20]);
+        assert_eq!(long.iter().map(String::len).collect::<Vec<_>>(), [4096, 26]);
     }
 }

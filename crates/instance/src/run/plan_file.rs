@@ -11,7 +11,7 @@ use serde_json::Value;
 use skiff_plan::described::{DescribedProcess, bad_plan};
 use skiff_plan::replay::{AGAIN, asked_for, refuse_missing, working_dir};
 use skiff_plan::resolve::{MainProcess, RunFacts};
-use skiff_plan::{Facts, RootOptions, base, data, ssh_agent};
+use skiff_plan::{Facts, RootOptions, base, bounded, data, ssh_agent};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source};
 use skiff_store::index::{ImageName, Names};
@@ -49,17 +49,16 @@ impl PlanFile {
     /// Reads a file, or standard input for `-`.
     pub fn read(file: &Path) -> Result<Vec<u8>> {
         let what = || format!("plan {}", file.display());
-        let mut text = vec![];
-        match file == Path::new(STDIN) {
-            true => std::io::stdin().lock().take(MOST_BYTES + 1).read_to_end(&mut text),
-            false => {
-                std::fs::File::open(file).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut text))
-            }
+        let too_long = || Fault::new(format!("{}: longer than {} MiB", what(), MOST_BYTES >> 20)).hint(AGAIN);
+        if file == Path::new(STDIN) {
+            let mut text = vec![];
+            std::io::stdin().lock().take(MOST_BYTES + 1).read_to_end(&mut text).context(what)?;
+            return if text.len() as u64 <= MOST_BYTES { Ok(text) } else { Err(too_long()) };
         }
-        .context(what)?;
-        match u64::try_from(text.len()).is_ok_and(|length| length <= MOST_BYTES) {
-            true => Ok(text),
-            false => Err(Fault::new(format!("{}: longer than {} MiB", what(), MOST_BYTES >> 20)).hint(AGAIN)),
+        // A named pipe to which nobody writes is not waited for without end.
+        match bounded::read_at_most(file, MOST_BYTES) {
+            Err(e) if e.kind() == std::io::ErrorKind::FileTooLarge => Err(too_long()),
+            text => text.context(what),
         }
     }
 
