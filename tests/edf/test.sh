@@ -54,6 +54,14 @@ printf '#!/bin/sh\ntool; export OF=script; srun -Q sh -c "echo \\$FROM_BASE \\$O
 ok as alice sbatch -Q --wait --output=batch.out --environment=job ./batch
 equal "$(cat batch.out)" $'tool of the image\nyes script /added:/opt:/usr/bin:/bin'
 
+# A mount that begins with ./ counts from where the user is.
+as alice sh -c 'mkdir near && echo near >near/file && printf "base_environment = \"base\"\nmounts = [\"./near:/near\"]\n" >.edf/near.toml'
+ok as alice skiff run .edf/near.toml cat /near/file
+equal "$out" near
+ok as alice srun -Q --environment=near cat /near/file
+equal "$out" near
+rm -r near .edf/near.toml
+
 # What is said beside it is stronger; files that a site has, by EDF_PATH.
 ok as alice skiff run -w / -e OF=mine -v /srv/data:/mine/alice .edf/job.toml sh -c 'echo $OF; pwd; touch /mine/alice/x 2>&1 | grep -c denied'
 equal "$out" $'mine\n/\n1'
@@ -160,6 +168,13 @@ ok as alice skiff edf show --json job
 equal "$(json "$out" 'd["workdir"]')" /data
 ok as alice skiff edf check
 equal "$out" $'base: sound\njob: sound\njob: note: env.OF: the variable OF is not set; the image may set it'
+# One that others build upon needs no image where all are checked.
+as alice sh -c 'echo writable = true >.edf/above.toml'
+ok as alice skiff edf check
+has "$out" 'above: note: it names no image; others may build upon it'
+fails 1 as alice skiff edf check above
+equal "$(head -n1 <<<"$out" | cut -d'(' -f1)" 'definition above: it names no image '
+rm .edf/above.toml
 as alice sh -c 'skiff edf new 10.77.0.1:5000/tools/env:1 >new.toml'
 ok as alice skiff edf check ./new.toml
 ok as alice skiff run new.toml tool
@@ -179,6 +194,10 @@ refused 'imag = "x"\n' 'wrong.toml:1: there is no key "imag"'
 refused '\nimage = "${NOT_SET}"\n' 'wrong.toml:2: the variable NOT_SET is not set'
 refused 'base_environment = "wrong.toml"\n' 'builds upon itself'
 refused 'writable = true\n' 'it names no image'
+# All keys of a file at once, with their hints, and the file once.
+printf 'imag = "x"\nenvv = 1\n' >wrong.toml
+fails 1 as alice skiff edf check ./wrong.toml
+equal "$out" $'./wrong.toml:1: there is no key "imag" ("image" may be meant)\n./wrong.toml:2: there is no key "envv" ("env" may be meant)'
 printf 'image = "10.77.0.1:5000#tools/env:1"\nmounts = ["/nowhere:/x"]\n' >wrong.toml
 fails 1 as alice skiff edf check ./wrong.toml
 has "$out" '/nowhere: No such file'
@@ -193,6 +212,7 @@ fails 1 as alice skiff edf check ./wrong.toml
 has "$out" '/a.sqsh: No such file'
 fails 125 as alice srun -Q --environment=jobb true
 has "$err" 'or write a definition jobb.toml'
+has "$err" 'the definition job may be meant'
 { printf 'image = "10.77.0.1:5000#tools/env:1"\nenv.A = "'; head -c 140000 /dev/zero | tr '\0' a; printf '"\n'; } >wrong.toml
 fails 125 as alice srun -Q --environment=./wrong.toml true
 has "$err" 'fewer or shorter variables'

@@ -273,6 +273,11 @@ ok as alice srun -Q --gres=gpu:1 -w n1 --container-image=$image sh -c 'cuda; ech
 equal "$out" $'driver of the host\n550.1 0 0'
 ok as alice srun -Q --gres=gpu:2 -N2 -n4 --container-image=$image cuda
 equal "$(sort -u <<<"$out")" 'driver of the host'
+# In a job's container the description has set the variable to void, which is no word of the user's.
+printf '#!/bin/sh\necho $NVIDIA_VISIBLE_DEVICES\nsrun -Q -n1 --gres=gpu:1 --container-image=%s cuda\n' "$image" >/home/alice/script
+ok as alice sbatch -Q --wait --gres=gpu:2 -n1 -w n1 --output=/home/alice/out.void --container-image=$image /home/alice/script
+equal "$(cat /home/alice/out.void)" $'void\ndriver of the host'
+rm /home/alice/script /home/alice/out.void
 ok as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --gpus all $cuda sh -c 'ls /dev | grep nvidia; cuda'
 equal "$out" $'nvidia0\nnvidiactl\ndriver of the host'
 fails 125 as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --gpus 2 $cuda echo started

@@ -81,6 +81,17 @@ in_image -N2 --environment=of-mine sh -c 'tool; cat /opt/new'
 equal "$(sort <<<"$out" | uniq -c | xargs)" '2 changed 2 tool of the image'
 equal "$(cat "$registry_log")" '' 'what the registry was asked'
 ls .local/share/skiff/depot/images/*.erofs >/dev/null
+# A new container of such an image, which has another id on nodes, is not one that was there; a name with a slip is told the nearest.
+in_image -n1 --container-image=mine --container-name=own:create tool
+equal "$out" 'tool of the image'
+equal "$err" '' 'a new container'
+fails 125 as alice srun -Q --container-image=localhost/mina true
+has "$err" 'your image localhost/mine:latest may be meant'
+# Ranks that each start a container of their own share no memory: the first one of a node says so.
+for rank in 0 1; do
+    ok as alice env PMIX_RANK=$rank OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=$rank skiff run mine tool
+    equal "$(grep -c "image mine: this node's 2 ranks run in a container each" <<<"$err" || true)" $((1 - rank)) "rank $rank"
+done
 ok as alice skiff env rm --force of-mine
 ok as alice skiff rmi mine $registry/tools/env:1
 equal "$(ls .local/share/skiff/depot/images)" ''
@@ -197,6 +208,10 @@ for command in 'srun touch ran' salloc; do
     has "$err" 'the parts of a heterogeneous job must have the same environment or image' "$command"
     has "$err" 'hint: give each part a step of its own: srun --het-group=N --container-image=IMAGE' "$command"
     has "$err" 'nothing was submitted' "$command"
+    fails 125 as alice ${command%% *} -n1 $(sed 's/^s[a-z]*//' <<<"$command") : -n1 --container-image=$image touch ran
+    has "$err" 'the first part of a heterogeneous job has no environment or image' "$command"
+    fails 125 as alice ${command%% *} -n1 --container-image=$image --container-mounts=/srv:/a $(sed 's/^s[a-z]*//' <<<"$command") : -n1 --container-image=$image --container-mounts=/srv:/b touch ran
+    has "$err" 'the parts of a heterogeneous job must have the same --container-mounts' "$command"
 done
 test ! -e ran
 idle
@@ -268,6 +283,22 @@ for text in 'container modes: this job has one of that name on node n1' 'contain
 done
 test ! -e ran
 rm -f up down up2 down2 created.*
+# From outside, --jobid makes it a step, which enters what another one has.
+printf '#!/bin/sh\nsrun -Q --container-image=%s sh -c "touch ~/up; until [ -e ~/down ]; do sleep 0.1; done"\n' $image >script
+ok as alice sbatch --parsable -n1 -w n1 -o out.outside script
+outside=$out
+eventually 30 test -e up
+ok as alice srun -Q --jobid=$outside --overlap -n1 --container-name=$outside.0:exec tool
+equal "$out" 'tool of the image'
+touch down
+equal "$(ended "$outside")" 'COMPLETED 0:0' "$(cat out.outside)"
+rm -f up down
+# What is said at submission wins over what the script says.
+printf '#!/bin/sh\n#SBATCH -n1 -o out.later --container-image=%s\ntool\nsrun -Q --container-mounts=/srv:/s true\n' nowhere.invalid/none >script
+ok as alice sbatch --parsable --container-image=$image script
+equal "$(ended "$out")" 'FAILED 125:0' "$(cat out.later)"
+has "$(cat out.later)" 'tool of the image'
+has "$(cat out.later)" "name the image again: --container-image=$registry/tools/env:1"
 fails 125 as alice srun -Q --container-name=modes:exec true
 has "$err" 'a job that begins has no running container'
 fails 125 as alice srun -Q --container-name=modes:odd true
@@ -418,6 +449,9 @@ refused 'no container' --container-mounts=/x:/x
 refused 'no container' --container-writable
 refused 'exclude each other' --environment=dev --container-image=$image
 refused 'cannot be used with' --container-readonly --container-writable --container-image=$image
+refused 'the source "srv" is not an absolute path' --container-mounts=srv:/data --container-image=$image
+refused 'write $HOME/none.sqsh' '--container-image=~/none.sqsh'
+refused 'write $HOME/none.toml' '--environment=~/none.toml'
 refused 'the flag "rx" is not known' --container-mounts=/a:/b:rx --container-image=$image
 refused "NAME" --container-env=A=B --container-image=$image
 refused 'you have not imported an image of this name' --container-image=localhost/none
@@ -429,9 +463,12 @@ X
 refused policy --container-image=$registry/tools/forbidden:1
 push tools/arm:1 "$root" --arch arm64
 refused arm64 --container-image=$registry/tools/arm:1
+fails 125 as alice srun -Q --container=/srv --container-image=$image touch ran
+has "$err" "is Slurm's own option"
 fails 127 as alice srun -Q --container-image=$image no-such-program
 fails 125 as alice srun -Q --container-image=$image --container-workdir=/no/such true
 has "$err" 'working directory /no/such'
+has "$err" '--container-workdir=DIR starts in another'
 ok as alice sbatch --parsable -n1 -o out --container-image=$image --container-mounts=/no/such:/x --wrap 'touch ran'
 equal "$(ended "$out")" 'FAILED 125:0'
 has "$(cat out)" 'mount of /no/such'

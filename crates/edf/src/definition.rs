@@ -37,7 +37,7 @@ pub struct Definition {
 /// Something to be mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefinitionMount {
-    /// What.
+    /// An absolute path, or one that begins with `./` and counts from the caller's working directory.
     pub source: String,
     /// Where.
     pub target: String,
@@ -206,9 +206,10 @@ impl Loader<'_, '_> {
                 unknown => return Err(bad(&format!("the flag {unknown:?} is not known"))),
             }
         }
-        match (source.starts_with('/'), target.starts_with('/')) {
+        let is_relative = source == "." || source.starts_with("./");
+        match (source.starts_with('/') || is_relative, target.starts_with('/')) {
             (true, true) => Ok(mount),
-            (false, _) => Err(bad("the source does not begin with /")),
+            (false, _) => Err(bad("the source does not begin with / or ./")),
             (_, false) => Err(bad("the target does not begin with /")),
         }
     }
@@ -299,6 +300,8 @@ mod tests {
             let text = format!("mounts = [\"/a:/b:{flags}\"]");
             read("/x.toml", &[("/x.toml", &text)]).expect("sound").mounts[0].propagation
         };
+        let relative = read("/x.toml", &[("/x.toml", "mounts = [\"./a:/b:ro\", \".:/c\"]")]).expect("sound");
+        assert_eq!(relative.mounts.iter().map(|mount| &*mount.source).collect::<Vec<_>>(), ["./a", "."]);
         for (flags, want) in [
             ("ro", None),
             ("ro,rprivate", Some("rprivate")),
@@ -335,6 +338,8 @@ mod tests {
                 "/x.toml:3: mount \"/a:b\": the target does not begin with /",
             ),
             ("mounts = [\"/a:/b:rx\"]", "/x.toml:1: mount \"/a:/b:rx\": the flag \"rx\" is not known"),
+            ("mounts = [\"a:/b\"]", "/x.toml:1: mount \"a:/b\": the source does not begin with / or ./"),
+            ("mounts = [\"./a\"]", "/x.toml:1: mount \"./a\": the target does not begin with /"),
             ("mounts = [\"\"]", "/x.toml:1: mount \"\": no source"),
             ("workdir = \"x\"", "/x.toml:1: workdir \"x\" does not begin with /"),
             ("image = \"${NONE}\"", "/x.toml:1: the variable NONE is not set (${NAME:-TEXT} stands"),
@@ -353,6 +358,21 @@ mod tests {
         assert!(wrong(&deep).starts_with("/x.toml:2: annotations."), "{}", wrong(&deep));
         let e = read("none", &[]).expect_err("there is none");
         assert_eq!(e.to_string(), "definition none: there is no none.toml in /site, /mine");
+    }
+
+    #[test]
+    fn all_keys_that_are_wrong_are_told_at_once() {
+        let text = "imag = \"x\"\nwritable = 1\nenvv = {}\nworkdir = \"/w\"";
+        let errors = DefinitionFile::errors(Path::new("/x.toml"), text.as_bytes());
+        let told: Vec<_> = errors.iter().map(|e| format!("{e} ({})", e.hint)).collect();
+        assert_eq!(
+            told,
+            [
+                "/x.toml:1: there is no key \"imag\" (\"image\" may be meant)",
+                "/x.toml:2: writable is a number, and must be true or false (`skiff edf new` shows how each is written)",
+                "/x.toml:3: there is no key \"envv\" (\"env\" may be meant)",
+            ]
+        );
     }
 
     #[test]

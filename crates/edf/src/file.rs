@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
 use crate::check::suggest_key;
 use crate::template::Template;
@@ -42,6 +42,17 @@ struct Reader<'a> {
 
 impl DefinitionFile {
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
+        let (found, errors) = Self::read_all(path, bytes)?;
+        errors.into_iter().next().map_or(Ok(found), Err)
+    }
+
+    /// All that is wrong with the keys of a file.
+    pub(crate) fn errors(path: &Path, bytes: &[u8]) -> Vec<Error> {
+        Self::read_all(path, bytes).map_or_else(|e| vec![e], |(_, errors)| errors)
+    }
+
+    /// What can be read of a file, and what is wrong with its keys, in the order of its lines.
+    fn read_all(path: &Path, bytes: &[u8]) -> Result<(Self, Vec<Error>), Error> {
         let in_file =
             |what: String, hint: &str| Error { place: path.display().to_string(), what, hint: hint.into() };
         let text = std::str::from_utf8(bytes).map_err(|e| in_file(e.to_string(), "TOML is text in UTF-8"))?;
@@ -56,32 +67,41 @@ impl DefinitionFile {
                 "a definition is a TOML file: `skiff edf new` prints one",
             )
         })?;
-        reader.definition(table.get_ref())
+        let (mut found, mut errors) = (Self::default(), vec![]);
+        for (key, value) in table.get_ref() {
+            if let Err(e) = reader.key(key, value, &mut found) {
+                errors.push((key.span().start, e));
+            }
+        }
+        errors.sort_by_key(|(at, _)| *at);
+        Ok((found, errors.into_iter().map(|(_, e)| e).collect()))
     }
 }
 
 impl Reader<'_> {
-    fn definition(&self, table: &DeTable<'_>) -> Result<DefinitionFile, Error> {
-        let mut found = DefinitionFile::default();
-        for (key, value) in table {
-            let name = &**key.get_ref();
-            match name {
-                "base_environment" => found.bases = self.list(name, value, true)?,
-                "image" => found.image = Some(self.template(name, value)?),
-                "mounts" => found.mounts = self.list(name, value, false)?,
-                "workdir" => found.workdir = Some(self.template(name, value)?),
-                "writable" => found.writable = Some(self.boolean(name, value)?),
-                "entrypoint" => found.entrypoint = Some(self.boolean(name, value)?),
-                "devices" => found.devices = self.list(name, value, false)?,
-                "env" => found.env = self.variables(value)?,
-                "annotations" => self.annotations("", value, DEEPEST, &mut found.annotations)?,
-                unknown => {
-                    let what = format!("there is no key {unknown:?}");
-                    return Err(self.wrong(key.span().start, what, &suggest_key(unknown)));
-                }
+    fn key(
+        &self,
+        key: &Spanned<DeString<'_>>,
+        value: &Spanned<DeValue<'_>>,
+        found: &mut DefinitionFile,
+    ) -> Result<(), Error> {
+        let name = &**key.get_ref();
+        match name {
+            "base_environment" => found.bases = self.list(name, value, true)?,
+            "image" => found.image = Some(self.template(name, value)?),
+            "mounts" => found.mounts = self.list(name, value, false)?,
+            "workdir" => found.workdir = Some(self.template(name, value)?),
+            "writable" => found.writable = Some(self.boolean(name, value)?),
+            "entrypoint" => found.entrypoint = Some(self.boolean(name, value)?),
+            "devices" => found.devices = self.list(name, value, false)?,
+            "env" => found.env = self.variables(value)?,
+            "annotations" => self.annotations("", value, DEEPEST, &mut found.annotations)?,
+            unknown => {
+                let what = format!("there is no key {unknown:?}");
+                return Err(self.wrong(key.span().start, what, &suggest_key(unknown)));
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     fn template(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Lined<Template>, Error> {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::check::nearest;
+use crate::file::DefinitionFile;
 use crate::{Error, LONGEST};
 
 /// The variable with the directories in which names are looked up, instead of `.edf` in the home.
@@ -66,11 +68,27 @@ impl DefinitionContext<'_> {
             }
         }
         let looked: Vec<_> = directories.iter().map(|dir| dir.display().to_string()).collect();
+        let meant = self.nearest(word).map_or_else(String::new, |name| format!("{name} may be meant; "));
         Err(Error {
             place: format!("definition {word}"),
             what: format!("there is no {word}.{ENDING} in {}", looked.join(", ")),
-            hint: format!("{PATH} names other directories; a file is named with a / or with .{ENDING}"),
+            hint: format!(
+                "{meant}{PATH} names other directories; a file is named with a / or with .{ENDING}"
+            ),
         })
+    }
+
+    /// All that is wrong with the keys of the file that a word means, without those that it builds upon.
+    #[must_use]
+    pub fn errors(&self, word: &str) -> Vec<Error> {
+        self.find(word, None).map_or_else(|e| vec![e], |(path, bytes)| DefinitionFile::errors(&path, &bytes))
+    }
+
+    /// The name that somebody may have meant who wrote another one.
+    #[must_use]
+    pub fn nearest(&self, name: &str) -> Option<String> {
+        let names = self.names();
+        nearest(name, names.iter().map(|(known, _)| &**known)).map(str::to_owned)
     }
 
     /// All names that can be found, with their files; of one name the first counts.

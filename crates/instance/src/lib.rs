@@ -6,6 +6,7 @@
 pub mod foreground;
 mod logs;
 pub mod look;
+mod ranks;
 pub mod run;
 pub mod saves;
 pub mod start;

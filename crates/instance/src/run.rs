@@ -27,6 +27,7 @@ use skiff_spec::plan::{Base, Identity, Plan};
 use skiff_user::context::{UserContext, is_inside};
 use skiff_user::scratch;
 
+use crate::ranks;
 use plan_file::PlanFile;
 
 /// A plan and its process, on their way to where the plan's network is.
@@ -59,6 +60,9 @@ pub fn shell(shell: &ShellArgs) -> Result<i32> {
 fn start(asked: RootOptions, show: &DryRunArgs) -> Result<i32> {
     unless_attached(|context| {
         let asked = asked.with_bind_variable().with_definition(context)?;
+        if let (RootSource::Image(image), false) = (&asked.source, show.dry_run) {
+            ranks::tell_of_own_containers(image);
+        }
         let started = helper_ahead(&asked, show.dry_run, context)?;
         let found = resolve(&asked, context, show.dry_run)?;
         carry_out(context, started, (asked, found), show)

@@ -7,7 +7,7 @@ use skiff_edf::{Definition, DefinitionContext, DefinitionMount, DefinitionMountK
 use skiff_modules::{ModuleCatalog, SiteModule, When};
 use skiff_output as output;
 use skiff_sandbox::command::{CommandSpec, own_variable};
-use skiff_spec::fault::{Fault, Result};
+use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_user::context::UserContext;
 
 use crate::device_words::MODULE;
@@ -18,8 +18,35 @@ use crate::{DEVICE, RootOptions, RootSource, bounded, data, modules};
 /// # Errors
 /// What is wrong with it, with the line.
 pub fn read(context: &UserContext, word: &str) -> Result<Definition> {
-    with_context(context, |context| Definition::read(word, context))
-        .map_err(|e| Fault::new(e.to_string()).hint(e.hint))
+    let mut found = with_context(context, |context| Definition::read(word, context)).map_err(|e| {
+        let hint = not_expanded(word).unwrap_or(e.hint.clone());
+        Fault::new(e.to_string()).hint(hint)
+    })?;
+    for mount in &mut found.mounts {
+        mount.source = from_here(&mount.source)?;
+    }
+    Ok(found)
+}
+
+/// What to do about a path that the shell has left as it was typed.
+#[must_use]
+pub fn not_expanded(word: &str) -> Option<String> {
+    let rest = word.strip_prefix("~/")?;
+    Some(format!("the shell leaves a ~ behind = as it is: write $HOME/{rest}"))
+}
+
+/// The source of a mount, in full where it counts from the working directory.
+fn from_here(source: &str) -> Result<String> {
+    let rest = match source {
+        "." => "",
+        _ => match source.strip_prefix("./") {
+            Some(rest) => rest,
+            None => return Ok(source.to_owned()),
+        },
+    };
+    let here = std::env::current_dir().context(|| "the directory you are in")?;
+    let path = here.join(rest).into_os_string().into_string();
+    path.map_err(|path| Fault::new(format!("{}: not UTF-8", path.display())))
 }
 
 /// Does something with what definitions may ask for.
@@ -237,6 +264,15 @@ mod tests {
                 "annotation com.hooks.ssh.enabled=true: this site has no module ssh (skiff module list)",
             ]
         );
+    }
+
+    #[test]
+    fn a_mount_counts_from_the_working_directory() {
+        let here = std::env::current_dir().expect("a directory").display().to_string();
+        assert_eq!(from_here("./a").ok(), Some(format!("{here}/a")));
+        assert_eq!(from_here("/a").ok().as_deref(), Some("/a"));
+        assert!(not_expanded("~/x.toml").is_some_and(|hint| hint.contains("$HOME/x.toml")));
+        assert_eq!(not_expanded("x.toml"), None);
     }
 
     #[test]

@@ -58,11 +58,18 @@ pub fn of_image(of_definition: &[String], of_image: &[String]) -> Option<String>
         settings.iter().rev().find_map(value)
     };
     let own = |name: &str| own_variable(name.as_ref()).and_then(|value| value.into_string().ok());
+    let own = |name: &str| users_word(name, &own);
     let wanted = names::WANTED_GPUS
         .iter()
         .find_map(|name| last(of_definition, name).or_else(|| own(name)).or_else(|| last(of_image, name)));
     let is_none = |wanted: &str| ["", "void", "none"].contains(&wanted);
     wanted.filter(|wanted| !is_none(wanted)).map(|_| format!("{GPUS}{GRANTED}"))
+}
+
+/// The user's own variable that asks for GPUs. `void` is the word of a container's GPUs, which says there that they are there already: a step
+/// with a container of its own is meant to have what its image asks for.
+fn users_word(name: &str, own: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    own(name).filter(|value| value != "void")
 }
 
 /// The directories with descriptions.
@@ -342,6 +349,14 @@ mod tests {
         );
         for (name, want) in [("/a.so", true), ("/a.so.1", true), ("/a.sock", false), ("/x.so/a", false)] {
             assert_eq!(is_called_library(name), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn void_in_a_container_is_not_the_users_word() {
+        for (value, want) in [("void", None), ("none", Some("none")), ("0", Some("0"))] {
+            let own = |_: &str| Some(value.to_owned());
+            assert_eq!(users_word("NVIDIA_VISIBLE_DEVICES", &own).as_deref(), want, "{value}");
         }
     }
 }

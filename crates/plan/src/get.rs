@@ -1,10 +1,12 @@
 //! An image for whoever is about to use it: one that they have, else pulled from where its name says.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use skiff_edf::nearest;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
@@ -21,13 +23,14 @@ use skiff_store::client::PullMirror;
 use skiff_store::copies::{self, ImageCopy};
 use skiff_store::fetcher::process as fetcher;
 use skiff_store::file::{FileStamp, ImageFile, parse};
-use skiff_store::index::ImageName;
+use skiff_store::index::{ImageName, Names};
 use skiff_store::protocol::{StoreReply, StoreRequest};
 use skiff_store::{Error as StoreError, client, known};
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
+use crate::definition::not_expanded;
 use crate::image_peers::ImagePeers;
 use crate::import;
 use crate::progress::PullProgress;
@@ -77,6 +80,7 @@ pub fn to_run(context: &UserContext, text: &str, when: PullWhen) -> Result<Image
     let pulled = pull_within(client::HASTY, context, &entry, &Platform::host(), &mut progress);
     pulled
         .map_err(|e| Error { hint: e.hint.replace("skiff pull IMAGE", &format!("skiff pull {entry}")), ..e })
+        .map_err(|e| with_meant(context, text, e))
         .map_err(|e| match when {
             // Who forgot the dashes gets no answer from any registry.
             PullWhen::Missing if !text.contains(['/', ':', '@']) => {
@@ -150,6 +154,9 @@ pub fn check_platform(text: &str) -> std::result::Result<(), String> {
 /// all nodes get the same one. Only the image of a file is imported into this host's store, since nodes ask the registry by themselves.
 /// An image that no registry has is put into the user's depot, where the nodes find it.
 pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
+    if let Some(hint) = not_expanded(text) {
+        return Err(Error::new(format!("image {text}: there is no such file")).hint(hint));
+    }
     let of = |ImageName { id, reference, .. }| JobImage { id, reference };
     if ImageFile::of(text).is_some() {
         let entry = import::find_or_import(context, text)?;
@@ -158,7 +165,9 @@ pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
     }
     if let Some(entry) = known(context, text)? {
         entry.refuse_changes()?;
-        copies::put(context, &context.depot()?, &entry)?;
+        let depot = context.depot()?;
+        tell_of_copy(&depot, &entry)?;
+        copies::put(context, &depot, &entry)?;
         return Ok(of(entry));
     }
     if is_id(text) {
@@ -170,9 +179,50 @@ pub fn pin(context: &UserContext, text: &str) -> Result<JobImage> {
         copies::put(context, &context.depot()?, &entry)?;
         return Ok(of(entry));
     }
-    let ask = client::pull(context, text, &Platform::host().to_string(), client::PATIENT)?;
-    let (id, reference) = fetcher::resolve(&ask)?;
+    let ask = client::pull(context, text, &Platform::host().to_string(), client::PATIENT);
+    let resolved = ask.map_err(Error::from).and_then(|ask| Ok(fetcher::resolve(&ask)?));
+    let (id, reference) = resolved.map_err(|e| with_meant(context, text, e))?;
     Ok(JobImage { id, reference })
+}
+
+/// Says, to somebody at a terminal, that a copy of an image is about to be made: a large one takes a while.
+fn tell_of_copy(depot: &Path, entry: &ImageName) -> Result<()> {
+    if entry.origin.is_some() && std::io::stderr().is_terminal() && copies::find(depot, entry.id)?.is_none() {
+        let (reference, size) = (&entry.reference, output::size(entry.size));
+        output::note(&format!("image {reference}: copying it to your depot for the nodes ({size})"));
+    }
+    Ok(())
+}
+
+/// A fault of an image that could not be had, with what may have been meant by its name.
+fn with_meant(context: &UserContext, text: &str, fault: Error) -> Error {
+    let names = Names::of(context).and_then(|names| names.all()).default_on_error("a hint is lost");
+    let names: Vec<&str> = names.iter().map(|entry| &*entry.reference).collect();
+    let hints = [meant_name(text, &names), cut_hint(text), Some(fault.hint.clone())];
+    let hints: Vec<String> = hints.into_iter().flatten().filter(|hint| !hint.is_empty()).collect();
+    fault.hint(hints.join("; "))
+}
+
+/// The user's image whose name is nearest.
+fn meant_name(text: &str, names: &[&str]) -> Option<String> {
+    let tagged = text.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    let near = nearest(short(text, tagged), names.iter().map(|name| short(name, tagged)))?;
+    let name = names.iter().find(|name| short(name, tagged) == near)?;
+    Some(format!("your image {name} may be meant"))
+}
+
+/// The last part of a name, with its tag if that counts.
+fn short(name: &str, tagged: bool) -> &str {
+    let last = name.rsplit(['/', '#']).next().unwrap_or(name);
+    if tagged { last } else { last.split(':').next().unwrap_or(last) }
+}
+
+/// What to do where nothing but a host and a port is left of a name: Slurm ends a line of a script at `#`.
+fn cut_hint(text: &str) -> Option<String> {
+    let (host, port) = text.split_once(':')?;
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    (is_port && (host.contains('.') || host == "localhost"))
+        .then(|| format!("in a line of #SBATCH write {text}\\#IMAGE: Slurm ends the line at a # without \\"))
 }
 
 /// Whether it names a file that a registry keeps: `oras://...`.
@@ -292,7 +342,7 @@ pub fn on_node_from(
     }
     match from_depot(context, depot, (id, reference), peers)? {
         Some(found) => Ok(found),
-        None if is_local(reference) => Err(not_here(id, reference)),
+        None if is_local(reference) => Err(no_copy(id, reference)),
         None => {
             let progress = &mut PullProgress::new(None, true);
             let mirror = peers.and_then(ImagePeers::mirror);
@@ -419,6 +469,48 @@ fn not_here(id: ImageId, reference: &str) -> Error {
         ))
 }
 
+/// An image of a job that is in no registry, and whose copy is gone.
+fn no_copy(id: ImageId, reference: &str) -> Error {
+    Error::new(format!(
+        "image {reference} (sha256:{id}): not in the store of this host, and its copy in your depot is gone"
+    ))
+    .hint(format!(
+        "`skiff rmi {reference}` removes the copy: import or build the image again, and submit the job again"
+    ))
+}
+
 fn strange(image: &str) -> Error {
     Error::new(format!("image {image}: the store's writer answered something else"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_a_slip_is_told_the_nearest() {
+        let names = ["localhost/mpi:latest", "10.77.0.1:5000/tools/solver:2"];
+        for (text, want) in [
+            ("mpy", Some("your image localhost/mpi:latest may be meant")),
+            ("tools/solvr:2", Some("your image 10.77.0.1:5000/tools/solver:2 may be meant")),
+            ("solver", Some("your image 10.77.0.1:5000/tools/solver:2 may be meant")),
+            ("debian:12", None),
+        ] {
+            assert_eq!(meant_name(text, &names).as_deref(), want, "{text}");
+        }
+        assert_eq!(meant_name("mpy", &[]), None);
+    }
+
+    #[test]
+    fn a_name_that_slurm_has_cut_is_told() {
+        for (text, want) in [
+            ("registry.site:5000", true),
+            ("localhost:5000", true),
+            ("debian:12", false),
+            ("registry.site:5000/a", false),
+            ("debian", false),
+        ] {
+            assert_eq!(cut_hint(text).is_some(), want, "{text}");
+        }
+    }
 }

@@ -66,23 +66,22 @@ struct CheckedDefinition {
 
 fn check(context: &UserContext, words: &[String], json: bool) -> Result<i32> {
     let all = || with_context(context, |all| all.names()).into_iter().map(|(name, _)| name).collect();
-    let words: Vec<String> = if words.is_empty() { all() } else { words.to_vec() };
+    let is_all = words.is_empty();
+    let words: Vec<String> = if is_all { all() } else { words.to_vec() };
     if words.is_empty() {
         let dirs = with_context(context, |all| all.directories());
         let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         return Err(Fault::new(format!("there are no definitions in {}", dirs.join(", ")))
             .hint("`skiff edf new` prints one to start from; a file is named with a / or with .toml"));
     }
-    let checked: Vec<_> = words.iter().map(|word| check_one(context, word)).collect();
+    let checked: Vec<_> = words.iter().map(|word| check_one(context, word, is_all)).collect();
     if json {
         output::json(&checked)?;
     } else {
         for CheckedDefinition { definition, errors, notes } in &checked {
             match errors.is_empty() {
                 true => output::line(&format!("{definition}: sound"))?,
-                false => {
-                    errors.iter().try_for_each(|error| output::line(&format!("{definition}: {error}")))?
-                }
+                false => errors.iter().try_for_each(|error| output::line(&told_of(definition, error)))?,
             }
             notes.iter().try_for_each(|note| output::line(&format!("{definition}: note: {note}")))?;
         }
@@ -90,13 +89,41 @@ fn check(context: &UserContext, words: &[String], json: bool) -> Result<i32> {
     Ok(i32::from(checked.iter().any(|one| !one.errors.is_empty())))
 }
 
-fn check_one(context: &UserContext, word: &str) -> CheckedDefinition {
+/// An error with the definition that it is of, which it may name itself.
+fn told_of(definition: &str, error: &str) -> String {
+    let is_named = error.starts_with(definition) || error.starts_with(&format!("definition {definition}:"));
+    if is_named { error.to_owned() } else { format!("{definition}: {error}") }
+}
+
+/// A fault in one line.
+fn in_a_line(Fault { message, hint, .. }: Fault) -> String {
+    if hint.is_empty() { message } else { format!("{message} ({hint})") }
+}
+
+/// Looks at one definition. Where all are looked at, those that name no image are there for others to build upon.
+fn check_one(context: &UserContext, word: &str, is_all: bool) -> CheckedDefinition {
     let definition = word.to_owned();
     let found = match read(context, word) {
         Ok(found) => found,
-        Err(e) => return CheckedDefinition { definition, errors: vec![e.message], notes: vec![] },
+        Err(e) => {
+            let of_keys = with_context(context, |all| all.errors(word));
+            let of_keys: Vec<_> =
+                of_keys.into_iter().map(|e| Fault::new(e.to_string()).hint(e.hint)).collect();
+            // What is wrong with the values, or in a file below, is known one at a time.
+            let errors = if of_keys.is_empty() { vec![e] } else { of_keys };
+            return CheckedDefinition {
+                definition,
+                errors: errors.into_iter().map(in_a_line).collect(),
+                notes: vec![],
+            };
+        }
     };
-    let mut errors: Vec<String> = image(&found, word).err().map(|e| e.message).into_iter().collect();
+    let (mut errors, mut notes): (Vec<String>, Vec<String>) = (vec![], vec![]);
+    match image(&found, word) {
+        Err(_) if is_all => notes.push("it names no image; others may build upon it".into()),
+        Err(e) => errors.push(in_a_line(e)),
+        Ok(_) => {}
+    }
     for mount in &found.mounts {
         if let Err(e) = mount_words(mount).and_then(|words| parse_mounts(&words)) {
             errors.push(e.message);
@@ -106,7 +133,7 @@ fn check_one(context: &UserContext, word: &str) -> CheckedDefinition {
     }
     let device_words = found.devices.iter().map(|device| request(&format!("{DEVICE}{device}")));
     errors.extend(device_words.filter_map(|device| device.err().map(|e| e.message)));
-    let mut notes = AnnotatedHooks::here(context, &found).notes;
+    notes.extend(AnnotatedHooks::here(context, &found).notes);
     let value = |name: &str| own_variable(name.as_ref()).and_then(|value| value.into_string().ok());
     for (name, template) in &found.env {
         if let Err(e) = template.fill(&value) {

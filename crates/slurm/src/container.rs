@@ -20,6 +20,7 @@ use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
 use skiff_sandbox::command::CommandSpec;
 use skiff_spec::device::TELL_UNFIT;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::image::ImageId;
 use skiff_spec::job::{JobContainer, JobData, JobImage, UnsharedNamespace, names};
 use skiff_spec::name::HostName;
 use skiff_spec::plan::{Mount, Plan, Upper};
@@ -33,7 +34,7 @@ use crate::attach::{self, NewContainer};
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
-use crate::told::tell_once;
+use crate::told::{in_job_words, tell_once};
 
 /// In the directory of the job's supervisor: the variables that the container's modules set, and those that its devices need.
 const VARIABLES: &str = "devices";
@@ -170,7 +171,7 @@ pub fn with_devices<'a>(
         }
         found => {
             options.asked.mounts = all;
-            (found?, None)
+            (found.map_err(in_job_words)?, None)
         }
     };
     note_variables(dir, &found)?;
@@ -349,10 +350,17 @@ pub fn enter(
     Ok(())
 }
 
+/// Whether a node's image is the copy of another one, as of each that comes from no registry: it has an id of its own.
+fn is_copy(depot: &Path, of: ImageId, entry: &ImageName) -> bool {
+    let copy = skiff_store::copies::find(depot, of).default_on_error("what cannot be read is no copy");
+    copy.is_some_and(|copy| copy.id == entry.id)
+}
+
 /// Says so if a container of this name was there, and is of another image.
 pub fn tell_image(container: &JobContainer, entry: &ImageName) {
     if let (Some(name), Some(wanted)) = (&container.name, &container.image)
         && wanted.id != entry.id
+        && !is_copy(Path::new(&container.depot), wanted.id, entry)
     {
         output::note(&format!(
             "container {name}: it is there already, over image {}, and is used as it is",

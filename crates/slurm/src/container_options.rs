@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
 use skiff_plan::data::{self, DataWord};
+use skiff_plan::definition::not_expanded;
 use skiff_plan::{self as plan, DEVICE, TMPFS, get, modules};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::job::{AttachMode, ContainerName, JobContainer, JobData, JobImage};
+use skiff_spec::job::{AttachMode, ContainerName, JobContainer, JobData, JobImage, JobSpec, names};
 use skiff_user::context::UserContext;
 
 use crate::save;
@@ -75,8 +76,7 @@ pub fn described(
         (Some(image), _) => format!("{}{}", skiff_store::PREFIX, image.reference),
         (None, Some(ContainerName { name, .. })) => format!("{PREFIX}{name}"),
         (None, None) => {
-            return Err(Error::new("--container-... are given, but no container")
-                .hint("--container-image=IMAGE says of which image, --container-name=NAME which an earlier step has made"));
+            return Err(Error::new("--container-... are given, but no container").hint(no_container_hint()));
         }
     };
     if let Some(bad) = kept_variables.iter().find(|name| name.is_empty() || name.contains('=')) {
@@ -117,6 +117,24 @@ pub fn described(
     })
 }
 
+/// What to do where no container is named.
+fn no_container_hint() -> String {
+    let jobs = std::env::var(names::JOB).ok().and_then(|line| JobSpec::from_line(&line).ok());
+    if let Some(JobSpec::Container(JobContainer { image: Some(image), .. })) = jobs {
+        return format!(
+            "a step with options of its own gets a container of its own: name the image again: --container-image={}",
+            image.reference
+        );
+    }
+    "--container-image=IMAGE says of which image, --container-name=NAME which an earlier step has made".into()
+}
+
+/// What to do about the source of a mount that is not absolute.
+fn relative_hint(source: &str) -> String {
+    let meant = format!("an absolute path, or ./{source} for one where you are");
+    not_expanded(source).unwrap_or(meant)
+}
+
 /// A mount as Pyxis writes it (`SOURCE[:TARGET[:FLAG+FLAG]]`) as Skiff does.
 fn mount(text: &str) -> Result<String> {
     let bad = |why: &str| {
@@ -148,6 +166,12 @@ fn mount(text: &str) -> Result<String> {
         }
     }
     let source = in_full(source)?;
+    if !source.starts_with('/') {
+        return Err(Error::new(format!(
+            "--container-mounts: {text:?}: the source {source:?} is not an absolute path"
+        ))
+        .hint(relative_hint(&source)));
+    }
     let mount = [&*source, target, &flags.join(",")].join(":");
     let mount = mount.trim_end_matches(':').to_owned();
     // As one word: a comma in a path begins no other mount here.
@@ -209,6 +233,15 @@ mod tests {
         ] {
             assert_eq!(mount(text).ok().as_deref(), want, "{text}");
         }
+        let e = mount("srv:/data").expect_err("relative");
+        assert_eq!(
+            (&*e.message, &*e.hint),
+            (
+                "--container-mounts: \"srv:/data\": the source \"srv\" is not an absolute path",
+                "an absolute path, or ./srv for one where you are"
+            )
+        );
+        assert!(mount("~/x:/x").expect_err("not expanded").hint.contains("write $HOME/x"));
         let here = std::env::current_dir().expect("a directory");
         assert_eq!(mount("./x:/x").ok(), Some(format!("{}/x:/x", here.display())));
     }

@@ -8,6 +8,7 @@ use skiff_env::depot::trim_records_daily;
 use skiff_env::history::SnapshotOrigin;
 use skiff_env::{between, fan_out, latest, root};
 use skiff_output as output;
+use skiff_plan::definition::with_context;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::proxy;
 use skiff_spec::fault::{Fault as Error, Result};
@@ -117,8 +118,11 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
     let spec = match asked {
         RequestedRoot::Environment(name) => {
             let environment = Environment::existing(context, name.clone()).map_err(|e| {
+                let nearest = with_context(context, |all| all.nearest(name.as_str()));
+                let meant =
+                    nearest.map_or_else(String::new, |near| format!("the definition {near} may be meant; "));
                 let hint = format!(
-                    "{}; or write a definition {name}.toml (EDF_PATH, ~/.edf): skiff edf list",
+                    "{meant}{}; or write a definition {name}.toml (EDF_PATH, ~/.edf): skiff edf list",
                     e.hint
                 );
                 Error { hint, ..e }

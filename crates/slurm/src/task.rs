@@ -24,7 +24,7 @@ use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use crate::told::tell_once;
+use crate::told::{in_job_words, tell_once};
 use crate::{attach, broadcast, commit, container, filter, requeue};
 
 /// Whether we are called in the place of a task.
@@ -36,6 +36,7 @@ pub fn is_task() -> bool {
 pub fn run_task() -> i32 {
     match in_step() {
         Ok(ended) => output::exit_as(ended),
+        Err(Failed::Skiff(why)) => output::failed(in_job_words(why).into()),
         Err(why) => output::failed(why),
     }
 }

@@ -152,18 +152,42 @@ fn own_words() -> Vec<OsString> {
     std::env::args_os().collect()
 }
 
-/// Whether `--environment` has this value among the options of a command line: in front of `end`, where `getopt` has met the program that is to
-/// run. That program may have an option of the same name.
-fn is_typed(words: &[OsString], end: Option<usize>, value: &[u8]) -> bool {
+/// The words in which a command line's options are: those in front of `end`, where `getopt` has met the program that is to run. That program may
+/// have options of the same names.
+fn options_of(words: &[OsString], end: Option<usize>) -> &[OsString] {
     // Each part of a heterogeneous job is parsed by itself, and counted from its own beginning.
     let is_one_part = || !words.iter().any(|word| word == ":");
     let end = end.filter(|end| (1..words.len()).contains(end) && is_one_part()).unwrap_or(words.len());
+    &words[..end]
+}
+
+/// Whether `--environment` has this value among the options of a command line.
+fn is_typed(words: &[OsString], end: Option<usize>, value: &[u8]) -> bool {
+    // The option's argument may be the word in front of the program.
+    let is_value = |at: usize| words.get(at).is_some_and(|next| next.as_bytes() == value);
     // getopt takes a beginning only if it fits one option.
-    words[..end].iter().enumerate().any(|(at, word)| match word.as_bytes().strip_prefix(b"--environment") {
-        Some(b"") => words.get(at + 1).is_some_and(|next| next.as_bytes() == value),
-        Some([b'=', typed @ ..]) => typed == value,
-        _ => false,
+    options_of(words, end).iter().enumerate().any(|(at, word)| {
+        match word.as_bytes().strip_prefix(b"--environment") {
+            Some(b"") => is_value(at + 1),
+            Some([b'=', typed @ ..]) => typed == value,
+            _ => false,
+        }
     })
+}
+
+/// Whether this command's own words name a job that is there already, as `srun --jobid=JOB` does for a step of it.
+pub fn names_job() -> bool {
+    has_option(WORDS.get_or_init(own_words), ffi::words_parsed(), b"--jobid")
+}
+
+/// Whether this command's own words have Slurm's option `--container`.
+pub fn has_slurms_container() -> bool {
+    has_option(WORDS.get_or_init(own_words), ffi::words_parsed(), b"--container")
+}
+
+fn has_option(words: &[OsString], end: Option<usize>, option: &[u8]) -> bool {
+    let is_it = |word: &OsString| matches!(word.as_bytes().strip_prefix(option), Some(b"" | [b'=', ..]));
+    options_of(words, end).iter().any(is_it)
 }
 
 /// The value of `--environment-commit`, if it was given.
@@ -210,17 +234,31 @@ unsafe extern "C" fn store(place: c_int, argument: *const c_char, _remote: c_int
     if stored { 0 } else { -1 }
 }
 
-/// The later of two words wins; Slurm may repeat one.
+/// Options whose values add up. Of any other one the later word wins: one that was typed comes after those of the script.
+const LISTS: [&CStr; 4] = [c"container-mounts", c"container-unshare", c"container-env", c"container-module"];
+
 fn add(name: &CStr, argument: Option<&CStr>) -> Option<()> {
+    let mut words = CONTAINER.lock().ok()?;
+    add_to(&mut words, name, argument)
+}
+
+/// Adds an option; Slurm may repeat one.
+fn add_to(words: &mut Vec<CString>, name: &CStr, argument: Option<&CStr>) -> Option<()> {
     let mut word = [b"--", name.to_bytes()].concat();
     if let Some(argument) = argument {
         word.push(b'=');
         word.extend_from_slice(argument.to_bytes());
     }
     let word = CString::new(word).ok()?;
-    let mut words = CONTAINER.lock().ok()?;
-    if !words.contains(&word) {
-        words.push(word);
+    let name_of = |word: &CString| word.to_bytes().split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
+    // In its place: of two parts of a heterogeneous job the words are compared.
+    let is_same = |known: &CString| match LISTS.contains(&name) {
+        true => *known == word,
+        false => name_of(known) == name_of(&word),
+    };
+    match words.iter().position(is_same) {
+        Some(at) => words[at] = word,
+        None => words.push(word),
     }
     Some(())
 }
@@ -249,6 +287,42 @@ mod tests {
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             assert_eq!(is_typed(&words, end, value.as_bytes()), want, "{line} {end:?}");
+        }
+    }
+
+    #[test]
+    fn the_later_of_two_values_wins() {
+        let mut words = vec![];
+        for (name, value) in [
+            (c"container-image", Some(c"a")),
+            (c"container-mounts", Some(c"/a")),
+            (c"container-writable", None),
+            (c"container-image", Some(c"b")),
+            (c"container-mounts", Some(c"/b")),
+            (c"container-mounts", Some(c"/a")),
+            (c"container-writable", None),
+        ] {
+            add_to(&mut words, name, value).expect("no zero byte");
+        }
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(
+            words,
+            ["--container-image=b", "--container-mounts=/a", "--container-writable", "--container-mounts=/b"]
+        );
+    }
+
+    #[test]
+    fn slurms_own_options_are_found_among_a_commands_own_words() {
+        for (line, end, jobid, container) in [
+            ("srun --jobid=3 --overlap prog", Some(3), true, false),
+            ("srun --jobid 3 prog", Some(3), true, false),
+            ("srun prog --jobid=3", Some(1), false, false),
+            ("srun --container=/b --container-image=x prog", Some(3), false, true),
+            ("srun --container-image=x prog --container=/b", Some(2), false, false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(has_option(&words, end, b"--jobid"), jobid, "{line}");
+            assert_eq!(has_option(&words, end, b"--container"), container, "{line}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! In srun, sbatch and salloc, as the user: the environment becomes part of the job.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -91,20 +92,19 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
         variables::forget();
     }
     words.extend(commit(is_of_environment && !words.is_empty() && !is_off));
+    refuse_other_parts(&words);
     if words.is_empty() {
         return;
+    }
+    if option::has_slurms_container() && words.iter().any(is_of_container) {
+        error(
+            "--container is Slurm's own option, for an OCI bundle, and is given beside --container-image or another of Skiff's",
+        );
+        give_up("hint: leave out --container, or the --container-... options");
     }
     let saves = words.iter().any(|word| word.to_bytes().starts_with(b"--container-save="));
     if saves && context == HookContext::Allocator && !guard::is_sbatch() {
         give_up("--container-save is for srun and sbatch: salloc runs nothing in the job's container");
-    }
-    if let Ok(mut first) = FIRST.lock()
-        && first.get_or_insert_with(|| words.clone()) != &words
-    {
-        error("the parts of a heterogeneous job must have the same environment or image");
-        give_up(
-            "hint: give each part a step of its own: srun --het-group=N --container-image=IMAGE (or --environment=NAME)",
-        );
     }
     if is_off && words.len() > 2 {
         give_up(
@@ -131,7 +131,7 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
         }
         return;
     }
-    if context == HookContext::Local && own_variable(names::JOB_ID).is_some() {
+    if context == HookContext::Local && (own_variable(names::JOB_ID).is_some() || option::names_job()) {
         words.push(STEP.to_owned());
     }
     let at_end = saves || words.iter().any(|word| word.as_c_str() == COMMIT);
@@ -156,6 +156,46 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
             }
         }
         Err(reason) => give_up(&format!("{}: {reason}", shown(&words))),
+    }
+}
+
+fn is_of_container(word: &CString) -> bool {
+    [&b"--container-"[..], b"--no-container-"].iter().any(|start| word.to_bytes().starts_with(start))
+}
+
+/// Refuses a part of a heterogeneous job that asks for something else than the first. One that asks for nothing gets what that one has.
+fn refuse_other_parts(words: &[CString]) {
+    let Ok(mut first) = FIRST.lock() else { return };
+    let first = first.get_or_insert_with(|| words.to_vec());
+    if words.is_empty() || first == words {
+        return;
+    }
+    match first.is_empty() {
+        true => {
+            error("the first part of a heterogeneous job has no environment or image, and another part has")
+        }
+        false => error(&format!(
+            "the parts of a heterogeneous job must have the same {}",
+            differing(first, words).join(", ")
+        )),
+    }
+    give_up(
+        "hint: give each part a step of its own: srun --het-group=N --container-image=IMAGE (or --environment=NAME)",
+    )
+}
+
+/// In what two parts differ, as a message names it.
+fn differing(first: &[CString], other: &[CString]) -> Vec<String> {
+    let names: Vec<String> = [(first, other), (other, first)]
+        .into_iter()
+        .flat_map(|(words, others)| words.iter().filter(|word| !others.contains(word)))
+        .filter_map(|word| Some(word.to_str().ok()?.split('=').next()?.to_owned()))
+        .filter(|word| word.starts_with("--"))
+        .collect();
+    let is_root = |name: &String| ["--environment", "--container-image"].contains(&&**name);
+    match names.is_empty() || names.iter().any(is_root) {
+        true => vec!["environment or image".into()],
+        false => BTreeSet::from_iter(names).into_iter().collect(),
     }
 }
 
@@ -273,4 +313,30 @@ fn give_up(reason: &str) -> ! {
     error(reason);
     error("nothing was submitted");
     std::process::exit(FAILURE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_between_two_parts_is_named() {
+        let parts = |line: &str| -> Vec<CString> { line.split(' ').filter_map(c_string).collect() };
+        for (one, other, want) in [
+            ("--container-image=a", "--container-image=b", "environment or image"),
+            ("--environment dev", "--environment new", "environment or image"),
+            (
+                "--container-image=a --container-mounts=/a:/b",
+                "--container-image=a --container-mounts=/a:/c",
+                "--container-mounts",
+            ),
+            (
+                "--container-image=a --container-readonly",
+                "--container-image=a --container-workdir=/",
+                "--container-readonly, --container-workdir",
+            ),
+        ] {
+            assert_eq!(differing(&parts(one), &parts(other)).join(", "), want, "{one} : {other}");
+        }
+    }
 }
