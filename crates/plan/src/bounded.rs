@@ -14,6 +14,13 @@ const LONGEST: u64 = 6 << 20;
 /// How long the program may take that writes into a pipe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What to do about a path that the shell has left as it was typed.
+#[must_use]
+pub fn not_expanded(word: &str) -> Option<String> {
+    let rest = word.strip_prefix("~/")?;
+    Some(format!("the shell leaves a ~ behind = as it is: write $HOME/{rest}"))
+}
+
 /// All that is there.
 ///
 /// # Errors

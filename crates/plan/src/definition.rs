@@ -28,13 +28,6 @@ pub fn read(context: &UserContext, word: &str) -> Result<Definition> {
     Ok(found)
 }
 
-/// What to do about a path that the shell has left as it was typed.
-#[must_use]
-pub fn not_expanded(word: &str) -> Option<String> {
-    let rest = word.strip_prefix("~/")?;
-    Some(format!("the shell leaves a ~ behind = as it is: write $HOME/{rest}"))
-}
-
 /// The source of a mount, in full where it counts from the working directory.
 fn from_here(source: &str) -> Result<String> {
     let rest = match source {

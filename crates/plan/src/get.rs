@@ -30,7 +30,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
-use crate::definition::not_expanded;
+use crate::bounded::not_expanded;
 use crate::image_peers::ImagePeers;
 use crate::import;
 use crate::progress::PullProgress;
