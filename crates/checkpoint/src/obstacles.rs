@@ -31,6 +31,7 @@ use crate::socket_options::NewSockets;
 
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
 use process::{changed_options, held_locks, number, read, unread_timers};
+pub(crate) use space::{WaitingLook, begin_look};
 
 /// Exit code of `--dry-run` where something is in the way.
 const IN_THE_WAY: i32 = 1;
@@ -130,6 +131,19 @@ pub enum Moment {
 /// # Errors
 /// When `/proc` does not show them.
 pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<PreflightReport> {
+    look_by(init, inside, moment, space::begin_look(inside)?)
+}
+
+/// The same, with a process inside that has been waiting for it.
+///
+/// # Errors
+/// The same.
+pub(crate) fn look_by(
+    init: Pid,
+    inside: EnterTarget<'_>,
+    moment: Moment,
+    space: WaitingLook,
+) -> Result<PreflightReport> {
     let mut found = PreflightReport::default();
     let mut tops: Vec<(i32, i32)> = vec![];
     for outer in children(init.as_raw_nonzero().get())? {
@@ -152,7 +166,7 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
     let command = seen.iter().min_by_key(|(_, process)| process.pid).map(|(outer, _)| *outer);
     let threads: Vec<(i32, Vec<i32>)> =
         seen.iter().map(|(_, process)| (process.pid, process.threads.clone())).collect();
-    let spaces = space::look(inside, &threads)?;
+    let spaces = space.ask(&threads)?;
     let context = PreflightContext::of((init, inside), moment, &seen, spaces.shared_memory)?;
     found.notes = spaces.notes;
     let mut new_sockets = NewSockets::default();
@@ -327,7 +341,11 @@ fn obstacles(
         Err(e) => say(format!("its memory map cannot be read: {e}")),
     }
     memory::marked(smaps).into_iter().for_each(&mut say);
-    let policies = text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies");
+    // For this, too, all of its memory is gone through.
+    let policies = match context.moment {
+        Moment::Running => text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies"),
+        Moment::Frozen => String::new(),
+    };
     policies.lines().find_map(memory::policy).into_iter().for_each(&mut say);
     let mut sockets = BTreeSet::new();
     for (path, target) in links(outer) {

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Dir, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, openat};
@@ -65,36 +65,63 @@ struct PosixQueue {
     messages: u64,
 }
 
-/// Reads all of them in an instance whose processes stand still, and writes their messages into a new file; nothing if there are none. First
-/// those are put back that somebody has taken out who was killed; `instance` is the instance's directory, which has a file of them.
-///
-/// # Errors
-/// When one cannot be read.
-pub fn keep(inside: EnterTarget<'_>, path: &Path, instance: &Path) -> Result<Option<PosixQueues>> {
-    let (inside, taken) = (EnterTarget { number: None, ..inside }, TakenMessages::open(instance)?);
-    let put_back = || enter::run(inside, &[taken.file.as_fd()], || taken.put_back());
-    if taken.is_some()? {
-        put_back()?;
+/// A new file for their messages, of a checkpoint, and that of the instance's directory which has them until they are back.
+pub(crate) struct QueuesFile {
+    file: File,
+    path: PathBuf,
+    taken: TakenMessages,
+}
+
+impl QueuesFile {
+    /// Makes it; `instance` is the instance's directory.
+    pub fn new(path: PathBuf, instance: &Path) -> Result<Self> {
+        let taken = TakenMessages::open(instance)?;
+        let file = File::options().write(true).create_new(true).open(&path);
+        Ok(Self { file: file.context(|| path.display().to_string())?, path, taken })
     }
-    let about = || path.display().to_string();
-    let file = File::options().write(true).create_new(true).open(path).context(about)?;
-    let found = enter::run(inside, &[file.as_fd(), taken.file.as_fd()], || {
-        let mut into = BufWriter::new(file.try_clone().context(about)?);
-        let found = PosixQueues::read(&mut into, &taken)?;
+
+    /// The descriptors that [`QueuesFile::read`] needs.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.file.as_fd(), self.taken.file.as_fd()]
+    }
+
+    /// Inside: reads all of them, while all processes stand still; nothing if there are none. First those are put back that somebody has taken out who was
+    /// killed.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn read(&self) -> Result<Option<PosixQueues>> {
+        if self.taken.is_some()? {
+            self.taken.put_back()?;
+        }
+        let about = || self.path.display().to_string();
+        let mut into = BufWriter::new(self.file.try_clone().context(about)?);
+        let found = PosixQueues::read(&mut into, &self.taken)?;
         into.flush().context(about)?;
         Ok(found)
-    });
-    let found = match (found, taken.is_some()?) {
-        // Whoever took them was killed, or found no room for one.
-        (Err(why), true) => Err(both(why, put_back())),
-        (found, _) => found,
-    };
-    taken.close()?;
-    let found = found?;
-    if found.is_some() {
-        return Ok(found);
     }
-    fs::remove_file(path).context(about).map(|()| None)
+
+    /// Puts back what whoever has read them did not, for this reason; the reason.
+    pub fn put_back(&self, inside: EnterTarget<'_>, why: Fault) -> Fault {
+        // Who took them was killed, or found no room for one.
+        match self.taken.is_some() {
+            Ok(false) => why,
+            Ok(true) => {
+                let fds = [self.taken.file.as_fd()];
+                let inside = EnterTarget { number: None, ..inside };
+                both(why, enter::run(inside, &fds, || self.taken.put_back()))
+            }
+            Err(e) => both(why, Err(e)),
+        }
+    }
+
+    /// Removes it, if there are none.
+    pub fn close(self, found: Option<PosixQueues>) -> Result<Option<PosixQueues>> {
+        match found {
+            None => fs::remove_file(&self.path).context(|| self.path.display().to_string()).map(|()| None),
+            found => Ok(found),
+        }
+    }
 }
 
 /// The names of the namespace's queues that somebody waits to be notified of, which ends with the message that is taken out.
@@ -369,7 +396,7 @@ mod tests {
         kept.begin("other").expect("begun");
         kept.add(&all[0]).expect("added");
         check(&[]);
-        kept.close().expect("closed");
+        drop(kept);
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
     }
 }

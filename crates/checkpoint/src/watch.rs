@@ -12,7 +12,6 @@ use rustix::fs::CWD;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use skiff_runtime::control;
-use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_snapshot::ChunkStore;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -23,9 +22,8 @@ use skiff_sys::small_file;
 use skiff_sys::traced::{Traced, TracedThrough};
 use skiff_sys::written::{self, PageSpan, WatchedMemory};
 
-use crate::criu::CriuProcess;
 use crate::mappings;
-use crate::obstacles::{self, SavedProcess};
+use crate::obstacles::SavedProcess;
 use crate::previous_pages::PreviousPages;
 use crate::record::{self, Checkpoint};
 use crate::saved_pages;
@@ -91,32 +89,39 @@ impl Watch {
         saved_pages::pages_of(dir, &checkpoint, store).ok()
     }
 
-    /// Begins to watch the memory of these processes, which CRIU has stopped and read. What the checkpoint before has is of no use from then on.
+    /// Descriptors of what is watched.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.processes.iter().map(|(_, watched)| watched.as_fd())
+    }
+
+    /// Inside: begins to watch the memory of these processes, which CRIU, who is `tracer`, has stopped and read, and sends the descriptors; by their order,
+    /// the processes. What the checkpoint before has is of no use from then on.
     ///
     /// # Errors
-    /// When no process can be started inside.
+    /// CRIU cannot be traced, or nobody takes the descriptors.
     pub fn begin(
-        &mut self,
-        inside: EnterTarget<'_>,
+        &self,
         processes: &[SavedProcess],
-        criu: &CriuProcess,
-    ) -> Result<()> {
-        self.last = None;
-        let known = std::mem::take(&mut self.processes);
-        let tracer = obstacles::number_inside(criu.number()?.as_raw_nonzero().get());
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .context(about)?;
-        let kept: Vec<BorrowedFd<'_>> =
-            known.iter().map(|(_, watched)| watched.as_fd()).chain([theirs.as_fd()]).collect();
-        let numbers: Vec<i32> = enter::run(EnterTarget { number: None, ..inside }, &kept, || {
-            let watched = watch(processes, tracer, &known)?;
-            let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
-            fdpass::send(theirs.as_fd(), b"w", &fds).context(about)?;
-            Ok(watched.iter().map(|(pid, _)| *pid).collect())
-        })?;
-        drop(theirs);
-        let (_, fds) = fdpass::receive(ours.as_fd(), 1).context(about)?;
+        tracer: Option<i32>,
+        to: BorrowedFd<'_>,
+    ) -> Result<Vec<i32>> {
+        let watched = watch(processes, tracer, &self.processes)?;
+        let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
+        fdpass::send(to, b"w", &fds).context(about)?;
+        Ok(watched.iter().map(|(pid, _)| *pid).collect())
+    }
+
+    /// What is watched is of no use any more.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes what has begun from the other end of the connection.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn take_begun(&mut self, numbers: Vec<i32>, from: BorrowedFd<'_>) -> Result<()> {
+        let (_, fds) = fdpass::receive(from, 1).context(about)?;
         if fds.len() == numbers.len() {
             self.processes = numbers.into_iter().zip(fds.into_iter().map(WatchedMemory::from)).collect();
         }
@@ -224,8 +229,10 @@ impl Candidate {
             if mapping.is_shared() || mapping.object.2 != 0 || !is_of_it {
                 continue;
             }
-            // A program that has huge pages would be slower without them all the time, not only at its first writes.
-            if matches!(written::has_huge_pages(pagemap.as_fd(), range), Ok(false)) {
+            // A program that has huge pages would be slower without them all the time, not only at its first writes. The kernel makes few where memory is
+            // watched already, and these are left alone.
+            let is_watched = matches!(written::is_watched(pagemap.as_fd(), range.0), Ok(true));
+            if is_watched || matches!(written::has_huge_pages(pagemap.as_fd(), range), Ok(false)) {
                 ranges.push(range);
             }
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::mqueue::{self, PriorityMessage};
 
 use super::{LONGEST, c_name, message, named, put_back, write};
@@ -41,14 +42,6 @@ impl TakenMessages {
     /// Whether messages are missing in a queue.
     pub(super) fn is_some(&self) -> Result<bool> {
         Ok(self.file.metadata().context(|| self.path.display().to_string())?.len() > 0)
-    }
-
-    /// Removes the file, if nothing is missing.
-    pub(super) fn close(self) -> Result<()> {
-        match self.is_some()? {
-            true => Ok(()),
-            false => std::fs::remove_file(&self.path).context(|| self.path.display().to_string()),
-        }
     }
 
     /// Inside: puts back what is missing.
@@ -90,6 +83,14 @@ impl TakenMessages {
     /// Says that all are back.
     pub(super) fn done(&self) -> Result<()> {
         self.file.set_len(0).and_then(|()| (&self.file).rewind()).context(|| FILE)
+    }
+}
+
+impl Drop for TakenMessages {
+    fn drop(&mut self) {
+        if self.is_some().is_ok_and(|is_some| !is_some) {
+            std::fs::remove_file(&self.path).ignore_error("an empty one says nothing");
+        }
     }
 }
 
