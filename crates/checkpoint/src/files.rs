@@ -22,7 +22,8 @@ mod rules;
 
 use crate::notes::RestoreNotes;
 use crate::parts::{self, TREES};
-pub use copies::{CopySettings, written};
+pub use copies::CopySettings;
+pub(crate) use copies::{FoundFile, OpenedFiles, find};
 use fit::{AFTER, BEFORE, Was, fit};
 pub use rules::FileRules;
 

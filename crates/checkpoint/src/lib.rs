@@ -16,6 +16,7 @@ pub mod daemons;
 pub mod every;
 pub mod files;
 mod hidden;
+pub mod inside_reader;
 pub mod job;
 pub mod joint;
 pub mod locks;
@@ -50,6 +51,7 @@ pub mod timers;
 pub mod trees;
 mod undo;
 pub mod versions;
+mod waiting;
 mod watch;
 
 use skiff_cli::{CheckpointCommand, SaveArgs};

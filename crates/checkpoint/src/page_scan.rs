@@ -18,6 +18,8 @@ use crate::previous_pages::PreviousPages;
 
 /// Room for more runs than these is not used.
 const MOST_RUNS: u64 = 1 << 20;
+/// No page is smaller, in bytes.
+const SMALLEST_PAGE: u64 = 4096;
 /// Bytes of what is noted of a run: the process, where it begins and ends.
 const NOTE: usize = 24;
 
@@ -117,43 +119,53 @@ impl<'a> ScanAnswers<'a> {
         if unchanged.is_empty() || scan.room == 0 {
             return Ok(None);
         }
-        let room = scan.room as usize;
-        let (found, mut end) = scan.ask(pagemap.as_fd(), room)?;
-        let (mut told, mut left_out) = divide(&found, unchanged);
-        if let Some(last) = told.get(room.wrapping_sub(1)).filter(|_| told.len() > room) {
-            // What is left out divides runs. It asks again from where this ends.
-            end = last.end;
-            told.truncate(room);
-            left_out.retain(|range| range.1 <= end);
-        }
+        let Told { runs, left_out, end } =
+            tell(&scan, unchanged, |part, room| part.ask(pagemap.as_fd(), room))?;
         self.left_out.note(pid, &left_out)?;
         let told: Vec<u8> =
-            told.iter().flat_map(|run| [run.start, run.end, run.kinds]).flat_map(u64::to_ne_bytes).collect();
+            runs.iter().flat_map(|run| [run.start, run.end, run.kinds]).flat_map(u64::to_ne_bytes).collect();
         write_all(caller, scan.runs, &told)?;
         write_all(caller, call.scan + PageScan::WALK_END_AT, &end.to_ne_bytes())?;
         Ok(Some(told.len() / NOTE))
     }
 }
 
-/// What is in these runs and in none of the ranges, which are in order, and what is in both.
-fn divide(runs: &[ScannedRun], ranges: &[PageSpan]) -> (Vec<ScannedRun>, Vec<PageSpan>) {
-    let (mut told, mut left_out) = (vec![], vec![]);
-    for run in runs {
-        let mut at = run.start;
-        let first = ranges.partition_point(|range| range.1 <= run.start);
-        for (start, end) in ranges[first..].iter().take_while(|range| range.0 < run.end) {
-            let (start, end) = ((*start).max(run.start), (*end).min(run.end));
-            if at < start {
-                told.push(ScannedRun { start: at, end: start, ..*run });
+/// What CRIU is told, of which it asks from the beginning of a range to where this ends.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    runs: Vec<ScannedRun>,
+    /// What lies before the end and is not told.
+    left_out: Vec<PageSpan>,
+    end: u64,
+}
+
+/// Asks the kernel, by `ask`, for what lies between these ranges, which are in order. What lies in them need not be gone through again.
+fn tell(
+    scan: &PageScan,
+    unchanged: &[PageSpan],
+    mut ask: impl FnMut(PageScan, usize) -> io::Result<(Vec<ScannedRun>, u64)>,
+) -> io::Result<Told> {
+    let (begin, last) = scan.span();
+    let (mut told, room) = (Told { runs: vec![], left_out: vec![], end: begin }, scan.room as usize);
+    let known = unchanged[unchanged.partition_point(|range| range.1 <= begin)..].iter();
+    let known = known.map(|(start, end)| ((*start).max(begin), (*end).min(last)));
+    for (start, end) in known.take_while(|range| range.0 < last).chain([(last, last)]) {
+        if told.end < start {
+            let pages = usize::try_from((start - told.end) / SMALLEST_PAGE).unwrap_or(usize::MAX);
+            let (runs, walked) = ask(scan.part((told.end, start)), pages.min(room - told.runs.len()))?;
+            told.runs.extend(runs);
+            told.end = walked.min(start);
+            if told.end < start || told.runs.len() == room {
+                // It asks again from where this ends.
+                return Ok(told);
             }
-            left_out.push((start, end));
-            at = end;
         }
-        if at < run.end {
-            told.push(ScannedRun { start: at, ..*run });
+        if start < end {
+            told.left_out.push((start, end));
+            told.end = end;
         }
     }
-    (told, left_out)
+    Ok(told)
 }
 
 /// The process that a descriptor of CRIU's tells of.
@@ -189,22 +201,64 @@ fn write_all(pid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    const PAGE: u64 = SMALLEST_PAGE;
+
+    /// What is told of pages `from..to`, of which these runs hold something, if there is room for so many runs.
+    fn told(runs: &[(u64, u64, u64)], unchanged: &[PageSpan], (from, to): PageSpan, room: u64) -> Told {
+        let mut scan = PageScan::default().part((from * PAGE, to * PAGE));
+        scan.room = room;
+        let ranges: Vec<PageSpan> = unchanged.iter().map(|(start, end)| (start * PAGE, end * PAGE)).collect();
+        let kernel = |part: PageScan, room: usize| {
+            let (from, to) = part.span();
+            let found = runs.iter().filter_map(|(start, end, kinds)| {
+                let (start, end) = ((start * PAGE).max(from), (end * PAGE).min(to));
+                (start < end).then_some(ScannedRun { start, end, kinds: *kinds })
+            });
+            let mut found: Vec<ScannedRun> = found.collect();
+            let walked = found.get(room).map_or(to, |next| next.start);
+            found.truncate(room);
+            Ok((found, walked))
+        };
+        let Told { mut runs, mut left_out, end } = tell(&scan, &ranges, kernel).expect("told");
+        for run in &mut runs {
+            (run.start, run.end) = (run.start / PAGE, run.end / PAGE);
+        }
+        for range in &mut left_out {
+            *range = (range.0 / PAGE, range.1 / PAGE);
+        }
+        Told { runs, left_out, end: end / PAGE }
+    }
+
     #[test]
     fn what_is_unchanged_is_left_out_of_what_is_told() {
         let run = |start, end, kinds| ScannedRun { start, end, kinds };
         let ranges = [(2, 4), (6, 7), (9, 20), (30, 40)];
-        for (runs, told, left_out) in [
-            (vec![], vec![], vec![]),
-            (vec![run(0, 2, 1)], vec![run(0, 2, 1)], vec![]),
-            (vec![run(2, 4, 1), run(4, 6, 2)], vec![run(4, 6, 2)], vec![(2, 4)]),
+        let all = [(0, 8, 1), (8, 35, 2), (50, 51, 1)];
+        for ((from, to), room, runs, left_out, end) in [
+            ((40, 50), 9, vec![], vec![], 50),
+            ((0, 2), 9, vec![run(0, 2, 1)], vec![], 2),
+            ((9, 20), 9, vec![], vec![(9, 20)], 20),
+            ((10, 12), 9, vec![], vec![(10, 12)], 12),
+            ((3, 6), 9, vec![run(4, 6, 1)], vec![(3, 4)], 6),
             (
-                vec![run(0, 8, 1), run(8, 35, 2)],
-                vec![run(0, 2, 1), run(4, 6, 1), run(7, 8, 1), run(8, 9, 2), run(20, 30, 2)],
-                vec![(2, 4), (6, 7), (9, 20), (30, 35)],
+                (0, 60),
+                9,
+                vec![run(0, 2, 1), run(4, 6, 1), run(7, 8, 1), run(8, 9, 2), run(20, 30, 2), run(50, 51, 1)],
+                vec![(2, 4), (6, 7), (9, 20), (30, 40)],
+                60,
             ),
-            (vec![run(10, 12, 1), run(14, 15, 1)], vec![], vec![(10, 12), (14, 15)]),
+            // Where there is no room for more, it asks again from where this ends.
+            ((0, 60), 1, vec![run(0, 2, 1)], vec![], 2),
+            ((2, 60), 1, vec![run(4, 6, 1)], vec![(2, 4)], 6),
+            ((6, 60), 1, vec![run(7, 8, 1)], vec![(6, 7)], 8),
+            ((8, 60), 1, vec![run(8, 9, 2)], vec![], 9),
+            ((9, 60), 2, vec![run(20, 30, 2), run(50, 51, 1)], vec![(9, 20), (30, 40)], 60),
         ] {
-            assert_eq!(divide(&runs, &ranges), (told, left_out), "{runs:?}");
+            assert_eq!(
+                told(&all, &ranges, (from, to), room),
+                Told { runs, left_out, end },
+                "{from} {to} {room}"
+            );
         }
     }
 

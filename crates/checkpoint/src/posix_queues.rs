@@ -68,21 +68,35 @@ struct PosixQueue {
     messages: u64,
 }
 
+/// Inside: whether there are any.
+///
+/// # Errors
+/// When the kernel does not show them.
+pub(crate) fn are_there() -> Result<bool> {
+    let Some(root) = root()? else { return Ok(false) };
+    names(&root).map(|names| !names.is_empty())
+}
+
 /// Reads all of them in an instance whose processes stand still, and writes their messages into a new file; nothing if there are none. First
 /// those are put back that somebody has taken out who was killed; `instance` is the instance's directory, which has a journal of them. The processes stand
-/// still as long as somebody has `criu`, the connection to CRIU.
+/// still as long as somebody has `criu`, the connection to CRIU. Nobody enters where there are none (`are_there`) and no message is out of one.
 ///
 /// # Errors
 /// When one cannot be read.
-pub fn keep(
+pub(crate) fn keep(
     (inside, criu): (EnterTarget<'_>, BorrowedFd<'_>),
     path: &Path,
     instance: &Path,
+    are_there: bool,
 ) -> Result<Option<PosixQueues>> {
     let taken = TakenMessages::open(instance)?;
     let put_back =
         || enter::run_unseen_to_its_end(inside.init, &[taken.dir.as_fd(), criu], || taken.put_back());
-    if taken.is_some()? {
+    let is_some = taken.is_some()?;
+    if !is_some && !are_there {
+        return taken.close().map(|()| None);
+    }
+    if is_some {
         put_back()?;
     }
     let about = || path.display().to_string();

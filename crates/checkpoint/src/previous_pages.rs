@@ -50,9 +50,13 @@ impl PreviousPages {
         pid: i32,
         ranges: &'a [(u64, u64)],
     ) -> impl Iterator<Item = &'a PreviousChunk> {
-        self.processes.get(&pid).into_iter().flatten().filter(|chunk| {
-            let at = ranges.partition_point(|range| range.1 <= chunk.address);
-            ranges.get(at).is_some_and(|range| range.0 <= chunk.address && chunk.end() <= range.1)
+        // Both are in order.
+        let mut left = ranges;
+        self.processes.get(&pid).into_iter().flatten().filter(move |chunk| {
+            while left.first().is_some_and(|range| range.1 <= chunk.address) {
+                left = &left[1..];
+            }
+            left.first().is_some_and(|range| range.0 <= chunk.address && chunk.end() <= range.1)
         })
     }
 

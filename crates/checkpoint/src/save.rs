@@ -30,22 +30,22 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
-use crate::files::{self, CopySettings, FileRules, WrittenFile};
+use crate::files::{CopySettings, FileRules, OpenedFiles, WrittenFile};
+use crate::inside_reader::InsideReader;
 use crate::member::SavedInterface;
 use crate::memory;
-use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
+use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, begin_look, look, look_by};
 use crate::page_intake::{self, PageIntake};
 use crate::page_queue::QueueSize;
 use crate::page_scan::LeftOutPages;
 use crate::place::NewCheckpoint;
-use crate::posix_queues::{self, PosixQueues};
+use crate::posix_queues::PosixQueues;
 use crate::previous_pages::PreviousPages;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums, tidy};
+use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
 use crate::stored;
-use crate::sysv::{self, SystemV};
+use crate::sysv::SystemV;
 use crate::target::SaveTarget;
-use crate::trees;
 use crate::versions::Versions;
 use crate::watch::{self, Watch};
 
@@ -274,7 +274,7 @@ impl Saving<'_> {
         let begun = Instant::now();
         let (rules, largest) =
             (FileRules::of(self.context, None)?, self.context.config.checkpoint.copied_file_bytes);
-        let copied = CopySettings { rules, largest, own_places: trees::own_places(&self.started.plan) };
+        let copied = CopySettings { rules, largest };
         let member = SavedInterface::leaving(self.context, self.record, self.started)?;
         member.iter().try_for_each(|member| member.write(dir))?;
         let images = dir.join(IMAGES);
@@ -317,28 +317,37 @@ impl Saving<'_> {
             Options { pid: main, leave_running: Some(true), page_server, ..criu::options(self.inside.net) };
         let is_tracked = self.context.config.checkpoint.track && pages.is_some();
         let (mut stood, mut committed) = (Stood::default(), None);
+        // What enters now need not do so while they stand still.
+        let mut space = Some(begin_look(self.inside)?);
+        let reader = InsideReader::begin_with(self.inside, (&self.started.plan, self.record, dir), watch)?;
+        let mut reader = Some(reader);
         pages.as_mut().map_or(Ok(()), PageIntake::wait_until_ready)?;
         target.before_stop(member.as_ref(), self.inside)?;
         let mut noted = Ok(());
-        let stopped = Instant::now();
+        let mut stopped = Instant::now();
         let dumped = criu.carry_out(RequestType::Dump, options, |stage| {
+            if stage == "pre-dump" {
+                // Up to here CRIU has prepared itself.
+                stopped = Instant::now();
+            }
             if stage != "post-dump" {
                 return Ok(());
             }
             // Now that they stand still.
-            let found = look(self.init, self.inside, Moment::Frozen)?.with_images(&dir.join(IMAGES))?;
+            let (Some(space), Some(reader)) = (space.take(), reader.take()) else {
+                return Err(Error::new("CRIU: it says twice that it has dumped all"));
+            };
+            let found = look_by(self.init, self.inside, Moment::Frozen, space)?;
+            let found = found.with_images(&dir.join(IMAGES))?;
             refuse(self.record, &found.obstacles)?;
-            stood.sysv = sysv::keep(self.inside, &found.processes, &criu, &dir.join(SYSV))?;
-            stood.posix_queues =
-                posix_queues::keep((self.inside, criu.news()), &dir.join(POSIX_QUEUES), &self.record.dir)?;
-            stood.processes = found.processes;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
-            stood.written_files = files::written(self.inside, (dir, images.as_fd()), &copied)?;
-            stood.trees = trees::keep(self.inside, &self.started.plan, self.record, dir)?;
-            if leave_running && is_tracked {
-                watch.begin(self.inside, &stood.processes, &criu)?;
-            }
+            let opened = OpenedFiles::of(images.as_fd())?;
+            let watch = Some(&mut *watch).filter(|_| leave_running && is_tracked);
+            let read = reader.read_with(&found.processes, &criu, &opened.paths, watch)?;
+            stood.processes = found.processes;
+            stood.written_files = opened.copy(self.inside, dir, &copied, read.files)?;
+            (stood.sysv, stood.posix_queues, stood.trees) = (read.sysv, read.posix_queues, read.trees);
             if !leave_running || target.is_joint() {
                 // Only what is safe on the disk may end.
                 let stood = take(&mut stood);

@@ -4,8 +4,8 @@
 
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Read, Write};
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::enter::{self, EnterTarget};
@@ -14,9 +14,8 @@ use skiff_sys::sysv::{self, Kind};
 
 use crate::attach;
 pub use crate::attach::Attachment;
-use crate::criu::CriuProcess;
 use crate::hidden;
-use crate::obstacles::{self, SavedProcess};
+use crate::obstacles::SavedProcess;
 use crate::sysv_tables::{MARKED_FOR_REMOVAL, table};
 use crate::undo::{self, SetState, Undo};
 
@@ -51,31 +50,45 @@ pub struct SystemV {
     undo: Vec<Undo>,
 }
 
-/// Reads all of them in an instance whose processes stand still, and writes what they hold into a new file; nothing if there are none. CRIU has
-/// stopped them, and waits for a word.
-///
-/// # Errors
-/// When one cannot be read.
-pub fn keep(
-    inside: EnterTarget<'_>,
-    processes: &[SavedProcess],
-    criu: &CriuProcess,
-    path: &Path,
-) -> Result<Option<SystemV>> {
-    let tracer = obstacles::number_inside(criu.number()?.as_raw_nonzero().get());
-    let about = || path.display().to_string();
-    let file = File::options().write(true).create_new(true).open(path).context(about)?;
-    let found = enter::run(EnterTarget { number: None, ..inside }, &[file.as_fd()], || {
-        let mut into = BufWriter::new(file.try_clone().context(about)?);
+/// A new file for what they hold, of a checkpoint.
+pub(crate) struct SystemVFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl SystemVFile {
+    /// Makes it.
+    pub fn new(path: PathBuf) -> Result<Self> {
+        let file = File::options().write(true).create_new(true).open(&path);
+        Ok(Self { file: file.context(|| path.display().to_string())?, path })
+    }
+
+    /// Inside: reads all of them; nothing if there are none. The processes stand still. CRIU, which is `tracer`, has stopped them, and waits for a word.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn read(&self, processes: &[SavedProcess], tracer: Option<i32>) -> Result<Option<SystemV>> {
+        let about = || self.path.display().to_string();
+        let mut into = BufWriter::new(self.file.try_clone().context(about)?);
         hidden::refuse(processes, tracer)?;
         let found = SystemV::read(processes, tracer, &mut into)?;
         into.flush().context(about)?;
         Ok(found)
-    })?;
-    if found.is_some() {
-        return Ok(found);
     }
-    fs::remove_file(path).context(about).map(|()| None)
+
+    /// Removes it, if there are none.
+    pub fn close(self, found: Option<SystemV>) -> Result<Option<SystemV>> {
+        match found {
+            None => fs::remove_file(&self.path).context(|| self.path.display().to_string()).map(|()| None),
+            found => Ok(found),
+        }
+    }
+}
+
+impl AsFd for SystemVFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 impl SystemV {

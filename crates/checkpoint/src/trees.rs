@@ -43,49 +43,80 @@ pub fn own_places(plan: &Plan) -> Vec<PathBuf> {
     [PathBuf::from("/")].into_iter().chain(own).collect()
 }
 
-/// Writes all of them into a checkpoint's directory. Nothing may change them meanwhile.
-pub fn keep(
-    inside: EnterTarget<'_>,
-    plan: &Plan,
-    record: &InstanceDir,
-    dir: &Path,
-) -> Result<Vec<SavedTree>> {
-    let output = Output::hold(record)?;
-    let all = all(plan);
-    let mut opened: Vec<(OwnedFd, Option<OwnedFd>)> = vec![];
-    for (file, of) in &all {
-        let from = match of {
-            TreeContents::Own(name) => Some(record.dir.join(name)),
-            TreeContents::Output => Some(output.dir.clone()),
-            TreeContents::Memory(_) => None,
-        };
-        let open = |path: PathBuf| open_dir(CWD, &path).context(|| path.display().to_string());
-        opened.push((create(&dir.join(TREES).join(file))?, from.map(open).transpose()?));
-    }
-    let fds: Vec<BorrowedFd<'_>> = opened
-        .iter()
-        .flat_map(|(file, from)| [Some(file), from.as_ref()])
-        .flatten()
-        .map(AsFd::as_fd)
-        .collect();
-    let ids: Vec<String> = enter::run(inside, &fds, || {
-        let mut ids = vec![];
-        for ((name, of), (file, from)) in all.iter().zip(&opened) {
-            let from = match (of, from) {
-                (TreeContents::Memory(target), _) => Some(without_mounts(target)?),
-                _ => None,
-            }
-            .or_else(|| from.as_ref().and_then(|fd| fd.try_clone().ok()))
-            .ok_or_else(|| Error::new(format!("{name}: it cannot be opened")))?;
-            let file = file.try_clone().context(|| name.clone())?;
-            let places = places_in(plan, of);
-            let left_out = |path: &[u8]| places.iter().any(|place| place.as_os_str().as_bytes() == path);
-            let whole = whole::keep(from.as_fd(), file, name, left_out).map_err(ours)?;
-            ids.push(whole.id.to_string());
+/// New files for all of them, of a checkpoint.
+pub(crate) struct TreeFiles<'a> {
+    plan: &'a Plan,
+    output: Output,
+    all: Vec<TreeFile>,
+}
+
+/// A file, and the directory that goes into it, if it can be opened outside.
+struct TreeFile {
+    name: String,
+    of: TreeContents,
+    file: OwnedFd,
+    from: Option<OwnedFd>,
+}
+
+impl<'a> TreeFiles<'a> {
+    /// Makes them in a checkpoint's directory.
+    pub fn new(plan: &'a Plan, record: &InstanceDir, dir: &Path) -> Result<Self> {
+        let output = Output::new(record)?;
+        let mut files = vec![];
+        for (name, of) in all(plan) {
+            let from = match &of {
+                TreeContents::Own(name) => Some(record.dir.join(name)),
+                TreeContents::Output => Some(output.dir.clone()),
+                TreeContents::Memory(_) => None,
+            };
+            let open = |path: PathBuf| open_dir(CWD, &path).context(|| path.display().to_string());
+            let file = create(&dir.join(TREES).join(&name))?;
+            files.push(TreeFile { name, of, file, from: from.map(open).transpose()? });
         }
-        Ok(ids)
-    })?;
-    Ok(all.into_iter().zip(ids).map(|((file, of), id)| SavedTree { file, of, id }).collect())
+        Ok(Self { plan, output, all: files })
+    }
+
+    /// The descriptors that [`TreeFiles::write`] needs.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let files = self.all.iter().map(|tree| tree.file.as_fd());
+        files.chain(self.all.iter().filter_map(|tree| tree.from.as_ref()).map(AsFd::as_fd)).collect()
+    }
+
+    /// To be called before they are written: the instance has its output as it is now.
+    pub fn hold_output(&self) -> Result<()> {
+        self.output.hold()
+    }
+
+    /// Inside: writes all of them; their ids. Nothing may change them meanwhile.
+    pub fn write(&self) -> Result<Vec<String>> {
+        self.all.iter().map(|tree| tree.write(self.plan)).collect()
+    }
+
+    /// What has been written, by the ids.
+    pub fn written(self, ids: Vec<String>) -> Vec<SavedTree> {
+        self.all
+            .into_iter()
+            .zip(ids)
+            .map(|(TreeFile { name: file, of, .. }, id)| SavedTree { file, of, id })
+            .collect()
+    }
+}
+
+impl TreeFile {
+    fn write(&self, plan: &Plan) -> Result<String> {
+        let Self { name, of, file, from } = self;
+        let from = match (of, from) {
+            (TreeContents::Memory(target), _) => Some(without_mounts(target)?),
+            _ => None,
+        }
+        .or_else(|| from.as_ref().and_then(|fd| fd.try_clone().ok()))
+        .ok_or_else(|| Error::new(format!("{name}: it cannot be opened")))?;
+        let file = file.try_clone().context(|| name.clone())?;
+        let places = places_in(plan, of);
+        let left_out = |path: &[u8]| places.iter().any(|place| place.as_os_str().as_bytes() == path);
+        let whole = whole::keep(from.as_fd(), file, name, left_out).map_err(ours)?;
+        Ok(whole.id.to_string())
+    }
 }
 
 /// Puts those that lie on the disk back into an instance's new directory, before it is started.
@@ -193,18 +224,19 @@ fn create(path: &Path) -> Result<OwnedFd> {
 /// The output file alone in a directory.
 struct Output {
     dir: PathBuf,
+    file: PathBuf,
 }
 
 impl Output {
-    fn hold(record: &InstanceDir) -> Result<Self> {
+    fn new(record: &InstanceDir) -> Result<Self> {
         let dir = record.dir.join(format!("saving.{}", std::process::id()));
-        let about = || dir.display().to_string();
-        fs::create_dir(&dir).context(about)?;
-        let held = Self { dir: dir.clone() };
-        let name = record.output();
-        let name = name.file_name().unwrap_or_default();
-        fs::hard_link(record.output(), dir.join(name)).context(about)?;
-        Ok(held)
+        fs::create_dir(&dir).context(|| dir.display().to_string())?;
+        Ok(Self { dir, file: record.output() })
+    }
+
+    fn hold(&self) -> Result<()> {
+        let name = self.file.file_name().unwrap_or_default();
+        fs::hard_link(&self.file, self.dir.join(name)).context(|| self.dir.display().to_string())
     }
 }
 

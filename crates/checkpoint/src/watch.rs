@@ -10,11 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, MemfdFlags, memfd_create};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use skiff_output as output;
 use skiff_runtime::control;
-use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_snapshot::ChunkStore;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -25,9 +23,8 @@ use skiff_sys::small_file;
 use skiff_sys::traced::{Traced, TracedThrough};
 use skiff_sys::written::{self, PageSpan, WatchedMemory};
 
-use crate::criu::CriuProcess;
 use crate::mappings;
-use crate::obstacles::{self, SavedProcess};
+use crate::obstacles::SavedProcess;
 use crate::previous_pages::PreviousPages;
 use crate::record::{self, Checkpoint};
 use crate::saved_pages;
@@ -60,6 +57,15 @@ struct LastSave {
 pub(crate) struct Watch {
     last: Option<LastSave>,
     processes: Vec<(i32, WatchedMemory)>,
+}
+
+/// What has begun to be watched inside.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct BegunWatch {
+    /// By the order of the descriptors.
+    processes: Vec<i32>,
+    /// Why the descriptors were not sent.
+    unsent: Option<String>,
 }
 
 impl Watch {
@@ -95,43 +101,47 @@ impl Watch {
         saved_pages::pages_of(dir, &checkpoint, store).ok()
     }
 
-    /// Begins to watch the memory of these processes, which CRIU has stopped and read. What the checkpoint before has is of no use from then on.
+    /// Descriptors of what is watched.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.processes.iter().map(|(_, watched)| watched.as_fd())
+    }
+
+    /// Inside: begins to watch the memory of these processes, which CRIU, who is `tracer`, has stopped and read, and sends the descriptors. What the
+    /// checkpoint before has is of no use from then on.
     ///
     /// # Errors
-    /// When no process can be started inside.
+    /// CRIU cannot be traced.
     pub fn begin(
-        &mut self,
-        inside: EnterTarget<'_>,
+        &self,
         processes: &[SavedProcess],
-        criu: &CriuProcess,
-    ) -> Result<()> {
-        self.last = None;
-        let known = std::mem::take(&mut self.processes);
-        let tracer = obstacles::number_inside(criu.number()?.as_raw_nonzero().get());
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .context(about)?;
-        let kept: Vec<BorrowedFd<'_>> =
-            known.iter().map(|(_, watched)| watched.as_fd()).chain([theirs.as_fd()]).collect();
-        let (numbers, unsent) = enter::run(EnterTarget { number: None, ..inside }, &kept, || {
-            let watched = watch(processes, tracer, &known)?;
-            let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
-            let unsent = fdpass::send(theirs.as_fd(), b"w", &fds).err().map(|why| why.to_string());
-            Ok((watched.iter().map(|(pid, _)| *pid).collect::<Vec<i32>>(), unsent))
-        })?;
-        drop(theirs);
-        // Descriptors may be used up, also by others of the user's that are under way.
-        match fdpass::receive(ours.as_fd(), 1) {
-            Ok((_, fds)) if fds.len() == numbers.len() => {
-                let watched = fds.into_iter().map(WatchedMemory::from);
-                self.processes = numbers.into_iter().zip(watched).collect();
+        tracer: Option<i32>,
+        to: BorrowedFd<'_>,
+    ) -> Result<BegunWatch> {
+        let watched = watch(processes, tracer, &self.processes)?;
+        let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
+        let unsent = fdpass::send(to, b"w", &fds).err().map(|why| why.to_string());
+        Ok(BegunWatch { processes: watched.iter().map(|(pid, _)| *pid).collect(), unsent })
+    }
+
+    /// What is watched is of no use any more.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes what has begun from the other end of the connection. Descriptors may be used up, also by others of the user's that are under way: then
+    /// nothing is watched.
+    pub fn take_begun(&mut self, begun: BegunWatch, from: BorrowedFd<'_>) {
+        let BegunWatch { processes, unsent } = begun;
+        match fdpass::receive(from, 1) {
+            Ok((_, fds)) if fds.len() == processes.len() => {
+                self.processes =
+                    processes.into_iter().zip(fds.into_iter().map(WatchedMemory::from)).collect();
             }
             received => {
                 let why = unsent.or_else(|| received.err().map(|why| why.to_string())).unwrap_or_default();
                 output::note(&format!("{} is read whole by the next save, too: {why}", about()));
             }
         }
-        Ok(())
     }
 
     /// Has the supervisor of the instance in `instance` keep it, with the checkpoint in `dir` whose record has this digest.
@@ -236,8 +246,10 @@ impl Candidate {
             if mapping.is_shared() || mapping.object.2 != 0 || !is_of_it {
                 continue;
             }
-            // A program that has huge pages would be slower without them all the time, not only at its first writes.
-            if matches!(written::has_huge_pages(pagemap.as_fd(), range), Ok(false)) {
+            // A program that has huge pages would be slower without them all the time, not only at its first writes. The kernel makes few where memory is
+            // watched already, and these are left alone.
+            let is_watched = matches!(written::is_watched(pagemap.as_fd(), range.0), Ok(true));
+            if is_watched || matches!(written::has_huge_pages(pagemap.as_fd(), range), Ok(false)) {
                 ranges.push(range);
             }
         }

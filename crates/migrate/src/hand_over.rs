@@ -10,15 +10,16 @@ use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::Pid;
 use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
+use skiff_checkpoint::inside_reader::{InsideContents, InsideReader};
 use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::memory;
 use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
-use skiff_checkpoint::record::{Checkpoint, IMAGES, POSIX_QUEUES, SYSV, SavedTree, sums};
+use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
-use skiff_checkpoint::{posix_queues, required_criu, save, sysv, trees};
+use skiff_checkpoint::{required_criu, save};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
@@ -285,10 +286,8 @@ impl Migration<'_> {
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
-        let sysv = sysv::keep(self.inside, &found.processes, criu, &dir.join(SYSV))?;
-        let posix_queues =
-            posix_queues::keep((self.inside, criu.news()), &dir.join(POSIX_QUEUES), &self.record.dir)?;
-        let trees = trees::keep(self.inside, &self.started.plan, self.record, &dir)?;
+        let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
+        let InsideContents { sysv, posix_queues, trees, .. } = reader.read(&found.processes, criu)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
         }

@@ -12,9 +12,10 @@ use crate::process::{CloneFlags, Fork, exit_now, fork, positive_pid};
 use crate::seccomp::{NATIVE_ARCHITECTURE, install_listener, jump, load_word, ret};
 use crate::written::PAGEMAP_SCAN;
 
-/// Where a filter finds the number of a call, the architecture, and the lower half of the call's second word (`struct seccomp_data`).
+/// Where a filter finds the number of a call, the architecture, and the lower halves of the call's first two words (`struct seccomp_data`).
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
+const FIRST_WORD: u32 = 16;
 const SECOND_WORD: u32 = 24;
 /// No call has this number.
 const NO_CALL: u32 = u32::MAX;
@@ -24,6 +25,9 @@ const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
 const RECEIVE: u32 = 0xc050_2100;
 const SEND: u32 = 0xc018_2101;
 const ADD_DESCRIPTOR: u32 = 0x4018_2103;
+const SET_FLAGS: u32 = 0x4008_2104;
+/// Whoever is woken up runs on the processor of whoever then waits for it: no other one has to be woken up.
+const SYNCHRONOUS: u64 = 1;
 /// The call goes on as if nobody listened.
 const CONTINUE: u32 = 1;
 
@@ -99,8 +103,8 @@ pub enum Scans {
     Unheard,
 }
 
-/// From now on calls of `openat` of this process, and of all that descend from it, wait for whoever has the listener that is given. Needs
-/// `no_new_privs` or `SYS_ADMIN`.
+/// From now on calls of `openat` of this process, and of all that descend from it, wait for whoever has the listener that is given, where they name a
+/// directory by a descriptor. Needs `no_new_privs` or `SYS_ADMIN`.
 ///
 /// # Errors
 /// `EBUSY` if somebody listens already, `EINVAL` on a kernel without seccomp filters.
@@ -109,19 +113,24 @@ pub fn listen_to_self(scans: Scans) -> io::Result<OwnedFd> {
     let ask = if scans == Scans::Heard { number(libc::SYS_ioctl)? } else { NO_CALL };
     let mut program = [
         load_word(ARCHITECTURE),
-        jump(NATIVE_ARCHITECTURE, 0, 6),
+        jump(NATIVE_ARCHITECTURE, 0, 8),
         load_word(NUMBER),
-        jump(number(libc::SYS_openat)?, 3, 0),
-        jump(ask, 0, 3),
+        jump(ask, 3, 0),
+        jump(number(libc::SYS_openat)?, 0, 5),
+        load_word(FIRST_WORD),
+        jump(libc::AT_FDCWD.cast_unsigned(), 3, 2),
         load_word(SECOND_WORD),
         jump(PAGEMAP_SCAN, 0, 1),
         ret(libc::SECCOMP_RET_USER_NOTIF),
         ret(libc::SECCOMP_RET_ALLOW),
     ];
-    match install_listener(&mut program, WAIT_KILLABLE) {
+    let listener = match install_listener(&mut program, WAIT_KILLABLE) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => install_listener(&mut program, 0),
         listener => listener,
-    }
+    }?;
+    // SAFETY: plain integers. Before Linux 6.6 it fails, and each call takes longer.
+    unsafe { libc::ioctl(listener.as_raw_fd(), SET_FLAGS as _, SYNCHRONOUS) };
+    Ok(listener)
 }
 
 /// A call of `openat` that waits.
@@ -277,6 +286,7 @@ mod tests {
     use std::io::Read;
     use std::process::{Command, Stdio};
 
+    use rustix::fs::{Mode, OFlags, openat};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
@@ -284,13 +294,17 @@ mod tests {
 
     /// Opens what it cannot, and sends what it has got.
     fn open_both(to: BorrowedFd<'_>) -> io::Result<()> {
+        let root = File::open("/")?;
         // SAFETY: plain integers.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         let own = rustix::thread::gettid().as_raw_nonzero().get();
-        fdpass::send(to, &own.to_ne_bytes(), &[listen_to_self(Scans::Unheard)?.as_fd()])?;
-        for path in ["/no such file", "/proc/self/comm"] {
+        let said = [own.to_ne_bytes(), root.as_raw_fd().to_ne_bytes()].concat();
+        fdpass::send(to, &said, &[listen_to_self(Scans::Unheard)?.as_fd()])?;
+        // Nobody hears of this one.
+        drop(File::open("/proc/self/status")?);
+        for path in ["no such file", "proc/self/comm"] {
             let mut text = String::new();
-            File::open(path)?.read_to_string(&mut text)?;
+            File::from(openat(&root, path, OFlags::CLOEXEC, Mode::empty())?).read_to_string(&mut text)?;
             fdpass::send(to, text.as_bytes(), &[])?;
         }
         Ok(())
@@ -330,7 +344,7 @@ mod tests {
         let mut started = child.spawn().expect("started");
         // It has a copy of their end of the pair.
         drop(child);
-        let (thread, mut fds) = fdpass::receive(ours.as_fd(), 4).expect("told");
+        let (caller, mut fds) = fdpass::receive(ours.as_fd(), 8).expect("told");
         let listener = OpenListener::from(fds.pop().expect("a listener"));
         let mut given = tempfile::tempfile().expect("a file");
         std::io::Write::write_all(&mut given, b"something else").expect("written");
@@ -340,11 +354,11 @@ mod tests {
             InterceptedCall::Scan(other) => panic!("{other:?}"),
         };
         let call = open_call();
-        let caller = call.pid.as_raw_nonzero().get().to_ne_bytes();
-        assert_eq!((&caller[..], call.dir), (&thread[..], libc::AT_FDCWD));
-        let mut path = [0; 8];
-        crate::memory::read_of(call.pid.as_raw_nonzero().get(), call.path, &mut path).expect("read");
-        assert_eq!(&path, b"/no such");
+        let pid = call.pid.as_raw_nonzero().get();
+        assert_eq!([pid, call.dir].map(i32::to_ne_bytes).concat(), caller);
+        let mut path = [0; 7];
+        crate::memory::read_of(pid, call.path, &mut path).expect("read");
+        assert_eq!(&path, b"no such");
         listener.give(call, given.as_fd()).expect("given");
         let call = open_call();
         listener.proceed(call).expect("told");

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::memory::page_size;
+
 /// A range of addresses, from the first to before the last.
 pub type PageSpan = (u64, u64);
 
@@ -101,11 +103,27 @@ impl PageScan {
     /// Where `walk_end` lies in its bytes.
     pub const WALK_END_AT: u64 = 32;
 
-    /// Whether it only looks, for pages that hold something, however many.
+    /// Whether it only looks, for pages that hold something, however many: all that [`unchanged`] finds are such.
     #[must_use]
     pub fn looks_for_content(&self) -> bool {
-        let there = IS_PRESENT | IS_SWAPPED;
-        self.flags == 0 && self.most_pages == 0 && self.any_of == there && self.inverted & there == 0
+        let (there, nothing_else) = (IS_PRESENT | IS_SWAPPED, self.inverted & (IS_OF_FILE | IS_ZERO));
+        self.flags == 0
+            && self.most_pages == 0
+            && self.any_of == there
+            && self.inverted & there == 0
+            && self.all_of & !nothing_else == 0
+    }
+
+    /// Where it looks.
+    #[must_use]
+    pub fn span(&self) -> PageSpan {
+        (self.start, self.end)
+    }
+
+    /// The same in a part of where it looks.
+    #[must_use]
+    pub fn part(&self, (start, end): PageSpan) -> Self {
+        Self { start, end, ..*self }
     }
 
     /// Asks the kernel; the runs that are found, of which there are as many as there is room for, and where it ended.
@@ -134,7 +152,8 @@ pub fn unchanged(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<Vec<Pag
     let mut found: Vec<PageSpan> = vec![];
     let mut at = range.0;
     while at < range.1 {
-        let not = IS_WRITTEN | IS_OF_FILE | IS_ZERO;
+        // Whether a page is a file's is not asked, which takes longer than all the rest: only private memory of no file is watched.
+        let not = IS_WRITTEN | IS_ZERO;
         let scan = PageScan {
             inverted: not,
             all_of: not | IS_WATCHED,
@@ -166,7 +185,18 @@ pub fn has_huge_pages(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<bo
     Ok(!scan.ask(pagemap, 1)?.0.is_empty())
 }
 
-/// Protects the pages in a range that hold something: from now on the kernel notes which are written to. `pagemap` is a process's, which must stand still.
+/// Whether the mapping that begins there is watched.
+///
+/// # Errors
+/// `ENOTTY` before Linux 6.7.
+pub fn is_watched(pagemap: BorrowedFd<'_>, start: u64) -> io::Result<bool> {
+    let first = (start, start.saturating_add(page_size() as u64));
+    let scan = PageScan { most_pages: 1, all_of: IS_WATCHED, wanted: IS_WATCHED, ..PageScan::of(first) };
+    Ok(!scan.ask(pagemap, 1)?.0.is_empty())
+}
+
+/// Protects the pages in a range that hold something, but no huge ones: from now on the kernel notes which are written to. What is not protected counts as
+/// written. `pagemap` is a process's, which must stand still.
 ///
 /// # Errors
 /// `EPERM` where memory in the range is not watched, `ENOTTY` before Linux 6.7.
@@ -175,7 +205,8 @@ pub fn protect(pagemap: BorrowedFd<'_>, range: PageSpan) -> io::Result<()> {
     while at < range.1 {
         let scan = PageScan {
             flags: PROTECT,
-            all_of: IS_WRITTEN,
+            inverted: IS_HUGE,
+            all_of: IS_WRITTEN | IS_HUGE,
             any_of: IS_PRESENT | IS_SWAPPED,
             wanted: IS_WRITTEN,
             ..PageScan::of((at, range.1))
@@ -358,7 +389,10 @@ mod tests {
         let unchanged = || unchanged(pagemap.as_fd(), all).expect("looked at");
         assert_eq!(protect(pagemap.as_fd(), all).expect_err("not watched").raw_os_error(), Some(libc::EPERM));
         assert_eq!(unchanged(), []);
+        let is_watched = || is_watched(pagemap.as_fd(), at).expect("looked at");
+        assert!(!is_watched());
         watched.add(all).expect("watched");
+        assert!(is_watched());
         watched.add(all).expect("watched already");
         assert_eq!(unchanged(), [], "nothing is known of before");
         protect(pagemap.as_fd(), all).expect("protected");
@@ -407,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn of_huge_pages_those_that_are_written_to_are_told() {
+    fn huge_pages_are_left_alone_and_count_as_written() {
         let sleeper = sleeper();
         let pid = sleeper.0;
         let process = Traced::stop(pid).expect("stopped");
@@ -421,19 +455,23 @@ mod tests {
         let huge = libc::MADV_HUGEPAGE.unsigned_abs();
         process.call(libc::SYS_madvise, &[at, length, huge.into()]).expect("advised");
         fill(pid, at, length, 1);
+        let all = (at, at + length);
+        let has_huge_pages = || has_huge_pages(pagemap.as_fd(), all).expect("looked at");
+        let has_any = has_huge_pages();
         if std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")
             .is_ok_and(|it| !it.contains("[never]"))
         {
-            assert!(has_huge_pages(pagemap.as_fd(), (at, at + length)).expect("looked at"));
+            assert!(has_any);
         }
-        watched.add((at, at + length)).expect("watched");
-        protect(pagemap.as_fd(), (at, at + length)).expect("protected");
-        assert_eq!(unchanged(pagemap.as_fd(), (at, at + length)).expect("looked at"), [(at, at + length)]);
-        let changed = at + length / 2 + 5;
-        fill(pid, changed, 1, 2);
-        let told = unchanged(pagemap.as_fd(), (at, at + length)).expect("looked at");
-        assert!(!told.iter().any(|(start, end)| (*start..*end).contains(&changed)), "{told:x?}");
-        assert!(told.iter().map(|(start, end)| end - start).sum::<u64>() >= length - (2 << 20), "{told:x?}");
+        watched.add(all).expect("watched");
+        assert!(is_watched(pagemap.as_fd(), at).expect("looked at"));
+        protect(pagemap.as_fd(), all).expect("protected");
+        let told = unchanged(pagemap.as_fd(), all).expect("looked at");
+        // There may be small ones among them.
+        let most = if has_any { length - (2 << 20) } else { length };
+        assert!(told.iter().map(|(start, end)| end - start).sum::<u64>() <= most, "{told:x?}");
+        fill(pid, at + length / 2 + 5, 1, 2);
+        assert_eq!(has_huge_pages(), has_any, "none is divided");
         process.release().expect("it goes on");
     }
 }

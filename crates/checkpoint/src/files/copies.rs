@@ -24,41 +24,73 @@ pub struct CopySettings {
     pub rules: FileRules,
     /// No larger one is copied, in bytes.
     pub largest: u64,
-    /// Where what is the instance's own is mounted: that comes back with it.
-    pub own_places: Vec<PathBuf>,
 }
 
 /// A file as it is found inside.
 #[derive(Serialize, Deserialize)]
-struct FoundFile {
+pub(crate) struct FoundFile {
     file: WrittenFile,
     /// Whether it is none of the instance's own, which come back with it.
     is_outside: bool,
 }
 
-/// The files that are open to be written, in CRIU's images of processes that stand still. Copies go into the checkpoint's directory.
-///
-/// # Errors
-/// The images are not there, or a file cannot be copied.
-pub fn written(
-    inside: EnterTarget<'_>,
-    (dir, images): (&Path, BorrowedFd<'_>),
-    settings: &CopySettings,
-) -> Result<Vec<WrittenFile>> {
-    let opened: Vec<_> = open_in(images)?.into_iter().filter(|file| access(file) != OFlags::RDONLY).collect();
-    let paths: BTreeSet<&str> = opened.iter().map(|file| file.path.as_str()).collect();
-    let anywhere: BTreeSet<&str> =
-        opened.iter().filter(|file| !is_appended(file)).map(|file| file.path.as_str()).collect();
-    if paths.is_empty() {
-        return Ok(vec![]);
+/// The files that are open to be written, by CRIU's images.
+pub(crate) struct OpenedFiles {
+    /// Paths inside.
+    pub paths: BTreeSet<String>,
+    /// Those of them that are not only appended to.
+    anywhere: BTreeSet<String>,
+}
+
+impl OpenedFiles {
+    /// Of processes that stand still.
+    ///
+    /// # Errors
+    /// The images are not there.
+    pub fn of(images: BorrowedFd<'_>) -> Result<Self> {
+        let opened: Vec<_> =
+            open_in(images)?.into_iter().filter(|file| access(file) != OFlags::RDONLY).collect();
+        let paths = opened.iter().map(|file| file.path.clone()).collect();
+        let anywhere =
+            opened.iter().filter(|file| !is_appended(file)).map(|file| file.path.clone()).collect();
+        Ok(Self { paths, anywhere })
     }
-    let found: Vec<FoundFile> = enter::run(inside, &[], || {
-        let own: BTreeSet<u64> = settings.own_places.iter().filter_map(|place| mount_of(place)).collect();
-        Ok(paths.iter().filter_map(|path| look(path, &own)).collect())
-    })?;
-    let is_copied = |found: &FoundFile| {
+
+    /// Copies into the checkpoint's directory those that are to be; all that have been found.
+    ///
+    /// # Errors
+    /// A file cannot be copied.
+    pub fn copy(
+        &self,
+        inside: EnterTarget<'_>,
+        dir: &Path,
+        settings: &CopySettings,
+        found: Vec<FoundFile>,
+    ) -> Result<Vec<WrittenFile>> {
+        let (mut files, mut copies) = (vec![], vec![]);
+        for found in found {
+            let copied = self.is_copied(&found, settings);
+            let mut file = found.file;
+            if copied {
+                let name = format!("file.{}", copies.len());
+                copies.push((file.path.clone(), create(&dir.join(TREES).join(&name))?));
+                file.copy = Some(name);
+            } else {
+                file.owner = None;
+            }
+            files.push(file);
+        }
+        for path in copy_all(inside, &copies)? {
+            output::note(&format!(
+                "{path}: another process has written to it while it was copied: the copy may be of no one moment"
+            ));
+        }
+        Ok(files)
+    }
+
+    fn is_copied(&self, found: &FoundFile, settings: &CopySettings) -> bool {
         let wanted = found.is_outside
-            && anywhere.contains(&*found.file.path)
+            && self.anywhere.contains(&*found.file.path)
             && settings.rules.way(&found.file.path) == GrownFiles::Restore;
         if wanted && found.file.size > settings.largest {
             output::note(&format!(
@@ -67,26 +99,13 @@ pub fn written(
             ));
         }
         wanted && found.file.size <= settings.largest
-    };
-    let (mut files, mut copies) = (vec![], vec![]);
-    for found in found {
-        let copied = is_copied(&found);
-        let mut file = found.file;
-        if copied {
-            let name = format!("file.{}", copies.len());
-            copies.push((file.path.clone(), create(&dir.join(TREES).join(&name))?));
-            file.copy = Some(name);
-        } else {
-            file.owner = None;
-        }
-        files.push(file);
     }
-    for path in copy_all(inside, &copies)? {
-        output::note(&format!(
-            "{path}: another process has written to it while it was copied: the copy may be of no one moment"
-        ));
-    }
-    Ok(files)
+}
+
+/// Inside: looks for these files. `own_places` is where what is the instance's own is mounted: that comes back with it.
+pub(crate) fn find(paths: &BTreeSet<String>, own_places: &[PathBuf]) -> Vec<FoundFile> {
+    let own: BTreeSet<u64> = own_places.iter().filter_map(|place| mount_of(place)).collect();
+    paths.iter().filter_map(|path| look(path, &own)).collect()
 }
 
 /// Copies them; gives those that another process has written to meanwhile, each time.

@@ -2,7 +2,7 @@
 //! it for its own, and leaves all of it out. They are kept by [`crate::sysv`] and [`crate::posix_queues`], as far as that can be.
 
 use serde::{Deserialize, Serialize};
-use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::fault::Result;
 use skiff_sys::sysv::Kind;
 
@@ -10,10 +10,11 @@ use super::keys;
 use crate::mappings::SharedMemory;
 use crate::posix_queues;
 use crate::sysv_tables::{self as sysv, Entry};
+use crate::waiting::WaitingProcess;
 
 /// What there is of these and of keys in the instance, as it is told to the user.
 #[derive(Default, Serialize, Deserialize)]
-pub(super) struct SpaceReport {
+pub(crate) struct SpaceReport {
     /// What cannot be saved.
     pub obstacles: Vec<String>,
     /// What may be of keys.
@@ -22,12 +23,15 @@ pub(super) struct SpaceReport {
     pub shared_memory: SharedMemory,
 }
 
-/// Looks at the instance of these processes, which are given with their threads.
+/// A process inside that looks when it is asked: for processes, with their threads.
+pub(crate) type WaitingLook = WaitingProcess<Vec<(i32, Vec<i32>)>, SpaceReport>;
+
+/// Starts it.
 ///
 /// # Errors
-/// When the instance has ended.
-pub(super) fn look(inside: EnterTarget<'_>, processes: &[(i32, Vec<i32>)]) -> Result<SpaceReport> {
-    enter::run(EnterTarget { number: None, ..inside }, &[], || {
+/// When there are no processes or descriptors to be had.
+pub(crate) fn begin_look(inside: EnterTarget<'_>) -> Result<WaitingLook> {
+    WaitingProcess::begin(inside, &[], |processes: Vec<(i32, Vec<i32>)>| {
         let mut found = SpaceReport::default();
         for (kind, what) in [
             (Kind::Semaphores, "System V semaphores"),
