@@ -25,11 +25,11 @@ mod queue;
 mod segment;
 mod semaphores;
 
+use self::queue::SystemVQueue;
+use self::segment::SystemVSegment;
+use self::semaphores::Semaphores;
 use limits::{FORCED, LIMITS, set_limit, widen_limit};
 use object::named;
-use queue::Queue;
-use segment::Segment;
-use semaphores::Semaphores;
 
 /// Messages and what segments hold, in messages.
 const HELD: &str = "what System V objects hold";
@@ -41,8 +41,8 @@ pub struct SystemV {
     /// Limits of the namespace: files below `/proc/sys`, and what they say.
     limits: Vec<(String, String)>,
     semaphores: Vec<Semaphores>,
-    queues: Vec<Queue>,
-    segments: Vec<Segment>,
+    queues: Vec<SystemVQueue>,
+    segments: Vec<SystemVSegment>,
     /// Where processes have segments attached.
     attached: Vec<Attachment>,
     /// Semaphores that are set back when a process ends.
@@ -113,12 +113,12 @@ impl SystemV {
         }
         found.undo = undo::read(processes, tracer, &found.sets())?;
         for entry in table(Kind::Queue)? {
-            found.queues.push(Queue::read(entry, into)?);
+            found.queues.push(SystemVQueue::read(entry, into)?);
         }
         for entry in table(Kind::Segment)? {
             // What only sessions have, which are not saved, goes with them.
             if !entry.is_marked_for_removal() || found.attached.iter().any(|place| place.id == entry.id) {
-                found.segments.push(Segment::read(entry, into)?);
+                found.segments.push(SystemVSegment::read(entry, into)?);
             }
         }
         if found.semaphores.is_empty() && found.queues.is_empty() && found.segments.is_empty() {
@@ -136,7 +136,8 @@ impl SystemV {
     /// Refuses segments that the kernel would remove, as nobody has them attached and the process that made them is another one.
     fn refuse_forced(&self) -> Result<()> {
         let is_forced = self.limits.iter().any(|(name, text)| name == FORCED && text != "0");
-        let is_attached = |segment: &&Segment| self.attached.iter().any(|one| one.id == segment.object.id);
+        let is_attached =
+            |segment: &&SystemVSegment| self.attached.iter().any(|one| one.id == segment.object.id);
         match self.segments.iter().find(|segment| is_forced && !is_attached(segment)) {
             Some(segment) => Err(Fault::new(format!(
                 "{}: no process has it attached, and the kernel would remove it when it is restored",

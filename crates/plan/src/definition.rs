@@ -10,6 +10,7 @@ use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_user::context::UserContext;
 
+use crate::bounded::not_expanded;
 use crate::device_words::MODULE;
 use crate::{DEVICE, RootOptions, RootSource, bounded, data, modules};
 

@@ -19,7 +19,7 @@ const LONGEST_MESSAGE: usize = 16 << 20;
 /// A queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Queue {
+pub(super) struct SystemVQueue {
     pub(super) object: SystemVObject,
     /// Bytes that it may hold.
     pub(super) limit: u64,
@@ -28,7 +28,7 @@ pub(super) struct Queue {
     pub(super) sender: i32,
 }
 
-impl Queue {
+impl SystemVQueue {
     pub(super) fn read(entry: Entry, into: &mut impl Write) -> Result<Self> {
         let about = || named(Kind::Queue, entry.id);
         let limit = sysv::queue_limit(entry.id).context(about)?;

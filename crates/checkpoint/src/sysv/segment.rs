@@ -21,14 +21,14 @@ const STRETCH: usize = 1 << 30;
 /// A segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Segment {
+pub(super) struct SystemVSegment {
     pub(super) object: SystemVObject,
     pub(super) size: u64,
     /// The process that has made it.
     pub(super) maker: i32,
 }
 
-impl Segment {
+impl SystemVSegment {
     /// What it holds stands in `into` as runs of pages that are not empty: from where, how many bytes, these; a run of none is the last.
     pub(super) fn read(entry: Entry, into: &mut impl Write) -> Result<Self> {
         let about = || named(Kind::Segment, entry.id);
