@@ -38,7 +38,7 @@ pub(crate) struct FoundFile {
 pub(crate) struct OpenedFiles {
     /// Paths inside.
     pub paths: BTreeSet<String>,
-    /// Those of them that are not only appended to.
+    /// Paths of which more is done than to append.
     anywhere: BTreeSet<String>,
 }
 
