@@ -3,7 +3,7 @@
 //!
 //! Each message is in the journal or in the queue, and what the journal says tells which:
 //!
-//! - *Taking.* The kernel writes a message into the journal by the call that takes it out of the queue ([`MessageSlot`]). So none is lost in between.
+//! - *Taking.* The kernel writes a message into the journal by the call that takes it out of the queue ([`MessageSlot`](mqueue::MessageSlot)). So none is lost in between.
 //! - *Putting.* The journal notes each message that is back, after it is. Of one at most, the next, it does not say whether it is: it is looked for in
 //!   the queue.
 //! - *Taking again.* Whoever finds the journal takes out what is in the queue by then, as messages that are missing belong in front of those that
