@@ -69,7 +69,7 @@ impl Openable {
     /// Whether an object is what all its mappings and descriptors lead to when it comes back.
     fn has(&self, mapping: &Mapping) -> bool {
         let in_shared = Some(mapping.device()) == self.shared.device;
-        // By that it is mapped again.
+        // The file is mapped again by that name.
         let has_name = self.shared.named.contains(&mapping.object);
         let in_memory = mapping.device() == self.own || in_shared && self.shared.is_whole;
         // Whoever makes a semaphore by `sem_open` gets no descriptor of it.
