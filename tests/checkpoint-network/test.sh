@@ -228,6 +228,8 @@ for round in 1 2 3 4 5; do
 done
 touch /shared/settled
 for sweeper in "${sweepers[@]}"; do wait $sweeper || fail "beside the moves: $(tail -n 3 meanwhile.*)"; done
+# Who has just gone is not taken for somebody on another node, for whom an address would be kept for a week.
+lacks "$(cat meanwhile.*)" 'for ?'
 # The result is that of ranks which have taken as many steps where nobody disturbed them.
 as alice touch enough
 eventually 30 on n1 grep -q result /tmp/skiff-alice/instance/first/output

@@ -239,7 +239,7 @@ ok as alice sbatch --parsable script
 equal "$(ended "$out")" 'COMPLETED 0:0' "$(cat out.script)"
 has "$(cat out.script)" "skiff: container work: it is there already, over image $registry/tools/env:1, and is used as it is"
 has "$(cat out.script)" 'container:missing: this job has no such container on node n1'
-equal "$(grep -vE 'container|^srun:' out.script | sort | uniq -c | xargs)" '1 0 1 125 1 another 2 content 4 kept 2 met 2 ours 2 read-only'
+equal "$(grep -vE 'container|^srun:' out.script | sort | uniq -c | xargs)" '1 0 1 125 1 another 2 content 4 kept 2 met 2 ours 2 read-only' "$(cat out.script)"
 test ! -e ran
 idle
 

@@ -26,11 +26,18 @@ const EACH: Duration = Duration::from_millis(50);
 pub fn is_answered(address: Ipv4Addr) -> io::Result<bool> {
     let mut netlink = Netlink::open()?;
     let index = device::find(&mut netlink, INSIDE, None)?.map_or(0, |found| found.index);
+    // A namespace of this node's that is about to go answers for as long as it has its device. Nobody else is given the hardware address of
+    // that until then; so after the first question, there is only an answer from another node.
+    Ok(ask(&mut netlink, index, address)? && ask(&mut netlink, index, address)?)
+}
+
+/// Asks once. Leaves the device with its own hardware address; waits for who had that on this node to go.
+fn ask(netlink: &mut Netlink, index: u32, address: Ipv4Addr) -> io::Result<bool> {
     // Who has the address has that hardware address, too: their answer would stay where they are.
-    device::set_hardware(&mut netlink, index, odd_hardware(address))?;
-    device::up(&mut netlink, index)?;
-    let answered = answers(&mut netlink, index, address)?;
-    device::set_hardware(&mut netlink, index, hardware_address(address))?;
+    device::set_hardware(netlink, index, odd_hardware(address))?;
+    device::up(netlink, index)?;
+    let answered = answers(netlink, index, address)?;
+    device::set_hardware(netlink, index, hardware_address(address))?;
     Ok(answered)
 }
 
