@@ -31,6 +31,8 @@ exec 3>&2
 
 fail() {
     local i
+    # What runs in the background has closed it.
+    { : >&3; } 2>&- || exec 3>&2
     printf 'FAILED: %s\n' "$*" >&3
     for ((i = 1; i < ${#BASH_LINENO[@]}; i++)); do
         [[ ${BASH_SOURCE[i]} == */lib.sh ]] || printf '    at %s:%s\n' "${BASH_SOURCE[i]}" "${BASH_LINENO[i - 1]}" >&3
