@@ -10,7 +10,7 @@ pub mod fuzz;
 mod search;
 mod template;
 
-pub use check::{KEYS, nearest};
+pub use check::KEYS;
 pub use definition::{Definition, DefinitionMount, DefinitionMountKind};
 pub use search::{DefinitionContext, is_file_name};
 pub use template::{Template, TemplateError, escaped};
