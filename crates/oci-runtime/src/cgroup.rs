@@ -7,8 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fstatfs, lsetxattr, openat,
-    openat2, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fstatfs, lsetxattr,
+    openat, openat2, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -130,8 +130,9 @@ fn make_above(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
             Err(e) if matches!(e.kind(), AlreadyExists | NotFound) => continue,
             created => created.context(|| group.display().to_string())?,
         }
-        lsetxattr(group, MADE, &[], XattrFlags::empty())
-            .ignore_error("kernels before 5.7 have no such marks; who has made the group has it in the record");
+        lsetxattr(group, MADE, &[], XattrFlags::empty()).ignore_error(
+            "kernels before 5.7 have no such marks; who has made the group has it in the record",
+        );
         if !made.iter().any(|known| known == group) {
             made.push(group.to_owned());
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
+use skiff_edf::MountFlag;
 use skiff_plan::bounded::not_expanded;
 use skiff_plan::data::{self, DataWord};
 use skiff_plan::{self as plan, DEVICE, TMPFS, get, modules};
@@ -16,14 +17,8 @@ use crate::save;
 /// What a container is called that has no image of its own.
 const PREFIX: &str = "container:";
 
-/// Flags of mounts that change nothing here: mounts take along what lies below, no file in them makes anybody another user or opens a
-/// device of the container's, and their targets are made.
-const AS_EVER: [&str; 9] =
-    ["", "rw", "bind", "rbind", "nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"];
-
-/// Flags that `skiff run -v` has, too.
-const AS_ELSEWHERE: [&str; 9] =
-    ["ro", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable", "sqsh", "squashfs"];
+/// Further flags of mounts that change nothing here: their targets are made.
+const AS_EVER: [&str; 3] = ["x-create=auto", "x-create=dir", "x-create=file"];
 
 /// Settles which image it is, and whether everything said of it can be meant.
 pub fn container(context: &UserContext, asked: &cli::ContainerArgs, step: bool) -> Result<JobContainer> {
@@ -159,10 +154,11 @@ fn mount(text: &str) -> Result<String> {
     }
     let mut flags = vec![];
     for flag in parts.next().unwrap_or_default().split('+') {
-        match flag {
-            flag if AS_ELSEWHERE.contains(&flag) => flags.push(flag),
-            flag if AS_EVER.contains(&flag) => {}
-            flag => return Err(bad(&format!("the flag {flag:?} is not known"))),
+        match MountFlag::parse(flag) {
+            Some(MountFlag::AsEver) => {}
+            Some(_) => flags.push(flag),
+            None if AS_EVER.contains(&flag) => {}
+            None => return Err(bad(&format!("the flag {flag:?} is not known"))),
         }
     }
     let source = in_full(source)?;
