@@ -67,28 +67,10 @@ pub fn described(
         no_entrypoint: _,
         writable: _,
     } = asked;
-    let environment = match (&image, name) {
-        (Some(image), _) => format!("{}{}", skiff_store::PREFIX, image.reference),
-        (None, Some(ContainerName { name, .. })) => format!("{PREFIX}{name}"),
-        (None, None) => {
-            return Err(Error::new("--container-... are given, but no container").hint(no_container_hint()));
-        }
-    };
-    if let Some(bad) = kept_variables.iter().find(|name| name.is_empty() || name.contains('=')) {
-        return Err(Error::new(format!("--container-env: {bad:?} is not a variable name"))
-            .hint("it takes names alone: --container-env=NAME,NAME"));
-    }
-    if let (false, Some(ContainerName { name, mode: AttachMode::Exec })) = (step, name) {
-        return Err(Error::new(format!(
-            "--container-name={name}:exec: a job that begins has no running container"
-        ))
-        .hint("it is for steps: srun in a job, while another step is in the container"));
-    }
+    let environment = shown_name(image.as_ref(), name.as_ref())?;
+    refuse_names(kept_variables, name.as_ref(), step)?;
     let depot = depot()?;
-    let mut mounts = mounts.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
-    if *home && *root {
-        mounts.extend(home_of_root()?);
-    }
+    let mounts = all_mounts(mounts, *home && *root)?;
     let devices = devices.iter().map(|device| format!("{DEVICE}{device}"));
     Ok(JobContainer {
         environment,
@@ -110,6 +92,41 @@ pub fn described(
         script: save.is_some() && *script,
         depot,
     })
+}
+
+/// What the container is called in messages and lists.
+fn shown_name(image: Option<&JobImage>, name: Option<&ContainerName>) -> Result<String> {
+    match (image, name) {
+        (Some(image), _) => Ok(format!("{}{}", skiff_store::PREFIX, image.reference)),
+        (None, Some(ContainerName { name, .. })) => Ok(format!("{PREFIX}{name}")),
+        (None, None) => {
+            Err(Error::new("--container-... are given, but no container").hint(no_container_hint()))
+        }
+    }
+}
+
+/// Refuses what is no name of a variable, and the name of a running container where there can be none.
+fn refuse_names(kept_variables: &[String], name: Option<&ContainerName>, step: bool) -> Result<()> {
+    if let Some(bad) = kept_variables.iter().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(Error::new(format!("--container-env: {bad:?} is not a variable name"))
+            .hint("it takes names alone: --container-env=NAME,NAME"));
+    }
+    if let (false, Some(ContainerName { name, mode: AttachMode::Exec })) = (step, name) {
+        return Err(Error::new(format!(
+            "--container-name={name}:exec: a job that begins has no running container"
+        ))
+        .hint("it is for steps: srun in a job, while another step is in the container"));
+    }
+    Ok(())
+}
+
+/// The mounts as Skiff writes them, with that of the home for root, where it is wanted.
+fn all_mounts(written: &[String], with_home_of_root: bool) -> Result<Vec<String>> {
+    let mut mounts = written.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
+    if with_home_of_root {
+        mounts.extend(home_of_root()?);
+    }
+    Ok(mounts)
 }
 
 /// What to do where no container is named.
