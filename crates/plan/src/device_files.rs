@@ -109,7 +109,7 @@ mod tests {
         let found =
             library(&path("driver.so"), &named_by).expect("a socket is mounted, whatever it is called");
         assert!(found.is_none());
-        let why = library(&path("gone"), &named_by).err().expect("not there");
+        let why = library(&path("gone"), &named_by).expect_err("not there");
         assert!(
             why.message
                 .ends_with("gone: No such file or directory (os error 2), and /etc/cdi/second.yaml names it"),
