@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use skiff_slurm_names::{self as names, HOST_VIEW, Submission};
 
@@ -29,6 +29,9 @@ const COMMIT: &CStr = c"--environment-commit";
 
 /// What was asked for, as words for `skiff slurm submit`, and what that said: the parts of a heterogeneous job share one snapshot.
 static SUBMITTED: Mutex<Option<(Vec<CString>, Submission)>> = Mutex::new(None);
+
+/// The user's own variable that names an environment. What the first part of a heterogeneous job has is put in its place.
+static BY_VARIABLE: OnceLock<Option<CString>> = OnceLock::new();
 
 /// What the first part of a heterogeneous job asked for. What a job carries to its nodes is one for all its parts.
 static FIRST: Mutex<Option<Vec<CString>>> = Mutex::new(None);
@@ -71,6 +74,9 @@ fn is_only_inside(cwd: &Path) -> bool {
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
     let mut asked = AskedRoot::of(args);
+    if guard::is_sbatch() {
+        option::end_part();
+    }
     let is_off = is_none(&asked.words);
     // Where containers are switched off, the variables are for Pyxis itself.
     if args.containers && context == HookContext::Allocator && !asked.words.is_empty() && !is_off {
@@ -106,7 +112,8 @@ struct AskedRoot {
 
 impl AskedRoot {
     fn of(args: &PluginArgs) -> Self {
-        let by_variable = own_variable(names::ENVIRONMENT).and_then(c_string);
+        let by_variable =
+            BY_VARIABLE.get_or_init(|| own_variable(names::ENVIRONMENT).and_then(c_string)).clone();
         let typed = option::container();
         let mut words = match option::own_environment() {
             None if args.containers => variables::with_variables(typed),
