@@ -1,4 +1,4 @@
-# bed: --nodes 2 --slurm-conf KillWait=2
+# bed: --nodes 3 --slurm-conf KillWait=2
 # takes: 60
 # A step begins with a process of its user's that Slurm waits for: what its user does to that process fills no log of root's, and a job that is
 # cancelled meanwhile leaves its node.
@@ -11,6 +11,7 @@ mkdir "$images_tmp/data"
 head -c 40000000 /dev/urandom >"$images_tmp/data/large"
 mkdir "$images_tmp/less"
 head -c 700000 /dev/urandom >"$images_tmp/less/some"
+touch "$images_tmp/root/only-in-the-image"
 start_registry
 start_proxy
 make_store
@@ -21,7 +22,9 @@ cd /home/alice
 # (Not a pattern that fits the command that looks for it.)
 begin=' slurm step-[b]egin'
 begins() { eventually 30 on "$1" pgrep -u alice -f "$begin"; }
-faults '{"path": "/tools/some/blobs/", "do": "slow", "after": 150000}' '{"path": "/tools/large/blobs/", "do": "slow", "after": 30000}'
+# (sbatch and srun ask for what is small themselves.) Of the large one the first bytes come, again and again, and never all.
+faults '{"path": "/tools/some/blobs/", "do": "slow", "after": 150000, "times": 1000}' '{"path": "/tools/large/blobs/", "do": "stall", "after": 30000, "times": 1000}'
+where='[ -e /only-in-the-image ] && echo ran inside || echo ran bare'
 
 # ---- She writes a thousand lines, that would steer a terminal, by the process's own descriptor: the log gets a few of them, and plain.
 log=$SKIFF_TESTBED_DIR/logs/slurmd.n1.log
@@ -44,10 +47,10 @@ lines=$(new | grep -c noise)
 if new | grep -q $'\e'; then fail 'an escape sequence is in the log'; fi
 idle
 
-# ---- Cancelled while the image comes slowly: on n1 as it is, on n2 with the process stopped.
+# ---- Cancelled while the image comes slowly: on n1 as it is, on n2 with the process stopped. Nothing of the jobs runs.
 jobs=()
 for node in n1 n2; do
-    ok as alice sbatch --parsable -w $node --container-image=$proxy/tools/large:1 -o out.$node --wrap 'echo ran'
+    ok as alice sbatch --parsable -w $node --container-image=$proxy/tools/large:1 -o out.$node --wrap "$where"
     jobs+=("$out")
 done
 begins n1
@@ -61,4 +64,19 @@ for node in n1 n2; do
     # (With `*` it has not answered lately, which the controller looks at again from time to time.)
     [[ $(sinfo -h -n $node -o %t) =~ ^idle ]] || fail "$node: $(sinfo -h -n $node -o %t)"
     if on $node pgrep -f "$begin|store-[fw]"; then fail "$node: a process is left"; fi
+    test ! -e out.$node || lacks "$(cat out.$node)" ran "the script on $node"
 done
+bytes=$(sent /tools/large/blobs/)
+[ "$bytes" -lt 30000000 ] || fail "of the image that never came $bytes bytes have"
+
+# ---- Cancelled when the image is there, at whatever moment: what has begun has begun in the image.
+faults
+for delay in none 0 0.1 0.2; do
+    ok as alice sbatch --parsable -w n3 --container-image=$proxy/tools/some:1 -o out.$delay --wrap "$where"
+    job=$out
+    [ $delay = none ] || { sleep $delay && ok as alice scancel "$job"; }
+    ended "$job" >/dev/null
+    test ! -e out.$delay || lacks "$(cat out.$delay)" bare "the script that was cancelled after $delay s"
+done
+equal "$(cat out.none)" 'ran inside'
+idle

@@ -26,6 +26,23 @@ SCRIPT
 ok as alice sbatch -Q --wait --container $bundle -o out job
 eventually 30 grep -q 0 out
 equal "$(cat out)" $'skiff\n0'
+# By a line of the script's own, in a job of two nodes: only the script is in the container.
+cat >job <<SCRIPT
+#!/bin/sh
+#SBATCH --container=$bundle
+#SBATCH -N2 -o out.line
+echo \$(hostname) \$(id -u) \$FROM_BUNDLE \$SLURM_NNODES \$\$
+[ -e /etc/slurm ] || echo alone
+exit 5
+SCRIPT
+ok as alice sbatch --parsable job
+equal "$(ended "$out")" 'FAILED 5:0' "$(cat out.line)"
+equal "$(cat out.line)" $'skiff 0 yes 2 1\nalone'
+idle
+for node in n1 n2; do
+    ok on $node sh -c 'ls -A /tmp/skiff-oci.*/'
+    equal "$out" '' "what is left of the script on $node"
+done
 
 # Ended from outside: all processes go, and nothing is left of it.
 ok as alice sbatch --parsable -N2 --wrap "srun --container $bundle sh -c 'echo begun; exec sleep 1000'" -o out

@@ -177,7 +177,14 @@ until [ "$(cat n)" != "$before" ]; do sleep 0.05; done
 is running
 refused skiff-oci resume box
 skiff-oci pause box
+# Another one in a group that was made for the first: it goes with the last of them.
+sed 's|above/it/box|above/second|' ../bundle/config.json >../bundle/second.json
+mv ../bundle/second.json ../bundle/config.json
+skiff-oci run -d -b ../bundle second
 skiff-oci delete --force box
+groups="/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)"
+[ "$(find "$groups" -mindepth 1 -type d -printf '%P ')" = 'above above/second ' ]
+skiff-oci delete --force second
 [ -z "$(find "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)" -mindepth 1 -type d)" ]
 SCRIPT
 as alice mkdir paused

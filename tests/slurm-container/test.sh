@@ -203,16 +203,32 @@ equal "$(ended "$out" | xargs)" 'COMPLETED 0:0 COMPLETED 0:0' "$(cat out.het)"
 equal "$(grep -v ^srun: out.het | sort)" $'part tool of the image n2\nyes tool of the image n1\nyes tool of the image n2'
 ok as alice salloc -Q -n1 -w n1 : -n1 -w n2 sh -c "srun -Q --het-group=0 --container-image=$image sh -c '$show'; srun -Q --het-group=1 --container-image=$part sh -c '$show'"
 equal "$(grep -v ^srun: <<<"$out" | sort)" $'part tool of the image n2\nyes tool of the image n1'
-for command in 'srun touch ran' salloc; do
-    fails 125 as alice ${command%% *} -n1 --container-image=$image $(sed 's/^s[a-z]*//' <<<"$command") : -n1 --container-image=$part touch ran
+# Refused as a whole where that is asked for at submission: on the command line, and in the lines of a script.
+lines() { # OPTIONS : OPTIONS
+    local options="$*"
+    printf '#!/bin/sh\n#SBATCH -n1 %s\n#SBATCH hetjob\n#SBATCH -n1 %s\ntouch ran\n' "${options%% : *}" "${options##* : }" | sed 's,:5000#,:5000\\#,' >script
+    as alice sbatch script
+}
+by() { # COMMAND OPTIONS : OPTIONS
+    local options="${*:2}"
+    case $1 in
+    lines) lines "$options" ;;
+    srun) as alice srun -n1 ${options%% : *} touch ran : -n1 ${options##* : } touch ran ;;
+    salloc) as alice salloc -n1 ${options%% : *} : -n1 ${options##* : } touch ran ;;
+    sbatch) as alice sbatch -n1 ${options%% : *} : -n1 ${options##* : } --wrap 'touch ran' ;;
+    esac
+}
+for command in srun salloc sbatch lines; do
+    fails 125 by $command --container-image=$image : --container-image=$part
     has "$err" 'the parts of a heterogeneous job must have the same environment or image' "$command"
     has "$err" 'hint: give each part a step of its own: srun --het-group=N --container-image=IMAGE' "$command"
     has "$err" 'nothing was submitted' "$command"
-    fails 125 as alice ${command%% *} -n1 $(sed 's/^s[a-z]*//' <<<"$command") : -n1 --container-image=$image touch ran
+    fails 125 by $command --mem=0 : --container-image=$image
     has "$err" 'the first part of a heterogeneous job has no environment or image' "$command"
-    fails 125 as alice ${command%% *} -n1 --container-image=$image --container-mounts=/srv:/a $(sed 's/^s[a-z]*//' <<<"$command") : -n1 --container-image=$image --container-mounts=/srv:/b touch ran
+    fails 125 by $command --container-image=$image --container-mounts=/srv:/a : --container-image=$image --container-mounts=/srv:/b
     has "$err" 'the parts of a heterogeneous job must have the same --container-mounts' "$command"
 done
+equal "$(squeue -h -u alice)" '' 'what was submitted'
 test ! -e ran
 idle
 

@@ -117,6 +117,10 @@ for second in other none; do # all its parts are in one
     fails 125 as alice srun --environment=dev -n1 touch ran : --environment=$second -n1 touch ran
     has "$err" 'the parts of a heterogeneous job must have the same environment or image'
     has "$err" 'nothing was submitted'
+    # sbatch makes variables of the first part's lines, and reads them after those of the second.
+    printf '#!/bin/sh\n#SBATCH -n1 --environment=dev\n#SBATCH hetjob\n#SBATCH -n1 --environment=%s\ntouch ran\n' $second >parts
+    fails 125 as alice sbatch parts
+    has "$err" 'the parts of a heterogeneous job must have the same environment or image'
 done
 test ! -e ran
 ok as alice skiff env exec dev -- srun -n1 -w n1 mytool a : -n1 -w n2 mytool b

@@ -1,11 +1,8 @@
 //! Keys of a description as typed values. All that is wrong is noted, with the line and the way to the key, and reading goes on.
 
-use strsim::osa_distance;
+use skiff_nearest::nearest;
 
 use crate::node::{LinedNode, Value};
-
-/// No key that may be meant is longer, in characters.
-const LONGEST_KEY: usize = 64;
 
 /// What is wrong with a file, or keeps what it describes from being used.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -85,7 +82,7 @@ impl<'a> At<'a> {
         for (number, (key, node)) in map.iter().enumerate() {
             let at = self.below(key, node);
             if !known.contains(&&**key) {
-                notes.add(&at, "there is no such key", nearest(key, known));
+                notes.add(&at, "there is no such key", suggest_key(key, known));
             } else if map[..number].iter().any(|(earlier, _)| earlier == key) {
                 notes.add(&at, "the key is there twice", "");
             }
@@ -179,11 +176,9 @@ impl<'a> MapKeys<'a> {
 }
 
 /// Names the key that may have been meant.
-fn nearest(key: &str, known: &[&str]) -> String {
-    let key: String = key.chars().take(LONGEST_KEY).collect::<String>().to_lowercase();
-    let best = known.iter().map(|name| (osa_distance(&key, &name.to_lowercase()), name)).min();
-    match best {
-        Some((slips, name)) if slips <= 3 && slips < name.len() => format!("{name:?} may be meant"),
-        _ => format!("the keys here are {}", known.join(", ")),
+fn suggest_key(key: &str, known: &[&str]) -> String {
+    match nearest(key, known.iter().copied()) {
+        Some(name) => format!("{name:?} may be meant"),
+        None => format!("the keys here are {}", known.join(", ")),
     }
 }

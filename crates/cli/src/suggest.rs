@@ -3,8 +3,8 @@
 use std::error::Error as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use skiff_nearest::slips;
 use skiff_spec::fault::Fault;
-use strsim::osa_distance;
 
 use crate::elsewhere;
 
@@ -99,13 +99,9 @@ fn bad_value((option, value): (Option<&str>, &str), why: &str, said: &[&str]) ->
 /// The commands that a word may stand for, below the command it was typed after, or else anywhere: those a slip or two
 /// away, and those below another command that are called so.
 pub fn commands(after: &str, word: &str, whole: &clap::Command) -> Vec<String> {
-    let word = word.to_lowercase();
     let mut found = vec![];
     for (path, names) in listed(whole) {
-        let nearest = names.iter().map(|name| osa_distance(&word, name)).min().unwrap_or(usize::MAX);
-        if nearest <= word.chars().count() / 3 {
-            found.push((nearest, path));
-        }
+        found.extend(names.iter().filter_map(|name| slips(word, name)).min().map(|slips| (slips, path)));
     }
     found.sort();
     let mut paths: Vec<_> = found.into_iter().map(|(_, path)| path).collect();

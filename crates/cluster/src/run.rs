@@ -9,7 +9,7 @@ use skiff_launch::launching::{CallbackSetup, Launching};
 use skiff_launch::manager::Launch;
 use skiff_output as output;
 use skiff_plan::inside::ProcessArgs;
-use skiff_plan::{self as plan, devices, in_image};
+use skiff_plan::{self as plan, device_words, in_image};
 use skiff_sandbox::command::CommandSpec;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::session::CommandExit;
@@ -51,7 +51,7 @@ pub fn run(run: &ClusterRunArgs) -> Result<i32> {
     // Whatever the hosts would all say, once and at once.
     let mut options = container::options(&plan.wanted, container::memory(&context), &net, vec![], (&[], ""));
     // This host may have no devices.
-    options.asked.mounts = devices::without(&options.asked.mounts)?;
+    options.asked.mounts = device_words::without(&options.asked.mounts)?;
     plan::build(options, ResolvedBase::on_node(&context, &plan.wanted.root)?.facts(&context)?)?;
     let signals = Signals::block(&[]).context(|| "signals")?;
     let end = carry_out(run, &context, &plan, &signals)?;

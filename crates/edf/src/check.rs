@@ -13,23 +13,12 @@ pub const KEYS: [&str; 9] = [
     "writable",
 ];
 
-/// More slips than these are another word.
-const MOST_SLIPS: usize = 3;
-
 /// What somebody may have meant who wrote a key that there is not.
 pub(crate) fn suggest_key(key: &str) -> String {
-    match nearest(&key.to_lowercase(), KEYS) {
+    match skiff_nearest::nearest(key, KEYS) {
         Some(known) => format!("{known:?} may be meant"),
         None => format!("there are {}", KEYS.join(", ")),
     }
-}
-
-/// The nearest of some names to one that somebody wrote, if it has only a few slips for its length.
-pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let most = MOST_SLIPS.min(written.chars().count().div_ceil(3));
-    let slips = |name: &'a str| (strsim::osa_distance(written, name), name);
-    let (slips, name) = names.into_iter().map(slips).min()?;
-    (slips <= most).then_some(name)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::file::{DefinitionFile, Lined, hint_of};
+use crate::mount_flag::MountFlag;
 use crate::search::DefinitionContext;
 use crate::template::Template;
 
@@ -197,13 +198,15 @@ impl Loader<'_, '_> {
             kind: DefinitionMountKind::Bind,
         };
         for flag in parts.next().unwrap_or_default().split([',', '+']) {
-            match flag {
-                "" | "rw" | "bind" | "rbind" | "nosuid" | "nodev" => {}
-                "private" | "rprivate" => mount.propagation = Some("rprivate"),
-                "slave" | "rslave" => mount.propagation = Some("rslave"),
-                "ro" => mount.is_read_only = true,
-                "sqsh" | "squashfs" => mount.kind = DefinitionMountKind::Squashfs,
-                unknown => return Err(bad(&format!("the flag {unknown:?} is not known"))),
+            match MountFlag::parse(flag) {
+                Some(MountFlag::AsEver) => {}
+                Some(MountFlag::Private) => mount.propagation = Some("rprivate"),
+                Some(MountFlag::Slave) => mount.propagation = Some("rslave"),
+                Some(MountFlag::ReadOnly) => mount.is_read_only = true,
+                Some(MountFlag::Squashfs) => mount.kind = DefinitionMountKind::Squashfs,
+                Some(MountFlag::Unbindable) | None => {
+                    return Err(bad(&format!("the flag {flag:?} is not known")));
+                }
             }
         }
         let is_relative = source == "." || source.starts_with("./");

@@ -7,11 +7,13 @@ mod definition;
 mod file;
 #[doc(hidden)]
 pub mod fuzz;
+mod mount_flag;
 mod search;
 mod template;
 
-pub use check::{KEYS, nearest};
+pub use check::KEYS;
 pub use definition::{Definition, DefinitionMount, DefinitionMountKind};
+pub use mount_flag::MountFlag;
 pub use search::{DefinitionContext, is_file_name};
 pub use template::{Template, TemplateError, escaped};
 

@@ -5,7 +5,6 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::check::nearest;
 use crate::file::DefinitionFile;
 use crate::{Error, LONGEST};
 
@@ -88,7 +87,7 @@ impl DefinitionContext<'_> {
     #[must_use]
     pub fn nearest(&self, name: &str) -> Option<String> {
         let names = self.names();
-        nearest(name, names.iter().map(|(known, _)| &**known)).map(str::to_owned)
+        skiff_nearest::nearest(name, names.iter().map(|(known, _)| &**known)).map(str::to_owned)
     }
 
     /// All names that can be found, with their files; of one name the first counts.

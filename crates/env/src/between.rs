@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use skiff_plan::devices;
+use skiff_plan::device_words;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Change, Depot, Side, SnapshotId, compare};
@@ -91,7 +91,8 @@ pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision)
         .and_then(|depot| depot.rely_on(&id))
         .map_err(|e| of_history(e, &environment, revision))?;
     let depot = path.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", path.display())))?;
-    let devices = devices::words(&Environment::existing(context, environment.clone())?.settings()?.mounts)?;
+    let devices =
+        device_words::pick(&Environment::existing(context, environment.clone())?.settings()?.mounts)?;
     let of = |id: SnapshotId| Snapshot {
         environment: environment.clone(),
         snapshot: id.to_string(),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use skiff_output as output;
 use skiff_plan::data::UnreadData;
-use skiff_plan::{devices, refuse_inside};
+use skiff_plan::{device_words, refuse_inside};
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{
@@ -208,7 +208,7 @@ fn write_snapshot(
     let base = ground.base();
     let own = own_view(context, base)?;
     let name = env.name.clone();
-    let devices = devices::words(&env.settings()?.mounts)?;
+    let devices = device_words::pick(&env.settings()?.mounts)?;
     let report: SnapshotReport = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let pushed = push(env, &depot, &fingerprint, &view_of_base(view, &own)?)?;
         let how = match pushed.how {

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use skiff_nearest::nearest;
 use skiff_spec::device::Compatibility;
-
-/// A word with more slips than so many is another one.
-const MOST_SLIPS: usize = 3;
-/// No word of a module's file is longer, in bytes.
-const LONGEST_WORD: usize = 64;
 
 /// What a module's file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,20 +126,18 @@ impl ModuleFile {
 fn syntax(text: &str, e: &toml::de::Error) -> String {
     let line = e.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
     let message = e.message().trim_end().replace('\n', "; ");
-    match nearest(&message) {
+    match meant(&message) {
         Some((unknown, meant)) => format!("line {line}: {unknown}: {meant:?} may be meant"),
         None => format!("line {line}: {message}"),
     }
 }
 
 /// What an unknown field or value is called, and the one that may be meant, of those that the message lists.
-fn nearest(message: &str) -> Option<(&str, &str)> {
+fn meant(message: &str) -> Option<(&str, &str)> {
     let (unknown, listed) = message.split_once(", expected ")?;
-    let word =
-        unknown.strip_prefix("unknown ")?.split('`').nth(1).filter(|word| word.len() <= LONGEST_WORD)?;
-    let slips = |known: &str| strsim::osa_distance(&word.to_lowercase(), known);
-    let meant = listed.split('`').skip(1).step_by(2).min_by_key(|known| slips(known))?;
-    (slips(meant) <= MOST_SLIPS).then_some((unknown, meant))
+    let word = unknown.strip_prefix("unknown ")?.split('`').nth(1)?;
+    let meant = nearest(word, listed.split('`').skip(1).step_by(2))?;
+    Some((unknown, meant))
 }
 
 /// A mount's source, target, and whether it is read-only.

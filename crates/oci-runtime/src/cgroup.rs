@@ -7,7 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstatfs, openat, openat2, unlinkat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fgetxattr, fstatfs, lsetxattr,
+    openat, openat2, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -30,6 +31,10 @@ const LONGEST: u64 = 1 << 20;
 const MOST_GROUPS: usize = 10_000;
 /// Nor more of those above it that were made for it.
 const MOST_ABOVE: usize = 64;
+/// On a group that was made for what is below it. Of several containers there, the last one removes it, whoever has made it.
+const MADE: &str = "user.skiff.made";
+/// How often groups above are made anew that the last container there removes meanwhile.
+const TRIES: usize = 10;
 /// How long processes that have been killed may take to be gone.
 pub const DYING: Duration = Duration::from_secs(10);
 
@@ -89,34 +94,53 @@ fn place(wanted: &str, id: &str) -> Result<PathBuf> {
 fn make(path: &Path, pid: Pid) -> Result<Vec<PathBuf>> {
     let mut made = vec![];
     let entered = make_all(path, &mut made).and_then(|()| add(path, pid));
-    entered.inspect_err(|_| remove_empty(&made))?;
+    entered.inspect_err(|_| {
+        remove_empty(&made);
+        remove_above(path, &[]);
+    })?;
     Ok(made)
 }
 
 fn make_all(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
     let name = || path.display().to_string();
-    if let Some(parent) = path.parent() {
-        let missing: Vec<&Path> = parent.ancestors().take_while(|group| !group.exists()).collect();
-        for group in missing.into_iter().rev() {
-            match std::fs::create_dir(group) {
-                // Another call has made it meanwhile: it is that one's.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
-                created => created.context(name)?,
-            }
+    let is_there = |e: &std::io::Error| e.kind() == std::io::ErrorKind::AlreadyExists;
+    let mut tries = 0..TRIES;
+    let created = loop {
+        path.parent().map_or(Ok(()), |parent| make_above(parent, made))?;
+        match std::fs::create_dir(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && tries.next().is_some() => {}
+            created => break created,
+        }
+    };
+    if created.as_ref().is_err_and(is_there) {
+        return Err(Fault::new(format!("{}: it is there already, so it is not the container's", name())));
+    }
+    created.context(name)?;
+    made.push(path.to_owned());
+    Ok(())
+}
+
+/// Makes the groups that are missing on the way to one, and that one.
+fn make_above(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+    use std::io::ErrorKind::{AlreadyExists, NotFound};
+    let missing: Vec<&Path> = path.ancestors().take_while(|group| !group.exists()).collect();
+    for group in missing.into_iter().rev() {
+        match std::fs::create_dir(group) {
+            // Another call has made it meanwhile, or removed the one above: what is below cannot be made then, and all is tried again.
+            Err(e) if matches!(e.kind(), AlreadyExists | NotFound) => continue,
+            created => created.context(|| group.display().to_string())?,
+        }
+        lsetxattr(group, MADE, &[], XattrFlags::empty()).ignore_error(
+            "kernels before 5.7 have no such marks; who has made the group has it in the record",
+        );
+        if !made.iter().any(|known| known == group) {
             made.push(group.to_owned());
         }
-        for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
-            write(&parent.join("cgroup.subtree_control"), &format!("+{controller}"))
-                .ignore_error("a limit that cannot be set is told when it is");
-        }
     }
-    match std::fs::create_dir(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-            return Err(Fault::new(format!("{}: it is there already, so it is not the container's", name())));
-        }
-        made => made.context(name)?,
+    for controller in ["cpu", "cpuset", "io", "memory", "pids"] {
+        write(&path.join("cgroup.subtree_control"), &format!("+{controller}"))
+            .ignore_error("a limit that cannot be set is told when it is");
     }
-    made.push(path.to_owned());
     Ok(())
 }
 
@@ -124,6 +148,19 @@ fn make_all(path: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
 fn remove_empty(groups: &[PathBuf]) {
     for group in groups.iter().rev() {
         std::fs::remove_dir(group).ignore_error("others may have come into it");
+    }
+}
+
+/// Removes the groups above one, the nearest first, as far as nobody is in them, and as they were made for this container or another one.
+fn remove_above(path: &Path, made: &[PathBuf]) {
+    for group in path.ancestors().skip(1).take(MOST_ABOVE) {
+        let is_ours = match OpenGroup::open(group) {
+            Err(Errno::NOENT) => continue,
+            open => open.is_ok_and(|open| open.is_marked() || made.iter().any(|known| known == group)),
+        };
+        if !is_ours || std::fs::remove_dir(group).is_err() {
+            return;
+        }
     }
 }
 
@@ -239,6 +276,11 @@ impl OpenGroup {
     /// Whether a file says of the group what the line does.
     fn says(&self, file: &str, line: &str) -> bool {
         self.read(file).is_ok_and(|text| text.lines().any(|said| said == line))
+    }
+
+    /// Whether it was made for what is below it.
+    fn is_marked(&self) -> bool {
+        fgetxattr(&self.0, MADE, &mut [0; 0][..]).is_ok()
     }
 
     /// The groups below it, which the container may have made, by their paths; each before its own. No more than [`MOST_GROUPS`].
@@ -357,8 +399,8 @@ fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<(
     }
 }
 
-/// Ends all processes of a group that this runtime has made, and removes it with those below; and those above it that were made for it, as
-/// far as nobody is in them.
+/// Ends all processes of a group that this runtime has made, and removes it with those below; and those above it that were made for it (by the
+/// container's record) or for other containers, as far as nobody is in them.
 ///
 /// # Errors
 /// When processes do not end: then it stays.
@@ -366,9 +408,7 @@ pub fn end(path: &Path, above: &[PathBuf]) -> Result<()> {
     if let Ok(group) = OpenGroup::open(path) {
         end_open(&group, path)?;
     }
-    let above: Vec<PathBuf> =
-        above.iter().take(MOST_ABOVE).filter(|path| OpenGroup::open(path).is_ok()).cloned().collect();
-    remove_empty(&above);
+    remove_above(path, above);
     Ok(())
 }
 
@@ -402,6 +442,8 @@ fn kill(process: InitProcess) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -432,6 +474,53 @@ mod tests {
         let (own, above) = made.split_last().expect("some");
         assert_eq!(end(own, above), Ok(()));
         assert!(!group("a/b").exists() && group("a").exists());
+    }
+
+    #[test]
+    fn the_last_container_in_a_group_removes_it_whoever_has_made_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = |name: &str| dir.path().join(name);
+        let made = |name: &str| {
+            let mut made = vec![];
+            make_all(&group(name), &mut made).expect("made");
+            made.pop();
+            made
+        };
+        std::fs::create_dir(group("of-others")).expect("made");
+        let first = made("of-others/a/b/first");
+        let second = made("of-others/a/second");
+        assert_eq!((first.len(), second.len()), (2, 0));
+        assert_eq!(end(&group("of-others/a/b/first"), &first), Ok(()));
+        assert!(!group("of-others/a/b").exists() && group("of-others/a/second").exists());
+        assert_eq!(end(&group("of-others/a/second"), &second), Ok(()));
+        assert!(!group("of-others/a").exists() && group("of-others").exists());
+    }
+
+    #[test]
+    fn groups_that_are_removed_while_one_is_made_below_are_made_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let above = dir.path().join("above");
+        let done = AtomicBool::new(false);
+        // Once less than is tried, so that it cannot be too often.
+        let remove = || {
+            let mut left = TRIES - 1;
+            for _ in 0..1_000_000 {
+                if left == 0 || done.load(Ordering::Relaxed) {
+                    return;
+                }
+                left -= usize::from(std::fs::remove_dir(&above).is_ok());
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(remove);
+            for number in 0..200 {
+                let (own, mut made) = (above.join(number.to_string()), vec![]);
+                make_all(&own, &mut made).expect("made");
+                made.pop();
+                assert_eq!(end(&own, &made), Ok(()));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -11,7 +11,6 @@ use rustix::process::{
 use rustix::thread::{CapabilitySet, capabilities};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::clock::now;
 use skiff_sys::process::{CloneFlags, Fork, close_inherited, exit_now, fork};
 
 use crate::config::BundleConfig;
@@ -129,17 +128,9 @@ impl<'a> Maker<'a> {
         let rootfs = config.root.as_ref().map_or_else(PathBuf::new, |root| bundle.join(&root.path));
         let record = ContainerRecord {
             oci_version: config.oci_version.clone(),
-            rootfs,
-            bundle,
-            created: skiff_output::rfc3339(now()),
             annotations: config.annotations.clone(),
-            process: None,
-            is_created: false,
-            cgroup: None,
-            cgroups_above: vec![],
-            is_single: false,
-            waiter: None,
             hooks: config.hooks.clone().unwrap_or_default(),
+            ..ContainerRecord::new(rootfs, bundle)
         };
         Self { container, config, record }
     }

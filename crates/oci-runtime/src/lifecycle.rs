@@ -269,7 +269,7 @@ mod tests {
             process: Some(process),
             is_created: true,
             cgroup: Some(group.path().to_owned()),
-            ..ContainerRecord::of_test()
+            ..ContainerRecord::new("/bundle/rootfs".into(), "/bundle".into())
         };
         container.note(&record).expect("noted");
         drop(container);
@@ -293,7 +293,7 @@ mod tests {
                 process: Some(ended),
                 waiter: Some(ended),
                 is_created: true,
-                ..ContainerRecord::of_test()
+                ..ContainerRecord::new("/bundle/rootfs".into(), "/bundle".into())
             };
             container.note(&record).expect("noted");
         }

@@ -63,6 +63,16 @@ const WITHOUT_EFFECT: [&str; 12] = [
     "nofail",
 ];
 
+/// The words that have an effect.
+pub fn words() -> Vec<String> {
+    let attributes = ATTRIBUTES.iter().flat_map(|(on, off, _)| [*on, *off]);
+    let times = TIMES.iter().map(|(word, _)| *word);
+    let propagation = PROPAGATION.iter().map(|(word, _)| *word);
+    let both = |word: &str| [word.to_owned(), format!("r{word}")];
+    let with_below = ["bind"].into_iter().chain(attributes).chain(times).chain(propagation).flat_map(both);
+    with_below.chain(["nodiratime", "tmpcopyup"].map(String::from)).collect()
+}
+
 impl MountOptions {
     /// Understands them. What is no word of mount(8)'s is the file system's.
     ///
@@ -182,6 +192,14 @@ mod tests {
         assert_eq!(of("bind", "ro").expect("options").bind, Some(false));
         assert_eq!(of("bind", "ro,relatime,rnoatime").expect("options").clear_below, MountAttr::ANY_ATIME);
         assert!(of("bind", "idmap").is_err());
+    }
+
+    #[test]
+    fn what_has_an_effect_is_understood() {
+        for word in words() {
+            let options = of("tmpfs", &word).expect("a word");
+            assert!(options != MountOptions::default() && options.data.is_empty(), "{word}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 
 use crate::capabilities;
 use crate::config::FILE;
+use crate::mount_options;
 
 /// The version of the specification that configurations are written for.
 const VERSION: &str = "1.2.0";
@@ -113,12 +114,7 @@ pub fn features() -> Value {
         "ociVersionMin": "1.0.0",
         "ociVersionMax": VERSION,
         "hooks": ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"],
-        "mountOptions": [
-            "bind", "rbind", "ro", "rw", "rro", "rrw", "suid", "nosuid", "rsuid", "rnosuid", "dev", "nodev", "rdev", "rnodev",
-            "exec", "noexec", "rexec", "rnoexec", "symfollow", "nosymfollow", "rsymfollow", "rnosymfollow", "relatime", "noatime",
-            "strictatime", "nodiratime", "rrelatime", "rnoatime", "rstrictatime", "private", "rprivate", "slave", "rslave",
-            "shared", "rshared", "unbindable", "runbindable", "tmpcopyup",
-        ],
+        "mountOptions": mount_options::words(),
         "linux": {
             "namespaces": ["cgroup", "ipc", "mount", "network", "pid", "user", "uts"],
             "capabilities": all,

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::clock::now;
 use skiff_sys::small_file;
 
 use crate::config::{BundleConfig, Hooks};
@@ -133,6 +134,24 @@ pub struct ContainerState<'a> {
 }
 
 impl ContainerRecord {
+    /// That of a container that is made now, of which nothing else is known yet.
+    pub fn new(rootfs: PathBuf, bundle: PathBuf) -> Self {
+        Self {
+            oci_version: String::new(),
+            bundle,
+            rootfs,
+            created: skiff_output::rfc3339(now()),
+            annotations: BTreeMap::new(),
+            process: None,
+            is_created: false,
+            cgroup: None,
+            cgroups_above: vec![],
+            is_single: false,
+            waiter: None,
+            hooks: Hooks::default(),
+        }
+    }
+
     /// The container as the specification has it.
     pub fn state(&self, id: &ContainerId, status: ContainerStatus) -> ContainerState<'_> {
         ContainerState {
@@ -384,26 +403,6 @@ mod tests {
         pub fn of_test(path: &Path) -> Self {
             let dir = open_dir(rustix::fs::CWD, path).expect("opened");
             Self { dir, path: path.to_owned(), is_for_owner: false }
-        }
-    }
-
-    impl ContainerRecord {
-        /// What is noted of a container that is not there yet.
-        pub fn of_test() -> Self {
-            Self {
-                oci_version: "1.2.0".into(),
-                bundle: "/bundle".into(),
-                rootfs: "/bundle/rootfs".into(),
-                created: "2026-01-01T00:00:00Z".into(),
-                annotations: BTreeMap::new(),
-                process: None,
-                is_created: false,
-                cgroup: None,
-                cgroups_above: vec![],
-                is_single: false,
-                waiter: None,
-                hooks: Hooks::default(),
-            }
         }
     }
 

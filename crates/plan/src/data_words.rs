@@ -1,5 +1,7 @@
 //! Words for files with a file system in them, which stand among those for mounts: `FILE:TARGET:sqsh`.
 
+use skiff_edf::MountFlag;
+
 /// A file and where it is to be mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataWord {
@@ -25,7 +27,7 @@ pub(crate) fn data_word(piece: &str) -> Option<DataWord> {
 
 /// Whether it is the option that says so.
 pub(crate) fn is_data(option: &str) -> bool {
-    matches!(option, "sqsh" | "squashfs")
+    MountFlag::parse(option) == Some(MountFlag::Squashfs)
 }
 
 /// Whether a part of a word for mounts is such a file.

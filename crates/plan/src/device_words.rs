@@ -52,6 +52,21 @@ pub fn request(word: &str) -> Result<Option<HostRequest>> {
     }
 }
 
+/// These words without those for described devices and modules.
+pub fn without(words: &[String]) -> Result<Vec<String>> {
+    let is_mount = |word: &String| request(word).map(|request| request.is_none().then(|| word.clone()));
+    Ok(words.iter().map(is_mount).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+/// Picks the words that are for described devices.
+///
+/// # Errors
+/// One is for a device, and is not sound.
+pub fn pick(words: &[String]) -> Result<Vec<String>> {
+    let is_device = |word: &String| request(word).map(|request| request.map(|_| word.clone()));
+    Ok(words.iter().map(is_device).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
 /// `host` or `auto`, with `:major`, `:full` or `:strict` behind.
 fn mpi(word: &str) -> Result<HostRequest> {
     let (whose, rule) = word.split_once(':').map_or((word, None), |(whose, rule)| (whose, Some(rule)));

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use skiff_edf::nearest;
 use skiff_oci::digest::Digest;
 use skiff_oci::platform::Platform;
 use skiff_oci::reference::{ImageReference, Named};
@@ -206,7 +205,7 @@ fn with_meant(context: &UserContext, text: &str, fault: Error) -> Error {
 /// The user's image whose name is nearest.
 fn meant_name(text: &str, names: &[&str]) -> Option<String> {
     let tagged = text.rsplit('/').next().is_some_and(|last| last.contains(':'));
-    let near = nearest(short(text, tagged), names.iter().map(|name| short(name, tagged)))?;
+    let near = skiff_nearest::nearest(short(text, tagged), names.iter().map(|name| short(name, tagged)))?;
     let name = names.iter().find(|name| short(name, tagged) == near)?;
     Some(format!("your image {name} may be meant"))
 }

@@ -3,6 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use skiff_edf::MountFlag;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::plan::{Mount, Propagation, Source, inside};
 use skiff_spec::size;
@@ -13,11 +14,8 @@ use crate::device_words::{self, DEVICE};
 /// In front of the target of an empty file system in memory; `--tmpfs` makes it, and what users write never begins so.
 pub const TMPFS: &str = "tmpfs:";
 
-/// Options that change nothing here. There are no labels of SELinux inside, and what is mounted on the host later does not come in.
-#[rustfmt::skip]
-const AS_EVER: [&str; 12] = [
-    "", "rw", "z", "Z", "bind", "rbind", "nosuid", "nodev", "consistent", "cached", "delegated", "nocopy",
-];
+/// Further options that change nothing here: there are no labels of SELinux inside, and what is written on the host shows at once.
+const AS_EVER: [&str; 6] = ["z", "Z", "consistent", "cached", "delegated", "nocopy"];
 
 /// Options of file systems in memory that change nothing here.
 const AS_EVER_IN_MEMORY: [&str; 6] = ["rw", "exec", "nosuid", "nodev", "noatime", "notmpcopyup"];
@@ -38,21 +36,29 @@ pub fn parse_mount(text: &str) -> Result<Mount> {
     let target = parts.next().filter(|t| !t.is_empty()).unwrap_or(source);
     let (mut read_only, mut propagation) = (false, None);
     for option in parts.next().iter().flat_map(|options| options.split(',')) {
-        match option {
-            "ro" | "readonly" => read_only = true,
-            "private" | "rprivate" => propagation = Some(Propagation::Private),
-            "slave" | "rslave" => propagation = Some(Propagation::Slave),
-            "unbindable" | "runbindable" => propagation = Some(Propagation::Unbindable),
-            option if AS_EVER.contains(&option) => {}
-            option if option.contains(':') => return Err(bad(text, "too many colons")),
-            "U" => return Err(bad(text, "U would change the owner of the host's files")),
-            "shared" | "rshared" => {
-                return Err(bad(text, "what is mounted inside does not come out"));
-            }
-            option => return Err(bad(text, &format!("the option {option:?} is not known"))),
+        match MountFlag::parse(option) {
+            Some(MountFlag::AsEver) => {}
+            Some(MountFlag::ReadOnly) => read_only = true,
+            Some(MountFlag::Private) => propagation = Some(Propagation::Private),
+            Some(MountFlag::Slave) => propagation = Some(Propagation::Slave),
+            Some(MountFlag::Unbindable) => propagation = Some(Propagation::Unbindable),
+            None if option == "readonly" => read_only = true,
+            None if AS_EVER.contains(&option) => {}
+            // Files with data are read by the store.
+            Some(MountFlag::Squashfs) | None => return Err(bad(text, &refusal(option))),
         }
     }
     Ok(Mount { propagation, ..bind(text, source, target, read_only)? })
+}
+
+/// Why an option of a mount is refused.
+fn refusal(option: &str) -> String {
+    match option {
+        option if option.contains(':') => "too many colons".into(),
+        "U" => "U would change the owner of the host's files".into(),
+        "shared" | "rshared" => "what is mounted inside does not come out".into(),
+        option => format!("the option {option:?} is not known"),
+    }
 }
 
 /// All mounts of one word of the command line, but those of files with data: what is in these shows only when the store has read them.

@@ -12,7 +12,7 @@ use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::{self, ImageOrigin};
 use skiff_plan::{
-    self as plan, Facts, PlanOptions, RootOptions, base, data, definition, device_words, devices, in_image,
+    self as plan, Facts, PlanOptions, RootOptions, base, data, definition, device_words, gpus, in_image,
     modules,
 };
 use skiff_runtime::control::Live;
@@ -108,7 +108,7 @@ fn plan_over(
         options.asked.hostname = Some(own_host_name()?);
     }
     facts.data = data_mounts(context, container)?;
-    let gpus = devices::of_image(&wanted_gpus(&exec.env, container)?, &exec.env);
+    let gpus = gpus::of_image(&wanted_gpus(&exec.env, container)?, &exec.env);
     let (facts, options) = with_devices(facts, options, gpus, &job.supervisor_dir())?;
     plan::build(options, facts)
 }
@@ -166,7 +166,7 @@ pub fn with_devices<'a>(
     let has_gpus = all.len() > options.asked.mounts.len();
     let (found, unused) = match facts.clone().with_devices(&all, contain) {
         // Who has no GPU need not care what is wrong with its description. Slurm says only to the tasks what they have.
-        Err(why) if has_gpus && !devices::is_known_to_have_gpus() => {
+        Err(why) if has_gpus && !gpus::is_known_to_have_gpus() => {
             (facts.with_devices(&options.asked.mounts, contain)?, Some(why))
         }
         found => {
@@ -218,7 +218,7 @@ pub fn set_variables(command: &mut CommandSpec, job: &SlurmJob, words: &[String]
     let is_device =
         |word: &String| matches!(device_words::request(word), Ok(Some(device_words::HostRequest::Device(_))));
     let (of_modules, of_devices) = text.split_once(DEVICES_FROM_HERE).unwrap_or((&text, ""));
-    let has_devices = devices::has_granted() || words.iter().any(is_device);
+    let has_devices = gpus::has_granted() || words.iter().any(is_device);
     let text = if has_devices { [of_modules, of_devices].join("\0") } else { of_modules.to_owned() };
     for (name, value) in text.split('\0').filter_map(|setting| setting.split_once('=')) {
         command.set(name, value);
@@ -230,7 +230,7 @@ pub fn set_variables(command: &mut CommandSpec, job: &SlurmJob, words: &[String]
 pub fn tell_unused(command: &mut CommandSpec, job: &SlurmJob) {
     let dir = job.supervisor_dir();
     tell_once(&dir, UNUSED_MODULES, &|text| format!("node {}: {text}", node_name()));
-    if !devices::has_granted() {
+    if !gpus::has_granted() {
         return;
     }
     tell_once(&dir, UNUSED_GPUS, &|text| {

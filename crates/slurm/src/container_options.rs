@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
+use skiff_edf::MountFlag;
 use skiff_plan::bounded::not_expanded;
 use skiff_plan::data::{self, DataWord};
 use skiff_plan::{self as plan, DEVICE, TMPFS, get, modules};
@@ -16,14 +17,8 @@ use crate::save;
 /// What a container is called that has no image of its own.
 const PREFIX: &str = "container:";
 
-/// Flags of mounts that change nothing here: mounts take along what lies below, no file in them makes anybody another user or opens a
-/// device of the container's, and their targets are made.
-const AS_EVER: [&str; 9] =
-    ["", "rw", "bind", "rbind", "nosuid", "nodev", "x-create=auto", "x-create=dir", "x-create=file"];
-
-/// Flags that `skiff run -v` has, too.
-const AS_ELSEWHERE: [&str; 9] =
-    ["ro", "private", "rprivate", "slave", "rslave", "unbindable", "runbindable", "sqsh", "squashfs"];
+/// Further flags of mounts that change nothing here: their targets are made.
+const AS_EVER: [&str; 3] = ["x-create=auto", "x-create=dir", "x-create=file"];
 
 /// Settles which image it is, and whether everything said of it can be meant.
 pub fn container(context: &UserContext, asked: &cli::ContainerArgs, step: bool) -> Result<JobContainer> {
@@ -72,28 +67,10 @@ pub fn described(
         no_entrypoint: _,
         writable: _,
     } = asked;
-    let environment = match (&image, name) {
-        (Some(image), _) => format!("{}{}", skiff_store::PREFIX, image.reference),
-        (None, Some(ContainerName { name, .. })) => format!("{PREFIX}{name}"),
-        (None, None) => {
-            return Err(Error::new("--container-... are given, but no container").hint(no_container_hint()));
-        }
-    };
-    if let Some(bad) = kept_variables.iter().find(|name| name.is_empty() || name.contains('=')) {
-        return Err(Error::new(format!("--container-env: {bad:?} is not a variable name"))
-            .hint("it takes names alone: --container-env=NAME,NAME"));
-    }
-    if let (false, Some(ContainerName { name, mode: AttachMode::Exec })) = (step, name) {
-        return Err(Error::new(format!(
-            "--container-name={name}:exec: a job that begins has no running container"
-        ))
-        .hint("it is for steps: srun in a job, while another step is in the container"));
-    }
+    let environment = shown_name(image.as_ref(), name.as_ref())?;
+    refuse_names(kept_variables, name.as_ref(), step)?;
     let depot = depot()?;
-    let mut mounts = mounts.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
-    if *home && *root {
-        mounts.extend(home_of_root()?);
-    }
+    let mounts = all_mounts(mounts, *home && *root)?;
     let devices = devices.iter().map(|device| format!("{DEVICE}{device}"));
     Ok(JobContainer {
         environment,
@@ -115,6 +92,41 @@ pub fn described(
         script: save.is_some() && *script,
         depot,
     })
+}
+
+/// What the container is called in messages and lists.
+fn shown_name(image: Option<&JobImage>, name: Option<&ContainerName>) -> Result<String> {
+    match (image, name) {
+        (Some(image), _) => Ok(format!("{}{}", skiff_store::PREFIX, image.reference)),
+        (None, Some(ContainerName { name, .. })) => Ok(format!("{PREFIX}{name}")),
+        (None, None) => {
+            Err(Error::new("--container-... are given, but no container").hint(no_container_hint()))
+        }
+    }
+}
+
+/// Refuses what is no name of a variable, and the name of a running container where there can be none.
+fn refuse_names(kept_variables: &[String], name: Option<&ContainerName>, step: bool) -> Result<()> {
+    if let Some(bad) = kept_variables.iter().find(|name| name.is_empty() || name.contains('=')) {
+        return Err(Error::new(format!("--container-env: {bad:?} is not a variable name"))
+            .hint("it takes names alone: --container-env=NAME,NAME"));
+    }
+    if let (false, Some(ContainerName { name, mode: AttachMode::Exec })) = (step, name) {
+        return Err(Error::new(format!(
+            "--container-name={name}:exec: a job that begins has no running container"
+        ))
+        .hint("it is for steps: srun in a job, while another step is in the container"));
+    }
+    Ok(())
+}
+
+/// The mounts as Skiff writes them, with that of the home for root, where it is wanted.
+fn all_mounts(written: &[String], with_home_of_root: bool) -> Result<Vec<String>> {
+    let mut mounts = written.iter().map(|text| mount(text)).collect::<Result<Vec<_>>>()?;
+    if with_home_of_root {
+        mounts.extend(home_of_root()?);
+    }
+    Ok(mounts)
 }
 
 /// What to do where no container is named.
@@ -159,10 +171,11 @@ fn mount(text: &str) -> Result<String> {
     }
     let mut flags = vec![];
     for flag in parts.next().unwrap_or_default().split('+') {
-        match flag {
-            flag if AS_ELSEWHERE.contains(&flag) => flags.push(flag),
-            flag if AS_EVER.contains(&flag) => {}
-            flag => return Err(bad(&format!("the flag {flag:?} is not known"))),
+        match MountFlag::parse(flag) {
+            Some(MountFlag::AsEver) => {}
+            Some(_) => flags.push(flag),
+            None if AS_EVER.contains(&flag) => {}
+            None => return Err(bad(&format!("the flag {flag:?} is not known"))),
         }
     }
     let source = in_full(source)?;

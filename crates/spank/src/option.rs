@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::ffi::{self, RawOption, Spank, unset_own_variable};
@@ -14,6 +15,9 @@ static COMMIT: Mutex<Option<CString>> = Mutex::new(None);
 static CONTAINER: Mutex<Vec<CString>> = Mutex::new(vec![]);
 /// This command's own words, as they were before srun parsed them: it writes its name over the `:` between the parts of a heterogeneous job.
 static WORDS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Whether sbatch has read a part of a heterogeneous job, and goes on to the next.
+static PART_READ: AtomicBool = AtomicBool::new(false);
 
 /// How many options are of environments.
 const OF_ENVIRONMENTS: usize = 2;
@@ -120,7 +124,17 @@ pub fn register(spank: &Spank, containers: bool) -> c_int {
 /// Forgets what sbatch or salloc said of a container, or of changes: Slurm repeats it in every srun of the job, where it would be mixed with what that
 /// one says. What the job runs in its spec says.
 pub fn forget_jobs_container() {
-    for name in OPTIONS.0[1..].iter().map(name) {
+    forget(&OPTIONS.0[1..]);
+}
+
+/// In sbatch, when a part of a heterogeneous job has been read. Slurm then makes variables of its options, and reads these in the next part
+/// after the lines of the script: they would win over what a line of that part says.
+pub fn end_part() {
+    PART_READ.store(true, Ordering::Relaxed);
+}
+
+fn forget(options: &[RawOption]) {
+    for name in options.iter().map(name) {
         let name = name.to_string_lossy().replace('-', "_");
         // By the first salloc's own command gets it, by the second a job's script.
         for prefix in ["", "SLURM_SPANK_"] {
@@ -220,6 +234,9 @@ unsafe extern "C" fn store(place: c_int, argument: *const c_char, _remote: c_int
     };
     // Where Slurm carries an option without an argument, it has an empty one.
     let argument = argument.filter(|text| option.has_argument != OPTIONAL || !text.is_empty());
+    if PART_READ.load(Ordering::Relaxed) {
+        forget(&OPTIONS.0);
+    }
     if argument.is_some_and(CStr::is_empty) {
         return -1;
     }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use skiff_slurm_names::{self as names, HOST_VIEW, Submission};
 
@@ -29,6 +29,9 @@ const COMMIT: &CStr = c"--environment-commit";
 
 /// What was asked for, as words for `skiff slurm submit`, and what that said: the parts of a heterogeneous job share one snapshot.
 static SUBMITTED: Mutex<Option<(Vec<CString>, Submission)>> = Mutex::new(None);
+
+/// The user's own variable that names an environment. What the first part of a heterogeneous job has is put in its place.
+static BY_VARIABLE: OnceLock<Option<CString>> = OnceLock::new();
 
 /// What the first part of a heterogeneous job asked for. What a job carries to its nodes is one for all its parts.
 static FIRST: Mutex<Option<Vec<CString>>> = Mutex::new(None);
@@ -70,40 +73,92 @@ fn is_only_inside(cwd: &Path) -> bool {
 /// Finds out which environment or container is meant, and puts the job spec into the job. Ends the process if that fails: a
 /// plug-in listed as `optional` could otherwise not prevent the job from running on the bare nodes.
 pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
-    let by_variable = own_variable(names::ENVIRONMENT).and_then(c_string);
-    let typed = option::container();
-    let mut words = match option::own_environment() {
-        None if args.containers => variables::with_variables(typed),
-        _ => typed,
-    };
-    let of_job = words.is_empty() && option::own_environment().is_none_or(|name| Some(name) == by_variable);
-    let name = match words.is_empty() {
-        true => option::own_environment().or(by_variable).or_else(option::environment),
-        // Whoever asks for both is told by `skiff`.
-        false => option::own_environment(),
-    };
-    let is_of_environment = words.is_empty();
-    if let Some(name) = &name {
-        words.extend([c"--environment".to_owned(), name.clone()]);
+    let mut asked = AskedRoot::of(args);
+    if guard::is_sbatch() {
+        option::end_part();
     }
-    let is_off = is_none(&words);
+    let is_off = is_none(&asked.words);
     // Where containers are switched off, the variables are for Pyxis itself.
-    if args.containers && context == HookContext::Allocator && !words.is_empty() && !is_off {
+    if args.containers && context == HookContext::Allocator && !asked.words.is_empty() && !is_off {
         variables::forget();
     }
-    words.extend(commit(is_of_environment && !words.is_empty() && !is_off));
-    refuse_other_parts(&words);
-    if words.is_empty() {
+    asked.add_commit(is_off);
+    refuse_other_parts(&asked.words);
+    if asked.words.is_empty() {
         return;
     }
+    refuse_contradictions(&asked.words, context, is_off);
+    if is_off {
+        return switch_off();
+    }
+    if context == HookContext::Local && asked.is_of_job && is_in_job_with_environment() {
+        return refuse_commit_of_step();
+    }
+    asked.add_context(context);
+    match submission(&asked.words, &args.skiff) {
+        Ok(submission) => carry(spank, context, &submission),
+        Err(reason) => give_up(&format!("{}: {reason}", shown(&asked.words))),
+    }
+}
+
+/// What was asked for, as words for `skiff slurm submit`.
+struct AskedRoot {
+    words: Vec<CString>,
+    /// Whether it can only be the environment that the job has.
+    is_of_job: bool,
+    /// Whether it is an environment, or nothing.
+    is_environment: bool,
+}
+
+impl AskedRoot {
+    fn of(args: &PluginArgs) -> Self {
+        let by_variable =
+            BY_VARIABLE.get_or_init(|| own_variable(names::ENVIRONMENT).and_then(c_string)).clone();
+        let typed = option::container();
+        let mut words = match option::own_environment() {
+            None if args.containers => variables::with_variables(typed),
+            _ => typed,
+        };
+        let is_environment = words.is_empty();
+        let is_of_job =
+            is_environment && option::own_environment().is_none_or(|name| Some(name) == by_variable);
+        let name = match is_environment {
+            true => option::own_environment().or(by_variable).or_else(option::environment),
+            // Whoever asks for both is told by `skiff`.
+            false => option::own_environment(),
+        };
+        if let Some(name) = name {
+            words.extend([c"--environment".to_owned(), name]);
+        }
+        Self { words, is_of_job, is_environment }
+    }
+
+    /// Whose changes are kept.
+    fn add_commit(&mut self, is_off: bool) {
+        self.words.extend(commit(self.is_environment && !self.words.is_empty() && !is_off));
+    }
+
+    /// What follows from where it was typed.
+    fn add_context(&mut self, context: HookContext) {
+        if context == HookContext::Local && (own_variable(names::JOB_ID).is_some() || option::names_job()) {
+            self.words.push(STEP.to_owned());
+        }
+        let at_end = saves(&self.words) || self.words.iter().any(|word| word.as_c_str() == COMMIT);
+        if at_end && context == HookContext::Allocator {
+            self.words.push(SCRIPT.to_owned());
+        }
+    }
+}
+
+/// Refuses options that cannot be meant together, or not here.
+fn refuse_contradictions(words: &[CString], context: HookContext, is_off: bool) {
     if option::has_slurms_container() && words.iter().any(is_of_container) {
         error(
             "--container is Slurm's own option, for an OCI bundle, and is given beside --container-image or another of Skiff's",
         );
         give_up("hint: leave out --container, or the --container-... options");
     }
-    let saves = words.iter().any(|word| word.to_bytes().starts_with(b"--container-save="));
-    if saves && context == HookContext::Allocator && !guard::is_sbatch() {
+    if saves(words) && context == HookContext::Allocator && !guard::is_sbatch() {
         give_up("--container-save is for srun and sbatch: salloc runs nothing in the job's container");
     }
     if is_off && words.len() > 2 {
@@ -111,52 +166,47 @@ pub fn after_options(spank: &Spank, context: HookContext, args: &PluginArgs) {
             "--environment-commit keeps what a job changes in an environment, and --environment=none is given",
         );
     }
-    if is_off {
-        unset_own_variable(names::JOB);
-        // The job's own, if there is one, must not come in its place.
-        set(names::JOB_CARRIER, names::NONE);
-        set(names::ENVIRONMENT, names::NONE);
-        return;
+}
+
+/// The job or step has no environment: the job's own, if there is one, must not come in its place.
+fn switch_off() {
+    unset_own_variable(names::JOB);
+    set(names::JOB_CARRIER, names::NONE);
+    set(names::ENVIRONMENT, names::NONE);
+}
+
+fn is_in_job_with_environment() -> bool {
+    own_variable(names::JOB_ID).is_some() && job_has_environment()
+}
+
+/// A step of the job's own environment uses the job's snapshot, and keeps nothing by itself.
+fn refuse_commit_of_step() {
+    if option::commit().is_some() {
+        give_up(
+            "--environment-commit applies to the whole job: pass it to sbatch or salloc, or name another --environment",
+        );
     }
-    // A step of the job's own environment uses the job's snapshot.
-    if of_job
-        && context == HookContext::Local
-        && own_variable(names::JOB_ID).is_some()
-        && job_has_environment()
-    {
-        if option::commit().is_some() {
-            give_up(
-                "--environment-commit applies to the whole job: pass it to sbatch or salloc, or name another --environment",
-            );
-        }
-        return;
+}
+
+/// Puts the job spec into the job.
+fn carry(spank: &Spank, context: HookContext, Submission { spec, environment, depot }: &Submission) {
+    warn_of_inner_directory(context);
+    set(names::JOB, spec);
+    set(names::JOB_CARRIER, spec);
+    if !environment.is_empty() {
+        set(names::ENVIRONMENT, environment);
     }
-    if context == HookContext::Local && (own_variable(names::JOB_ID).is_some() || option::names_job()) {
-        words.push(STEP.to_owned());
+    if let Err(error) = guard::arm(depot) {
+        give_up(&format!("cannot guard the script against nodes without Skiff: {error}"));
     }
-    let at_end = saves || words.iter().any(|word| word.as_c_str() == COMMIT);
-    if at_end && context == HookContext::Allocator {
-        words.push(SCRIPT.to_owned());
+    let taken = c_string(spec).is_some_and(|value| spank.set_job_control_variable(names::JOB, &value));
+    if !taken {
+        give_up("Slurm does not take the job spec for the job's prolog");
     }
-    match submission(&words, &args.skiff) {
-        Ok(Submission { spec, environment, depot }) => {
-            warn_of_inner_directory(context);
-            set(names::JOB, &spec);
-            set(names::JOB_CARRIER, &spec);
-            if !environment.is_empty() {
-                set(names::ENVIRONMENT, &environment);
-            }
-            if let Err(error) = guard::arm(&depot) {
-                give_up(&format!("cannot guard the script against nodes without Skiff: {error}"));
-            }
-            let taken =
-                c_string(&spec).is_some_and(|value| spank.set_job_control_variable(names::JOB, &value));
-            if !taken {
-                give_up("Slurm does not take the job spec for the job's prolog");
-            }
-        }
-        Err(reason) => give_up(&format!("{}: {reason}", shown(&words))),
-    }
+}
+
+fn saves(words: &[CString]) -> bool {
+    words.iter().any(|word| word.to_bytes().starts_with(b"--container-save="))
 }
 
 fn is_of_container(word: &CString) -> bool {

@@ -41,7 +41,7 @@ const ROUNDS: usize = 11;
 pub struct Args {
     #[command(subcommand)]
     benchmark: Benchmark,
-    /// How many alternating rounds [default: 11; 15 of `jobs --calls`]
+    /// How many alternating rounds [default: 11; 15 of `jobs --calls`, 41 of `jobs --devices`]
     #[arg(long, global = true)]
     rounds: Option<usize>,
     /// The ordinary user who starts everything

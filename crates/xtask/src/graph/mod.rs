@@ -15,16 +15,17 @@ mod forgotten;
 mod lex;
 mod modules;
 
-/// Crate, and what it uses, with spaces between: exactly that. `cdi`, `erofs`, `oci`, `registry`, `criu` and `tar` stand alone, for others to use.
+/// Crate, and what it uses, with spaces between: exactly that. `cdi`, `erofs`, `oci`, `registry`, `criu` and `tar` stand alone, or over each other, for others to use.
 const ARROWS: &[(&str, &str)] = &[
     ("sys", ""),
     ("slurm-names", ""),
     ("spec", "slurm-names"),
     ("erofs", ""),
     ("packages", ""),
-    ("edf", ""),
-    ("cdi", ""),
-    ("modules", "cdi spec"),
+    ("nearest", ""),
+    ("edf", "nearest"),
+    ("cdi", "nearest"),
+    ("modules", "cdi nearest spec"),
     ("oci", ""),
     ("criu", ""),
     ("tar", ""),
@@ -44,9 +45,9 @@ const ARROWS: &[(&str, &str)] = &[
     ("user", "sys spec site sandbox output"),
     ("store", "sys spec site erofs oci tar ipc registry image snapshot sandbox output user"),
     ("runtime", "sys packages spec site ipc launch snapshot sandbox output user store"),
-    ("plan", "sys cdi modules edf spec oci site ipc launch sandbox output user store runtime"),
+    ("plan", "sys nearest cdi modules edf spec oci site ipc launch sandbox output user store runtime"),
     ("oci-runtime", "sys spec site sandbox output plan"),
-    ("cli", "spec output plan oci-runtime"),
+    ("cli", "nearest spec output plan oci-runtime"),
     ("app", "sys spec site sandbox output user store cli"),
     (
         "env",

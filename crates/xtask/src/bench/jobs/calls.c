@@ -132,6 +132,10 @@ int main(int argc, char **argv) {
         print_namespaces();
         return 0;
     }
+    if (argc == 3 && !strcmp(argv[1], "file")) {
+        check(access(argv[2], F_OK) == 0, argv[2]);
+        return 0;
+    }
     if (argc == 5 && !strcmp(argv[1], "again")) {
         limit = atoi(argv[2]) / 1e3;
         exec_again(atol(argv[3]), atof(argv[4]));

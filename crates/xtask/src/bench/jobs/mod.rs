@@ -1,5 +1,6 @@
 //! What a job's steps lose in an environment and in a container: each system call, the start of all tasks, messages between them, and kernels of NPB.
 
+mod devices;
 mod messages;
 mod npb;
 
@@ -22,6 +23,8 @@ const EMPTY: &str =
 
 /// Rounds of the calls where nobody has said how many.
 const CALL_ROUNDS: usize = 15;
+/// Rounds of a container with a device: what it adds is little against how far starts differ.
+const DEVICE_ROUNDS: usize = 41;
 /// Percent that may be lost of any call.
 const CALLS_LIMIT: f64 = 1.0;
 /// Milliseconds that a container may add to a start.
@@ -45,6 +48,9 @@ pub struct Args {
     /// Measure the starts of tasks
     #[arg(long)]
     starts: bool,
+    /// Measure what a described device adds to a container's start
+    #[arg(long)]
+    devices: bool,
     /// Measure kernels of NPB, whose sources are in DIR (docs/benchmarks.md says from where)
     #[arg(long, value_name = "DIR")]
     npb: Option<PathBuf>,
@@ -64,7 +70,7 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     let job = Job { user: RunAs::User(&setting.user), home: &home, environment: live.name };
     job.prepare(&setting.skiff)?;
     let (mut series, mut claims) = (vec![], vec![]);
-    let all = !(args.calls || args.messages || args.starts || args.npb.is_some());
+    let all = !(args.calls || args.messages || args.starts || args.devices || args.npb.is_some());
     if let Some(sources) = &args.npb {
         npb::build(&job, sources)?;
     }
@@ -84,6 +90,10 @@ pub fn run(setting: &Setting, args: &Args) -> anyhow::Result<(BenchResult, Vec<B
     if all || args.starts {
         sandboxes(&job, &mut claims)?;
         starts(setting.rounds, &job, &mut series, &mut claims)?;
+    }
+    if all || args.devices {
+        let rounds = setting.asked_rounds.unwrap_or(DEVICE_ROUNDS);
+        devices::measure(rounds, &job, &mut series, &mut claims)?;
     }
     let bars = claims.iter().map(|c| Bar::over_median(&c.name, c.unit, c.spread, c.limit)).collect();
     let title = "Lost in a job's environment or container against the bare host".into();
@@ -242,6 +252,31 @@ fn starts(
     ];
     for (name, without, with, limit) in pairs {
         let commands = [format!("srun --environment=none {without}"), with];
+        StartPair { name, against: "bare", commands, limit }.measure(rounds, job, series, claims)?;
+    }
+    Ok(())
+}
+
+/// Two commands whose times are compared.
+struct StartPair<'a> {
+    /// What the second has beyond the first.
+    name: &'a str,
+    /// What the first is called.
+    against: &'a str,
+    commands: [String; 2],
+    /// Milliseconds that the second may take longer.
+    limit: f64,
+}
+
+impl StartPair<'_> {
+    fn measure(
+        self,
+        rounds: usize,
+        job: &Job<'_>,
+        series: &mut Vec<Series>,
+        claims: &mut Vec<LimitCheck>,
+    ) -> anyhow::Result<()> {
+        let Self { name, against, commands, limit } = self;
         let mut samples = [vec![], vec![]];
         for round in 0..rounds {
             eprintln!("{name}, round {} of {rounds}", round + 1);
@@ -254,10 +289,10 @@ fn starts(
         let added = stats::differences(&samples[1], &samples[0]);
         claims.push(LimitCheck::new(format!("{name}: added"), "ms", &added, limit));
         let [without, with] = samples;
-        series.push(Series::new(format!("{name}: bare"), "ms", without));
-        series.push(Series::new(name, "ms", with));
+        series.push(Series::new(format!("{name}: {against}"), "ms", without));
+        series.push(Series::new(name.to_owned(), "ms", with));
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
