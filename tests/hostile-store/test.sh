@@ -82,6 +82,28 @@ ok as bob skiff rmi $registry/wanted:1
 # No image takes a loop device where the kernel mounts files.
 equal "$(grep ' /run/skiff/images/.* /dev/loop' /proc/self/mountinfo || true)" '' 'loop devices of images'
 
+# Root of a user namespace is who made it: the helper has no power there, and neither the trusted store nor bob's own gives mallory
+# what he has permits for, whatever her names mean.
+ok as bob env SKIFF_HELPER=none skiff pull --quiet $registry/small:1
+ok as bob env SKIFF_HELPER=none skiff run --pull never $registry/small:1 sh -c 'echo ran'
+equal "$out" ran "bob's own"
+names=.local/share/skiff/images
+install -d -m 700 -o mallory -g mallory /home/mallory/.local /home/mallory/.local/share /home/mallory/.local/share/skiff /home/mallory/$names
+install -m 600 -o mallory -g mallory /home/bob/$names/* /home/mallory/$names/
+for stolen in $store /home/bob/.local/share/skiff/store; do
+    rm -rf /home/mallory/.local/share/skiff/store
+    ln -s "$stolen" /home/mallory/.local/share/skiff/store
+    for how in '' 'unshare -Ur' 'unshare -Urm --map-auto'; do
+        for helper_is in "$helper" none; do
+            try as mallory env SKIFF_HELPER="$helper_is" $how skiff run --pull never $registry/small:1 sh -c 'echo ran'
+            [ "$code" = 125 ] || fail "$stolen, $how, $helper_is: exit code $code$(said)"
+            lacks "$out" ran "$stolen, $how, $helper_is"
+            has "$err" 'skiff: ' "$stolen, $how, $helper_is"
+        done
+    done
+done
+rm -rf /home/mallory/.local/share/skiff/store /home/mallory/$names
+
 # Room. (An image of random data takes as much in the store as in the registry, and its layers are kept besides.)
 install -d /etc/skiff
 echo 'store_user_quota = 8M' >/etc/skiff/helper.conf

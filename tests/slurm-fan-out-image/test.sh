@@ -1,5 +1,5 @@
 # bed: --nodes 4
-# takes: 45
+# takes: 38
 # A job's nodes ask the registry once for an image, or read its copy in the depot once, and pass it on; whatever is in the way of that, each of
 # them does so itself.
 . "$(dirname "$0")/../lib.sh"
@@ -15,7 +15,7 @@ sent_once() { # [TIMES]
     [ "$all" -gt $((size * ${1:-1})) ] && [ "$all" -lt $((size * ${1:-1} + 700000)) ] || fail "of $size bytes the registry has sent $all"
 }
 
-size=24000000
+size=12000000
 skeleton "$images_tmp/root"
 mkdir "$images_tmp/data" "$images_tmp/data/opt"
 head -c $size /dev/urandom >"$images_tmp/data/opt/large"
@@ -76,7 +76,7 @@ equal "$(grep -c 'blobs/.*HTTP/1.1" 404' "$registry_log" || true)" 0 'blobs that
 for how in KILL STOP; do
     forget
     as alice rm -f up go
-    ok as alice sbatch --parsable -N4 --container-image=$image -o batch --wrap "touch ~/up; until [ -e ~/go ]; do sleep 1; done; srun -N4 --container-image=$image sh -c '$run'"
+    ok as alice sbatch --parsable -N4 --container-image=$image -o batch --wrap "touch ~/up; until [ -e ~/go ]; do sleep 0.1; done; srun -N4 --container-image=$image sh -c '$run'"
     job=$out
     eventually 30 test -e up
     read -r node pid < <(relays)
@@ -91,7 +91,7 @@ done
 forget
 blob=$(ls -S "$images_tmp"/registry/docker/registry/v2/blobs/sha256/*/*/data | head -1)
 cp "$blob" "$images_tmp/kept"
-printf 'XXXX' | dd of="$blob" bs=1 seek=20000000 conv=notrunc status=none
+printf 'XXXX' | dd of="$blob" bs=1 seek=10000000 conv=notrunc status=none
 fails 125 as alice srun -QN4 --container-image=$image true
 has "$err" digest
 cat "$images_tmp/kept" >"$blob"
@@ -101,7 +101,7 @@ equal "$(sort -u <<<"$out")" "$want"
 # ---- An image that no registry has, by its copy in the depot, and one in a file: these are read once by all nodes together.
 skeleton "$images_tmp/tool"
 mkdir "$images_tmp/tool/opt"
-head -c 24000000 /dev/urandom >"$images_tmp/tool/opt/large"
+head -c 12000000 /dev/urandom >"$images_tmp/tool/opt/large"
 registry_want=$want
 want=$(sha256sum <"$images_tmp/tool/opt/large")
 mksquashfs "$images_tmp/tool" tool.sqsh -quiet -no-progress -all-root
@@ -136,7 +136,7 @@ eventually 10 no_relays
 ok as alice skiff env create --base image:tool over
 ok as alice srun -QN1 -w n1 --environment=over id
 cp $copy damaged
-for at in $(seq 0 20); do printf XXXX | dd of=damaged bs=1 seek=$((at * 1000000 + 500000)) conv=notrunc status=none; done
+for at in $(seq 0 10); do printf XXXX | dd of=damaged bs=1 seek=$((at * 1000000 + 500000)) conv=notrunc status=none; done
 chown alice: damaged
 for node in n2 n3 n4; do on $node find $store -mindepth 1 -delete || true; done
 on n1 mount --bind /home/alice/damaged $copy
@@ -151,7 +151,7 @@ rm damaged
 # A killed one holds up nobody.
 forget
 as alice rm -f up go
-ok as alice sbatch --parsable -N4 --container-image=tool -o batch --wrap "touch ~/up; until [ -e ~/go ]; do sleep 1; done; srun -N4 --container-image=tool sh -c '$run'"
+ok as alice sbatch --parsable -N4 --container-image=tool -o batch --wrap "touch ~/up; until [ -e ~/go ]; do sleep 0.1; done; srun -N4 --container-image=tool sh -c '$run'"
 eventually 30 test -e up
 read -r node pid < <(relays)
 on "$node" kill -KILL "$pid"
@@ -163,7 +163,7 @@ eventually 10 no_relays
 # One that is damaged in the depot is refused on each node.
 forget
 cp $copy kept
-printf XXXX | dd of=$copy bs=1 seek=10000000 conv=notrunc status=none
+printf XXXX | dd of=$copy bs=1 seek=6000000 conv=notrunc status=none
 fails 125 as alice srun -QN4 --container-image=tool id
 cat kept >$copy
 rm kept

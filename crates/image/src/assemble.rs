@@ -60,14 +60,16 @@ pub struct AssemblyJob<'a> {
 pub struct ImageLimits {
     /// Bytes of all layers together, inflated.
     pub bytes: u64,
-    /// Entries of all layers together.
+    /// Entries of all layers together; also the files of the image, with the directories that no entry mentions.
     pub entries: u64,
+    /// Bytes of paths, links' targets and extended attributes of all entries together: they are in memory until the image is there.
+    pub texts: u64,
 }
 
 impl Default for ImageLimits {
-    /// 1 TiB, and 8 million entries, which take 3 GB of memory: ten times of what has been seen.
+    /// 1 TiB, and 8 million entries with 1 GiB of texts, which take 3 GB of memory: ten times of what has been seen.
     fn default() -> ImageLimits {
-        ImageLimits { bytes: 1 << 40, entries: 8_000_000 }
+        ImageLimits { bytes: 1 << 40, entries: 8_000_000, texts: 1 << 30 }
     }
 }
 
@@ -162,9 +164,14 @@ fn try_assemble(job: &AssemblyJob<'_>, progress: &AssemblyProgress) -> Result<Op
         inflated: AtomicU64::new(0),
         placed: AtomicU64::new(0),
         entries: AtomicU64::new(0),
+        texts: AtomicU64::new(0),
         misled: AtomicBool::new(false),
         failure: Mutex::new(None),
-        merge: Mutex::new(Merge { merger: Merger::new(job.keeps_whiteouts), next: 0, waiting }),
+        merge: Mutex::new(Merge {
+            merger: Merger::new(job.keeps_whiteouts, job.limits.entries),
+            next: 0,
+            waiting,
+        }),
     };
     let outcomes = all.unpack();
     if let Some(error) = locked(&all.failure).take() {
@@ -247,6 +254,7 @@ struct All<'a> {
     inflated: AtomicU64,
     placed: AtomicU64,
     entries: AtomicU64,
+    texts: AtomicU64,
     misled: AtomicBool,
     failure: Mutex<Option<Error>>,
     merge: Mutex<Merge>,
@@ -435,8 +443,10 @@ impl Others for LayerSlot<'_> {
         self.all.count(&self.all.placed, bytes, self.all.job.limits.bytes, "bytes of files")
     }
 
-    fn entry(&self) -> Result<()> {
-        self.all.count(&self.all.entries, 1, self.all.job.limits.entries, "entries in its layers")
+    fn entry(&self, texts: u64) -> Result<()> {
+        let limits = self.all.job.limits;
+        self.all.count(&self.all.entries, 1, limits.entries, "entries in its layers")?;
+        self.all.count(&self.all.texts, texts, limits.texts, "bytes of names, links and attributes")
     }
 
     fn wait(&self, wait: &mut dyn FnMut()) {

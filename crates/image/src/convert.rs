@@ -104,7 +104,8 @@ pub(crate) fn convert<F: Foreign>(foreign: &F, job: ConversionJob<'_>) -> Result
     let ConversionJob { image, name, room, .. } = job;
     let gathered = Vec::with_capacity(GATHER);
     let spill = Spill::new(job.scratch, job.scratch_name)?;
-    let mut converter = Converter { job, spill, next_block: 1, gathered, sum: DataSum::default(), placed: 0 };
+    let mut converter =
+        Converter { job, spill, next_block: 1, gathered, sum: DataSum::default(), placed: 0, texts: 0 };
     let mut tree = converter.tree(foreign)?;
     tree.remove_devices();
     converter.flush()?;
@@ -126,6 +127,8 @@ struct Converter<'a> {
     sum: DataSum,
     /// Bytes of files so far, holes not counted.
     placed: u64,
+    /// Bytes of names, targets and attributes so far.
+    texts: u64,
 }
 
 impl Converter<'_> {
@@ -175,6 +178,10 @@ impl Converter<'_> {
         if tree.len() as u64 >= self.job.limits.entries {
             return Err(self.too_large(format!("has more than {} files, the limit", self.job.limits.entries)));
         }
+        let target = if let ForeignFileType::Symlink(target) = &kind { target.len() } else { 0 };
+        self.count_texts(
+            target + xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>(),
+        )?;
         let is_directory = matches!(kind, ForeignFileType::Directory);
         let kind = match kind {
             ForeignFileType::Directory => FileKind::Directory(Default::default()),
@@ -199,7 +206,19 @@ impl Converter<'_> {
         Ok(id)
     }
 
-    fn name(&self, tree: &mut Tree, parent: InodeId, name: Box<[u8]>, id: InodeId) -> Result<()> {
+    /// Refuses what is too much.
+    fn count_texts(&mut self, bytes: usize) -> Result<()> {
+        self.texts += bytes as u64;
+        let most = self.job.limits.texts;
+        if self.texts > most {
+            return Err(self
+                .too_large(format!("has more than {most} bytes of names, links and attributes, the limit")));
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, tree: &mut Tree, parent: InodeId, name: Box<[u8]>, id: InodeId) -> Result<()> {
+        self.count_texts(name.len())?;
         tree.inode_mut(id).names += 1;
         let shown = name.escape_ascii().to_string();
         let FileKind::Directory(children) = &mut tree.inode_mut(parent).kind else {

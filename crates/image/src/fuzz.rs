@@ -22,7 +22,7 @@ use crate::transport::{self, Archive, FilePart, ImageLayout};
 /// Layers, as tar streams one behind the other, each after its length in 512-byte records (two bytes, the lower first). Their
 /// files' data is left out.
 pub fn layers(mut bytes: &[u8]) -> bool {
-    let mut merger = Merger::new(false);
+    let mut merger = Merger::new(false, ImageLimits::default().entries);
     while let [low, high, rest @ ..] = bytes {
         let len = usize::from(u16::from_le_bytes([*low, *high])) * 512;
         let (layer, rest) = rest.split_at(len.min(rest.len()));
@@ -118,7 +118,7 @@ pub fn squashfs(bytes: &[u8]) -> bool {
 fn converted(part: FilePart) -> bool {
     let Ok(squashfs) = Squashfs::open(part) else { return false };
     let (Some(image), Some(room)) = (memory(), room()) else { return false };
-    let limits = ImageLimits { bytes: 16 << 20, entries: 2000 };
+    let limits = ImageLimits { bytes: 16 << 20, entries: 2000, texts: 16 << 20 };
     let mut watch = |_| true;
     let (image_fd, scratch) = (image.as_fd(), room.as_fd());
     let job = ConversionJob {

@@ -25,8 +25,8 @@ const DIRECT: usize = 64 << 10;
 pub(crate) trait Others {
     /// So many bytes go into the image file. An error ends the unpacking.
     fn placing(&self, bytes: u64) -> Result<()>;
-    /// One more entry. An error ends the unpacking.
-    fn entry(&self) -> Result<()>;
+    /// One more entry, with so many bytes of texts. An error ends the unpacking.
+    fn entry(&self, texts: u64) -> Result<()>;
     /// Waits, while someone else may use the processor.
     fn wait(&self, wait: &mut dyn FnMut());
 }
@@ -95,7 +95,7 @@ impl<'a, O: Others> LayerUnpacker<'a, O> {
     pub fn unpack(&mut self, stream: impl ByteStream<Error = Error>) -> Result<()> {
         let mut reader = TarReader::new(stream);
         while let Some(entry) = reader.next_entry().map_err(|error| self.name(error))? {
-            self.others.entry()?;
+            self.others.entry(texts(&entry))?;
             let mut records = std::mem::take(&mut self.records);
             note(&mut records, entry, self.keeps_whiteouts, |kind| self.content(kind, &mut reader))?;
             self.records = records;
@@ -273,6 +273,16 @@ impl<'a, O: Others> LayerUnpacker<'a, O> {
             tar::Error::Stream(error) => error,
         }
     }
+}
+
+/// Bytes of what an entry has beside numbers and data.
+fn texts(entry: &TarEntry) -> u64 {
+    let target = match &entry.kind {
+        EntryKind::HardLink(target) | EntryKind::Symlink(target) => target.len(),
+        _ => 0,
+    };
+    let xattrs = entry.xattrs.iter().map(|(name, value)| name.len() + value.len());
+    (entry.path.len() + target + xattrs.sum::<usize>()) as u64
 }
 
 /// Adds an entry to what its layer says; `content` puts a file's data somewhere.

@@ -232,7 +232,7 @@ fn damaged_streams_are_refused() {
 
 #[test]
 fn bombs_are_refused() {
-    let limits = |bytes, entries| ImageLimits { bytes, entries };
+    let limits = |bytes, entries| ImageLimits { bytes, entries, texts: 100_000 };
     let too_large = |layer: &[u8], limits| {
         let error = from_blobs(&[&blob(layer, "bomb")], limits, 1).err().expect("must be refused");
         assert!(matches!(error, Error::TooLarge { .. }), "{error}");
@@ -247,6 +247,24 @@ fn bombs_are_refused() {
     assert_eq!([gib(0), gib(1 << 20), gib(1 << 30), gib(10 << 30)], [16, 16, 200, 1024]);
     let many = archive(&(0..101).map(|n| Tar::file(n.to_string(), "")).collect::<Vec<_>>());
     assert!(too_large(&many, limits(1 << 30, 100)).contains("entries"));
+    // What is kept in memory of each entry, and the directories that none mentions.
+    let (long, value) = (["d"; 1000].join("/"), "x".repeat(60_000));
+    for entries in [
+        vec![
+            Tar::file("a", "").pax("SCHILY.xattr.user.a", &*value),
+            Tar::file("b", "").pax("SCHILY.xattr.user.b", &*value),
+        ],
+        (0..30)
+            .map(|n| Tar::file(n.to_string(), "").pax("path", format!("{n}/{}", ["e"; 2000].join("/"))))
+            .collect(),
+        (0..30).map(|n| Tar::symlink(n.to_string(), "").pax("linkpath", "t".repeat(4000))).collect(),
+    ] {
+        assert!(too_large(&archive(&entries), limits(1 << 30, 100)).contains("names, links and attributes"));
+    }
+    let deep: Vec<_> = (0..3).map(|n| Tar::file("f", "").pax("path", format!("{n}/{long}/f"))).collect();
+    let error = from_blobs(&[&blob(&archive(&deep), "deep")], limits(1 << 30, 2000), 1).err().unwrap();
+    assert!(error.to_string().contains("more than 2000 files"), "{error}");
+    assert!(from_blobs(&[&blob(&archive(&deep[..1]), "deep")], limits(1 << 30, 2000), 1).is_ok());
     // A byte in each block of a file that is mostly holes.
     let map: Vec<String> = (0..5000).map(|n| format!("{},1", n * 8192)).collect();
     let sparse =

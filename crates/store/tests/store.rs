@@ -190,6 +190,22 @@ fn only_the_user_may_look_at_their_permits() {
     assert_eq!(fs::metadata(dir.path().join(format!("users/{own}"))).unwrap().mode() & 0o777, 0o700);
 }
 
+/// Of the user's own store root inside has what the user has pulled outside. Another's store is not theirs, even if they can read it.
+#[test]
+fn root_has_the_permits_of_its_own_store_alone() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: this test must be root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    make(&store, A, b"pulled outside");
+    store.permit(1001, A).unwrap();
+    assert!(store.permitted(0, A) && !store.permitted(1002, A));
+    std::os::unix::fs::chown(dir.path(), Some(1001), None).unwrap();
+    assert!(store.permitted(1001, A) && !store.permitted(0, A));
+}
+
 #[test]
 fn an_image_stays_as_long_as_somebody_may_use_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -26,6 +26,8 @@ pub(crate) struct Merger {
     layer: u32,
     /// Whether whiteouts are files as any.
     keeps_whiteouts: bool,
+    /// So many files the tree may have: an entry may have thousands of directories made.
+    most: u64,
     /// The directory in which the last entry was, by its path: most entries lie beside the one before.
     last_parent: Option<(Vec<u8>, InodeId)>,
     /// While whiteouts are applied: what no way to one leads through.
@@ -44,8 +46,8 @@ enum Astray {
     TooManyLinks,
     #[error("more than {DEEPEST} directories deep")]
     TooDeep,
-    #[error("more files than an image can have")]
-    TooManyFiles,
+    #[error("more than {0} files, with the directories above them, the limit")]
+    TooManyFiles(u64),
 }
 
 impl From<Astray> for String {
@@ -59,12 +61,13 @@ const MISSING: Attributes =
     Attributes { mode: 0o755, uid: 0, gid: 0, mtime: 0, mtime_nsec: 0, xattrs: XattrsId(0) };
 
 impl Merger {
-    /// Nothing but a root directory. In an image of changes whiteouts are files as any.
-    pub fn new(keeps_whiteouts: bool) -> Merger {
+    /// Nothing but a root directory, and at most so many files later. In an image of changes whiteouts are files as any.
+    pub fn new(keeps_whiteouts: bool, most: u64) -> Merger {
         Merger {
             tree: Tree::new(MISSING),
             layer: 0,
             keeps_whiteouts,
+            most: most.min(u32::MAX.into()),
             last_parent: None,
             replaced: HashSet::new(),
             hidden: HashMap::new(),
@@ -163,8 +166,8 @@ impl Merger {
     }
 
     fn new_inode(&mut self, attributes: Attributes, kind: FileKind) -> Result<InodeId, Astray> {
-        if self.tree.len() == u32::MAX as usize {
-            return Err(Astray::TooManyFiles);
+        if self.tree.len() as u64 > self.most {
+            return Err(Astray::TooManyFiles(self.most));
         }
         Ok(self.tree.add(Inode { attributes, kind, layer: self.layer, names: 1 }))
     }

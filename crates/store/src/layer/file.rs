@@ -29,6 +29,8 @@ pub(super) struct LayerFile<'a> {
     pub name: &'a str,
     /// A directory for a temporary file without a name, and what it is called.
     pub scratch: (BorrowedFd<'a>, &'a str),
+    /// What is too much, whatever the user may have.
+    pub limits: ImageLimits,
     /// Fails when the user has too much. Called often.
     pub check_quota: &'a mut dyn FnMut() -> Result<()>,
     /// Fails when the user has too much with so many bytes more. Called once, before they are written.
@@ -41,15 +43,21 @@ pub(super) fn write<R: Read>(
     id: LayerId,
     file: LayerFile<'_>,
 ) -> Result<WrittenImage> {
-    let LayerFile { image, name, scratch: (dir, dir_name), check_quota, room } = file;
+    let LayerFile { image, name, scratch: (dir, dir_name), limits, check_quota, room } = file;
     let data = DataWriter::new(image, name, Spill::new(dir, dir_name)?);
     let mut builder = Builder { tree: None, open: vec![], links: vec![], whiteout: None, data, name };
     let mut reader = reader;
-    let mut records = 0;
+    let (mut records, mut bytes) = (0, 0);
     while let Some(record) = reader.record()? {
         records += 1;
-        if records > ImageLimits::default().entries {
-            return Err(Error::unsound(name, format!("it has more than {} entries", records - 1)));
+        bytes += texts(&record);
+        if records > limits.entries {
+            return Err(Error::unsound(name, format!("it has more than {} entries", limits.entries)));
+        }
+        if bytes > limits.texts {
+            let most = limits.texts;
+            let why = format!("it has more than {most} bytes of names, links and attributes");
+            return Err(Error::unsound(name, why));
         }
         builder.add(record, &mut reader, check_quota)?;
     }
@@ -62,6 +70,20 @@ pub(super) fn write<R: Read>(
     let summary = erofs::finish::<Error>(&tree, &mut read, room, image, name, data_end)?;
     let data_sum = sum.wrapping_add(of_copies(image, name, data_end, &summary)?);
     Ok(WrittenImage { summary, data_sum })
+}
+
+/// Bytes of what a record has beside numbers and data: they are in memory until the file is written.
+fn texts(record: &LayerRecord) -> u64 {
+    let (name, attr, target) = match record {
+        LayerRecord::Dir { name, attr, .. }
+        | LayerRecord::File { name, attr, .. }
+        | LayerRecord::Fifo { name, attr } => (name.len(), Some(attr), 0),
+        LayerRecord::Symlink { name, attr, target } => (name.len(), Some(attr), target.len()),
+        LayerRecord::Whiteout { name } | LayerRecord::Link { name, .. } => (name.len(), None, 0),
+        LayerRecord::Up | LayerRecord::End { .. } => (0, None, 0),
+    };
+    let xattrs = attr.iter().flat_map(|attr| &attr.xattrs).map(|(name, value)| name.len() + value.len());
+    (name + target + xattrs.sum::<usize>()) as u64
 }
 
 /// The ends of files, which are asked for in nearly the order in which they lie.

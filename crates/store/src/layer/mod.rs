@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use serde_json::json;
 use skiff_erofs as erofs;
 use skiff_erofs::tree::BLOCK;
-use skiff_image::assemble::WrittenImage;
+use skiff_image::assemble::{ImageLimits, WrittenImage};
 use skiff_snapshot::LayerId;
 use skiff_snapshot::stream::LayerReader;
 use skiff_spec::image::ImageId;
@@ -135,6 +135,7 @@ fn make(job: &LayerJob<'_>, mut making: UnfinishedImage<'_>) -> Result<usize> {
         image: making.file(),
         name: &name,
         scratch: (scratch.as_fd(), &room_name),
+        limits: ImageLimits::default(),
         check_quota: &mut check_quota,
         room: &mut |bytes| making.announce(uid, bytes, &within_quota),
     };

@@ -1,6 +1,7 @@
 //! Layers made by hand: what the overlay needs is in the file, and what is not the layer asked for never gets there.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Barrier;
@@ -9,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use skiff_erofs::{InodeKind, Reader};
-use skiff_snapshot::LayerStream as _;
+use skiff_image::assemble::ImageLimits;
 use skiff_snapshot::stream::LayerReader;
+use skiff_snapshot::{LayerId, LayerStream as _};
 use skiff_spec::image::ImageId;
 
+use super::file::{self, LayerFile};
 use super::{LayerJob, Pace, ReceivedLayer, StoredLayer, receive};
 use crate::error::{Error, Result};
 use crate::protocol::LayerRequest;
@@ -155,6 +158,39 @@ fn read_all<S: skiff_erofs::ReadAt>(reader: &Reader<S>, inode: &skiff_erofs::Sto
         reader.read_at(inode, &mut bytes, 0).expect("read");
     }
     bytes
+}
+
+/// Whatever quota the user has: a layer that is a few bytes in a depot may have gigabytes of them.
+#[test]
+fn what_is_kept_in_memory_of_a_layer_is_bounded() {
+    let mut stream = Stream::new();
+    for number in 0..20 {
+        stream.symlink(&format!("{number:02}"), &"t".repeat(4000));
+    }
+    let (bytes, id) = stream.end();
+    let dir = tempfile::tempdir().expect("a directory");
+    let room = std::fs::File::open(dir.path()).expect("open");
+    let write = |entries, texts| {
+        let image = tempfile::tempfile_in(dir.path()).expect("a file");
+        let target = LayerFile {
+            image: image.as_fd(),
+            name: "layer",
+            scratch: (room.as_fd(), "room"),
+            limits: ImageLimits { bytes: u64::MAX, entries, texts },
+            check_quota: &mut || Ok(()),
+            room: &mut |_| Ok(()),
+        };
+        let reader = LayerReader::new(&bytes[..], "layer".into()).expect("a layer");
+        file::write(reader, LayerId(id.0), target).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(write(30, 100_000), Ok(()));
+    for (refused, why) in [
+        (write(30, 50_000), "more than 50000 bytes of names, links and attributes"),
+        (write(10, 100_000), "more than 10 entries"),
+    ] {
+        let error = refused.expect_err("too much");
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]

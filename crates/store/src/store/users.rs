@@ -1,6 +1,7 @@
 //! Which images users may use. Each user's permits lie in a directory of their own, which nobody else may look into.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{
@@ -100,10 +101,11 @@ impl Store {
     }
 }
 
-/// Users of a store whose permits root has, too, if this process is root: inside, users are root, and what they have pulled outside into a
-/// store of their own has the permit of their uid there.
+/// Users of a store whose permits root has, too, if this process is root and the store is its own: inside, users are root, and what they have
+/// pulled outside into a store of their own has the permit of their uid there. What others have permitted in a store of theirs says nothing.
 pub(crate) fn users_for_root(store: &Path) -> impl Iterator<Item = u32> {
-    let names = getuid().is_root().then(|| fs::read_dir(store.join("users")).ok()).flatten();
+    let is_own = || fs::metadata(store).is_ok_and(|store| store.uid() == 0);
+    let names = (getuid().is_root() && is_own()).then(|| fs::read_dir(store.join("users")).ok()).flatten();
     names.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
