@@ -14,6 +14,7 @@ pub mod attributes;
 pub mod criu;
 pub mod daemons;
 pub mod every;
+mod expected_pages;
 pub mod files;
 mod hidden;
 pub mod inside_reader;

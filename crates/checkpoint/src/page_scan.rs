@@ -14,7 +14,7 @@ use skiff_sys::intercept::ScanCall;
 use skiff_sys::memory::{read_of, write_of};
 use skiff_sys::written::{self, PageScan, PageSpan, ScannedRun};
 
-use crate::previous_pages::PreviousPages;
+use crate::previous_pages::{PreviousPages, united};
 
 /// Room for more runs than these is not used.
 const MOST_RUNS: u64 = 1 << 20;
@@ -71,19 +71,6 @@ impl AsFd for LeftOutPages {
     }
 }
 
-/// Ranges in order, those that touch as one.
-fn united(mut ranges: Vec<PageSpan>) -> Vec<PageSpan> {
-    ranges.sort_unstable();
-    let mut all: Vec<PageSpan> = vec![];
-    for (start, end) in ranges {
-        match all.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => all.push((start, end)),
-        }
-    }
-    all
-}
-
 /// What CRIU need not be told of.
 pub(crate) struct ScanAnswers<'a> {
     previous: &'a PreviousPages,
@@ -108,12 +95,12 @@ impl<'a> ScanAnswers<'a> {
         read_exact(caller, call.scan, &mut bytes)?;
         let scan = PageScan::parse(&bytes).filter(|scan| scan.looks_for_content() && scan.room <= MOST_RUNS);
         let (Some(scan), Some(pid)) = (scan, process_of(caller, call.pagemap)) else { return Ok(None) };
-        let Some(bounds) = self.previous.bounds(pid) else { return Ok(None) };
+        if self.previous.bounds(pid).is_none() {
+            return Ok(None);
+        }
         let pagemap = descriptor(call)?;
         if let Entry::Vacant(place) = self.unchanged.entry(pid) {
-            let pages = written::unchanged(pagemap.as_fd(), bounds)?;
-            let chunks = self.previous.within(pid, &pages);
-            place.insert(united(chunks.map(|chunk| (chunk.address, chunk.address + chunk.length)).collect()));
+            place.insert(self.previous.unchanged(pid, pagemap.as_fd())?);
         }
         let unchanged = self.unchanged.get(&pid).map_or(&[][..], Vec::as_slice);
         if unchanged.is_empty() || scan.room == 0 {

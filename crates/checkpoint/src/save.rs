@@ -35,8 +35,7 @@ use crate::inside_reader::InsideReader;
 use crate::member::SavedInterface;
 use crate::memory;
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, begin_look, look, look_by};
-use crate::page_intake::{self, PageIntake};
-use crate::page_queue::QueueSize;
+use crate::page_intake::{self, PageIntake, WaitingPages};
 use crate::page_scan::LeftOutPages;
 use crate::place::NewCheckpoint;
 use crate::posix_queues::PosixQueues;
@@ -438,15 +437,15 @@ impl Saving<'_> {
     ) -> Result<(PageIntake, OwnedFd)> {
         let known = stored::known(new.home(), new.name())?;
         let dir = File::open(&new.dir).context(|| new.dir.display().to_string())?;
-        PageIntake::begin(store, known, dir.as_fd(), self.queue_size()?, previous)
+        PageIntake::begin(store, known, dir.as_fd(), self.waiting_pages()?, previous)
     }
 
-    /// How many bytes of pages may wait. Those that are to end have to wait until all is written in any case.
-    fn queue_size(&self) -> Result<QueueSize> {
+    /// Which pages may wait. Processes that are to end have to wait until all is written in any case.
+    fn waiting_pages(&self) -> Result<WaitingPages> {
         if !self.save.leave_running {
-            return Ok(QueueSize::default());
+            return Ok(WaitingPages::default());
         }
-        Ok(QueueSize { limit: memory::spare()?, expected: memory::resident(self.init)? })
+        Ok(WaitingPages { limit: memory::spare()?, init: Some(self.init) })
     }
 
     /// Makes it a checkpoint.
