@@ -13,6 +13,7 @@ mod attach;
 pub mod attributes;
 pub mod criu;
 pub mod daemons;
+pub mod dump;
 pub mod every;
 mod expected_pages;
 pub mod files;

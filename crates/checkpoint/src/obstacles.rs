@@ -22,6 +22,7 @@ use skiff_sandbox::SERVER_NUMBER;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::reaper::is_reaper;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Plan, Source};
 use skiff_sys::{IgnoreError, ns};
 
@@ -88,6 +89,20 @@ impl PreflightReport {
     /// Tells that processor time is not kept: last, as it matters least of what a command says.
     pub fn tell_lost_time(&self) {
         lost_processor_time(&self.processes).iter().for_each(|note| output::note(note));
+    }
+
+    /// Says all that is in the way of this instance, if anything is.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn refuse(&self, instance: &EnvName) -> Result<()> {
+        if self.obstacles.is_empty() {
+            return Ok(());
+        }
+        let all = self.obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why));
+        let all = all.collect::<Vec<_>>().join("; ");
+        Err(Fault::new(format!("instance {instance}: it cannot be saved: {all}"))
+            .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
     }
 
     /// Exit code of a command that was only to say whether it can be saved.

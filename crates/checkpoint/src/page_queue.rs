@@ -231,7 +231,14 @@ mod tests {
         }
         let mut queue = PageQueue::new(u64::MAX);
         let mut times = 0;
-        queue.prepare(|| Ok({ times += 1; times * block })).expect("found");
+        queue
+            .prepare(|| {
+                Ok({
+                    times += 1;
+                    times * block
+                })
+            })
+            .expect("found");
         assert_eq!(queue.spare.len(), MOST_ROUNDS + 1, "it ends, though more and more comes");
     }
 

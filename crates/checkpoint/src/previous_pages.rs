@@ -48,11 +48,7 @@ impl PreviousChunk {
 
 impl PreviousPages {
     /// The chunks of a process that lie whole in these ranges, which are in order.
-    pub fn within<'a>(
-        &'a self,
-        pid: i32,
-        ranges: &'a [PageSpan],
-    ) -> impl Iterator<Item = &'a PreviousChunk> {
+    pub fn within<'a>(&'a self, pid: i32, ranges: &'a [PageSpan]) -> impl Iterator<Item = &'a PreviousChunk> {
         // Both are in order.
         let mut left = ranges;
         self.processes.get(&pid).into_iter().flatten().filter(move |chunk| {
