@@ -13,7 +13,7 @@ use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
 use crate::criu::GHOST_LIMIT;
-use crate::mappings::{Mapping, ObjectId, SharedMemory, memory_device, nameless};
+use crate::mappings::{Mapping, NamedFiles, ObjectId, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
@@ -27,7 +27,7 @@ pub(super) struct Openable {
     open: BTreeSet<ObjectId>,
     /// The kernel's own device of what lies in memory, and `/dev/shm`.
     own: (u32, u32),
-    shared: SharedMemory,
+    shared: NamedFiles,
     /// Whether descriptors are in transit through sockets, where nobody sees what they lead to.
     in_flight: bool,
     /// Memory shared by `mmap`, each with how much of it is mapped; nothing if that differs or is not from the beginning on. Where it cannot be
@@ -37,7 +37,7 @@ pub(super) struct Openable {
 
 impl Openable {
     /// In an instance with this `/dev/shm`.
-    pub(super) fn with(shared: SharedMemory) -> Result<Self> {
+    pub(super) fn with(shared: NamedFiles) -> Result<Self> {
         let is_available = intercept::is_available();
         Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
     }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn mappings_that_would_come_back_wrong_are_named_and_nothing_else() {
-        let shared = SharedMemory { device: Some((0, 0x20)), named: [(0, 0x20, 6)].into(), is_whole: true };
+        let shared = NamedFiles { device: Some((0, 0x20)), named: [(0, 0x20, 6)].into(), is_whole: true };
         let all = Openable {
             is_available: true,
             open: [(8, 1, 5)].into(),
@@ -216,7 +216,7 @@ mod tests {
             ..Openable::default()
         };
         let flight = Openable { in_flight: true, open: BTreeSet::new(), ..all.clone() };
-        let hidden = Openable { shared: SharedMemory { is_whole: false, ..shared }, ..all.clone() };
+        let hidden = Openable { shared: NamedFiles { is_whole: false, ..shared }, ..all.clone() };
         let old = Openable { own: (0, 1), ..Openable::default() };
         for (device, path, words) in [
             ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_shared_memory_are_in_the_way_of_an_old_kernel() {
+    fn parts_of_named_files_are_in_the_way_of_an_old_kernel() {
         let line = |number: u32, range: &str| format!("{range} 00:01 {number} /dev/zero (deleted)");
         let lines = [
             line(1, "1000-3000 rw-s 0"),
