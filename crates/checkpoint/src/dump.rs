@@ -1,7 +1,7 @@
 //! One save: CRIU dumps the processes while they stand still, all else is read then too, and it becomes a checkpoint.
 
 use std::fs::File;
-use std::mem::take;
+use std::mem::{replace, take};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,9 @@ use crate::files::{CopySettings, FileRules, OpenedFiles, WrittenFile};
 use crate::inside_reader::{InsideContents, InsideReader};
 use crate::member::SavedInterface;
 use crate::memory;
-use crate::obstacles::{Moment, PreflightReport, SavedProcess, WaitingLook, begin_look, look_by};
+use crate::obstacles::{
+    Moment, PreflightReport, SavedProcess, WaitingLook, begin_look, look_by, look_for_policies,
+};
 use crate::page_intake::{self, PageIntake, WaitingPages};
 use crate::page_scan::LeftOutPages;
 use crate::place::NewCheckpoint;
@@ -382,6 +384,7 @@ impl Dump<'_> {
         let (goes_on, is_joint) = (self.saving.save.leave_running, self.target.is_joint());
         self.read(criu, watch)?;
         if !goes_on || is_joint {
+            self.refuse_policies()?;
             // Only what is safe on the disk may end.
             self.commit_before_end()?;
         }
@@ -415,6 +418,12 @@ impl Dump<'_> {
         Ok(())
     }
 
+    /// Refuses NUMA policies that were set since the first look. Processes that go on do not stand still for this: if they have set one since, the
+    /// next save would be refused in any case.
+    fn refuse_policies(&self) -> Result<()> {
+        look_for_policies(self.saving.init)?.refuse(&self.saving.record.name)
+    }
+
     fn commit_before_end(&mut self) -> Result<()> {
         let (stood, pages) = (take(&mut self.stood), self.pages.take());
         let commit = || self.saving.commit(self.target, stood, &self.version, pages);
@@ -428,10 +437,13 @@ impl Dump<'_> {
     }
 
     /// Writes all that is not written yet.
-    fn finish(self, criu: CriuProcess) -> Result<WrittenBytes> {
-        self.noted?;
+    fn finish(mut self, criu: CriuProcess) -> Result<WrittenBytes> {
+        replace(&mut self.noted, Ok(()))?;
         criu.end();
         tidy(self.images.as_fd())?;
+        if self.committed.is_none() {
+            self.refuse_policies()?;
+        }
         match self.committed {
             None => self.saving.commit(self.target, self.stood, &self.version, self.pages),
             Some(written) => Ok(written),

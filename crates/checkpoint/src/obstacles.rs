@@ -4,6 +4,7 @@
 mod descriptors;
 mod keys;
 mod memory;
+mod policies;
 mod process;
 mod space;
 mod state;
@@ -31,6 +32,7 @@ use crate::locks;
 use crate::mappings::NamedFiles;
 use crate::socket_options::NewSockets;
 
+pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
 use process::{changed_options, held_locks, number, read, unread_timers};
 pub(crate) use space::{WaitingLook, begin_look};
@@ -342,12 +344,10 @@ fn look_at(outer: i32, process: &SavedProcess, context: &PreflightContext, found
     // (of pages of 4 KiB up to 46 ms, at load 17).
     let smaps = text(at("smaps")).default_on_error("one that has ended has no memory");
     memory::marked(&smaps).into_iter().for_each(&mut say);
-    // For this the kernel goes through all of its memory once more.
-    let policies = match context.moment {
-        Moment::Running => text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies"),
-        Moment::Frozen => String::new(),
-    };
-    policies.lines().find_map(memory::policy).into_iter().for_each(&mut say);
+    // Of those that stand still `look_for_policies` tells, where there is time.
+    if context.moment == Moment::Running {
+        policies::of_process(outer).into_iter().for_each(&mut say);
+    }
     let mut sockets = BTreeSet::new();
     for (path, target) in links(outer) {
         descriptors::descriptor(&target).into_iter().for_each(&mut say);

@@ -192,15 +192,6 @@ fn lost(has_small_pages: bool, openable: &Openable) -> &'static str {
     }
 }
 
-/// What is in the way of a line of `/proc/PID/numa_maps`.
-pub(super) fn policy(line: &str) -> Option<String> {
-    // As `set_mempolicy` and `mbind` name them. (`prefer` may be the kernel's own for one node.)
-    let named = line.split(' ').nth(1)?;
-    let is_set =
-        ["bind", "interleave", "prefer", "local", "weighted"].iter().any(|kind| named.starts_with(kind));
-    is_set.then(|| "a NUMA memory policy, which could not be set again".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -293,14 +284,5 @@ mod tests {
                 && of("rw-p", 1, "rd").len() == 1
         );
         assert!(of("r--p", 0, "rd sl").iter().any(|why| why.contains("mseal")));
-    }
-
-    #[test]
-    fn memory_policies_are_named() {
-        assert_eq!(policy("7f00 default file=/lib/libc.so mapped=3 N0=3"), None);
-        assert_eq!(policy("7f00"), None);
-        for kind in ["bind:0", "bind=static:0", "interleave:0-1", "prefer:1", "local"] {
-            assert!(policy(&format!("7f00 {kind} anon=1")).is_some(), "{kind}");
-        }
     }
 }
