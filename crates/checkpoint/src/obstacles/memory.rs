@@ -270,6 +270,26 @@ mod tests {
         assert_eq!(nameless_file("/tmp/x", Path::new("/nowhere")), None);
     }
 
+    /// As a race in a file system of FUSE leaves it (docs/decisions/038-criu-gets-what-has-no-name.md): the name is there, and the kernel says that it is not.
+    #[test]
+    fn an_open_file_whose_name_is_said_to_be_gone_is_in_the_way() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (name, other) = (dir.path().join("name"), dir.path().join("other"));
+        let file = fs::File::create_new(&name).expect("a file");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let why = || {
+            let target = fs::read_link(&path).expect("open");
+            nameless_file(&target.to_string_lossy(), Path::new(&path))
+        };
+        assert_eq!(why(), None);
+        fs::hard_link(&name, &other).and_then(|()| fs::remove_file(&name)).expect("another name");
+        assert!(why().expect("refused").contains("others, which are not known"));
+        fs::hard_link(&other, &name).expect("the name again");
+        let number = |of: fs::Metadata| (of.dev(), of.ino());
+        assert_eq!(number(fs::metadata(&name).expect("there")), number(file.metadata().expect("open")));
+        assert!(why().expect("refused").contains(&*name.to_string_lossy()));
+    }
+
     #[test]
     fn keys_and_seals_are_named() {
         let of = |rights: &str, key: u32, flags: &str| {
