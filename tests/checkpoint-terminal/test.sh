@@ -1,6 +1,6 @@
 # A session of `instance exec` at a terminal of the instance's own stands in nobody's way: what is saved, restored and migrated beside it comes
 # back with the numbers of its terminals, and the session ends with the instance it was in, or goes on with one that is left running. What has
-# the session's terminal open cannot be saved, which is said beforehand.
+# the session's terminal open cannot be saved, which is said beforehand. Such a session may be its user's own (`--me`).
 # takes: 20
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
@@ -74,6 +74,13 @@ goes_on n2
 ok on n2 tail -n 1 "$(output)"
 equal "$out" 'right /dev/pts/0 /dev/pts/2' 'its terminals on another node'
 ok at n2 alice skiff instance exec sim -- script -qc tty /dev/null
+has "$out" /dev/pts/1
+# Who wants to be themselves in it is, though its root is open to nobody outside its user namespace.
+for words in 'instance exec --me sim --' 'exec --me sim'; do
+    ok at n2 alice skiff $words sh -c 'id -un; pwd; touch /tmp/by-me; stat -c %U:%G /tmp/by-me; rm /tmp/by-me; grep CapPrm /proc/self/status'
+    equal "$out" $'alice\n/home/alice\nalice:alice\nCapPrm:\t0000000000000000' "$words"
+done
+ok at n2 alice script -qc 'skiff instance exec --me sim -- tty' /dev/null
 has "$out" /dev/pts/1
 ok at n2 alice skiff instance rm --force sim
 

@@ -15,7 +15,8 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
-use crate::save::{self, SaveOutcome, Saved};
+use crate::dump::Saved;
+use crate::save::{self, SaveOutcome};
 
 /// `auto` saves no more often, and begins after that: what saving takes is not known before.
 const SHORTEST: Duration = Duration::from_secs(60);

@@ -16,13 +16,14 @@ use skiff_spec::instance::Started;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
+use crate::dump::{Saved, Saving};
 use crate::files::FileRules;
 use crate::member::SavedInterface;
 use crate::notes::RestoreNotes;
 use crate::obstacles::{Moment, PreflightReport, look};
 use crate::record::{self, Checkpoint, CheckpointDir, FileDigest, IMAGES};
 use crate::restore::{CriuRestorer, Gate, fits, make_again};
-use crate::save::{Saved, Saving, refuse_unprepared, try_alone};
+use crate::save::{refuse_unprepared, try_alone};
 use crate::target::{JointSave, SaveTarget};
 
 /// A running instance that is to be saved with others.

@@ -7,12 +7,12 @@
 mod copy;
 mod frozen;
 mod mapping;
+mod named_files;
 mod placeholder;
 mod server;
-mod shared_memory;
 
 pub(crate) use copy::refuse_without_room;
 pub(crate) use mapping::{Mapping, ObjectId, memory_device, nameless, of_process, own};
+pub(crate) use named_files::NamedFiles;
 pub(crate) use placeholder::{make_placeholder, placeholder};
 pub(crate) use server::serve;
-pub(crate) use shared_memory::SharedMemory;

@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, mkdirat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::Pid;
 use skiff_sandbox::mounts;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::Base;
 use skiff_sys::{fdpass, ns};
 
-use crate::obstacles::children;
 use crate::record::{IMAGES, TREES};
 
 /// Where control groups are: of version 2, and the controller of memory of version 1.
@@ -94,22 +92,6 @@ fn left_in(root: &Path, group: &str, [limit, used, stat, idle]: &[&str; 4]) -> O
         Some(limit.saturating_sub(used.saturating_sub(idle.unwrap_or(0))))
     });
     left.min()
-}
-
-/// How many bytes of memory the processes below this one have. What they share counts for each.
-///
-/// # Errors
-/// When the kernel does not show them.
-pub fn resident(process: Pid) -> Result<u64> {
-    let (mut open, mut pages) = (vec![process.as_raw_nonzero().get()], 0_u64);
-    while let Some(pid) = open.pop() {
-        open.extend(children(pid)?);
-        // What has ended has none.
-        let said = fs::read_to_string(format!("/proc/{pid}/statm")).ok();
-        let own = said.and_then(|said| said.split_whitespace().nth(1)?.parse::<u64>().ok());
-        pages = pages.saturating_add(own.unwrap_or(0));
-    }
-    Ok(pages.saturating_mul(skiff_sys::memory::page_size() as u64))
 }
 
 fn available_in(text: &str) -> Option<u64> {

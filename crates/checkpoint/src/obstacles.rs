@@ -4,6 +4,7 @@
 mod descriptors;
 mod keys;
 mod memory;
+mod policies;
 mod process;
 mod space;
 mod state;
@@ -22,14 +23,16 @@ use skiff_sandbox::SERVER_NUMBER;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::reaper::is_reaper;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Plan, Source};
 use skiff_sys::{IgnoreError, ns};
 
 use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
-use crate::mappings::SharedMemory;
+use crate::mappings::NamedFiles;
 use crate::socket_options::NewSockets;
 
+pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
 use process::{changed_options, held_locks, number, read, unread_timers};
 pub(crate) use space::{WaitingLook, begin_look};
@@ -88,6 +91,20 @@ impl PreflightReport {
     /// Tells that processor time is not kept: last, as it matters least of what a command says.
     pub fn tell_lost_time(&self) {
         lost_processor_time(&self.processes).iter().for_each(|note| output::note(note));
+    }
+
+    /// Says all that is in the way of this instance, if anything is.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn refuse(&self, instance: &EnvName) -> Result<()> {
+        if self.obstacles.is_empty() {
+            return Ok(());
+        }
+        let all = self.obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why));
+        let all = all.collect::<Vec<_>>().join("; ");
+        Err(Fault::new(format!("instance {instance}: it cannot be saved: {all}"))
+            .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
     }
 
     /// Exit code of a command that was only to say whether it can be saved.
@@ -168,7 +185,7 @@ pub(crate) fn look_by(
     let threads: Vec<(i32, Vec<i32>)> =
         seen.iter().map(|(_, process)| (process.pid, process.threads.clone())).collect();
     let spaces = space.ask(&threads)?;
-    let context = PreflightContext::of((init, inside), moment, &seen, spaces.shared_memory)?;
+    let context = PreflightContext::of((init, inside), moment, &seen, spaces.named_files)?;
     found.notes = spaces.notes;
     let mut new_sockets = NewSockets::of(inside);
     let outer_numbers: Vec<i32> = seen.iter().map(|(outer, _)| *outer).collect();
@@ -181,14 +198,7 @@ pub(crate) fn look_by(
         }));
     }
     for (outer, mut process) in seen {
-        obstacles(outer, &process, &context, &mut found.obstacles);
-        if moment == Moment::Running {
-            found.notes.extend(
-                state::notes(outer)
-                    .into_iter()
-                    .map(|note| format!("process {} ({}): {note}", process.pid, process.name)),
-            );
-        }
+        look_at(outer, &process, &context, &mut found);
         process.locks = held_locks(outer, &process, &mut found.bound_locks);
         if moment == Moment::Frozen {
             process.timers = unread_timers(outer);
@@ -263,7 +273,7 @@ impl PreflightContext {
         (init, inside): (Pid, EnterTarget<'_>),
         moment: Moment,
         seen: &[(i32, SavedProcess)],
-        shared: SharedMemory,
+        shared: NamedFiles,
     ) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
         let mut openable = memory::Openable::with(shared)?;
@@ -316,9 +326,10 @@ fn fd_info(outer: i32, path: &Path) -> String {
     text(format!("/proc/{outer}/fdinfo/{number}")).default_on_error("it has just been closed")
 }
 
-fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, found: &mut Vec<Obstacle>) {
+/// What is in the way of a process, and what of it is not kept.
+fn look_at(outer: i32, process: &SavedProcess, context: &PreflightContext, found: &mut PreflightReport) {
     let mut say = |why: String| {
-        found.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
+        found.obstacles.push(Obstacle { pid: process.pid, name: process.name.clone(), why });
     };
     let at = |name: &str| format!("/proc/{outer}/{name}");
     state::states(outer, context).into_iter().for_each(&mut say);
@@ -333,12 +344,10 @@ fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, fou
     // (of pages of 4 KiB up to 46 ms, at load 17).
     let smaps = text(at("smaps")).default_on_error("one that has ended has no memory");
     memory::marked(&smaps).into_iter().for_each(&mut say);
-    // For this the kernel goes through all of its memory once more.
-    let policies = match context.moment {
-        Moment::Running => text(at("numa_maps")).default_on_error("a kernel without NUMA has no policies"),
-        Moment::Frozen => String::new(),
-    };
-    policies.lines().find_map(memory::policy).into_iter().for_each(&mut say);
+    // Of those that stand still `look_for_policies` tells, where there is time.
+    if context.moment == Moment::Running {
+        policies::of_process(outer).into_iter().for_each(&mut say);
+    }
     let mut sockets = BTreeSet::new();
     for (path, target) in links(outer) {
         descriptors::descriptor(&target).into_iter().for_each(&mut say);
@@ -355,6 +364,10 @@ fn obstacles(outer: i32, process: &SavedProcess, context: &PreflightContext, fou
         text(at(&format!("net/{name}"))).default_on_error("a kernel without IPv6 has half of the tables")
     };
     descriptors::sockets(&sockets, context.own_network, table).into_iter().for_each(say);
+    if context.moment == Moment::Running {
+        let note = |note| format!("process {} ({}): {note}", process.pid, process.name);
+        found.notes.extend(state::notes(outer, &smaps).into_iter().map(note));
+    }
 }
 
 #[cfg(test)]
@@ -404,9 +417,9 @@ mod tests {
         assert!(children(std::process::id().cast_signed()).expect("listed").contains(&pid));
         let process = read(pid).expect("there");
         assert_eq!((process.pid, process.threads.len()), (pid, 1));
-        let mut found = vec![];
-        obstacles(pid, &process, &context(), &mut found);
-        assert_eq!(found, []);
+        let mut found = PreflightReport::default();
+        look_at(pid, &process, &context(), &mut found);
+        assert_eq!(found.obstacles, []);
         child.kill().expect("killed");
         child.wait().expect("gone");
     }
@@ -424,13 +437,13 @@ mod tests {
         let mut said = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut said).expect("read");
         let pid = i32::try_from(child.id()).expect("a number");
-        let mut found = vec![];
+        let mut found = PreflightReport::default();
         let still = PreflightContext { moment: Moment::Frozen, ..context() };
-        obstacles(pid, &read(pid).expect("there"), &still, &mut found);
+        look_at(pid, &read(pid).expect("there"), &still, &mut found);
         child.kill().and_then(|()| child.wait()).expect("ended");
         let is_old = said.trim() == rustix::io::Errno::NOSYS.raw_os_error().to_string();
         assert!(is_old || said.trim() == "0", "{said}");
-        assert_eq!(found.iter().any(|one| one.why.contains("mseal")), !is_old, "{found:?}");
+        assert_eq!(found.obstacles.iter().any(|one| one.why.contains("mseal")), !is_old, "{found:?}");
     }
 
     #[test]
@@ -455,13 +468,13 @@ mod tests {
         let program = dir.path().join(OsStr::from_bytes(b"sl\xff\xfep"));
         std::os::unix::fs::symlink("/bin/sleep", &program).expect("a link");
         let (mut child, pid) = asleep(&program, Stdio::null());
-        let (found, mut told) = (read(pid), vec![]);
+        let (found, mut told) = (read(pid), PreflightReport::default());
         let maps = text(format!("/proc/{pid}/maps"));
-        found.iter().for_each(|process| obstacles(pid, process, &context(), &mut told));
+        found.iter().for_each(|process| look_at(pid, process, &context(), &mut told));
         child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(found.expect("seen").name, "sl\u{fffd}\u{fffd}p");
         assert!(maps.expect("its memory").contains("[stack]"));
-        assert!(told.iter().all(|obstacle| !obstacle.why.contains("cannot be read")), "{told:?}");
+        assert!(told.obstacles.iter().all(|obstacle| !obstacle.why.contains("cannot be read")), "{told:?}");
         let ended = text(format!("/proc/{pid}/maps")).expect_err("it has ended");
         assert!(has_ended(&ended), "{ended}");
     }

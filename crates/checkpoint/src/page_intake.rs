@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use skiff_criu::page_protocol::{self, PAGE, PRESENT, PROCESS, PageServerCommand, SHARED};
 use skiff_criu::pagemap::{PageEntry, Pagemap};
@@ -21,7 +21,8 @@ use skiff_sys::IgnoreError;
 use skiff_sys::process::CloneFlags;
 
 use crate::criu::fault;
-use crate::page_queue::{PageQueue, QueueSize, chunks_in};
+use crate::expected_pages::expected;
+use crate::page_queue::{PageQueue, chunks_in};
 use crate::page_scan::LeftOutPages;
 use crate::previous_pages::{ChunkRun, PreviousPages};
 use crate::record::{CHUNKS, IMAGES, StoredImage};
@@ -40,6 +41,15 @@ pub struct TakenPages {
     pub read: u64,
 }
 
+/// Pages that may wait until they are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WaitingPages {
+    /// Bytes that may wait at most.
+    pub limit: u64,
+    /// Process 1 of those that they come from, which soon go on; nothing if they do not.
+    pub init: Option<Pid>,
+}
+
 /// A process that takes pages.
 pub struct PageIntake {
     process: ReportingChild<Option<TakenPages>>,
@@ -53,7 +63,7 @@ pub struct PageIntake {
 
 impl PageIntake {
     /// Starts it. What of the pages is in none of the `known` lists is written to the store, the list of their chunks and the images that say
-    /// where they belong to the directory `dir` of a new checkpoint. Until then they may take up memory of this size. What CRIU leaves out is as it was in
+    /// where they belong to the directory `dir` of a new checkpoint. Until then so many may wait in memory. What CRIU leaves out is as it was in
     /// `previous`. The descriptor is for CRIU.
     ///
     /// # Errors
@@ -62,7 +72,7 @@ impl PageIntake {
         store: ChunkStore,
         known: Vec<StoredList>,
         dir: BorrowedFd<'_>,
-        size: QueueSize,
+        waiting: WaitingPages,
         previous: Option<(&PreviousPages, &LeftOutPages)>,
     ) -> Result<(Self, OwnedFd)> {
         let about = || "connection for pages";
@@ -80,7 +90,10 @@ impl PageIntake {
             // If memory runs out nevertheless, this is to end, and nothing else.
             std::fs::write("/proc/self/oom_score_adj", "1000").ignore_error("it is one of many then");
             let writer = store.writer(known).map_err(contents::ours)?;
-            let queue = PageQueue::new(size);
+            let mut queue = PageQueue::new(waiting.limit);
+            if let Some(init) = waiting.init {
+                queue.prepare(|| expected(init, previous.map(|(previous, _)| previous)))?;
+            }
             (&is_ready).write_all(b"r").context(about)?;
             Taker {
                 criu: File::from(ours.as_fd().try_clone_to_owned().context(about)?),
@@ -371,7 +384,7 @@ mod tests {
             answers
         });
         let writer = store.writer(known).expect("a writer");
-        let queue = PageQueue::new(QueueSize { limit: 1 << 30, expected: 0 });
+        let queue = PageQueue::new(1 << 30);
         let taker = Taker { criu: ours.into(), dir: dir.as_fd(), writer, queue, images: vec![], previous };
         let taken = taker.take(|| {
             assert!(!home.join(name).join(CHUNKS).exists(), "it is only written when the processes go on");

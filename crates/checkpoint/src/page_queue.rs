@@ -11,16 +11,9 @@ use skiff_sys::memory::prefer_huge_pages;
 pub const CHUNK: u64 = 16 << 10;
 /// Memory is had in blocks of so many bytes.
 const BLOCK: usize = 16 << 20;
+/// So many times it is asked what is expected: memory for the first answer takes time, in which more comes to be expected.
+const MOST_ROUNDS: usize = 8;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
-/// How much memory a queue may have.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QueueSize {
-    /// Bytes that may wait at most. One block may in any case.
-    pub limit: u64,
-    /// Bytes that are likely to come.
-    pub expected: u64,
-}
 
 /// How many chunks a run of `length` bytes is cut into whose first has this address.
 #[must_use]
@@ -49,14 +42,26 @@ struct Block {
 }
 
 impl PageQueue {
-    /// An empty queue, with the memory for what is expected.
+    /// An empty queue, in which so many bytes may wait. One block may in any case.
     #[must_use]
-    pub fn new(size: QueueSize) -> Self {
-        let blocks = |bytes: u64| usize::try_from(bytes / BLOCK as u64).unwrap_or(usize::MAX);
-        let mut queue = Self { most: blocks(size.limit).max(1), filled: VecDeque::new(), spare: vec![] };
-        let expected = blocks(size.expected).saturating_add(1).min(queue.most);
-        queue.spare.extend((0..expected).map_while(|_| memory().ok()));
-        queue
+    pub fn new(limit: u64) -> Self {
+        Self { most: blocks(limit).max(1), filled: VecDeque::new(), spare: vec![] }
+    }
+
+    /// Finds memory for as many bytes as are `expected`, until it has enough for what is expected by then.
+    ///
+    /// # Errors
+    /// That of `expected`.
+    pub fn prepare(&mut self, mut expected: impl FnMut() -> Result<u64>) -> Result<()> {
+        for _ in 0..MOST_ROUNDS {
+            let wanted = blocks(expected()?).saturating_add(1).min(self.most);
+            if self.spare.len() >= wanted {
+                break;
+            }
+            // If there is no more to be had, what comes is written early.
+            self.spare.extend((self.spare.len()..wanted).map_while(|_| memory().ok()));
+        }
+        Ok(())
     }
 
     /// Reads a run of `length` bytes whose first has this address. What there is no room for waits no longer: `out` takes it, the oldest first.
@@ -140,6 +145,10 @@ impl Block {
     }
 }
 
+fn blocks(bytes: u64) -> usize {
+    usize::try_from(bytes / BLOCK as u64).unwrap_or(usize::MAX)
+}
+
 /// A block's memory. The kernel has found it, so that nothing waits for that later.
 fn memory() -> Result<Vec<u8>> {
     let mut bytes = vec![];
@@ -163,8 +172,9 @@ mod tests {
     const PAGES: u64 = 4096;
 
     /// Reads two runs of so many bytes; what came out on the way, and what at the end.
-    fn through(size: QueueSize, runs: &[(u64, u64)]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-        let mut queue = PageQueue::new(size);
+    fn through((limit, expected): (u64, u64), runs: &[(u64, u64)]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        let mut queue = PageQueue::new(limit);
+        queue.prepare(|| Ok(expected)).expect("expected");
         let (mut early, mut late) = (vec![], vec![]);
         for (number, run) in runs.iter().enumerate() {
             let bytes: Vec<u8> = (0..run.1).map(|n| (n / 1000 + number as u64) as u8).collect();
@@ -186,14 +196,14 @@ mod tests {
     fn nothing_goes_on_before_the_end_where_there_is_room() {
         let runs = [(PAGES, 3 * PAGES), (0x10_0000 - PAGES, 33 << 20), (7 * PAGES, PAGES)];
         let all: u64 = runs.iter().map(|run| run.1).sum();
-        let (early, late) = through(QueueSize { limit: 64 << 20, expected: 1 << 20 }, &runs);
+        let (early, late) = through((64 << 20, 1 << 20), &runs);
         assert!(early.is_empty());
         assert_eq!(late.iter().map(|chunk| chunk.len() as u64).sum::<u64>(), all);
         let lengths: Vec<usize> = late.iter().map(Vec::len).collect();
         assert_eq!(lengths[..3], [12 << 10, 4 << 10, 16 << 10]);
         // Where there is less room, the same chunks come in the same order.
         for limit in [0, 20 << 20, 32 << 20] {
-            let (mut early, rest) = through(QueueSize { limit, expected: u64::MAX }, &runs);
+            let (mut early, rest) = through((limit, u64::MAX), &runs);
             assert!(!early.is_empty() && !rest.is_empty(), "{limit}");
             let waited: usize = rest.iter().map(Vec::len).sum();
             assert!(waited <= (limit as usize).max(BLOCK), "{waited} bytes waited");
@@ -203,8 +213,38 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_found_for_what_comes_meanwhile_too() {
+        let block = BLOCK as u64;
+        // What is expected each time it is asked, and how much memory there is then, in blocks.
+        for (limit, expected, found) in [
+            (9, &[0, 0][..], 1),
+            (9, &[2, 2], 3),
+            (9, &[2, 1], 3),
+            (9, &[2, 4, 5, 5], 6),
+            (4, &[2, 9, 9], 4),
+            (0, &[9, 9], 1),
+        ] {
+            let mut queue = PageQueue::new(limit * block);
+            let mut answers = expected.iter();
+            queue.prepare(|| Ok(answers.next().expect("asked no more") * block)).expect("found");
+            assert_eq!((queue.spare.len(), answers.next()), (found, None), "{limit} {expected:?}");
+        }
+        let mut queue = PageQueue::new(u64::MAX);
+        let mut times = 0;
+        queue
+            .prepare(|| {
+                Ok({
+                    times += 1;
+                    times * block
+                })
+            })
+            .expect("found");
+        assert_eq!(queue.spare.len(), MOST_ROUNDS + 1, "it ends, though more and more comes");
+    }
+
+    #[test]
     fn what_ends_too_early_is_said() {
-        let mut queue = PageQueue::new(QueueSize::default());
+        let mut queue = PageQueue::new(0);
         let read = queue.read(&mut &[1; 5000][..], (0, 8192), |_| Ok(())).expect("none goes on");
         assert_eq!(read.expect_err("cut").kind(), std::io::ErrorKind::UnexpectedEof);
     }

@@ -11,15 +11,13 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{PidfdFlags, pidfd_open};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::intercept::ScanCall;
-use skiff_sys::memory::{read_of, write_of};
+use skiff_sys::memory::{page_size, read_of, write_of};
 use skiff_sys::written::{self, PageScan, PageSpan, ScannedRun};
 
-use crate::previous_pages::PreviousPages;
+use crate::previous_pages::{PreviousPages, united};
 
 /// Room for more runs than these is not used.
 const MOST_RUNS: u64 = 1 << 20;
-/// No page is smaller, in bytes.
-const SMALLEST_PAGE: u64 = 4096;
 /// Bytes of what is noted of a run: the process, where it begins and ends.
 const NOTE: usize = 24;
 
@@ -71,19 +69,6 @@ impl AsFd for LeftOutPages {
     }
 }
 
-/// Ranges in order, those that touch as one.
-fn united(mut ranges: Vec<PageSpan>) -> Vec<PageSpan> {
-    ranges.sort_unstable();
-    let mut all: Vec<PageSpan> = vec![];
-    for (start, end) in ranges {
-        match all.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => all.push((start, end)),
-        }
-    }
-    all
-}
-
 /// What CRIU need not be told of.
 pub(crate) struct ScanAnswers<'a> {
     previous: &'a PreviousPages,
@@ -108,12 +93,12 @@ impl<'a> ScanAnswers<'a> {
         read_exact(caller, call.scan, &mut bytes)?;
         let scan = PageScan::parse(&bytes).filter(|scan| scan.looks_for_content() && scan.room <= MOST_RUNS);
         let (Some(scan), Some(pid)) = (scan, process_of(caller, call.pagemap)) else { return Ok(None) };
-        let Some(bounds) = self.previous.bounds(pid) else { return Ok(None) };
+        if self.previous.bounds(pid).is_none() {
+            return Ok(None);
+        }
         let pagemap = descriptor(call)?;
         if let Entry::Vacant(place) = self.unchanged.entry(pid) {
-            let pages = written::unchanged(pagemap.as_fd(), bounds)?;
-            let chunks = self.previous.within(pid, &pages);
-            place.insert(united(chunks.map(|chunk| (chunk.address, chunk.address + chunk.length)).collect()));
+            place.insert(self.previous.unchanged(pid, pagemap.as_fd())?);
         }
         let unchanged = self.unchanged.get(&pid).map_or(&[][..], Vec::as_slice);
         if unchanged.is_empty() || scan.room == 0 {
@@ -151,7 +136,7 @@ fn tell(
     let known = known.map(|(start, end)| ((*start).max(begin), (*end).min(last)));
     for (start, end) in known.take_while(|range| range.0 < last).chain([(last, last)]) {
         if told.end < start {
-            let pages = usize::try_from((start - told.end) / SMALLEST_PAGE).unwrap_or(usize::MAX);
+            let pages = usize::try_from((start - told.end) / page_size() as u64).unwrap_or(usize::MAX);
             let (runs, walked) = ask(scan.part((told.end, start)), pages.min(room - told.runs.len()))?;
             told.runs.extend(runs);
             told.end = walked.min(start);
@@ -201,17 +186,16 @@ fn write_all(pid: i32, at: u64, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const PAGE: u64 = SMALLEST_PAGE;
-
     /// What is told of pages `from..to`, of which these runs hold something, if there is room for so many runs.
     fn told(runs: &[(u64, u64, u64)], unchanged: &[PageSpan], (from, to): PageSpan, room: u64) -> Told {
-        let mut scan = PageScan::default().part((from * PAGE, to * PAGE));
+        let page = page_size() as u64;
+        let mut scan = PageScan::default().part((from * page, to * page));
         scan.room = room;
-        let ranges: Vec<PageSpan> = unchanged.iter().map(|(start, end)| (start * PAGE, end * PAGE)).collect();
+        let ranges: Vec<PageSpan> = unchanged.iter().map(|(start, end)| (start * page, end * page)).collect();
         let kernel = |part: PageScan, room: usize| {
             let (from, to) = part.span();
             let found = runs.iter().filter_map(|(start, end, kinds)| {
-                let (start, end) = ((start * PAGE).max(from), (end * PAGE).min(to));
+                let (start, end) = ((start * page).max(from), (end * page).min(to));
                 (start < end).then_some(ScannedRun { start, end, kinds: *kinds })
             });
             let mut found: Vec<ScannedRun> = found.collect();
@@ -221,12 +205,12 @@ mod tests {
         };
         let Told { mut runs, mut left_out, end } = tell(&scan, &ranges, kernel).expect("told");
         for run in &mut runs {
-            (run.start, run.end) = (run.start / PAGE, run.end / PAGE);
+            (run.start, run.end) = (run.start / page, run.end / page);
         }
         for range in &mut left_out {
-            *range = (range.0 / PAGE, range.1 / PAGE);
+            *range = (range.0 / page, range.1 / page);
         }
-        Told { runs, left_out, end: end / PAGE }
+        Told { runs, left_out, end: end / page }
     }
 
     #[test]

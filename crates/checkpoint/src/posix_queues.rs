@@ -303,6 +303,8 @@ fn is_notified(root: &OwnedFd, name: &str) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use skiff_sandbox::join::NetSpace;
+
     use super::*;
     use crate::apart::is_apart;
 
@@ -333,5 +335,22 @@ mod tests {
         assert_eq!(PosixQueues::read(&mut held_again, &kept).expect("read"), Some(found));
         assert_eq!(held_again, held);
         assert_eq!(notified().expect("said"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn nobody_enters_where_there_is_no_queue() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let messages = dir.path().join("messages");
+        // Nobody can enter what is no process.
+        let nothing = File::open("/dev/null").expect("open");
+        let inside = EnterTarget { init: nothing.as_fd(), net: NetSpace::Its, number: None };
+        let keep = |are_there| super::keep((inside, nothing.as_fd()), &messages, dir.path(), are_there);
+        assert_eq!(keep(false).expect("nothing is asked"), None);
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+        keep(true).expect_err("somebody is to enter");
+        fs::remove_file(&messages).expect("made");
+        // Where a message may be out of a queue, one enters as well.
+        fs::write(dir.path().join("queues.taken"), "x").expect("written");
+        keep(false).expect_err("somebody is to enter");
     }
 }

@@ -1,9 +1,12 @@
 //! The pages of the checkpoint before: what the kernel says of as unchanged is taken from there, by its chunks, and not read again.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use skiff_snapshot::StoredList;
+use skiff_sys::written::{self, PageSpan};
 
 /// Private memory of processes, as the checkpoint before has it.
 #[derive(Debug)]
@@ -45,11 +48,7 @@ impl PreviousChunk {
 
 impl PreviousPages {
     /// The chunks of a process that lie whole in these ranges, which are in order.
-    pub fn within<'a>(
-        &'a self,
-        pid: i32,
-        ranges: &'a [(u64, u64)],
-    ) -> impl Iterator<Item = &'a PreviousChunk> {
+    pub fn within<'a>(&'a self, pid: i32, ranges: &'a [PageSpan]) -> impl Iterator<Item = &'a PreviousChunk> {
         // Both are in order.
         let mut left = ranges;
         self.processes.get(&pid).into_iter().flatten().filter(move |chunk| {
@@ -60,6 +59,14 @@ impl PreviousPages {
         })
     }
 
+    /// Ranges of whole chunks of a process that are as they were, in order, as the kernel says it now; `pagemap` is the process's.
+    pub fn unchanged(&self, pid: i32, pagemap: BorrowedFd<'_>) -> io::Result<Vec<PageSpan>> {
+        let Some(bounds) = self.bounds(pid) else { return Ok(vec![]) };
+        let pages = written::unchanged(pagemap, bounds)?;
+        let chunks = self.within(pid, &pages);
+        Ok(united(chunks.map(|chunk| (chunk.address, chunk.end())).collect()))
+    }
+
     /// From where to where a process has chunks.
     pub fn bounds(&self, pid: i32) -> Option<(u64, u64)> {
         let chunks = self.processes.get(&pid)?;
@@ -67,7 +74,7 @@ impl PreviousPages {
     }
 
     /// The chunks of a process that make up these ranges, which are in order; nothing if they do not.
-    pub fn runs(&self, pid: i32, ranges: &[(u64, u64)]) -> Option<Vec<ChunkRun>> {
+    pub fn runs(&self, pid: i32, ranges: &[PageSpan]) -> Option<Vec<ChunkRun>> {
         let mut runs: Vec<ChunkRun> = vec![];
         let mut length = 0;
         for chunk in self.within(pid, ranges) {
@@ -92,4 +99,17 @@ impl PreviousPages {
         let wanted: u64 = ranges.iter().map(|(start, end)| end - start).sum();
         (length == wanted).then_some(runs)
     }
+}
+
+/// Ranges in order, those that touch as one.
+pub(crate) fn united(mut ranges: Vec<PageSpan>) -> Vec<PageSpan> {
+    ranges.sort_unstable();
+    let mut all: Vec<PageSpan> = vec![];
+    for (start, end) in ranges {
+        match all.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(end),
+            _ => all.push((start, end)),
+        }
+    }
+    all
 }

@@ -227,7 +227,22 @@ fn command(
         (None, None) => inside.command(context, words),
     };
     devices::set(&started.plan.devices.variables, &mut command, &inside);
-    Ok((inside.identity(), command))
+    Ok((identity_in(context, &started.plan, inside.identity(), &mut command), command))
+}
+
+/// A root of FUSE is closed to processes of the host's user namespace, and the helper would start one there. So the user is themselves in a
+/// user namespace below the instance's.
+fn identity_in(
+    context: &UserContext,
+    plan: &Plan,
+    identity: Identity,
+    command: &mut CommandSpec,
+) -> Identity {
+    if identity == Identity::Root || plan.route == Route::Helper {
+        return identity;
+    }
+    command.seen_as = Some([context.uid, rustix::process::getgid().as_raw()]);
+    Identity::Root
 }
 
 /// Whether nothing of the host is there but what was named, as in a container of Docker's.

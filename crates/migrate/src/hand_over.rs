@@ -13,13 +13,13 @@ use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
 use skiff_checkpoint::inside_reader::{InsideContents, InsideReader};
 use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::memory;
-use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look};
+use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look, look_for_policies};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
 use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
+use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::versions::Versions;
-use skiff_checkpoint::{required_criu, save};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
@@ -145,6 +145,8 @@ impl Migration<'_> {
         if self.words.mode == Mode::Precopy {
             rounds = rounds::send(&mut pages, &mut way, (self.inside, &ranges), progress)?;
             ranges = direct::ranges(self.init)?;
+            // Not while they stand still, which is to be short.
+            look_for_policies(self.init)?.refuse(&self.record.name)?;
             progress.done("ahead");
         }
         let stopped = Instant::now();
@@ -285,7 +287,10 @@ impl Migration<'_> {
         let found = look(self.init, self.inside, Moment::Frozen)?
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
-        save::refuse(self.record, &found.obstacles)?;
+        found.refuse(&self.record.name)?;
+        if self.words.mode != Mode::Precopy {
+            look_for_policies(self.init)?.refuse(&self.record.name)?;
+        }
         let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
         let InsideContents { sysv, posix_queues, trees, .. } = reader.read(&found.processes, criu)?;
         if let Some(entry) = self.record.image()? {

@@ -99,7 +99,7 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     }
     let _saving = save::alone(&record)?;
     let found = look()?;
-    save::refuse(&record, &found.obstacles)?;
+    found.refuse(&record.name)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }

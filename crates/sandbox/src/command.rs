@@ -39,7 +39,7 @@ pub struct CommandSpec {
     /// Whether nobody trusts the program: it keeps no capability, and fewer system calls. Such a one is only run as root inside: who runs
     /// as the user has power over the environment's namespaces, since the user has made them.
     pub untrusted: bool,
-    /// The user and group ids by which root inside knows itself, in a user namespace of its own.
+    /// The user and group ids by which root inside knows itself, without any capability, in a user namespace of its own.
     pub seen_as: Option<[u32; 2]>,
     /// The resource limits that it gets, each of a kind of its own; those of its maker where there is none.
     pub limits: Vec<ResourceLimit>,
@@ -155,14 +155,13 @@ impl CommandSpec {
         if self.close_descriptors {
             process::close_on_exec_from(3)?;
         }
-        if !self.untrusted {
-            return Ok(());
-        }
-        if let Some([uid, gid]) = self.seen_as {
-            unshare_user(uid, gid)?;
+        match self.seen_as {
+            Some([uid, gid]) => unshare_user(uid, gid)?,
+            None if self.untrusted => {}
+            None => return Ok(()),
         }
         caps::set_to(CapabilitySet::empty())?;
-        seccomp::load_untrusted()
+        if self.untrusted { seccomp::load_untrusted() } else { Ok(()) }
     }
 
     /// The same for one who is that by now, with what is so often asked for in variables.

@@ -51,6 +51,11 @@ impl Failed {
                 };
                 Fault::new(format!("user {user:?}: {why}")).hint(hint).into()
             }
+            NotStarted::Untrusted(e) if !command.untrusted && command.seen_as.is_some() => {
+                Fault::new(format!("user namespace in which you are yourself: {e}"))
+                    .hint("the kernel must allow one more user namespace (user.max_user_namespaces)")
+                    .into()
+            }
             NotStarted::Untrusted(e) => Fault::new(format!("confinement of an untrusted program: {e}"))
                 .hint("the kernel needs CONFIG_SECCOMP_FILTER and must allow one more user namespace (user.max_user_namespaces)")
                 .into(),

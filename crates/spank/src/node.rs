@@ -299,8 +299,17 @@ fn configuration() -> Vec<(&'static str, OsString)> {
 /// Whether Slurm says that a job has ended, or is about to. Nothing tells slurmstepd while a step has no process of its own. Root asks: what the user
 /// runs could be stopped by them.
 fn is_over(id: u32, configuration: &[(&'static str, OsString)]) -> bool {
+    is_over_by((Path::new("squeue"), QUEUE_LIMIT), id, configuration)
+}
+
+/// The same by this program, which has so long to answer.
+fn is_over_by(
+    (program, limit): (&Path, Duration),
+    id: u32,
+    configuration: &[(&'static str, OsString)],
+) -> bool {
     let words = ["--noheader", "--all", "--states=all", "--format=%A %t", &format!("--jobs={id}")];
-    let run = SkiffCommand::on_node(Path::new("squeue"), &words, configuration.to_vec(), QUEUE_LIMIT);
+    let run = SkiffCommand::on_node(program, &words, configuration.to_vec(), limit);
     // Where there is no answer, the limit of the step's begin remains.
     let said = run.and_then(SkiffCommand::with_answer).and_then(|run| run.for_root().run());
     said.is_ok_and(|said| says_over(&String::from_utf8_lossy(&said.output), id))
@@ -360,6 +369,30 @@ mod tests {
         ] {
             assert_eq!(is_other(first, put.map(OsStr::new), here), want, "{first:?} of {put:?}");
         }
+    }
+
+    #[test]
+    fn a_job_of_which_nobody_says_anything_goes_on() {
+        let dir = std::env::temp_dir().join(format!("skiff-squeue-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a directory");
+        let is_over = |script: &str, limit| {
+            let program = dir.join("squeue");
+            // By another process: what this one writes to nobody can execute while a child of another test still has it open.
+            let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+            let mut shell = std::process::Command::new("sh");
+            let written = shell.args(["-c", write]).arg(&program).arg(script).status().expect("a shell");
+            assert!(written.success());
+            is_over_by((&program, Duration::from_millis(limit)), 7, &[])
+        };
+        // Only root asks.
+        // SAFETY: nothing is passed.
+        let is_root = unsafe { libc::getuid() } == 0;
+        assert_eq!(is_over("echo 7 CG", 60_000), is_root);
+        assert!(!is_over("exit 1", 60_000));
+        assert!(!is_over("echo 7 CG >&2; exit 1", 60_000));
+        assert!(!is_over("exec sleep 60", 100));
+        assert!(!is_over_by((&dir.join("missing"), Duration::from_secs(60)), 7, &[]));
+        std::fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]

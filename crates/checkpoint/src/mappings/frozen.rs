@@ -10,7 +10,7 @@ use skiff_sys::IgnoreError;
 
 use super::copy::copy;
 use super::mapping::{MEMFD, Mapping, ObjectId, ObjectKind, memory_device, nameless, object, of_process};
-use super::shared_memory::{named_files, tmpfs_device};
+use super::named_files::{named_files, tmpfs_device};
 
 /// What processes had when they stood still.
 pub(super) struct FrozenMappings {

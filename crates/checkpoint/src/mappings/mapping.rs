@@ -93,7 +93,7 @@ impl Mapping {
         (kind, self.object)
     }
 
-    /// Whether the name is gone by which it was opened. (It may have others: [`super::SharedMemory`].)
+    /// Whether the name is gone by which it was opened. (It may have others: [`super::NamedFiles`].)
     pub(crate) fn is_deleted(&self) -> bool {
         self.path.starts_with('/')
             && self.path.ends_with(DELETED)

@@ -13,7 +13,7 @@ use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
 use crate::criu::GHOST_LIMIT;
-use crate::mappings::{Mapping, ObjectId, SharedMemory, memory_device, nameless};
+use crate::mappings::{Mapping, NamedFiles, ObjectId, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
@@ -27,7 +27,7 @@ pub(super) struct Openable {
     open: BTreeSet<ObjectId>,
     /// The kernel's own device of what lies in memory, and `/dev/shm`.
     own: (u32, u32),
-    shared: SharedMemory,
+    shared: NamedFiles,
     /// Whether descriptors are in transit through sockets, where nobody sees what they lead to.
     in_flight: bool,
     /// Memory shared by `mmap`, each with how much of it is mapped; nothing if that differs or is not from the beginning on. Where it cannot be
@@ -37,7 +37,7 @@ pub(super) struct Openable {
 
 impl Openable {
     /// In an instance with this `/dev/shm`.
-    pub(super) fn with(shared: SharedMemory) -> Result<Self> {
+    pub(super) fn with(shared: NamedFiles) -> Result<Self> {
         let is_available = intercept::is_available();
         Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
     }
@@ -192,22 +192,13 @@ fn lost(has_small_pages: bool, openable: &Openable) -> &'static str {
     }
 }
 
-/// What is in the way of a line of `/proc/PID/numa_maps`.
-pub(super) fn policy(line: &str) -> Option<String> {
-    // As `set_mempolicy` and `mbind` name them. (`prefer` may be the kernel's own for one node.)
-    let named = line.split(' ').nth(1)?;
-    let is_set =
-        ["bind", "interleave", "prefer", "local", "weighted"].iter().any(|kind| named.starts_with(kind));
-    is_set.then(|| "a NUMA memory policy, which could not be set again".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn mappings_that_would_come_back_wrong_are_named_and_nothing_else() {
-        let shared = SharedMemory { device: Some((0, 0x20)), named: [(0, 0x20, 6)].into(), is_whole: true };
+        let shared = NamedFiles { device: Some((0, 0x20)), named: [(0, 0x20, 6)].into(), is_whole: true };
         let all = Openable {
             is_available: true,
             open: [(8, 1, 5)].into(),
@@ -216,7 +207,7 @@ mod tests {
             ..Openable::default()
         };
         let flight = Openable { in_flight: true, open: BTreeSet::new(), ..all.clone() };
-        let hidden = Openable { shared: SharedMemory { is_whole: false, ..shared }, ..all.clone() };
+        let hidden = Openable { shared: NamedFiles { is_whole: false, ..shared }, ..all.clone() };
         let old = Openable { own: (0, 1), ..Openable::default() };
         for (device, path, words) in [
             ("00:01", "/SYSV00000000 (deleted)", [None, None, Some("kernel")]),
@@ -253,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_shared_memory_are_in_the_way_of_an_old_kernel() {
+    fn parts_of_named_files_are_in_the_way_of_an_old_kernel() {
         let line = |number: u32, range: &str| format!("{range} 00:01 {number} /dev/zero (deleted)");
         let lines = [
             line(1, "1000-3000 rw-s 0"),
@@ -279,6 +270,26 @@ mod tests {
         assert_eq!(nameless_file("/tmp/x", Path::new("/nowhere")), None);
     }
 
+    /// As a race in a file system of FUSE leaves it (docs/decisions/038-criu-gets-what-has-no-name.md): the name is there, and the kernel says that it is not.
+    #[test]
+    fn an_open_file_whose_name_is_said_to_be_gone_is_in_the_way() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (name, other) = (dir.path().join("name"), dir.path().join("other"));
+        let file = fs::File::create_new(&name).expect("a file");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let why = || {
+            let target = fs::read_link(&path).expect("open");
+            nameless_file(&target.to_string_lossy(), Path::new(&path))
+        };
+        assert_eq!(why(), None);
+        fs::hard_link(&name, &other).and_then(|()| fs::remove_file(&name)).expect("another name");
+        assert!(why().expect("refused").contains("others, which are not known"));
+        fs::hard_link(&other, &name).expect("the name again");
+        let number = |of: fs::Metadata| (of.dev(), of.ino());
+        assert_eq!(number(fs::metadata(&name).expect("there")), number(file.metadata().expect("open")));
+        assert!(why().expect("refused").contains(&*name.to_string_lossy()));
+    }
+
     #[test]
     fn keys_and_seals_are_named() {
         let of = |rights: &str, key: u32, flags: &str| {
@@ -293,14 +304,5 @@ mod tests {
                 && of("rw-p", 1, "rd").len() == 1
         );
         assert!(of("r--p", 0, "rd sl").iter().any(|why| why.contains("mseal")));
-    }
-
-    #[test]
-    fn memory_policies_are_named() {
-        assert_eq!(policy("7f00 default file=/lib/libc.so mapped=3 N0=3"), None);
-        assert_eq!(policy("7f00"), None);
-        for kind in ["bind:0", "bind=static:0", "interleave:0-1", "prefer:1", "local"] {
-            assert!(policy(&format!("7f00 {kind} anon=1")).is_some(), "{kind}");
-        }
     }
 }

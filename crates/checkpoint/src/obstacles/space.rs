@@ -7,7 +7,7 @@ use skiff_spec::fault::Result;
 use skiff_sys::sysv::Kind;
 
 use super::keys;
-use crate::mappings::SharedMemory;
+use crate::mappings::NamedFiles;
 use crate::posix_queues;
 use crate::sysv_tables::{self as sysv, Entry};
 use crate::waiting::WaitingProcess;
@@ -19,8 +19,8 @@ pub(crate) struct SpaceReport {
     pub obstacles: Vec<String>,
     /// What may be of keys.
     pub notes: Vec<String>,
-    /// `/dev/shm`, if that is in memory. (Who is not inside may not get there.)
-    pub shared_memory: SharedMemory,
+    /// Mapped files that have names. (Who is not inside may not get there.)
+    pub named_files: NamedFiles,
 }
 
 /// A process inside that looks when it is asked: for processes, with their threads.
@@ -51,7 +51,7 @@ pub(crate) fn begin_look(inside: EnterTarget<'_>) -> Result<WaitingLook> {
         let (held, apart) = keys::look()?;
         found.obstacles.extend(held);
         found.notes = apart;
-        found.shared_memory = SharedMemory::of(processes.iter().map(|(process, _)| *process));
+        found.named_files = NamedFiles::of(processes.iter().map(|(process, _)| *process));
         Ok(found)
     })
 }

@@ -100,8 +100,8 @@ fn is_half_listed(info: &str) -> bool {
     position.is_some_and(|position| position != 0 && position != i64::MAX)
 }
 
-/// What is lost of a process, and is not in the way.
-pub(super) fn notes(outer: i32) -> Vec<String> {
+/// What is lost of a process, of whose mappings `/proc/PID/smaps` says this, and is not in the way.
+pub(super) fn notes(outer: i32, smaps: &str) -> Vec<String> {
     let mut found = vec![];
     let at = |name: &str| {
         text(format!("/proc/{outer}/{name}")).default_on_error("a kernel without has nothing of it")
@@ -112,7 +112,7 @@ pub(super) fn notes(outer: i32) -> Vec<String> {
     if at("ksm_stat").lines().any(|line| line.starts_with("ksm_merge_any:") && line.ends_with("yes")) {
         found.push("that all of its memory may be merged (PR_SET_MEMORY_MERGE) is not kept".into());
     }
-    if memory::is_locked_in_part(&at("smaps")) {
+    if memory::is_locked_in_part(smaps) {
         found.push(
             "its locked memory is locked whole when it comes back, not as it is touched (MLOCK_ONFAULT)"
                 .into(),

@@ -324,6 +324,45 @@ mod tests {
         }
     }
 
+    /// Each size of a file system, from one in which nothing has room to one in which all has.
+    #[test]
+    fn messages_stay_in_their_queue_where_the_disk_is_full() {
+        if !is_apart("posix_queues::taken::tests::messages_stay_in_their_queue_where_the_disk_is_full") {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let queue = mqueue::create(c"full", QueueAttributes::new(9, 8192)).expect("made");
+        let all: Vec<_> = (0..8).map(|n| message(9 - n, &"text".repeat(1000 + n as usize))).collect();
+        all.iter().for_each(|message| mqueue::put(queue.as_fd(), message).expect("put"));
+        let mut failed = 0;
+        for kibibytes in (4..400).step_by(4) {
+            run("mount", &["-t", "tmpfs", "-o", &format!("size={kibibytes}k"), "full"], dir.path());
+            let taken = TakenMessages::open(dir.path()).expect("opened");
+            let done = taken.take_and_put(queue.as_fd(), ("full", 8192));
+            if taken.is_some().expect("asked") {
+                taken.put_back().expect("put back");
+            }
+            taken.close().expect("closed");
+            assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
+            run("umount", &[], dir.path());
+            let there: Vec<_> =
+                std::iter::from_fn(|| mqueue::take(queue.as_fd(), 8192).expect("taken")).collect();
+            assert!(there == all, "{kibibytes} KiB: {} messages, {done:?}", there.len());
+            if done.is_ok() {
+                assert!(failed > 3, "{failed}");
+                return;
+            }
+            failed += 1;
+            all.iter().for_each(|message| mqueue::put(queue.as_fd(), message).expect("put"));
+        }
+        panic!("there is never room");
+    }
+
+    fn run(program: &str, words: &[&str], dir: &Path) {
+        let status = std::process::Command::new(program).args(words).arg(dir).status().expect(program);
+        assert!(status.success(), "{program} {words:?}: {status}");
+    }
+
     #[test]
     fn with_a_queue_its_messages_go_and_a_journal_that_was_cut_has_none() {
         if !is_apart(

@@ -1,7 +1,7 @@
 //! What System V objects of all kinds have in common: how they are called, and who makes them again with which number.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -77,9 +77,22 @@ impl SystemVObject {
     }
 }
 
-/// A number of what objects hold.
-pub(super) fn number(from: &mut impl Read) -> io::Result<[u8; 8]> {
-    let mut bytes = [0; 8];
+/// Writes a part of what an object holds: a message with its type, or some bytes with where they begin.
+pub(super) fn write_part(into: &mut impl Write, number: u64, bytes: &[u8]) -> io::Result<()> {
+    into.write_all(&number.to_le_bytes())?;
+    into.write_all(&(bytes.len() as u64).to_le_bytes())?;
+    into.write_all(bytes)
+}
+
+/// Reads one that is no longer than this.
+pub(super) fn read_part(from: &mut impl Read, longest: usize) -> io::Result<(u64, Vec<u8>)> {
+    let mut number = || {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    let (number, length) = (number()?, usize::try_from(number()?));
+    let length = length.ok().filter(|length| *length <= longest);
+    let mut bytes = vec![0; length.ok_or_else(|| io::Error::other("a part of what it held is too long"))?];
     from.read_exact(&mut bytes)?;
-    Ok(bytes)
+    Ok((number, bytes))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::sysv::{self, Kind, QueueMessage};
 
-use super::object::{as_process, named, number};
+use super::object::{as_process, named, read_part, write_part};
 use crate::sysv_tables::{Entry, SystemVObject};
 
 /// Bytes of messages that are sent by one process, about.
@@ -39,10 +39,7 @@ impl SystemVQueue {
             sysv::peek_message(entry.id, usize::try_from(messages).unwrap_or(usize::MAX), longest)
                 .map_err(|e| unread(e, about()))?
         {
-            into.write_all(&message.kind.to_le_bytes())
-                .and_then(|()| into.write_all(&(message.text.len() as u64).to_le_bytes()))
-                .and_then(|()| into.write_all(&message.text))
-                .context(about)?;
+            write_part(into, message.kind.cast_unsigned(), &message.text).context(about)?;
             messages += 1;
         }
         let sender = entry.process(5);
@@ -55,9 +52,9 @@ impl SystemVQueue {
         self.object.make(Kind::Queue, 0, sysv::create_queue)?;
         let (mut batch, mut bytes) = (vec![], 0);
         for place in 1..=self.messages {
-            let message = message(from).context(about)?;
-            bytes += message.text.len();
-            batch.push(message);
+            let (kind, text) = read_part(from, LONGEST_MESSAGE).context(about)?;
+            bytes += text.len();
+            batch.push(QueueMessage { kind: kind.cast_signed(), text });
             // Whoever wrote the checkpoint does not say how much of our memory they take.
             if bytes >= PIECE || batch.len() == BATCH || place == self.messages {
                 let send = || batch.iter().try_for_each(|message| sysv::send_message(id, message));
@@ -78,13 +75,4 @@ fn unread(e: io::Error, queue: String) -> Fault {
             .hint("inside: make /proc/sys/kernel/msgmax as large as it was"),
         false => Fault::new(format!("{queue}: {e}")),
     }
-}
-
-fn message(from: &mut impl Read) -> io::Result<QueueMessage> {
-    let kind = i64::from_le_bytes(number(from)?);
-    let length = usize::try_from(u64::from_le_bytes(number(from)?));
-    let length = length.ok().filter(|length| *length <= LONGEST_MESSAGE);
-    let mut text = vec![0; length.ok_or_else(|| io::Error::other("a message is too long"))?];
-    from.read_exact(&mut text)?;
-    Ok(QueueMessage { kind, text })
 }

@@ -7,7 +7,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::memory::page_size;
 use skiff_sys::sysv::{self, Attached, Kind};
 
-use super::object::{named, number};
+use super::object::{named, read_part, write_part};
 use crate::mappings::{self, Mapping};
 use crate::sysv_tables::{Entry, LOCKED, SystemVObject, table};
 
@@ -49,7 +49,7 @@ impl SystemVSegment {
             mappings::refuse_without_room((size as u64).saturating_sub(held)).context(about)?;
             write_all_of(&attached, size, into).context(about)?;
         }
-        into.write_all(&[0; 16]).context(about)?;
+        write_part(into, 0, &[]).context(about)?;
         let maker = entry.process(4);
         Ok(Self { object: entry.object, size: entry.size, maker })
     }
@@ -61,17 +61,11 @@ impl SystemVSegment {
         self.object.make(Kind::Segment, self.maker, |key, mode| sysv::create_segment(key, size, mode))?;
         let attached = Attached::attach(id, size).context(about)?;
         loop {
-            let at = usize::try_from(u64::from_le_bytes(number(from).context(about)?));
-            let length = usize::try_from(u64::from_le_bytes(number(from).context(about)?));
-            let (Ok(at), Ok(length @ ..=PIECE)) = (at, length) else {
-                return Err(Fault::new(format!("{}: invalid contents", about())));
-            };
-            if length == 0 {
+            let (at, bytes) = read_part(from, PIECE).context(about)?;
+            if bytes.is_empty() {
                 break;
             }
-            let mut bytes = vec![0; length];
-            from.read_exact(&mut bytes).context(about)?;
-            if attached.write(at, &bytes) != length {
+            if attached.write(usize::try_from(at).unwrap_or(usize::MAX), &bytes) != bytes.len() {
                 return Err(Fault::new(format!("{}: more than it held", about())));
             }
         }
@@ -145,10 +139,7 @@ fn write_runs(at: usize, bytes: &[u8], into: &mut impl Write) -> io::Result<()> 
         while let Some((_, page)) = pages.next_if(|(_, page)| !is_empty(page)) {
             end += page.len();
         }
-        let run = &bytes[begin..end];
-        into.write_all(&((at + begin) as u64).to_le_bytes())?;
-        into.write_all(&(run.len() as u64).to_le_bytes())?;
-        into.write_all(run)?;
+        write_part(into, (at + begin) as u64, &bytes[begin..end])?;
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ pub(super) fn tmpfs_device(path: &str) -> Option<(u32, u32)> {
 /// Mapped files that have names. The kernel says of a mapping that its file is deleted if the name is gone by which it was opened, though it
 /// may have another: `sem_open` makes one, gives it its name as another, and removes the first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct SharedMemory {
+pub(crate) struct NamedFiles {
     /// The device of `/dev/shm`, if that is in memory.
     pub device: Option<(u32, u32)>,
     /// Files there with names, and files of other devices that have the name by which they were opened.
@@ -35,7 +35,7 @@ pub(crate) struct SharedMemory {
     pub is_whole: bool,
 }
 
-impl SharedMemory {
+impl NamedFiles {
     /// In this process's mounts. Names are only looked for if one of these processes has something mapped there that seems to have none.
     pub(crate) fn of(processes: impl IntoIterator<Item = i32>) -> Self {
         let device = tmpfs_device("/dev/shm");
