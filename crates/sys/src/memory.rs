@@ -33,6 +33,38 @@ pub fn populate(file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<
     })
 }
 
+/// The first page of a file, mapped only so that the kernel tells what it is (`/proc/self/maps`). It is not read.
+pub struct MappedPage {
+    at: *mut libc::c_void,
+}
+
+impl MappedPage {
+    /// Maps it.
+    ///
+    /// # Errors
+    /// `ENODEV` of what cannot be mapped, `EACCES` if the file is not open to be read.
+    pub fn of(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let (length, rights) = (page_size(), libc::PROT_READ);
+        // SAFETY: the kernel chooses the address, so no memory of ours is touched; the descriptor is open.
+        let at =
+            unsafe { libc::mmap(ptr::null_mut(), length, rights, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Self { at }) }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.at.addr() as u64
+    }
+}
+
+impl Drop for MappedPage {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and nobody has a pointer into it.
+        unsafe { libc::munmap(self.at, page_size()) };
+    }
+}
+
 /// Asks the kernel for huge pages where nothing has been written yet: much memory is there sooner then. It may decline.
 pub fn prefer_huge_pages(unused: &mut [MaybeUninit<u8>]) {
     let size = page_size();

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::memory::MappedPage;
 
 /// How the line of a memfd's mapping begins, of a System V segment's, and that of memory shared by `mmap`.
 pub(super) const MEMFD: &str = "/memfd:";
@@ -108,6 +110,21 @@ impl Mapping {
         let Some(path) = self.path.strip_suffix(DELETED) else { return Ok(None) };
         file_at(Path::new(path), self.object)
     }
+
+    /// The file of its name, if the kernel numbers what is mapped otherwise than that. Before Linux 6.8 a mapping in an overlay has the numbers of the file in the
+    /// layer below, and CRIU takes that for another file. It is the same if a mapping of our own by the name has these numbers, too.
+    pub(super) fn in_overlay(&self) -> io::Result<Option<File>> {
+        let path = Path::new(&self.path);
+        let has_name = self.path.starts_with('/') && !self.path.ends_with(DELETED);
+        let found = if has_name { fs::symlink_metadata(path).ok() } else { None };
+        let Some(found) = found.filter(|found| found.is_file() && object(found) != self.object) else {
+            return Ok(None);
+        };
+        let Some(file) = file_at(path, object(&found))? else { return Ok(None) };
+        let page = MappedPage::of(file.as_fd())?;
+        let is_it = own()?.iter().any(|one| one.start == page.address() && one.object == self.object);
+        Ok(is_it.then_some(file))
+    }
 }
 
 /// The program of a process, by its name, if the kernel says of that that it is gone, and it is not ([`Mapping::by_its_own_name`]).
@@ -182,6 +199,20 @@ mod tests {
         let all =
             ["/SYSV00000000", "/memfd:x", "/dev/zero", "/dev/shm/x"].map(|path| of(path).expect("a line"));
         assert_eq!(HashMap::from(all.map(|key| (key, ()))).len(), 4);
+    }
+
+    #[test]
+    fn what_a_mapping_of_ours_has_the_numbers_of_is_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "x").unwrap();
+        let (major, minor, number) = object(&fs::metadata(&path).unwrap());
+        let of = |number: u64, path: &Path| {
+            let line = format!("7f00-8000 r--p 0 {major:x}:{minor:x} {number} {}", path.display());
+            Mapping::parse(&line).expect("a line").in_overlay().unwrap().is_some()
+        };
+        // CRIU sees for itself that it is this file; or it is another one.
+        assert!(!of(number, &path) && !of(number + 1, &path) && !of(number, &dir.path().join("none")));
     }
 
     #[test]

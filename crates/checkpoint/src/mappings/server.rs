@@ -62,6 +62,8 @@ struct Server {
     /// What processes have mapped, as far as it has been asked for.
     maps: HashMap<i32, Vec<Mapping>>,
     given: HashMap<(ObjectKind, ObjectId), File>,
+    /// Files with names, by the numbers of their mappings: where it is another one by its name.
+    overlaid: HashMap<ObjectId, Option<File>>,
     /// The one that was given last.
     program: Option<File>,
     placeholders: Vec<i32>,
@@ -83,7 +85,7 @@ impl Server {
             return self.segment(&mapping).map(Some);
         }
         if !(mapping.is_memfd() || mapping.is_deleted() || mapping.is_anonymous()) {
-            return Ok(None);
+            return self.in_overlay(&mapping);
         }
         if self.frozen.is_none() {
             self.frozen = Some(FrozenMappings::of(call.pid.as_raw_nonzero().get())?);
@@ -94,6 +96,18 @@ impl Server {
             place.insert(file);
         }
         Ok(self.given.get(&mapping.key()))
+    }
+
+    /// The file of a mapping that has a name, if CRIU cannot see that it is this one.
+    fn in_overlay(&mut self, mapping: &Mapping) -> Result<Option<&File>> {
+        let file = match self.overlaid.entry(mapping.object) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let file = mapping.in_overlay();
+                place.insert(file.default_on_error("CRIU looks for itself, and says what is wrong"))
+            }
+        };
+        Ok(file.as_ref())
     }
 
     /// A mapping of a process. It stands still: what it has mapped is read again only if CRIU asks for what was not there.
