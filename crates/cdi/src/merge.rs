@@ -19,6 +19,8 @@ pub struct Needs {
     pub variables: Vec<(String, String)>,
     /// Device nodes.
     pub nodes: Vec<DeviceNode>,
+    /// Device nodes that the root must not show: see [`Catalog::nodes_left_out`](crate::Catalog::nodes_left_out).
+    pub left_out_nodes: Vec<String>,
     /// Mounts.
     pub mounts: Vec<HostMount>,
     /// Links.

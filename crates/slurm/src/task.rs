@@ -161,7 +161,7 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
         }
     }
     if is_first() {
-        container::tell_unused(&mut command, job);
+        container::tell_unused(context, &mut command, job);
     }
     Ok(command)
 }
