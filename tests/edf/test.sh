@@ -192,6 +192,7 @@ refused() { # TEXT MESSAGE
 }
 refused 'imag = "x"\n' 'wrong.toml:1: there is no key "imag"'
 refused '\nimage = "${NOT_SET}"\n' 'wrong.toml:2: the variable NOT_SET is not set'
+refused 'base_environment = "base"\nimage = ""\n' 'wrong.toml:2: image is empty'
 refused 'base_environment = "wrong.toml"\n' 'builds upon itself'
 refused 'writable = true\n' 'it names no image'
 # All keys of a file at once, with their hints, and the file once.
