@@ -156,6 +156,7 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
                 if is_first() {
                     container::tell_image(container, &entry);
                     attach::tell_ignored(job, container)?;
+                    attach::tell_own_network(job)?;
                 }
             }
         }
