@@ -206,6 +206,7 @@ refused 'GPU 7 of nvidia.com/gpu: not described; there are 0, 1, all' --gpus dev
 refused 'not one of nvidia.com/gpu' --device nvidia.com/gpu=7
 refused 'no file describes amd.com/gpu, only nvidia.com/gpu' --device amd.com/gpu=0
 refused 'no file describes a GPU (amd.com/gpu)' --rocm
+has "$err" "hint: this host's GPUs are nvidia.com/gpu: skiff cdi list"
 refused '--gpus x/y' --gpus x/y
 refused "the device's name is empty" --device nvidia.com/gpu=
 broken() { # WHY: what is refused with the file as it is now, and found by the check

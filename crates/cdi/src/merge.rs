@@ -98,7 +98,7 @@ impl Needs {
                     let what = format!("names the hook {name:?}, and Skiff runs no program of such a file");
                     return refuse(
                         what,
-                        "administrator: take the hook out of the file, or mount what it would make: skiff cdi check",
+                        "administrator: take the hook out of the file, and mount what it would make",
                     );
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::catalog::{Catalog, CdiError, FoundDevice, GENERATE, shortened};
+use crate::catalog::{Catalog, CdiError, FoundDevice, how_to_describe, shortened};
 use crate::name::{ALL, DeviceName};
 
 /// The kinds of GPUs, the one that is looked for first in front.
@@ -272,8 +272,14 @@ impl Catalog {
             Some(broken) => Err(CdiError::new(format!("{none}; {broken}"), "skiff cdi check")),
             // Most hosts have no GPU, and the same image runs on them.
             None if is_if_granted => Ok(vec![]),
-            None => Err(CdiError::new(none, GENERATE)),
+            None => Err(CdiError::new(none, self.other_gpus().unwrap_or_else(|| how_to_describe(&kinds)))),
         }
+    }
+
+    /// Which GPUs this host has, where others were asked for.
+    fn other_gpus(&self) -> Option<String> {
+        let others: Vec<&str> = self.kinds().into_iter().filter(|kind| GPU_KINDS.contains(kind)).collect();
+        (!others.is_empty()).then(|| format!("this host's GPUs are {}: skiff cdi list", others.join(" and ")))
     }
 
     fn of_kind(
@@ -330,7 +336,7 @@ fn granted_id<'a>(
             let names: Vec<&str> = mine.iter().map(|one| &*one.device.name).collect();
             Err(CdiError::new(
                 format!("GPU {id} of {kind}: this job has not been given it, but {}", shortened(&names)),
-                "--gpus all gives what the job has",
+                "`all` stands for what the job has: --gpus all, nvidia.com/gpu=all",
             ))
         }
     }

@@ -191,6 +191,24 @@ fn a_job_is_told_why_no_file_describes_its_gpus() {
     }
 }
 
+#[test]
+fn a_hint_is_for_the_vendor_and_the_host() {
+    let hint = |files: &[(&str, &str, usize)], request: DeviceRequest| {
+        catalog(files).resolve(&[request], &Granted::Everything).expect_err("not there").hint
+    };
+    let nvidia = [("/etc/cdi/nvidia.yaml", NVIDIA, 0)];
+    let device = |name: &str| DeviceRequest::Device(DeviceName::parse(name).expect("a name"));
+    assert_eq!(hint(&nvidia, DeviceRequest::amd()), "this host's GPUs are nvidia.com/gpu: skiff cdi list");
+    let of_amd = "administrator: amd-ctk cdi generate --output=/etc/cdi/amd.json";
+    let of_nvidia = "administrator: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml";
+    assert_eq!(hint(&[], DeviceRequest::amd()), of_amd);
+    assert_eq!(hint(&[], device("amd.com/gpu=0")), of_amd);
+    assert_eq!(hint(&[], DeviceRequest::nvidia()), of_nvidia);
+    assert!(hint(&[], DeviceRequest::gpus("all").expect("a request")).starts_with(of_nvidia));
+    assert_eq!(hint(&[], device("x.org/net=a")), "administrator: put the vendor's file into /etc/cdi");
+    assert_eq!(hint(&nvidia, device("x.org/net=a")), "skiff cdi list");
+}
+
 const SMALL: &str =
     "cdiVersion: '0.5.0'\nkind: a.b/c\ndevices:\n- name: x\n  containerEdits:\n    env: [A=1]\n";
 

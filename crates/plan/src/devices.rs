@@ -279,7 +279,7 @@ fn shown_file(path: &str, named_by: &NamingFiles) -> String {
 
 fn not_there(path: &str, named_by: &NamingFiles, e: &std::io::Error) -> Fault {
     Fault::new(format!("{path}: {e}, and {} names it", shown_file(path, named_by)))
-        .hint("administrator: write the file anew, as after an update of the driver: nvidia-ctk cdi generate")
+        .hint("administrator: have the vendor's tool write the file anew, as after an update of the driver")
 }
 
 fn check_node(host: &str, named_by: &NamingFiles) -> Result<()> {
@@ -303,7 +303,7 @@ fn refuse_new_nodes(needs: &Needs) -> Result<()> {
             "device node {}: /dev is the host's, and has no place for it",
             node.inside
         ))
-        .hint("--contain gives a /dev of its own")),
+        .hint("a container with a /dev of its own has one: skiff run --contain")),
         None => Ok(()),
     }
 }

@@ -34,7 +34,7 @@ use crate::attach::{self, NewContainer};
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
-use crate::told::{in_job_words, tell_once};
+use crate::told::tell_once;
 
 /// In the directory of the job's supervisor: the variables that the container's modules set, and those that its devices need.
 const VARIABLES: &str = "devices";
@@ -173,7 +173,7 @@ pub fn with_devices<'a>(
         }
         found => {
             options.asked.mounts = all;
-            (found.map_err(in_job_words)?, None)
+            (found?, None)
         }
     };
     note_variables(dir, &found)?;
