@@ -60,6 +60,12 @@ pub fn note_start(dir: &Path, container: &JobContainer) -> Result<()> {
 pub fn running(job: &SlurmJob, container: &JobContainer) -> Result<Option<Live>> {
     // A job's own container is begun with the job, and its steps' words are the job's.
     let Some(name) = container.name.as_ref().filter(|_| job.step.is_some()) else { return Ok(None) };
+    if job.is_own_container(name) {
+        return Err(Error::new(format!(
+            "container {name}: the job's own container is not entered by a name"
+        ))
+        .hint("a step without options of containers runs in it: srun --overlap COMMAND"));
+    }
     let dir = job.supervisor_dir();
     let mode = if job.unnamed(name).is_some() { AttachMode::Exec } else { container.attach };
     let node = node_name();
