@@ -81,7 +81,16 @@ equal "$(xargs <<<"$out")" 'NAME IMAGE FILE site 10.77.0.1:5000#tools/env:1 /srv
 ok as alice skiff env create job
 ok as alice srun -Q --environment=job sh -c 'echo [$FROM_BASE]'
 equal "$out" '[]'
+equal "$err" 'skiff: environment job is used, and not the definition /home/alice/.edf/job.toml'
 ok as alice skiff env rm -f job
+# So does an image for `skiff run`, which takes no names of definitions.
+ok as alice skiff tag 10.77.0.1:5000/tools/env:1 base
+ok as alice skiff run base tool
+equal "$out" 'tool of the image'
+equal "$err" 'skiff: image base is used, and not the definition /home/alice/.edf/base.toml'
+ok as alice skiff run ./.edf/base.toml tool
+equal "$err" ''
+ok as alice skiff rmi base
 
 # Data in a squashfs: in a definition and by -v, with the helper and without, in jobs and instances. The kernel sees none of the file itself.
 mkdir data && echo first >data/file && mksquashfs data data.sqsh -quiet -no-progress >/dev/null && chown alice data.sqsh
@@ -192,6 +201,7 @@ refused() { # TEXT MESSAGE
 }
 refused 'imag = "x"\n' 'wrong.toml:1: there is no key "imag"'
 refused '\nimage = "${NOT_SET}"\n' 'wrong.toml:2: the variable NOT_SET is not set'
+refused 'base_environment = "base"\nimage = ""\n' 'wrong.toml:2: image is empty'
 refused 'base_environment = "wrong.toml"\n' 'builds upon itself'
 refused 'writable = true\n' 'it names no image'
 # All keys of a file at once, with their hints, and the file once.

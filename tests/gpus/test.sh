@@ -127,6 +127,9 @@ has "$out" 'pass  /etc/cdi/nvidia.yaml'
 has "$out" 'note: /etc/cdi/nvidia.yaml: hook enable-cuda-compat is left out'
 fits as alice skiff cdi check --json
 
+# Prints which nodes of GPUs can be opened, as drivers open them.
+usable='for node in nvidia0 nvidia1 nvidiactl; do if (: <>/dev/$node) 2>/dev/null; then echo $node; fi; done'
+
 # ---- The driver is found, by rootless and helper, whatever the image and its root ------------------------------------------
 own_helper=${SKIFF_HELPER:-}
 for route in helper rootless; do
@@ -151,6 +154,20 @@ for route in helper rootless; do
     equal "$out" $'nvidia0\nnvidiactl' "$route: a number is a count"
     ok as alice skiff run --contain --gpus 1 -- sh -c 'ls /dev | grep nvidia'
     equal "$out" $'nvidia0\nnvidiactl' "$route: over the host's root"
+    # As NVIDIA's tools have it.
+    ok as alice skiff run --contain --nv -e NVIDIA_VISIBLE_DEVICES=1 $cuda sh -c 'ls /dev | grep nvidia; echo $NVIDIA_VISIBLE_DEVICES'
+    equal "$out" $'nvidia1\nnvidiactl\n1' "$route: picked by a variable"
+    # Of some that were picked the others cannot be opened where /dev is the host's.
+    for words in '--gpus device=1' '--device nvidia.com/gpu=1' '--gpus all -e NVIDIA_VISIBLE_DEVICES=1'; do
+        for root in "$cuda" --; do
+            ok as alice skiff run $words $root sh -c "$usable"
+            equal "$out" $'nvidia1\nnvidiactl' "$route $words $root"
+        done
+    done
+    ok as alice skiff run --root --writable --gpus device=1 $cuda sh -c "$usable"
+    equal "$out" $'nvidia1\nnvidiactl' "$route: nor by root inside"
+    ok as alice skiff run --gpus all $cuda sh -c "$usable"
+    equal "$out" $'nvidia0\nnvidia1\nnvidiactl' "$route"
 done
 SKIFF_HELPER=$own_helper
 ok as alice skiff instance start --gpus all --entrypoint= $cuda web sleep 600
@@ -189,6 +206,7 @@ refused 'GPU 7 of nvidia.com/gpu: not described; there are 0, 1, all' --gpus dev
 refused 'not one of nvidia.com/gpu' --device nvidia.com/gpu=7
 refused 'no file describes amd.com/gpu, only nvidia.com/gpu' --device amd.com/gpu=0
 refused 'no file describes a GPU (amd.com/gpu)' --rocm
+has "$err" "hint: this host's GPUs are nvidia.com/gpu: skiff cdi list"
 refused '--gpus x/y' --gpus x/y
 refused "the device's name is empty" --device nvidia.com/gpu=
 broken() { # WHY: what is refused with the file as it is now, and found by the check
@@ -280,6 +298,18 @@ equal "$(cat /home/alice/out.void)" $'void\ndriver of the host'
 rm /home/alice/script /home/alice/out.void
 ok as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --gpus all $cuda sh -c 'ls /dev | grep nvidia; cuda'
 equal "$out" $'nvidia0\nnvidiactl\ndriver of the host'
+# A definition's devices are those that it names, though the image asks for all.
+mkdir -p /home/alice/.edf
+printf 'image = "%s"\ndevices = ["nvidia.com/gpu=1"]\n' "$image" >/home/alice/.edf/one-gpu.toml
+for words in '' --gres=gpu:2; do
+    ok as alice srun -Q -w n1 $words --environment=one-gpu sh -c "cuda; $usable"
+    equal "$out$err" $'driver of the host\nnvidia1\nnvidiactl' "$words"
+done
+ok as alice srun -Q -w n1 --gres=gpu:1 --environment=one-gpu echo started
+has "$err" 'node n1: GPU 1 of nvidia.com/gpu: this job has not been given it, but 0'
+ok as alice sh -c "skiff run .edf/one-gpu.toml sh -c '$usable'"
+equal "$out" $'nvidia1\nnvidiactl'
+rm /home/alice/.edf/one-gpu.toml
 fails 125 as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --gpus 2 $cuda echo started
 has "$err" 'this job has 1'
 fails 125 as alice srun -Q --gres=gpu:1 -w n1 skiff run --contain --device nvidia.com/gpu=1 $cuda echo started

@@ -151,6 +151,9 @@ for kind in "bounding", "permitted", "inheritable": process["capabilities"].setd
 ok as alice skiff-oci run -d -b $bundle box
 ok as alice skiff-oci exec --cap CAP_CHOWN --cap CAP_SYSLOG box grep -E 'CapAmb|CapEff' /proc/self/status
 equal "$(awk '{ print $2 }' <<<"$out" | xargs)" '0000000420000421 0000000000000001'
+fails 125 as alice skiff-oci update --memory 64M box
+has "$err" 'container box: it has no control group of its own: its limits are'
+has "$err" 'hint: set linux.cgroupsPath'
 ok as alice skiff-oci delete --force box
 
 # Paused and resumed in a control group that alice has been given. (The machine's are shown in a mount namespace that goes.)
@@ -167,6 +170,14 @@ until [ -s n ]; do sleep 0.05; done
 is running
 skiff-oci pause box
 is paused
+# Its limits are changed, as far as the machine's groups of version 2 have them.
+group=$(dirname "$(find "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)" -path '*/above/it/box/cgroup.procs')")
+if [ -e "$group/pids.max" ]; then
+    echo '{"pids": {"limit": 77}}' | skiff-oci update --resources=- box
+    [ "$(cat "$group/pids.max")" = 77 ]
+else
+    refused skiff-oci update --pids-limit 77 box | grep -F 'pids.max 77: No such file'
+fi
 before=$(cat n)
 sleep 0.5
 [ "$(cat n)" = "$before" ]

@@ -51,6 +51,13 @@ equal "$(grep -c 'of 2, sum 1' <<<"$out")" 2 "$out"
 ok as alice srun -Q -N1 -n2 --mpi=pmix skiff run ./mpi.sqsh sh -c exit
 equal "$(grep -c "this node's 2 ranks run in a container each" <<<"$err")" 1 "$err"
 has "$err" 'hint: `srun --container-image=./mpi.sqsh ...` has all ranks of a node in one container'
+# A network of one's own keeps PMIx out, which the first rank says.
+ok as alice srun -Q -N1 -n2 --mpi=pmix --container-unshare=net --container-image=./mpi.sqsh sh -c exit
+equal "$err" $'skiff: image /home/alice/mpi.sqsh: it has a network of its own, from which MPI does not reach PMIx, which is on the host\'s\nhint: srun without --container-unshare=net: MPI needs the host\'s network'
+ok as alice srun -Q -N2 --mpi=pmi2 --container-unshare=net --container-image=./mpi.sqsh sh -c exit
+equal "$(grep -c 'from which MPI does not reach the ranks of other nodes' <<<"$err")" 1 "$err"
+ok as alice srun -Q -N1 -n1 --mpi=pmix skiff run --net none ./mpi.sqsh sh -c exit
+has "$err" 'hint: --net host: MPI needs'
 # A rank that fails takes its code, and the others, along.
 ends 9 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi exit
 ends 7 as alice srun $placed --mpi=pmix --container-image=./mpi.sqsh mpi abort

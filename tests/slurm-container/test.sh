@@ -310,11 +310,15 @@ touch down
 equal "$(ended "$outside")" 'COMPLETED 0:0' "$(cat out.outside)"
 rm -f up down
 # What is said at submission wins over what the script says.
-printf '#!/bin/sh\n#SBATCH -n1 -o out.later --container-image=%s\ntool\nsrun -Q --container-mounts=/srv:/s true\n' nowhere.invalid/none >script
+printf '#!/bin/sh\n#SBATCH -n1 -o out.later --container-image=%s\ntool\nsrun -Q --container-name=$SLURM_JOB_ID.batch:exec true\nsrun -Q --container-mounts=/srv:/s true\n' nowhere.invalid/none >script
 ok as alice sbatch --parsable --container-image=$image script
 equal "$(ended "$out")" 'FAILED 125:0' "$(cat out.later)"
 has "$(cat out.later)" 'tool of the image'
+has "$(cat out.later)" '.batch: the job'"'"'s own container is not entered by a name'
 has "$(cat out.later)" "name the image again: --container-image=$registry/tools/env:1"
+# What the variables of Skiff's are for, docs/environments.md says.
+ok as alice srun -Q -n1 --container-image=$image env
+equal "$(grep -o '^[A-Z_]*SKIFF[A-Z_]*' <<<"$out" | sort | xargs)" 'SKIFF_ENVIRONMENT SKIFF_IMAGE SKIFF_JOB SLURM_SKIFF_JOB'
 fails 125 as alice srun -Q --container-name=modes:exec true
 has "$err" 'a job that begins has no running container'
 fails 125 as alice srun -Q --container-name=modes:odd true

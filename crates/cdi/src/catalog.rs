@@ -200,7 +200,7 @@ impl Catalog {
             ),
             (true, true) => CdiError::new(
                 format!("device {name}: this host has no descriptions of devices (CDI)"),
-                GENERATE,
+                how_to_describe(&[&name.kind]),
             ),
         }
     }
@@ -212,9 +212,20 @@ impl Catalog {
     }
 }
 
-/// What an administrator does where there are no files.
-pub(crate) const GENERATE: &str =
-    "administrator: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml, or amd-ctk cdi generate";
+/// The vendors' own tools that describe devices.
+const TOOLS: [(&str, &str); 2] = [
+    ("nvidia.com/", "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"),
+    ("amd.com/", "amd-ctk cdi generate --output=/etc/cdi/amd.json"),
+];
+
+/// What an administrator does where no file describes devices of these kinds.
+pub(crate) fn how_to_describe(kinds: &[&str]) -> String {
+    let tools = TOOLS.iter().filter(|(vendor, _)| kinds.iter().any(|kind| kind.starts_with(vendor)));
+    match tools.map(|(_, tool)| *tool).collect::<Vec<_>>().join(", or ") {
+        none if none.is_empty() => "administrator: put the vendor's file into /etc/cdi".into(),
+        tools => format!("administrator: {tools}"),
+    }
+}
 
 /// A list that fits in a message.
 pub(crate) fn shortened(names: &[&str]) -> String {

@@ -19,6 +19,8 @@ pub struct Needs {
     pub variables: Vec<(String, String)>,
     /// Device nodes.
     pub nodes: Vec<DeviceNode>,
+    /// Device nodes that the root must not show: see [`Catalog::nodes_left_out`](crate::Catalog::nodes_left_out).
+    pub left_out_nodes: Vec<String>,
     /// Mounts.
     pub mounts: Vec<HostMount>,
     /// Links.
@@ -96,7 +98,7 @@ impl Needs {
                     let what = format!("names the hook {name:?}, and Skiff runs no program of such a file");
                     return refuse(
                         what,
-                        "administrator: take the hook out of the file, or mount what it would make: skiff cdi check",
+                        "administrator: take the hook out of the file, and mount what it would make",
                     );
                 }
             }

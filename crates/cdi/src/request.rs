@@ -1,6 +1,8 @@
 //! What users ask for, what their job lets them have, and the devices that come of both.
 
-use crate::catalog::{Catalog, CdiError, FoundDevice, GENERATE, shortened};
+use std::collections::BTreeSet;
+
+use crate::catalog::{Catalog, CdiError, FoundDevice, how_to_describe, shortened};
 use crate::name::{ALL, DeviceName};
 
 /// The kinds of GPUs, the one that is looked for first in front.
@@ -61,6 +63,27 @@ impl DeviceRequest {
     #[must_use]
     pub fn amd() -> Self {
         Self::Gpus { kind: Some(GPU_KINDS[1]), which: WhichGpus::All }
+    }
+
+    /// Whether an image's maker asks, and nobody else.
+    fn is_makers(&self) -> bool {
+        matches!(self, Self::Gpus { which: WhichGpus::IfGranted, .. })
+    }
+
+    /// Whether a user asks for GPUs.
+    fn is_for_gpus_of_user(&self) -> bool {
+        match self {
+            Self::Device(name) => GPU_KINDS.contains(&&*name.kind),
+            Self::Gpus { .. } => !self.is_makers(),
+        }
+    }
+
+    /// Whether a user asks for some GPUs and not for all.
+    fn picks_gpus(&self) -> bool {
+        match self {
+            Self::Device(name) => self.is_for_gpus_of_user() && name.device != ALL,
+            Self::Gpus { which, .. } => matches!(which, WhichGpus::Count(_) | WhichGpus::These(_)),
+        }
     }
 }
 
@@ -169,7 +192,10 @@ impl Catalog {
         granted: &Granted,
     ) -> Result<Vec<FoundDevice<'_>>, CdiError> {
         let mut found: Vec<FoundDevice<'_>> = vec![];
-        for request in requests {
+        // What a user picks counts more than what the image's maker asks for.
+        let is_picked = requests.iter().any(DeviceRequest::is_for_gpus_of_user);
+        let is_meant = |request: &&DeviceRequest| !is_picked || !request.is_makers();
+        for request in requests.iter().filter(is_meant) {
             let more = match request {
                 DeviceRequest::Device(name) => self.named(name, granted)?,
                 DeviceRequest::Gpus { kind, which } => self.gpus(*kind, which, granted)?,
@@ -182,6 +208,27 @@ impl Catalog {
             }
         }
         Ok(found)
+    }
+
+    /// Device nodes of the GPUs that are left out where some of their kind were picked by name or number: a root that has the host's `/dev`
+    /// must not show them.
+    #[must_use]
+    pub fn nodes_left_out(&self, requests: &[DeviceRequest], found: &[FoundDevice<'_>]) -> Vec<String> {
+        if !requests.iter().any(DeviceRequest::picks_gpus) {
+            return vec![];
+        }
+        let kind = |found: &FoundDevice<'_>| found.file.description.kind.clone();
+        let kinds: BTreeSet<String> =
+            found.iter().map(kind).filter(|kind| GPU_KINDS.contains(&&**kind)).collect();
+        let nodes = |found: &FoundDevice<'_>| {
+            let of_all = found.file.description.edits.nodes.iter();
+            found.device.edits.nodes.iter().chain(of_all).map(|node| node.host.clone()).collect::<Vec<_>>()
+        };
+        let given: BTreeSet<String> = found.iter().flat_map(nodes).collect();
+        let all = kinds.iter().flat_map(|kind| self.devices(kind));
+        let nodes = all.flat_map(|found| found.device.edits.nodes.iter().map(|node| node.host.clone()));
+        let left_out: BTreeSet<String> = nodes.filter(|node| !given.contains(node)).collect();
+        left_out.into_iter().collect()
     }
 
     fn named(&self, name: &DeviceName, granted: &Granted) -> Result<Vec<FoundDevice<'_>>, CdiError> {
@@ -225,8 +272,14 @@ impl Catalog {
             Some(broken) => Err(CdiError::new(format!("{none}; {broken}"), "skiff cdi check")),
             // Most hosts have no GPU, and the same image runs on them.
             None if is_if_granted => Ok(vec![]),
-            None => Err(CdiError::new(none, GENERATE)),
+            None => Err(CdiError::new(none, self.other_gpus().unwrap_or_else(|| how_to_describe(&kinds)))),
         }
+    }
+
+    /// Which GPUs this host has, where others were asked for.
+    fn other_gpus(&self) -> Option<String> {
+        let others: Vec<&str> = self.kinds().into_iter().filter(|kind| GPU_KINDS.contains(kind)).collect();
+        (!others.is_empty()).then(|| format!("this host's GPUs are {}: skiff cdi list", others.join(" and ")))
     }
 
     fn of_kind(
@@ -283,7 +336,7 @@ fn granted_id<'a>(
             let names: Vec<&str> = mine.iter().map(|one| &*one.device.name).collect();
             Err(CdiError::new(
                 format!("GPU {id} of {kind}: this job has not been given it, but {}", shortened(&names)),
-                "--gpus all gives what the job has",
+                "`all` stands for what the job has: --gpus all, nvidia.com/gpu=all",
             ))
         }
     }

@@ -123,6 +123,29 @@ fn nobody_gets_more_than_the_job_was_given() {
 }
 
 #[test]
+fn gpus_that_were_not_picked_are_left_out() {
+    let catalog = catalog(&[("nvidia.yaml", NVIDIA, 0), ("amd.json", AMD, 0)]);
+    let device = |name: &str| DeviceRequest::Device(DeviceName::parse(name).expect("a name"));
+    let gpus = |words: &str| DeviceRequest::gpus(words).expect("a request");
+    let maker = || DeviceRequest::Gpus { kind: None, which: WhichGpus::IfGranted };
+    for (requests, devices, left_out) in [
+        (vec![device("nvidia.com/gpu=0"), maker()], "0", "/dev/nvidia1"),
+        (vec![device("nvidia.com/gpu=all"), maker()], "all", ""),
+        (vec![gpus("device=1")], "1", "/dev/nvidia0"),
+        (vec![gpus("1")], "0", "/dev/nvidia1"),
+        (vec![gpus("0,1")], "0 1", ""),
+        (vec![gpus("device=1"), gpus("all")], "1 all", ""),
+        (vec![gpus("all")], "all", ""),
+        (vec![maker()], "all", ""),
+        (vec![device("amd.com/gpu=0")], "0", "/dev/dri/card2 /dev/dri/renderD129"),
+    ] {
+        let found = catalog.resolve(&requests, &Granted::Everything).expect("GPUs");
+        assert_eq!(names(&found), devices, "{requests:?}");
+        assert_eq!(catalog.nodes_left_out(&requests, &found).join(" "), left_out, "{requests:?}");
+    }
+}
+
+#[test]
 fn grants_are_read_from_what_managers_set() {
     for (variables, want) in [
         (&[][..], Granted::Everything),
@@ -166,6 +189,24 @@ fn a_job_is_told_why_no_file_describes_its_gpus() {
         assert_eq!(why(files, maker(), &Granted::Everything).is_err(), is_fault, "{files:?}");
         assert_eq!(why(files, maker(), &only(&[])), Ok(String::new()));
     }
+}
+
+#[test]
+fn a_hint_is_for_the_vendor_and_the_host() {
+    let hint = |files: &[(&str, &str, usize)], request: DeviceRequest| {
+        catalog(files).resolve(&[request], &Granted::Everything).expect_err("not there").hint
+    };
+    let nvidia = [("/etc/cdi/nvidia.yaml", NVIDIA, 0)];
+    let device = |name: &str| DeviceRequest::Device(DeviceName::parse(name).expect("a name"));
+    assert_eq!(hint(&nvidia, DeviceRequest::amd()), "this host's GPUs are nvidia.com/gpu: skiff cdi list");
+    let of_amd = "administrator: amd-ctk cdi generate --output=/etc/cdi/amd.json";
+    let of_nvidia = "administrator: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml";
+    assert_eq!(hint(&[], DeviceRequest::amd()), of_amd);
+    assert_eq!(hint(&[], device("amd.com/gpu=0")), of_amd);
+    assert_eq!(hint(&[], DeviceRequest::nvidia()), of_nvidia);
+    assert!(hint(&[], DeviceRequest::gpus("all").expect("a request")).starts_with(of_nvidia));
+    assert_eq!(hint(&[], device("x.org/net=a")), "administrator: put the vendor's file into /etc/cdi");
+    assert_eq!(hint(&nvidia, device("x.org/net=a")), "skiff cdi list");
 }
 
 const SMALL: &str =

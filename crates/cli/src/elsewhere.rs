@@ -2,7 +2,7 @@
 
 /// Options as they are typed, and what to do instead.
 #[rustfmt::skip]
-const OPTIONS: [(&[&str], &str); 21] = [
+const OPTIONS: [(&[&str], &str); 23] = [
     (&["--overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
     (&["-W", "--scratch", "-S"], "/tmp and /var/tmp are the command's own; to keep them: -v DIR:/tmp, and in memory: --tmpfs DIR; the directory to start in: -w DIR"),
     (&["--publish", "-p", "--publish-all", "-P", "--expose"], "without --net the host's ports are used directly; with --net NETWORK the instance has an address of its own"),
@@ -23,12 +23,14 @@ const OPTIONS: [(&[&str], &str); 21] = [
     (&["--health-cmd", "--no-healthcheck", "--health-interval"], "nothing checks an instance's health; `skiff ps` shows whether it is running"),
     (&["--runtime", "--isolation", "--oci"], "there is one runtime; `skiff doctor` shows what it can do on this host"),
     (&["--since", "--until", "--timestamps", "-t"], "an instance's output is kept as it was written, without times: `skiff logs --tail LINES NAME` prints its end"),
+    (&["--cuda", "--amd", "--hip"], "--nv adds NVIDIA's GPUs, --rocm AMD's, --gpus all those that this host has"),
+    (&["--environment", "--edf"], "a definition stands in the place of the image: `skiff run FILE.toml COMMAND`; in jobs: `srun --environment=NAME COMMAND`"),
     (&["--env-host"], "all variables are passed on, but for --cleanenv"),
 ];
 
 /// Commands as they are typed, and what to do instead.
 #[rustfmt::skip]
-const COMMANDS: [(&[&str], &str); 17] = [
+const COMMANDS: [(&[&str], &str); 19] = [
     (&["buildx", "bake", "buildah"], "`skiff build -t NAME DIR` builds a Dockerfile"),
     (&["attach"], "`skiff logs -f NAME` follows an instance, `skiff exec NAME COMMAND` runs a command beside it"),
     (&["start", "restart", "create"], "`skiff run -d --name NAME IMAGE COMMAND` starts an instance"),
@@ -44,6 +46,8 @@ const COMMANDS: [(&[&str], &str); 17] = [
     (&["sif", "cache"], "`skiff inspect IMAGE`, `skiff store du` and `skiff store gc`"),
     (&["overlay"], "changes are kept in an environment: `skiff env create NAME --base image:IMAGE`, then `skiff env enter NAME`"),
     (&["run-help"], "an image that was built from a definition file has it: `skiff run --entrypoint= IMAGE cat /.singularity.d/runscript.help`"),
+    (&["gpu", "gpus", "device", "devices"], "`skiff cdi list` lists GPUs and other devices, `skiff run --gpus all IMAGE` adds GPUs"),
+    (&["hook", "hooks"], "what hooks bring of the host's, modules do: `skiff module list`"),
     (&["builder"], "the cache of builds: `skiff build --prune` removes it"),
     (&["machine", "system", "info"], "`skiff doctor` checks this host, `skiff config` shows its settings"),
 ];
@@ -51,7 +55,7 @@ const COMMANDS: [(&[&str], &str); 17] = [
 /// Options and commands of git, Docker and others, as they are typed behind one of our commands, and what to do instead. Of these the nearest word
 /// depends on the command.
 #[rustfmt::skip]
-const BEHIND: [(&str, &[&str], &str); 45] = [
+const BEHIND: [(&str, &[&str], &str); 53] = [
     ("", &["save"], "`skiff export IMAGE docker-archive:FILE` writes an image to a file; `skiff checkpoint save NAME` saves an instance"),
     ("", &["load"], "`skiff import FILE` reads an image from a file"),
     ("env", &["log"], "`skiff env history NAME` lists an environment's snapshots"),
@@ -96,6 +100,14 @@ const BEHIND: [(&str, &[&str], &str); 45] = [
     ("images", &["--digests"], "`skiff images --quiet` prints digests; `skiff images --json` prints names and digests"),
     ("build", &["-e", "--env"], "ENV in the Dockerfile sets a variable of the image; `skiff build --build-arg NAME=VALUE DIR` sets one of the build"),
     ("build", &["--nv", "--rocm", "--gpus"], "GPUs are given where an image runs: `skiff run --nv IMAGE`; a build has none"),
+    ("cdi", &["generate", "create"], "the vendor's tool writes a file, as `nvidia-ctk cdi generate` does; `skiff cdi check` says whether it is sound"),
+    ("cdi", &["show", "devices", "inspect"], "`skiff cdi list` lists devices, their files and nodes"),
+    ("edf", &["create", "init", "template"], "`skiff edf new IMAGE` prints a definition to start from"),
+    ("edf", &["validate", "verify", "lint"], "`skiff edf check FILE` says what is wrong with a definition"),
+    ("edf", &["cat", "inspect", "view"], "`skiff edf show NAME` prints a definition with all that it builds upon"),
+    ("edf", &["run", "exec"], "`skiff run FILE.toml COMMAND`; in jobs: `srun --environment=NAME COMMAND`"),
+    ("module", &["load", "add", "use", "enable"], "`skiff run --module NAME IMAGE` adds a module; in jobs: `srun --container-module=NAME`"),
+    ("module", &["avail", "available", "show", "spider", "whatis"], "`skiff module list` lists modules, `skiff module check` says what is wrong with them"),
     ("build", &["--root", "--fakeroot", "-F", "--force"], "a build needs no privilege; an older image gives its name to the new one"),
 ];
 
@@ -161,6 +173,10 @@ mod tests {
             ("store ls", 1, "`skiff images`"),
             ("prune", 0, "`skiff rmi IMAGE`"),
             ("overlay create", 0, "changes are kept in an environment"),
+            ("edf create", 1, "`skiff edf new IMAGE`"),
+            ("module load cxi", 1, "`skiff run --module NAME IMAGE`"),
+            ("cdi generate", 1, "the vendor's tool"),
+            ("gpus", 0, "`skiff cdi list`"),
         ] {
             let said: Vec<&str> = line.split(' ').collect();
             let found = command(&said, said[at]).expect(line);

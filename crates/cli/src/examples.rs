@@ -248,6 +248,7 @@ const ALL: &[Examples] = &[
     ("oci ps", &[("By their PIDs:", "skiff oci ps --format json first")]),
     ("oci pause", &[("Pause it:", "skiff oci pause first")]),
     ("oci resume", &[("Resume it:", "skiff oci resume first")]),
+    ("oci update", &[("Of processes 100 at most:", "skiff oci update --pids-limit 100 first")]),
     ("oci spec", &[("In a directory with `rootfs` in it:", "skiff oci spec --bundle ./box")]),
     ("oci features", &[("As JSON:", "skiff oci features")]),
     (

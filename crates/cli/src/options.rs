@@ -3,12 +3,16 @@
 
 use std::ffi::OsString;
 
+use skiff_plan::device_words::{AMD, NVIDIA};
 use skiff_plan::inside::ProcessArgs;
-use skiff_plan::{RootOptions, RootSource, SHARED_MEMORY, TMPFS};
+use skiff_plan::{DEVICE, GPUS, RootOptions, RootSource, SHARED_MEMORY, TMPFS};
 use skiff_spec::fault::{Fault, Result};
 
 use super::root::{ContainArgs, HostArgs, RootArgs};
 use super::{RunArgs, ShellArgs, StartArgs};
+
+/// In a word for GPUs: each that there is.
+const ALL: &str = "all";
 
 impl RunArgs {
     /// What `skiff run` asks for.
@@ -107,7 +111,7 @@ impl From<RootArgs> for RootOptions {
         let ContainArgs { contain, containall, no_home } = contain;
         let host = Self::from(host);
         let shared = shm_size.map(|size| format!("{TMPFS}{SHARED_MEMORY}:size={size}"));
-        let mut mounts = host.mounts;
+        let mut mounts = picked_by_variable(host.mounts, &inside.settings());
         mounts.extend(tmpfs.into_iter().map(|dir| format!("{TMPFS}{dir}")).chain(shared));
         Self {
             inside: ProcessArgs { cleanenv: inside.cleanenv || containall, ..inside },
@@ -122,10 +126,57 @@ impl From<RootArgs> for RootOptions {
     }
 }
 
+/// The kinds of GPUs that `--gpus all` and the vendors' own options ask for, and the variables by which the vendors' tools pick some.
+const PICKED_BY: [(&str, &str, &str); 2] =
+    [(NVIDIA, "nvidia.com/gpu", "NVIDIA_VISIBLE_DEVICES"), (AMD, "amd.com/gpu", "AMD_VISIBLE_DEVICES")];
+
+/// With the GPUs that a variable names in the place of all: `--nv -e NVIDIA_VISIBLE_DEVICES=0`, as vendors' tools understand it.
+fn picked_by_variable(words: Vec<String>, settings: &[(OsString, OsString)]) -> Vec<String> {
+    let last = |name: &str| settings.iter().rev().find(|(known, _)| known == name)?.1.to_str();
+    let is_list = |value: &&str| !["", "all", "none", "void"].contains(value);
+    let picked = |word: &str| {
+        let which = word.strip_prefix(GPUS)?;
+        let is_meant = |vendor: &str| which == vendor || which == ALL;
+        PICKED_BY.iter().filter(|(vendor, ..)| is_meant(vendor)).find_map(|(_, kind, name)| {
+            let ids = last(name).filter(is_list)?.split(',');
+            Some(ids.map(|id| format!("{DEVICE}{kind}={}", id.trim())).collect::<Vec<_>>())
+        })
+    };
+    words.into_iter().flat_map(|word| picked(&word).unwrap_or_else(|| vec![word])).collect()
+}
+
 /// What takes no more flags takes changes.
 impl From<HostArgs> for RootOptions {
     fn from(args: HostArgs) -> Self {
         let mounts = args.words();
         Self { mounts, net: args.net, writable: true, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vendors_variable_picks_of_all_gpus() {
+        for (word, setting, want) in [
+            ("gpus:all", "NVIDIA_VISIBLE_DEVICES=0,2", "device:nvidia.com/gpu=0 device:nvidia.com/gpu=2"),
+            ("gpus:nvidia", "NVIDIA_VISIBLE_DEVICES=GPU-1", "device:nvidia.com/gpu=GPU-1"),
+            ("gpus:amd", "AMD_VISIBLE_DEVICES=1", "device:amd.com/gpu=1"),
+            ("gpus:all", "AMD_VISIBLE_DEVICES=1", "device:amd.com/gpu=1"),
+            ("gpus:amd", "NVIDIA_VISIBLE_DEVICES=1", "gpus:amd"),
+            ("gpus:all", "NVIDIA_VISIBLE_DEVICES=all", "gpus:all"),
+            ("gpus:all", "NVIDIA_VISIBLE_DEVICES=none", "gpus:all"),
+            ("gpus:all", "CUDA_VISIBLE_DEVICES=0", "gpus:all"),
+            // Which GPUs the option itself says.
+            ("gpus:1", "NVIDIA_VISIBLE_DEVICES=1", "gpus:1"),
+            ("gpus:device=0", "NVIDIA_VISIBLE_DEVICES=1", "gpus:device=0"),
+            ("/a:/b", "NVIDIA_VISIBLE_DEVICES=1", "/a:/b"),
+        ] {
+            let (name, value) = setting.split_once('=').expect("a setting");
+            let settings = [("NVIDIA_VISIBLE_DEVICES", "all"), (name, value)];
+            let settings = settings.map(|(name, value)| (name.into(), value.into()));
+            assert_eq!(picked_by_variable(vec![word.into()], &settings).join(" "), want, "{word} {setting}");
+        }
     }
 }

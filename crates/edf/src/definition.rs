@@ -151,7 +151,12 @@ impl Loader<'_, '_> {
             annotations,
         } = file;
         if let Some(image) = &image {
-            into.image = Some(self.filled(image)?).filter(|image| !image.is_empty());
+            let filled = self.filled(image)?;
+            if filled.trim().is_empty() {
+                let hint = "name one, as in `image = \"debian:12\"`; without the key the image of base_environment counts";
+                return Err(wrong_at(image, "image is empty".into(), hint));
+            }
+            into.image = Some(filled);
         }
         if let Some(dir) = &workdir {
             let filled = self.filled(dir)?;
@@ -328,6 +333,9 @@ mod tests {
         for (text, why) in [
             ("\nimag = \"x\"", "/x.toml:2: there is no key \"imag\" (\"image\" may be meant)"),
             ("blubberblase = 1", "/x.toml:1: there is no key \"blubberblase\" (there are annotations, base_"),
+            ("image = \"\"", "/x.toml:1: image is empty (name one, as in"),
+            ("image = \" \"", "/x.toml:1: image is empty"),
+            ("\nimage = \"${NONE:-}\"", "/x.toml:2: image is empty"),
             ("image = 1", "/x.toml:1: image is a number, and must be a text"),
             ("image = \"a\"\nimage = \"b\"", "/x.toml:2: duplicate key"),
             ("image = \"a", "/x.toml:1: "),

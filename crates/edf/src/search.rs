@@ -50,12 +50,20 @@ impl DefinitionContext<'_> {
         }
     }
 
+    /// The file of a definition that has a name, if there is one.
+    #[must_use]
+    pub fn file_of_name(&self, name: &str) -> Option<PathBuf> {
+        let file = |dir: PathBuf| dir.join(name).with_added_extension(ENDING);
+        let is_name = !name.is_empty() && !is_file_name(name);
+        self.directories().into_iter().filter(|_| is_name).map(file).find(|path| path.is_file())
+    }
+
     /// The file that a word means, with its contents: a path counts from `from`.
     pub(crate) fn find(&self, word: &str, from: Option<&Path>) -> Result<(PathBuf, Vec<u8>), Error> {
         if is_file_name(word) {
             let path = from.map_or_else(|| PathBuf::from(word), |dir| dir.join(word));
             let read = (self.read)(&path);
-            return read.map(|bytes| (path.clone(), bytes)).map_err(|e| unreadable(&path, &e));
+            return read.map(|bytes| (path.clone(), bytes)).map_err(|e| self.unreadable(&path, &e));
         }
         let directories = self.directories();
         for dir in &directories {
@@ -63,7 +71,7 @@ impl DefinitionContext<'_> {
             match (self.read)(&path) {
                 Ok(bytes) => return Ok((path, bytes)),
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
-                Err(e) => return Err(unreadable(&path, &e)),
+                Err(e) => return Err(self.unreadable(&path, &e)),
             }
         }
         let looked: Vec<_> = directories.iter().map(|dir| dir.display().to_string()).collect();
@@ -90,6 +98,19 @@ impl DefinitionContext<'_> {
         skiff_nearest::nearest(name, names.iter().map(|(known, _)| &**known)).map(str::to_owned)
     }
 
+    fn unreadable(&self, path: &Path, e: &std::io::Error) -> Error {
+        let named = || self.file_of_name(path.file_stem()?.to_str()?);
+        let hint = match e.kind() {
+            ErrorKind::NotFound => match named() {
+                Some(file) => format!("{} may be meant", file.display()),
+                None => "`skiff edf list` shows those that are found by name".into(),
+            },
+            ErrorKind::FileTooLarge => format!("a definition has at most {LONGEST} bytes"),
+            _ => "a definition is a regular file that you may read".into(),
+        };
+        Error { place: path.display().to_string(), what: e.to_string(), hint }
+    }
+
     /// All names that can be found, with their files; of one name the first counts.
     #[must_use]
     pub fn names(&self) -> Vec<(String, PathBuf)> {
@@ -108,15 +129,4 @@ impl DefinitionContext<'_> {
         found.sort();
         found
     }
-}
-
-fn unreadable(path: &Path, e: &std::io::Error) -> Error {
-    let hint = match e.kind() {
-        ErrorKind::NotFound => {
-            format!("a name without / and .{ENDING} is looked up in {PATH}, or in ~/{IN_HOME}")
-        }
-        ErrorKind::FileTooLarge => format!("a definition has at most {LONGEST} bytes"),
-        _ => "a definition is a regular file that you may read".into(),
-    };
-    Error { place: path.display().to_string(), what: e.to_string(), hint }
 }

@@ -11,7 +11,7 @@ use skiff_output as output;
 use skiff_plan::described::DescribedProcess;
 use skiff_plan::replay::RUN;
 use skiff_plan::resolve::{MainProcess, RunFacts, resolve};
-use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, get, show, stop};
+use skiff_plan::{self as plan, PlanOptions, RootOptions, RootSource, base, get, own_network, show, stop};
 use skiff_runtime::{enter, network};
 use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_sandbox::exec_request::ExecRequest;
@@ -61,7 +61,13 @@ fn start(asked: RootOptions, show: &DryRunArgs) -> Result<i32> {
     unless_attached(|context| {
         let asked = asked.with_bind_variable().with_definition(context)?;
         if let (RootSource::Image(image), false) = (&asked.source, show.dry_run) {
-            ranks::tell_of_own_containers(image);
+            match asked.net().is_host() {
+                true => ranks::tell_of_own_containers(image),
+                false => own_network::tell_mpi(
+                    &format!("image {image}"),
+                    "--net host: MPI needs the host's network",
+                ),
+            }
         }
         let started = helper_ahead(&asked, show.dry_run, context)?;
         let found = resolve(&asked, context, show.dry_run)?;

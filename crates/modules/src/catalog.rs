@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use skiff_cdi::{files_in, read_text};
+use skiff_spec::named_option::NamedOption;
 
 use crate::ModuleError;
 use crate::file::{ModuleFile, Provided, When};
@@ -144,7 +145,10 @@ impl ModuleCatalog {
         if chosen.wanted.iter().any(|wanted| wanted.file.provides == Some(Provided::Mpi)) {
             return Ok(());
         }
-        let none = "--mpi host: no module of this site provides an MPI for this host";
+        let none = format!(
+            "{}: no module of this site provides an MPI for this host",
+            NamedOption::Mpi.with("host")
+        );
         let unknown = chosen.left_out.iter().find(|(name, _)| {
             self.find(name).is_ok_and(|module| {
                 module.file.as_ref().is_ok_and(|file| file.provides == Some(Provided::Mpi))
@@ -202,7 +206,7 @@ fn missing(
         Some(true) => None,
         Some(false) => Some(Missing::NotHere(ModuleError::new(
             format!("module {}: this host has no {path}", module.name),
-            "it can be used on the hosts that have it: skiff module list",
+            "use a host that has it, or go without this module",
         ))),
         None => Some(Missing::Unknown(ModuleError::new(
             format!("module {}: {path}: its file server has not answered in time", module.name),

@@ -15,7 +15,7 @@ use rustix::process::Pid;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::{IgnoreError, small_file};
 
-use crate::config::{BundleConfig, Resources};
+use crate::config::{BundleConfig, Cpu, Resources};
 use crate::log::Log;
 use crate::process_info::{InitProcess, send};
 use crate::state_dir::open_dir;
@@ -399,6 +399,48 @@ fn freeze_within(limit: Duration, path: Option<&Path>, frozen: bool) -> Result<(
     }
 }
 
+/// Changes limits of a container's group.
+///
+/// # Errors
+/// When the container has no group, nothing that can be changed is asked for, or the kernel's: then what came before in the order of these files is
+/// changed.
+pub fn update(path: Option<&Path>, resources: &Resources, log: &Log) -> Result<()> {
+    let path = path.ok_or_else(|| {
+        Fault::new("it has no control group of its own: its limits are those of whoever created it")
+            .hint("set linux.cgroupsPath, in a session that systemd has delegated a control group to; of a job Slurm sets limits: srun --mem=4G --cpus-per-task=2")
+    })?;
+    let limits = limits(resources, log);
+    if limits.is_empty() {
+        return Err(Fault::new("no limit that can be changed is named").hint("skiff oci update --help"));
+    }
+    let name = || format!("control group {}", path.display());
+    let group = OpenGroup::open(path).context(name)?;
+    limits.iter().try_for_each(|(file, value)| {
+        let value = &match &**file {
+            "cpu.max" => changed_cpu(&group, value, resources.cpu.as_ref()),
+            _ => value.clone(),
+        };
+        let written = group.write(file, value);
+        let is_missing = written.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        let hint = if is_missing {
+            "the groups above it do not pass on this controller: cgroup.subtree_control"
+        } else {
+            ""
+        };
+        written.context(|| format!("{}: {file} {value}", name())).map_err(|e| e.hint(hint))
+    })
+}
+
+/// The processor time of a group, of which what is not named stays.
+fn changed_cpu(group: &OpenGroup, value: &str, asked: Option<&Cpu>) -> String {
+    let now = group.read("cpu.max").default_on_error("the kernel says of the change what is wrong");
+    let (now, value) =
+        (now.split_once(' ').unwrap_or(("max", "100000")), value.split_once(' ').unwrap_or((value, "")));
+    let quota = asked.and_then(|cpu| cpu.quota).map_or(now.0, |_| value.0);
+    let period = asked.and_then(|cpu| cpu.period).map_or(now.1, |_| value.1);
+    format!("{quota} {}", period.trim())
+}
+
 /// Ends all processes of a group that this runtime has made, and removes it with those below; and those above it that were made for it (by the
 /// container's record) or for other containers, as far as nobody is in them.
 ///
@@ -535,6 +577,49 @@ mod tests {
         std::fs::write(file("cgroup.events"), "populated 1\nfrozen 1\n").expect("written");
         assert_eq!(freeze(Some(dir.path()), true), Ok(()));
         assert!(is_freezing(dir.path()));
+    }
+
+    #[test]
+    fn limits_of_a_running_container_are_changed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = Log::open(None, false, false).expect("no log");
+        let change = |text: &str| {
+            let resources: Resources = serde_json::from_str(text).expect(text);
+            update(Some(dir.path()), &resources, &log)
+        };
+        for file in ["memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"] {
+            std::fs::write(dir.path().join(file), "").expect("written");
+        }
+        let all = r#"{"memory": {"limit": 1048576, "swap": 3145728}, "pids": {"limit": -1}, "cpu": {"quota": 50000, "shares": 2}, "devices": [{}]}"#;
+        assert_eq!(change(all), Ok(()));
+        let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).expect(file);
+        let files = ["memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"].map(read);
+        assert_eq!(files, ["1048576", "2097152", "max", "50000 100000", "1"]);
+        for (text, want) in [
+            (r#"{"cpu": {"period": 20000}}"#, "50000 20000"),
+            (r#"{"cpu": {"quota": 10000}}"#, "10000 20000"),
+            (r#"{"cpu": {"quota": -1}}"#, "max 20000"),
+        ] {
+            assert_eq!(change(text), Ok(()));
+            assert_eq!(read("cpu.max").trim(), want, "{text}");
+        }
+        let e = change(r#"{"cpu": {"cpus": "0-1"}}"#).expect_err("the controller is missing");
+        assert!(
+            e.to_string().contains("cpuset.cpus 0-1: ") && e.hint.contains("cgroup.subtree_control"),
+            "{e}"
+        );
+        // Not a controller's, and nothing that has an effect.
+        for text in [
+            "{}",
+            r#"{"unified": {"cgroup.kill": "1"}}"#,
+            r#"{"unified": {"../x": "1"}}"#,
+            r#"{"blockIO": {}}"#,
+        ] {
+            let e = change(text).expect_err(text);
+            assert!(e.to_string().contains("no limit that can be changed"), "{e}");
+        }
+        let e = update(None, &Resources::default(), &log).expect_err("no group");
+        assert!(e.to_string().contains("no control group of its own") && !e.hint.is_empty(), "{e}");
     }
 
     #[test]

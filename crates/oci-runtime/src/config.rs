@@ -316,7 +316,7 @@ impl BundleConfig {
     }
 }
 
-fn without_nulls(value: Value) -> Value {
+pub fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.into_iter().filter(|(_, value)| !value.is_null());

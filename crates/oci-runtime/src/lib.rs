@@ -45,6 +45,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use skiff_output as output;
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -52,12 +53,12 @@ use skiff_sys::IgnoreError;
 use skiff_sys::signal::{SignalMask, Signals};
 use skiff_sys::small_file;
 
-use config::{Capabilities, ProcessConfig, ProcessUser};
+use config::{Capabilities, Cpu, MemoryLimits, Pids, ProcessConfig, ProcessUser, Resources};
 use create::{Console, Creation};
 use exec::Execution;
 use log::Log;
 use state::{ContainerId, States};
-pub use words::{CreateArgs, OciArgs, OciCommand, OciExecArgs, OciRunArgs, SharedArgs};
+pub use words::{CreateArgs, OciArgs, OciCommand, OciExecArgs, OciRunArgs, SharedArgs, UpdateArgs};
 
 /// Does what is asked; the exit code.
 ///
@@ -142,6 +143,7 @@ fn run_on_container(args: &OciArgs, states: &States, log: &Log) -> Result<i32> {
         OciCommand::Ps { id, format } => list_processes(&lifecycle::pids(states, id)?, format)?,
         OciCommand::Pause { id } => lifecycle::freeze(states, id, true)?,
         OciCommand::Resume { id } => lifecycle::freeze(states, id, false)?,
+        OciCommand::Update(update) => lifecycle::update(states, &update.id, &resources(update)?, log)?,
         OciCommand::Create(_) | OciCommand::Run(_) | OciCommand::Spec { .. } | OciCommand::Features => {}
     }
     Ok(0)
@@ -247,12 +249,60 @@ fn execute(states: &States, args: &OciExecArgs, log: &Log) -> Result<i32> {
 /// The process that a file describes.
 fn process_of(path: &Path) -> Result<ProcessConfig> {
     let about = || format!("process {}", path.display());
-    // The file is the engine's own: it may be a link, or a pipe.
-    let file = std::fs::File::open(path).context(about)?;
+    parsed(std::fs::File::open(path).context(about)?, about)
+}
+
+/// What an engine's own file says, which may be a link or a pipe.
+fn parsed<T: DeserializeOwned>(file: std::fs::File, about: impl Fn() -> String) -> Result<T> {
     let mut bytes = vec![];
     std::io::Read::read_to_end(&mut std::io::Read::take(file, small_file::LONGEST), &mut bytes)
-        .context(about)?;
-    serde_json::from_slice(&bytes).map_err(|e| Fault::new(format!("{}: {e}", about())))
+        .context(&about)?;
+    let wrong = |e: serde_json::Error| Fault::new(format!("{}: {e}", about()));
+    let value = config::without_nulls(serde_json::from_slice(&bytes).map_err(wrong)?);
+    serde_json::from_value(value).map_err(wrong)
+}
+
+/// The limits that an update asks for: of a file, or by options.
+fn resources(update: &UpdateArgs) -> Result<Resources> {
+    let UpdateArgs {
+        resources,
+        memory,
+        memory_reservation,
+        memory_swap,
+        cpu_quota,
+        cpu_period,
+        cpu_share,
+        cpuset_cpus,
+        cpuset_mems,
+        pids_limit,
+        id: _,
+    } = update;
+    if let Some(path) = resources {
+        let about = || format!("resources {}", path.display());
+        let file = match path.as_os_str() == "-" {
+            true => rustix::stdio::stdin().try_clone_to_owned().map(std::fs::File::from),
+            false => std::fs::File::open(path),
+        };
+        return parsed(file.context(about)?, about);
+    }
+    Ok(Resources {
+        memory: Some(MemoryLimits {
+            limit: *memory,
+            reservation: *memory_reservation,
+            swap: *memory_swap,
+            ..MemoryLimits::default()
+        }),
+        cpu: Some(Cpu {
+            shares: *cpu_share,
+            quota: *cpu_quota,
+            period: *cpu_period,
+            cpus: cpuset_cpus.clone(),
+            mems: cpuset_mems.clone(),
+            ..Cpu::default()
+        }),
+        pids: pids_limit.map(|limit| Pids { limit }),
+        ..Resources::default()
+    })
 }
 
 /// The container's own process with another program, and what the words change.

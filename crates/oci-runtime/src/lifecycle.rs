@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use crate::config::OciHook;
+use crate::config::{OciHook, Resources};
 use crate::create::start_address;
 use crate::log::Log;
 use crate::process_info::{InitProcess, family, send};
@@ -152,6 +152,20 @@ pub fn freeze(states: &States, id: &ContainerId, frozen: bool) -> Result<()> {
         status,
         if frozen { "only one that runs can be paused" } else { "it is not paused" },
     ))
+}
+
+/// Changes limits of a container.
+///
+/// # Errors
+/// When it has no control group of its own, or has ended.
+pub fn update(states: &States, id: &ContainerId, resources: &Resources, log: &Log) -> Result<()> {
+    let container = states.container(id)?.locked()?;
+    let record = container.whole_record()?;
+    match container.status(Some(&record)) {
+        status @ ContainerStatus::Stopped => Err(wrong_status(id, status, "it has no limits to change")),
+        _ => cgroup::update(record.cgroup.as_deref(), resources, log)
+            .map_err(|e| e.about(&format!("container {id}"))),
+    }
 }
 
 /// Removes what is left of a container. With `force` its processes are killed first, and one that is not there is no error.

@@ -107,6 +107,8 @@ pub enum OciCommand {
         /// Container
         id: ContainerId,
     },
+    /// Change the limits of a container that has a control group of its own
+    Update(UpdateArgs),
     /// Write a configuration to begin with into a bundle
     Spec {
         /// Bundle directory
@@ -154,6 +156,48 @@ pub struct OciRunArgs {
     pub no_subreaper: bool,
     #[command(flatten)]
     pub create: CreateArgs,
+}
+
+#[derive(Args)]
+pub struct UpdateArgs {
+    /// File with the limits as JSON, as linux.resources has them; - reads standard input. Other options are not taken then
+    #[arg(short, long, value_name = "FILE")]
+    pub resources: Option<PathBuf>,
+    /// Memory: 512M, bytes, or -1 for no limit
+    #[arg(long, value_name = "SIZE", value_parser = memory_size, allow_hyphen_values = true)]
+    pub memory: Option<i64>,
+    /// Memory that is reclaimed last
+    #[arg(long, value_name = "SIZE", value_parser = memory_size, allow_hyphen_values = true)]
+    pub memory_reservation: Option<i64>,
+    /// Memory and swap together; with --memory
+    #[arg(long, value_name = "SIZE", value_parser = memory_size, allow_hyphen_values = true, requires = "memory")]
+    pub memory_swap: Option<i64>,
+    /// Processor time in each period, in microseconds
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub cpu_quota: Option<i64>,
+    /// Length of the period, in microseconds
+    #[arg(long, value_name = "TIME")]
+    pub cpu_period: Option<u64>,
+    /// Weight against others, 2 to 262144
+    #[arg(long, value_name = "WEIGHT", visible_alias = "cpu-shares")]
+    pub cpu_share: Option<u64>,
+    /// Processors, as 0-3,7
+    #[arg(long, value_name = "LIST")]
+    pub cpuset_cpus: Option<String>,
+    /// Memory nodes, as 0-1
+    #[arg(long, value_name = "LIST")]
+    pub cpuset_mems: Option<String>,
+    /// Processes and threads; -1 for no limit
+    #[arg(long, value_name = "COUNT", allow_hyphen_values = true)]
+    pub pids_limit: Option<i64>,
+    /// Container
+    pub id: ContainerId,
+}
+
+/// As runc has it: a size, or -1.
+fn memory_size(text: &str) -> Result<i64, String> {
+    let size = skiff_spec::size::parse(text).and_then(|size| i64::try_from(size).ok());
+    size.or((text == "-1").then_some(-1)).ok_or_else(|| "not a size such as 512M, nor -1".into())
 }
 
 #[derive(Args)]

@@ -139,7 +139,11 @@ impl RootOptions {
     pub fn with_definition(self, context: &UserContext) -> Result<Self> {
         let word = match &self.source {
             RootSource::Image(word) if is_definition(word) => word.clone(),
-            _ => return Ok(self),
+            RootSource::Image(word) => {
+                tell_definition(context, word, "image");
+                return Ok(self);
+            }
+            RootSource::Host => return Ok(self),
         };
         let found = read(context, &word)?;
         let hooks = AnnotatedHooks::here(context, &found);
@@ -164,6 +168,13 @@ impl RootOptions {
             inside,
             ..self
         })
+    }
+}
+
+/// Says that a definition is not used which has the name of what is.
+pub fn tell_definition(context: &UserContext, name: &str, used: &str) {
+    if let Some(file) = with_context(context, |all| all.file_of_name(name)) {
+        output::note(&format!("{used} {name} is used, and not the definition {}", file.display()));
     }
 }
 

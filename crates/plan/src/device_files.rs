@@ -75,7 +75,7 @@ fn shown_file(path: &str, named_by: &NamingFiles) -> String {
 
 fn not_there(path: &str, named_by: &NamingFiles, e: &std::io::Error) -> Fault {
     Fault::new(format!("{path}: {e}, and {} names it", shown_file(path, named_by)))
-        .hint("administrator: write the file anew, as after an update of the driver: nvidia-ctk cdi generate")
+        .hint("administrator: have the vendor's tool write the file anew, as after an update of the driver")
 }
 
 /// Refuses what is not a device.

@@ -3,6 +3,7 @@
 use skiff_cdi::{DeviceName, DeviceRequest, WhichGpus};
 use skiff_spec::device::Compatibility;
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::named_option::NamedOption;
 
 /// In front of a device's path, or the name by which a vendor describes it; `--device` makes it.
 pub const DEVICE: &str = "device:";
@@ -74,19 +75,19 @@ fn mpi(word: &str) -> Result<HostRequest> {
     match (whose, compatibility) {
         ("host" | "auto", Some(None)) => {
             let rule = rule.unwrap_or_default();
-            Err(Fault::new(format!("--mpi {word}: {rule} is not major, full or strict")))
+            Err(Fault::new(format!("{}: {rule} is not major, full or strict", NamedOption::Mpi.with(word))))
         }
         ("host" | "auto", compatibility) => {
             Ok(HostRequest::Mpi { must_fit: whose == "host", compatibility: compatibility.flatten() })
         }
-        _ => Err(Fault::new(format!("--mpi {word}: not host, image or auto"))),
+        _ => Err(Fault::new(format!("{}: not host, image or auto", NamedOption::Mpi.with(word)))),
     }
 }
 
 fn device(word: &str) -> Result<Option<DeviceRequest>> {
     if let Some(name) = word.strip_prefix(DEVICE).filter(|name| DeviceName::is_meant(name)) {
         let name = DeviceName::parse(name).map_err(|why| {
-            Fault::new(format!("--device {name}: {why}"))
+            Fault::new(format!("device {name}: {why}"))
                 .hint("it is written VENDOR/CLASS=NAME: skiff cdi list")
         })?;
         return Ok(Some(DeviceRequest::Device(name)));

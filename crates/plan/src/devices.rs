@@ -23,6 +23,8 @@ use crate::modules::{FoundModules, tell_unused};
 pub struct DeviceFacts {
     /// Device nodes, the host's and the one inside.
     pub nodes: Vec<(String, String)>,
+    /// Device nodes of the host's that are not shown: those of GPUs that were not picked.
+    pub left_out_nodes: Vec<String>,
     /// Mounts.
     pub mounts: Vec<HostMount>,
     /// What is made in the root beside mounts.
@@ -57,7 +59,14 @@ fn needs(words: &[String], config: &Config) -> Result<Option<(Vec<String>, Needs
     let (words, requests): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
     let catalog = Catalog::read(&dirs(config));
     let found = catalog.resolve(&requests, &granted()).map_err(ours)?;
-    Ok(Some((words, Needs::of(&found).map_err(ours)?)))
+    let left_out_nodes = catalog.nodes_left_out(&requests, &found);
+    Ok(Some((words, Needs { left_out_nodes, ..Needs::of(&found).map_err(ours)? })))
+}
+
+/// Why a task does not have what its container was made with, if so: Slurm tells only tasks which GPUs they have.
+#[must_use]
+pub fn not_granted(words: &[String], config: &Config) -> Option<Fault> {
+    needs(words, config).err()
 }
 
 /// Sets the variables of devices, but for those that the user or a definition has named.
@@ -132,7 +141,9 @@ impl DeviceFacts {
             check_node(&node.host, &needs.named_by)?;
         }
         let nodes = needs.nodes.into_iter().map(|node| (node.host, node.inside)).collect();
-        let mut facts = Self { nodes, ..Self::default() };
+        let left_out_nodes =
+            needs.left_out_nodes.into_iter().filter(|node| Path::new(node).exists()).collect();
+        let mut facts = Self { nodes, left_out_nodes, ..Self::default() };
         let variables = settings(&needs.variables);
         facts.support = DeviceSupport { asked, devices, variables, ..DeviceSupport::default() };
         facts.mounts =
@@ -166,7 +177,7 @@ fn refuse_new_nodes(needs: &Needs) -> Result<()> {
             "device node {}: /dev is the host's, and has no place for it",
             node.inside
         ))
-        .hint("--contain gives a /dev of its own")),
+        .hint("a container with a /dev of its own has one: skiff run --contain")),
         None => Ok(()),
     }
 }
@@ -190,5 +201,8 @@ pub(crate) fn mounts(words: &[String], contain: bool, devices: Option<&DeviceFac
     let is_shown = |(host, inside): &&(String, String)| contain || host != inside;
     let nodes = devices.nodes.iter().filter(is_shown).map(|(host, inside)| bind(host, inside, false));
     let files = devices.mounts.iter().map(|mount| bind(&mount.host, &mount.inside, mount.read_only));
-    Ok(nodes.chain(files).collect())
+    // A file that nobody can open for writing, as all do with a GPU: drivers then count one GPU less. Contained, there is none to hide.
+    let hide = |node: &String| Mount { source: Source::Text(String::new()), ..bind("", node, true) };
+    let hidden = devices.left_out_nodes.iter().filter(|_| !contain).map(hide);
+    Ok(hidden.chain(nodes).chain(files).collect())
 }

@@ -23,6 +23,7 @@ pub mod modules;
 mod mount_words;
 mod mounts;
 mod options;
+pub mod own_network;
 pub mod progress;
 pub mod replay;
 pub mod resolve;

@@ -13,6 +13,7 @@ use skiff_spec::device::{
     Compatibility, DeviceSupport, ModuleLibrary, ModuleSupport, ModuleVariable, NeededGlibc,
 };
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::named_option::NamedOption;
 use skiff_spec::plan::inside;
 
 use crate::device_words::{HostRequest, MODULE, request};
@@ -157,7 +158,10 @@ fn no_mpi(wanted: &[WantedModule<'_>], left_out: Vec<(String, ModuleError)>) -> 
         wanted.iter().any(|wanted| wanted.module.name == *name && wanted.file.provides.is_some())
     };
     let why = left_out.into_iter().find_map(|(name, why)| is_mpi(&name).then_some(why));
-    why.map_or_else(|| Fault::new("--mpi host: no module for it can be used"), ours)
+    why.map_or_else(
+        || Fault::new(format!("{}: no module for it can be used", NamedOption::Mpi.with("host"))),
+        ours,
+    )
 }
 
 fn has_libraries(parts: &ModuleParts) -> bool {

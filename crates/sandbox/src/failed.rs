@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use skiff_spec::fault::Fault;
+use skiff_spec::named_option::NamedOption;
 use skiff_sys::IgnoreError;
 
 use crate::command::{CommandSpec, NotStarted, exit_code};
@@ -66,10 +67,15 @@ impl Failed {
                     .into()
             }
             NotStarted::Directory(e) => {
-                let hint = if command.cwd.starts_with("/home") {
-                    "your home hides what an image has in /home: --no-home shows that, -w DIR starts elsewhere"
-                } else {
-                    "it must exist inside, and be open to the one who works there: -v DIR mounts a directory, -w DIR starts in another"
+                let (mount, elsewhere) = (NamedOption::Mount.with("DIR"), NamedOption::WorkingDir.with("DIR"));
+                let hint = match command.cwd.starts_with("/home") {
+                    true => format!(
+                        "your home hides what an image has in /home: {} shows that, {elsewhere} starts elsewhere",
+                        NamedOption::NoHome
+                    ),
+                    false => format!(
+                        "it must exist inside, and be open to the one who works there: {mount} mounts a directory, {elsewhere} starts in another"
+                    ),
                 };
                 Fault::new(format!("working directory {}: {e}", command.cwd.display())).hint(hint).into()
             }

@@ -11,6 +11,7 @@ use skiff_spec::device::{
     Compatibility, DeviceSupport, LibraryRole, ModuleLibrary, ModuleSupport, NeededGlibc,
 };
 use skiff_spec::fault::{Fault, Result};
+use skiff_spec::named_option::NamedOption;
 use skiff_spec::plan::inside;
 
 use crate::glibc;
@@ -148,7 +149,8 @@ impl<'a> RootLibrary<'a> {
             _ => "not known to be of the minor version of the image's",
         };
         let message = format!("{}: {why} {}", library.host, self.file.display());
-        Err(Fault::new(message).hint("--mpi host:full takes a newer one too; --mpi image goes without"))
+        let (newer, none) = (NamedOption::Mpi.with("host:full"), NamedOption::Mpi.with("image"));
+        Err(Fault::new(message).hint(format!("{newer} takes a newer one too; {none} goes without")))
     }
 
     /// What it has that the host's lacks.
@@ -176,9 +178,11 @@ fn is_unused_for(
     let newer = own.newer_than(library);
     match (library.role, newer) {
         (LibraryRole::Replaces, _) if compatibility == Compatibility::Major => Ok(false),
-        (LibraryRole::Replaces, Some(newer)) => Err(older(library, &newer).hint(
-            "use an image with the host's version or an older one, try it all the same (--mpi host:major), or go without: --mpi image",
-        )),
+        (LibraryRole::Replaces, Some(newer)) => Err(older(library, &newer).hint(format!(
+            "use an image with the host's version or an older one, try it all the same ({}), or go without: {}",
+            NamedOption::Mpi.with("host:major"),
+            NamedOption::Mpi.with("image")
+        ))),
         (LibraryRole::Replaces, None) if compatibility == Compatibility::Strict => {
             own.check_same_version(library).map(|()| false)
         }
@@ -224,9 +228,10 @@ fn missing(library: &ModuleLibrary, known: &[Library]) -> Fault {
         [] => "none that its linker knows".into(),
         like => like.join(", "),
     };
-    Fault::new(format!("{}: the image has {found}", library.name)).hint(
-        "the host's library takes the place of one with the same name: use an image whose MPI has it (and run ldconfig in it), or --mpi image",
-    )
+    Fault::new(format!("{}: the image has {found}", library.name)).hint(format!(
+        "the host's library takes the place of one with the same name: use an image whose MPI has it (and run ldconfig in it), or {}",
+        NamedOption::Mpi.with("image")
+    ))
 }
 
 /// The root's file behind links.

@@ -51,7 +51,8 @@ fn list(dirs: &[PathBuf], format: &ListFormat<'_>) -> Result<()> {
     match (broken, listed.is_empty()) {
         (0, true) => {
             let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-            output::note(&format!("no device is described in {}", dirs.join(" or ")));
+            let none = Fault::new(format!("no device is described in {}", dirs.join(" or ")));
+            output::complain(&none.hint("administrator: the vendor's tool writes a file, as `nvidia-ctk cdi generate` does; `skiff cdi check` says whether it is sound"));
         }
         (0, false) => {}
         (broken, _) => {
@@ -126,7 +127,7 @@ fn checked(file: &CdiFile, catalog: &Catalog) -> CheckedFile {
     let devices = file.description.devices.iter();
     let edits = devices.map(|device| &device.edits).chain([&file.description.edits]);
     let missing: BTreeSet<String> = edits.flat_map(missing).collect();
-    let hint = "administrator: write the file anew, as after an update of the driver";
+    let hint = "administrator: have the vendor's tool write the file anew, as after an update of the driver";
     problems.extend(missing.into_iter().map(|missing| Problem::of_file(missing, hint)));
     let rivals =
         catalog.conflicts().into_iter().filter(|(_, one, other)| [*one, *other].contains(&&*file.path));

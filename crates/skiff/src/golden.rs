@@ -152,6 +152,7 @@ fn config() -> Config {
 fn gpu() -> DeviceFacts {
     let library = "/usr/lib/libcuda.so.550";
     DeviceFacts {
+        left_out_nodes: vec![],
         nodes: vec![("/dev/nvidia0".into(), "/dev/nvidia0".into())],
         mounts: vec![HostMount { host: library.into(), inside: library.into(), read_only: true }],
         support: DeviceSupport {

@@ -9,11 +9,13 @@ use std::path::Path;
 use skiff_env::deploy::node_name;
 use skiff_output as output;
 use skiff_plan::device_words::is_of_modules;
+use skiff_plan::own_network;
 use skiff_runtime::control::{ControlRequest, Live};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{AttachMode, JobContainer, JobSpec, UnsharedNamespace};
 use skiff_spec::name::EnvName;
+use skiff_store::PREFIX;
 use skiff_sys::{IgnoreError, small_file};
 
 use crate::here::IMAGE;
@@ -58,6 +60,12 @@ pub fn note_start(dir: &Path, container: &JobContainer) -> Result<()> {
 pub fn running(job: &SlurmJob, container: &JobContainer) -> Result<Option<Live>> {
     // A job's own container is begun with the job, and its steps' words are the job's.
     let Some(name) = container.name.as_ref().filter(|_| job.step.is_some()) else { return Ok(None) };
+    if job.is_own_container(name) {
+        return Err(Error::new(format!(
+            "container {name}: the job's own container is not entered by a name"
+        ))
+        .hint("a step without options of containers runs in it: srun --overlap COMMAND"));
+    }
     let dir = job.supervisor_dir();
     let mode = if job.unnamed(name).is_some() { AttachMode::Exec } else { container.attach };
     let node = node_name();
@@ -142,6 +150,20 @@ pub fn net_space(job: &SlurmJob) -> Result<NetSpace> {
     let has = |kind| with.as_ref().is_some_and(|with| with.unshare.contains(&kind));
     let net = if has(UnsharedNamespace::Net) { NetSpace::Its } else { NetSpace::Ours };
     Ok(net.named(has(UnsharedNamespace::Uts)))
+}
+
+/// Says in the first rank of an MPI job that its launcher or other nodes are out of reach, if the container's network is its own.
+pub fn tell_own_network(job: &SlurmJob) -> Result<()> {
+    if let Some(with) = started_with(&job.supervisor_dir())?.filter(has_own_network) {
+        let container = with.environment.strip_prefix(PREFIX).unwrap_or(&with.environment);
+        let hint = "srun without --container-unshare=net: MPI needs the host's network";
+        own_network::tell_mpi(&format!("image {container}"), hint);
+    }
+    Ok(())
+}
+
+fn has_own_network(with: &JobContainer) -> bool {
+    with.unshare.contains(&UnsharedNamespace::Net)
 }
 
 /// The step whose mounts this one is to see: the first that is in the container, unless this one wants none of it.

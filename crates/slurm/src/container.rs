@@ -21,7 +21,7 @@ use skiff_sandbox::command::CommandSpec;
 use skiff_spec::device::TELL_UNFIT;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
-use skiff_spec::job::{JobContainer, JobData, JobImage, UnsharedNamespace, names};
+use skiff_spec::job::{JobContainer, JobData, JobImage, JobSpec, UnsharedNamespace, names};
 use skiff_spec::name::HostName;
 use skiff_spec::plan::{Mount, Plan, Upper};
 use skiff_store::client;
@@ -34,7 +34,7 @@ use crate::attach::{self, NewContainer};
 use crate::here::{IMAGE, private_dir, spool, working_dir};
 use crate::job::{SlurmJob, temporary};
 use crate::start_record::StartTimes;
-use crate::told::{in_job_words, tell_once};
+use crate::told::tell_once;
 
 /// In the directory of the job's supervisor: the variables that the container's modules set, and those that its devices need.
 const VARIABLES: &str = "devices";
@@ -44,6 +44,8 @@ const DEVICES_FROM_HERE: &str = "\0\n\0";
 const UNUSED_GPUS: &str = "unused-gpus";
 /// In the same directory: which modules are not used, and why.
 const UNUSED_MODULES: &str = "unused-modules";
+/// In the same directory, once a task was started that says which picked GPUs are not its own.
+const NOT_GRANTED_TOLD: &str = "not-granted.told";
 /// In the same directory, once a task was started that says why drivers' libraries do not fit.
 const UNFIT_TOLD: &str = "unfit-drivers.told";
 
@@ -171,7 +173,7 @@ pub fn with_devices<'a>(
         }
         found => {
             options.asked.mounts = all;
-            (found.map_err(in_job_words)?, None)
+            (found?, None)
         }
     };
     note_variables(dir, &found)?;
@@ -226,8 +228,8 @@ pub fn set_variables(command: &mut CommandSpec, job: &SlurmJob, words: &[String]
     Ok(())
 }
 
-/// Says once per job and node what this task does without: modules, and the driver of GPUs if it has some.
-pub fn tell_unused(command: &mut CommandSpec, job: &SlurmJob) {
+/// Says once per job and node what this task does without: modules, the driver of GPUs if it has some, and GPUs that were picked and are another's.
+pub fn tell_unused(context: &UserContext, command: &mut CommandSpec, job: &SlurmJob) {
     let dir = job.supervisor_dir();
     tell_once(&dir, UNUSED_MODULES, &|text| format!("node {}: {text}", node_name()));
     if !gpus::has_granted() {
@@ -236,6 +238,16 @@ pub fn tell_unused(command: &mut CommandSpec, job: &SlurmJob) {
     tell_once(&dir, UNUSED_GPUS, &|text| {
         format!("node {}: the task has GPUs, and nothing of their driver: {text}", node_name())
     });
+    let words = match &job.spec {
+        JobSpec::Container(container) => &container.mounts,
+        JobSpec::Snapshot(snapshot) => &snapshot.devices,
+    };
+    if devices::words(words).is_ok_and(|words| !words.is_empty())
+        && fs::File::create_new(dir.join(NOT_GRANTED_TOLD)).is_ok()
+        && let Some(why) = devices::not_granted(words, &context.config)
+    {
+        output::note(&format!("node {}: {}", node_name(), why.message));
+    }
     // Whether the driver's libraries fit is known only inside.
     if let Ok(_first) = fs::File::create_new(dir.join(UNFIT_TOLD)) {
         command.set(TELL_UNFIT, "");

@@ -5,7 +5,7 @@ use std::path::Path;
 use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_edf::{Definition, Template, escaped, is_file_name};
 use skiff_output as output;
-use skiff_plan::definition::{AnnotatedHooks, image, mount_words, read, with_context};
+use skiff_plan::definition::{AnnotatedHooks, image, mount_words, read, tell_definition, with_context};
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::Result;
@@ -23,6 +23,7 @@ fn is_definition_word(context: &UserContext, word: &str) -> Result<bool> {
     if let Ok(name) = word.parse::<EnvName>()
         && Environment::named(context, name)?.exists()
     {
+        tell_definition(context, word, "environment");
         return Ok(false);
     }
     Ok(with_context(context, |all| all.names().iter().any(|(name, _)| name == word)))

@@ -58,6 +58,12 @@ impl SlurmJob {
         (is_number && job == self.id.to_string()).then_some(step)
     }
 
+    /// Whether a name means the container that the job was submitted with, by the name of its script or shell as a step: `JOB.batch`.
+    pub fn is_own_container(&self, name: &EnvName) -> bool {
+        let own = |step| format!("{}.{step}", self.id);
+        [names::BATCH, names::INTERACTIVE].into_iter().any(|step| name.as_str() == own(step))
+    }
+
     /// Where the supervisor of its root has its sockets.
     pub fn supervisor_dir(&self) -> PathBuf {
         let name = match (&self.spec, &self.step) {
@@ -118,4 +124,28 @@ pub fn temporary(id: u32) -> Option<[PathBuf; 2]> {
 pub fn number(name: &str) -> Result<u32> {
     let text = std::env::var(name).map_err(|_| Error::new(format!("{name} is not set")))?;
     text.parse().map_err(|_| Error::new(format!("{name}: {text:?} is not a number")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_without_a_name_are_called_by_their_steps() {
+        let line = r#"{"environment":"container:x","home":true,"root":false,"writable":true,"entrypoint":false,"depot":"/d"}"#;
+        let spec = JobSpec::from_line(line).expect("a spec");
+        let job = SlurmJob { id: 12, spec, step: None };
+        for (name, step, is_own) in [
+            ("12.0", Some("0"), false),
+            ("12.batch", None, true),
+            ("12.interactive", None, true),
+            ("13.batch", None, false),
+            ("13.0", None, false),
+            ("12.x", None, false),
+            ("batch", None, false),
+        ] {
+            let name: EnvName = name.parse().expect("a name");
+            assert_eq!((job.unnamed(&name), job.is_own_container(&name)), (step, is_own), "{name}");
+        }
+    }
 }

@@ -40,6 +40,7 @@ use std::path::PathBuf;
 
 use skiff_cli::SlurmCommand;
 use skiff_spec::fault::Result;
+use skiff_spec::named_option::name_options_of_slurm;
 
 pub use here::spool;
 pub use leftovers::sweep_jobs;
@@ -48,6 +49,7 @@ pub use task::{is_task, run_task};
 
 /// Does what the plug-in asks; the exit code.
 pub fn run(command: &SlurmCommand) -> Result<i32> {
+    name_options_of_slurm();
     match command {
         SlurmCommand::Submit(wanted) => return submit::submit(wanted),
         SlurmCommand::Prolog => node::prolog()?,

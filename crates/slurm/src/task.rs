@@ -17,6 +17,7 @@ use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::job::names::{self, REFUGE};
 use skiff_spec::job::{JobContainer, JobSpec};
+use skiff_spec::named_option::name_options_of_slurm;
 use skiff_user::context::{UserContext, is_inside};
 
 use crate::job::SlurmJob;
@@ -24,7 +25,7 @@ use crate::job_supervisor::{self, DIFFERENCE, NOT_MOUNTED};
 use crate::save::Saver;
 use crate::signals::TaskSignals;
 use crate::step::step_dir;
-use crate::told::{in_job_words, tell_once};
+use crate::told::tell_once;
 use crate::{attach, broadcast, commit, container, filter, requeue};
 
 /// Whether we are called in the place of a task.
@@ -34,9 +35,9 @@ pub fn is_task() -> bool {
 
 /// Runs the task; the exit code.
 pub fn run_task() -> i32 {
+    name_options_of_slurm();
     match in_step() {
         Ok(ended) => output::exit_as(ended),
-        Err(Failed::Skiff(why)) => output::failed(in_job_words(why).into()),
         Err(why) => output::failed(why),
     }
 }
@@ -156,12 +157,13 @@ fn command(context: &UserContext, job: &SlurmJob) -> Result<CommandSpec> {
                 if is_first() {
                     container::tell_image(container, &entry);
                     attach::tell_ignored(job, container)?;
+                    attach::tell_own_network(job)?;
                 }
             }
         }
     }
     if is_first() {
-        container::tell_unused(&mut command, job);
+        container::tell_unused(context, &mut command, job);
     }
     Ok(command)
 }

@@ -17,6 +17,7 @@ pub mod limit;
 pub mod locked;
 pub mod members;
 pub mod name;
+pub mod named_option;
 pub mod network;
 pub mod plan;
 pub mod revision;
