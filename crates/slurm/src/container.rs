@@ -12,8 +12,8 @@ use skiff_env::job_records::StartPart;
 use skiff_output as output;
 use skiff_plan::get::{self, ImageOrigin};
 use skiff_plan::{
-    self as plan, Facts, PlanOptions, RootOptions, base, data, definition, device_words, gpus, in_image,
-    modules,
+    self as plan, Facts, PlanOptions, RootOptions, base, data, definition, device_words, devices, gpus,
+    in_image, modules,
 };
 use skiff_runtime::control::Live;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
@@ -242,7 +242,7 @@ pub fn tell_unused(context: &UserContext, command: &mut CommandSpec, job: &Slurm
         JobSpec::Container(container) => &container.mounts,
         JobSpec::Snapshot(snapshot) => &snapshot.devices,
     };
-    if devices::words(words).is_ok_and(|words| !words.is_empty())
+    if device_words::pick(words).is_ok_and(|words| !words.is_empty())
         && fs::File::create_new(dir.join(NOT_GRANTED_TOLD)).is_ok()
         && let Some(why) = devices::not_granted(words, &context.config)
     {
