@@ -210,7 +210,7 @@ echo $$ >$group/cgroup.procs
 code=0
 setpriv --reuid alice --regid alice --init-groups env -i -C /home/alice HOME=/home/alice PATH=/usr/bin:/bin timeout 60 bash /shared/paused || code=$?
 echo $$ >"/sys/fs/cgroup$own/cgroup.procs"
-rmdir $group || code=1
+rmdir $group || { code=1; find $group -depth -type d -exec rmdir {} +; }
 exit $code
 SCRIPT
 ok unshare --mount bash /shared/grouped

@@ -12,7 +12,7 @@ pub enum MountFlag {
     Private,
     /// What is mounted on the host later comes in.
     Slave,
-    /// It cannot be mounted elsewhere.
+    /// Nobody can mount the same again elsewhere.
     Unbindable,
     /// The source is a file with a squashfs file system in it.
     Squashfs,

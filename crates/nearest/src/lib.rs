@@ -1,4 +1,4 @@
-//! Which of some known names may have been meant by one that somebody wrote.
+//! The known name that somebody may have meant who wrote another one.
 
 /// More slips than these are another word.
 const MOST_SLIPS: usize = 3;

@@ -134,7 +134,7 @@ pub struct ContainerState<'a> {
 }
 
 impl ContainerRecord {
-    /// That of a container that is made now, of which nothing else is known yet.
+    /// The record of a container that is made now, of which nothing else is known yet.
     pub fn new(rootfs: PathBuf, bundle: PathBuf) -> Self {
         Self {
             oci_version: String::new(),

@@ -1,5 +1,5 @@
-//! Files of the host's that descriptions of devices name: whether they are there, and what the linker has to know of the libraries among them. These
-//! are foreign, and nothing of them is executed.
+//! Files of the host's that descriptions of devices name: whether they are there, and what the linker has to know of the libraries among them. The
+//! files are foreign, and nothing of them is executed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,7 +17,7 @@ pub type NamingFiles = BTreeMap<String, PathBuf>;
 /// What a file that is mounted says of itself, if it is a library.
 ///
 /// # Errors
-/// It is not there.
+/// The file is not there.
 pub fn library(host: &str, named_by: &NamingFiles) -> Result<Option<ElfFacts>> {
     std::fs::metadata(host).map_err(|e| not_there(host, named_by, &e))?;
     if !is_called_library(host) {
@@ -81,7 +81,7 @@ fn not_there(path: &str, named_by: &NamingFiles, e: &std::io::Error) -> Fault {
 /// Refuses what is not a device.
 ///
 /// # Errors
-/// It is none, or is not there.
+/// The file is no device, or is not there.
 pub fn check_node(host: &str, named_by: &NamingFiles) -> Result<()> {
     let kind = std::fs::metadata(host).map_err(|e| not_there(host, named_by, &e))?.file_type();
     match kind.is_char_device() || kind.is_block_device() {

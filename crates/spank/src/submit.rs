@@ -133,12 +133,12 @@ impl AskedRoot {
         Self { words, is_of_job, is_environment }
     }
 
-    /// Whose changes are kept.
+    /// Adds the words that say whose changes are kept.
     fn add_commit(&mut self, is_off: bool) {
         self.words.extend(commit(self.is_environment && !self.words.is_empty() && !is_off));
     }
 
-    /// What follows from where it was typed.
+    /// Adds what follows from the command that it was typed for.
     fn add_context(&mut self, context: HookContext) {
         if context == HookContext::Local && (own_variable(names::JOB_ID).is_some() || option::names_job()) {
             self.words.push(STEP.to_owned());
