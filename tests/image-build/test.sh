@@ -1,5 +1,5 @@
 # `skiff build`: Dockerfiles become images, with the helper (alice) and without (bob).
-# takes: 60
+# takes: 50
 # time: 400
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
@@ -194,20 +194,25 @@ X
         echo "FROM $base"
         echo 'RUN --network=none cat /proc/net/dev | wc -l >/devices'
         for number in $(seq 1 24); do echo "RUN echo $number >>/numbers"; done
-        echo 'RUN cat /proc/sys/kernel/random/uuid >/now'
     } | dockerfile $user
     limit=120 ok as $user skiff build -t many ctx
     ok as $user skiff run many sh -c 'wc -l </numbers; cat /devices'
     equal "$out" $'24\n3' "$user: many layers"
-    ok as $user skiff run many cat /now
+    dockerfile $user <<X
+FROM $base
+RUN cat /proc/sys/kernel/random/uuid >/first
+RUN cat /first /proc/sys/kernel/random/uuid >/now
+X
+    ok as $user skiff build -q -t now ctx
+    ok as $user skiff run now cat /now
     before=$out
-    limit=120 ok as $user skiff build -q --no-cache -t many ctx
-    ok as $user skiff run many cat /now
-    [ "$out" != "$before" ] || fail "$user: --no-cache ran nothing"
+    ok as $user skiff build -q --no-cache -t now ctx
+    ok as $user skiff run now cat /now
+    equal "$(comm -12 <(sort <<<"$out") <(sort <<<"$before"))" '' "$user: --no-cache has run each step"
     equal "$(find $state/layers -name 'once.*')" '' "$user: layers that nobody else uses"
     # The cache is as it was.
-    ok as $user skiff build -q -t many ctx
-    ok as $user skiff run many cat /now
+    ok as $user skiff build -q -t now ctx
+    ok as $user skiff run now cat /now
     equal "$out" "$before" "$user: the cache after --no-cache"
 
     # A command that fails: its exit code, the line, no image, nothing left behind but what was done before.
@@ -267,11 +272,15 @@ terminal.expect("^read: <>\r\nout 1\r\nerr 1\r\nout 2\r\nerr 2\r\nout 3\r\nerr 3
 if terminal.finish() != 0:
     sys.exit("it failed")
 # The key that interrupts is passed on, and ends the build whatever the command does about it; the second time at once.
-for file, keys in ("waiting", 1), ("handling", 1), ("ignoring", 1), ("ignoring", 2):
+def interrupted(file, keys):
     terminal = Terminal(sys.argv[1:] + ["-t", "interrupted", "-f", file])
     terminal.expect("^waiting\r$")
     for key in range(keys):
         terminal.send("\x03")
+    return file, terminal
+# Side by side, as each has two seconds to end.
+begun = [interrupted(file, 1) for file in ("waiting", "handling", "ignoring")]
+for file, terminal in begun + [interrupted("ignoring", 2)]:
     terminal.expect("RUN: the build was interrupted by signal 2\r$")
     if terminal.finish() != 130:
         sys.exit(file + ": it was not interrupted")

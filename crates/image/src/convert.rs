@@ -358,3 +358,6 @@ struct Placing {
 fn intern(tree: &mut Tree, xattrs: Xattrs) -> XattrsId {
     tree.intern(xattrs.into_iter().filter(|(name, _)| is_kept(name)).collect())
 }
+
+#[cfg(test)]
+mod tests;
