@@ -84,6 +84,14 @@ for route in helper none; do
     fails 127 as alice skiff run ./images/misnamed cat /mark
     cp "$files/plain.sqsh" "$files/misnamed"
 
+    # Nor what was imported under a name, if the file can hold one image only.
+    cp "$files/plain.sqsh" "$files/named.sqsh" && chown alice: "$files/named.sqsh"
+    ok as alice skiff import images/named.sqsh tools/named:1
+    ok /usr/bin/python3 "$here/../gpus/opens.py" "$files/named.sqsh" setpriv --reuid alice --regid alice --init-groups \
+        env -i HOME=/home/alice PATH=/usr/bin:/bin ${SKIFF_HELPER:+SKIFF_HELPER=$SKIFF_HELPER} skiff run "$files/named.sqsh" cat /etc/mark
+    equal "$out/$err" 0/of-the-image
+    rm "$files/named.sqsh"
+
     fails 125 as alice skiff run --dry-run $files/saved.tar
     has "$err" 'you have not imported it'
 

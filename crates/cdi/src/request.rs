@@ -276,7 +276,7 @@ impl Catalog {
         }
     }
 
-    /// Which GPUs this host has, where others were asked for.
+    /// Names the GPUs that this host has, where others were asked for.
     fn other_gpus(&self) -> Option<String> {
         let others: Vec<&str> = self.kinds().into_iter().filter(|kind| GPU_KINDS.contains(kind)).collect();
         (!others.is_empty()).then(|| format!("this host's GPUs are {}: skiff cdi list", others.join(" and ")))

@@ -168,7 +168,7 @@ mod tests {
             ("gpus:all", "NVIDIA_VISIBLE_DEVICES=all", "gpus:all"),
             ("gpus:all", "NVIDIA_VISIBLE_DEVICES=none", "gpus:all"),
             ("gpus:all", "CUDA_VISIBLE_DEVICES=0", "gpus:all"),
-            // Which GPUs the option itself says.
+            // The option itself says which GPUs.
             ("gpus:1", "NVIDIA_VISIBLE_DEVICES=1", "gpus:1"),
             ("gpus:device=0", "NVIDIA_VISIBLE_DEVICES=1", "gpus:device=0"),
             ("/a:/b", "NVIDIA_VISIBLE_DEVICES=1", "/a:/b"),

@@ -595,13 +595,15 @@ mod tests {
         let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).expect(file);
         let files = ["memory.max", "memory.swap.max", "pids.max", "cpu.max", "cpu.weight"].map(read);
         assert_eq!(files, ["1048576", "2097152", "max", "50000 100000", "1"]);
-        for (text, want) in [
-            (r#"{"cpu": {"period": 20000}}"#, "50000 20000"),
-            (r#"{"cpu": {"quota": 10000}}"#, "10000 20000"),
-            (r#"{"cpu": {"quota": -1}}"#, "max 20000"),
+        // Nobody truncates a plain file: each is written at the length that it will have.
+        for (now, text, want) in [
+            ("50000 10000", r#"{"cpu": {"period": 20000}}"#, "50000 20000"),
+            ("50000 20000", r#"{"cpu": {"quota": 10000}}"#, "10000 20000"),
+            ("100 20000", r#"{"cpu": {"quota": -1}}"#, "max 20000"),
         ] {
+            std::fs::write(dir.path().join("cpu.max"), now).expect("written");
             assert_eq!(change(text), Ok(()));
-            assert_eq!(read("cpu.max").trim(), want, "{text}");
+            assert_eq!(read("cpu.max"), want, "{text}");
         }
         let e = change(r#"{"cpu": {"cpus": "0-1"}}"#).expect_err("the controller is missing");
         assert!(

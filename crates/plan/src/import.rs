@@ -138,17 +138,42 @@ pub fn find_or_import(context: &UserContext, text: &str) -> Result<ImageName> {
 
 /// The image in a file, imported unless that has been done.
 pub fn imported(context: &UserContext, file: &ImageFile) -> Result<ImageName> {
-    match known(context, file)? {
-        Some(entry) => Ok(entry),
+    match look_up(context, file)? {
+        Some((entry, ListedUnder::Path)) => Ok(entry),
+        Some((entry, ListedUnder::OtherName)) => naming::note(context, &entry).map(|()| entry),
         None => import_to(context, file, None, &Platform::host(), &mut PullProgress::new(None, false)),
     }
 }
 
 /// The image in a file, if it has been imported as it is now.
 pub fn known(context: &UserContext, file: &ImageFile) -> Result<Option<ImageName>> {
+    Ok(look_up(context, file)?.map(|(entry, _)| entry))
+}
+
+/// Under which name the user's list has the image of a file.
+enum ListedUnder {
+    Path,
+    OtherName,
+}
+
+/// The image in a file, if it has been imported as it is now: by its path, or by another name if such a file holds one image only. A file is the
+/// same if inode, size and both times are, of which a user cannot set the one of its last change. The device does not count: a network file system
+/// has another number on each host.
+fn look_up(context: &UserContext, file: &ImageFile) -> Result<Option<(ImageName, ListedUnder)>> {
     let stamp = file.stamp()?;
-    let entry = Names::of(context)?.find(&file.name)?.filter(|entry| entry.origin == Some(stamp));
-    let Some(entry) = entry else { return Ok(None) };
+    let names = Names::of(context)?;
+    let is_it = |entry: &ImageName| entry.origin.as_ref() == Some(&stamp);
+    let found = match names.find(&file.name)?.filter(is_it) {
+        Some(entry) => Some((entry, ListedUnder::Path)),
+        None if file.is_one_image() => {
+            let reference = file.name.clone();
+            // What cannot be read of the list is no image of this file.
+            let other = names.all_but(|_| ())?.into_iter().find(is_it);
+            other.map(|entry| (ImageName { reference, pulled_as: None, ..entry }, ListedUnder::OtherName))
+        }
+        None => None,
+    };
+    let Some((entry, noted)) = found else { return Ok(None) };
     let found = client::ask(context, StoreRequest::Find(entry.id), &mut |_| ())?;
-    Ok(matches!(found, StoreReply::Found(Some(_))).then_some(entry))
+    Ok(matches!(found, StoreReply::Found(Some(_))).then_some((entry, noted)))
 }

@@ -15,7 +15,7 @@ pub fn name_options_of_slurm() {
 /// An option that a message names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedOption {
-    /// Whose MPI is used.
+    /// The MPI that is used: of the host or the image.
     Mpi,
     /// A mount.
     Mount,

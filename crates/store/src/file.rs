@@ -90,6 +90,13 @@ impl ImageFile {
         Self { name: reference.to_string(), path, reference: Some(reference), open: None }
     }
 
+    /// Whether it holds one image, whatever it is called: a file system. An archive may have several, which its stamp does not tell apart.
+    #[must_use]
+    pub fn is_one_image(&self) -> bool {
+        use ImageReference::{Erofs, Sif, Squashfs};
+        matches!(self.reference, Some(Squashfs(_) | Erofs(_) | Sif(_)))
+    }
+
     /// Opens it.
     pub fn open(&self) -> Result<ImageSource> {
         self.refuse_environment()?;
@@ -214,6 +221,16 @@ mod tests {
             assert_eq!(ImageFile::of(text).map(|f| f.name).as_deref(), name, "{text}");
         }
         let here = std::env::current_dir().expect("a directory");
+        for (text, is_one) in [
+            ("/x.sqsh", true),
+            ("/x.sif", true),
+            ("/x.tar", false),
+            ("docker-archive:/x.tar:a", false),
+            ("oci:/x", false),
+            ("/x", false),
+        ] {
+            assert_eq!(ImageFile::of(text).is_some_and(|file| file.is_one_image()), is_one, "{text}");
+        }
         let name = |text| ImageFile::of(text).map(|f| f.name);
         assert_eq!(name("./no-such.sif"), Some(here.join("no-such.sif").display().to_string()));
         assert_eq!(name("./."), Some(here.display().to_string()));
