@@ -42,7 +42,7 @@ for user in alice bob; do
     ok as $user script -qec "echo text | skiff run --contain $registry/tools/tty:1 cat | tr t T" /dev/null
     has "$out" TexT
     fails 127 as $user script -qec "skiff run --contain $registry/tools/tty:1 nothing" /dev/null
-    has "$out" 'nothing: command not found'
+    has "$out" 'nothing: No such file or directory'
     ok as $user skiff instance start --checkpoint --writable $registry/tools/tty:1 box sleep 100000
     named $user --root box
     ok as $user skiff instance rm --force box
