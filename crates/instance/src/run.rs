@@ -180,7 +180,8 @@ fn in_new(
 ) -> std::result::Result<CommandExit, Failed> {
     let MainProcess { command, identity, stop } = process;
     let is_at_terminal = [stdin(), stdout(), stderr()].into_iter().any(isatty);
-    if is_at_terminal && own_terminal::is_needed(plan) {
+    // Nobody enters one whose programs are not trusted.
+    if is_at_terminal && own_terminal::is_needed(plan) && !plan.untrusted {
         return at_own_terminal(context, started, process, plan);
     }
     let session = Session::begin()?.stopped_by(stop::stop_signal(stop.as_deref()));
