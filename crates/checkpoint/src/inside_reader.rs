@@ -51,6 +51,8 @@ pub struct InsideContents {
     pub posix_queues: Option<PosixQueues>,
     /// The instance's own directories.
     pub trees: Vec<SavedTree>,
+    /// How many bytes its command had written to its output.
+    pub written: u64,
     /// The files that were looked for, as far as they are there.
     pub(crate) files: Vec<FoundFile>,
 }
@@ -128,7 +130,7 @@ impl<'a> InsideReader<'a> {
         watch: Option<&mut Watch>,
     ) -> Result<InsideContents> {
         let Self { process, inside, sysv, queues, instance, trees, watched } = self;
-        trees.hold_output()?;
+        let written = trees.hold_output()?;
         let request = ReadRequest {
             processes: processes.to_vec(),
             tracer: obstacles::number_inside(criu.number()?.as_raw_nonzero().get()),
@@ -149,6 +151,7 @@ impl<'a> InsideReader<'a> {
             sysv: sysv.close(read.sysv)?,
             posix_queues,
             trees: trees.written(read.trees),
+            written,
             files: read.files,
         })
     }

@@ -214,6 +214,8 @@ fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()
 struct Stood {
     processes: Vec<SavedProcess>,
     trees: Vec<SavedTree>,
+    /// Bytes that its command had written to its output.
+    written: u64,
     clocks: Option<Clocks>,
     written_files: Vec<WrittenFile>,
     sysv: Option<SystemV>,
@@ -345,7 +347,7 @@ impl Saving<'_> {
             let opened = OpenedFiles::of(images.as_fd())?;
             let watch = Some(&mut *watch).filter(|_| leave_running && is_tracked);
             let read = reader.read_with(&found.processes, &criu, &opened.paths, watch)?;
-            stood.processes = found.processes;
+            (stood.processes, stood.written) = (found.processes, read.written);
             stood.written_files = opened.copy(self.inside, dir, &copied, read.files)?;
             (stood.sysv, stood.posix_queues, stood.trees) = (read.sysv, read.posix_queues, read.trees);
             if !leave_running || target.is_joint() {
@@ -473,7 +475,7 @@ impl Saving<'_> {
             processes: stood.processes,
             left_running: self.save.leave_running,
             trees: stood.trees,
-            written: self.record.written()?,
+            written: stood.written,
             written_files: stood.written_files,
             clocks: stood.clocks,
             sysv: stood.sysv,
