@@ -287,7 +287,8 @@ impl Migration<'_> {
             .with_images(&dir.join(IMAGES))?;
         save::refuse(self.record, &found.obstacles)?;
         let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
-        let InsideContents { sysv, posix_queues, trees, written, .. } = reader.read(&found.processes, criu)?;
+        let InsideContents { sysv, posix_queues, trees, written, .. } =
+            reader.read(&found.processes, criu)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
         }
