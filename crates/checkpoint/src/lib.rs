@@ -37,6 +37,7 @@ pub mod portable;
 pub mod posix_queues;
 mod previous_pages;
 pub mod probe;
+pub mod read_files;
 pub mod record;
 pub mod restore;
 pub mod save;

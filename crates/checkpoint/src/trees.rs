@@ -106,11 +106,10 @@ impl TreeFile {
     fn write(&self, plan: &Plan) -> Result<String> {
         let Self { name, of, file, from } = self;
         let from = match (of, from) {
-            (TreeContents::Memory(target), _) => Some(without_mounts(target)?),
-            _ => None,
-        }
-        .or_else(|| from.as_ref().and_then(|fd| fd.try_clone().ok()))
-        .ok_or_else(|| Error::new(format!("{name}: it cannot be opened")))?;
+            (TreeContents::Memory(target), _) => without_mounts(target)?,
+            (_, Some(from)) => from.try_clone().context(|| name.clone())?,
+            (_, None) => return Err(Error::new(format!("{name}: it was not opened"))),
+        };
         let file = file.try_clone().context(|| name.clone())?;
         let places = places_in(plan, of);
         let left_out = |path: &[u8]| places.iter().any(|place| place.as_os_str().as_bytes() == path);
