@@ -42,12 +42,12 @@ use crate::place::NewCheckpoint;
 use crate::posix_queues::PosixQueues;
 use crate::previous_pages::PreviousPages;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
+use crate::record::{self, Checkpoint, IMAGES, SavedTree, sums, tidy};
 use crate::stored;
 use crate::sysv::SystemV;
 use crate::target::SaveTarget;
 use crate::versions::Versions;
-use crate::watch::{self, Watch};
+use crate::watch::Watch;
 
 /// How long another save may take.
 const LONGEST_SAVE: Duration = Duration::from_secs(3600);
@@ -228,6 +228,8 @@ struct WrittenBytes {
     new: u64,
     /// Bytes of memory that were read for it.
     read: Option<u64>,
+    /// How many processes it has.
+    processes: usize,
     /// The digest of its record.
     record: String,
 }
@@ -392,7 +394,7 @@ impl Saving<'_> {
         let saved = Saved {
             checkpoint: slot.to_string(),
             instance: self.record.name.to_string(),
-            processes: self.found.processes.len(),
+            processes: written.processes,
             bytes: written.bytes,
             written_bytes: written.new,
             read_bytes: written.read,
@@ -492,8 +494,9 @@ impl Saving<'_> {
             })?;
         }
         target.commit(&checkpoint, self.save.keep)?;
-        let record = watch::digest(&checkpoint.bytes()?);
+        let record = record::digest(&checkpoint.bytes()?);
         let new = checkpoint.files_size().saturating_add(in_store);
-        Ok(WrittenBytes { bytes: checkpoint.size(), new, read, record })
+        let processes = checkpoint.processes.len();
+        Ok(WrittenBytes { bytes: checkpoint.size(), new, read, processes, record })
     }
 }
