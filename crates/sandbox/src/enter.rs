@@ -315,6 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
     fn who_is_stopped_while_others_wait_for_it_goes_on() {
         for (ending, is_well) in [("exit 0", true), ("exit 3", false), ("kill -STOP $$; exit 0", true)] {
             let text = format!("kill -STOP $$; {ending}");
