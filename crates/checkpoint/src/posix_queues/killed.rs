@@ -15,8 +15,11 @@ mod at_points {
 
     use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
+    /// What is done at each point, with the name of that.
+    type AtPoint = Box<dyn FnMut(&'static str)>;
+
     thread_local! {
-        static AT_POINT: RefCell<Option<Box<dyn FnMut(&'static str)>>> = const { RefCell::new(None) };
+        static AT_POINT: RefCell<Option<AtPoint>> = const { RefCell::new(None) };
     }
 
     pub(in super::super) fn point(done: &'static str) {
@@ -42,7 +45,7 @@ mod at_points {
         let before = getrlimit(Resource::Fsize);
         let mut left = points;
         AT_POINT.set(Some(Box::new(move |_| match left {
-            0 => setrlimit(Resource::Fsize, Rlimit { current: Some(0), ..before.clone() }).expect("set"),
+            0 => setrlimit(Resource::Fsize, Rlimit { current: Some(0), ..before }).expect("set"),
             _ => left -= 1,
         })));
         let given = act();
