@@ -38,13 +38,13 @@ use crate::place::NewCheckpoint;
 use crate::posix_queues::PosixQueues;
 use crate::previous_pages::PreviousPages;
 use crate::probe;
-use crate::record::{Checkpoint, IMAGES, SavedTree, sums, tidy};
+use crate::record::{self, Checkpoint, IMAGES, SavedTree, sums, tidy};
 use crate::required_criu;
 use crate::stored;
 use crate::sysv::SystemV;
 use crate::target::SaveTarget;
 use crate::versions::Versions;
-use crate::watch::{self, Watch};
+use crate::watch::Watch;
 
 /// What is said of a save.
 #[derive(Serialize)]
@@ -76,6 +76,8 @@ pub struct Saved {
 struct Stood {
     processes: Vec<SavedProcess>,
     trees: Vec<SavedTree>,
+    /// Bytes that its command had written to its output.
+    written: u64,
     clocks: Option<Clocks>,
     written_files: Vec<WrittenFile>,
     sysv: Option<SystemV>,
@@ -88,6 +90,8 @@ struct WrittenBytes {
     new: u64,
     /// Bytes of memory that were read for it.
     read: Option<u64>,
+    /// How many processes it has.
+    processes: usize,
     /// The digest of its record.
     record: String,
 }
@@ -147,7 +151,7 @@ impl Saving<'_> {
         let saved = Saved {
             checkpoint: slot.to_string(),
             instance: self.record.name.to_string(),
-            processes: self.found.processes.len(),
+            processes: written.processes,
             bytes: written.bytes,
             written_bytes: written.new,
             read_bytes: written.read,
@@ -306,7 +310,7 @@ impl Saving<'_> {
             processes: stood.processes,
             left_running: self.save.leave_running,
             trees: stood.trees,
-            written: self.record.written()?,
+            written: stood.written,
             written_files: stood.written_files,
             clocks: stood.clocks,
             sysv: stood.sysv,
@@ -323,9 +327,10 @@ impl Saving<'_> {
             })?;
         }
         target.commit(&checkpoint, self.save.keep)?;
-        let record = watch::digest(&checkpoint.bytes()?);
+        let record = record::digest(&checkpoint.bytes()?);
         let new = checkpoint.files_size().saturating_add(in_store);
-        Ok(WrittenBytes { bytes: checkpoint.size(), new, read, record })
+        let processes = checkpoint.processes.len();
+        Ok(WrittenBytes { bytes: checkpoint.size(), new, read, processes, record })
     }
 }
 
@@ -411,7 +416,7 @@ impl Dump<'_> {
         let is_tracked = context.config.checkpoint.track && self.pages.is_some();
         let watch = Some(watch).filter(|_| save.leave_running && is_tracked);
         let read = reader.read_with(&found.processes, criu, &opened.paths, watch)?;
-        self.stood.processes = found.processes;
+        (self.stood.processes, self.stood.written) = (found.processes, read.written);
         self.stood.written_files = opened.copy(*inside, dir, &self.copied, read.files)?;
         let InsideContents { sysv, posix_queues, trees, .. } = read;
         (self.stood.sysv, self.stood.posix_queues, self.stood.trees) = (sysv, posix_queues, trees);

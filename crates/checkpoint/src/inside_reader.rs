@@ -1,4 +1,5 @@
-//! All that is read inside an instance while its processes stand still, but for their memory and for POSIX messages: by one process, which has entered before.
+//! All that is read inside an instance while its processes stand still, but for their memory and for POSIX messages: by one process. Where it can, it has entered
+//! before, as a save has it; `migrate` starts it while they stand still.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,6 +14,7 @@ use skiff_spec::plan::Plan;
 
 use crate::criu::CriuProcess;
 use crate::files::{self, FoundFile};
+use crate::hidden;
 use crate::obstacles::{self, SavedProcess};
 use crate::posix_queues::{self, PosixQueues};
 use crate::record::{POSIX_QUEUES, SYSV, SavedTree};
@@ -51,6 +53,8 @@ pub struct InsideContents {
     pub posix_queues: Option<PosixQueues>,
     /// The instance's own directories.
     pub trees: Vec<SavedTree>,
+    /// How many bytes its command had written to its output.
+    pub written: u64,
     /// The files that were looked for, as far as they are there.
     pub(crate) files: Vec<FoundFile>,
 }
@@ -98,12 +102,13 @@ impl<'a> InsideReader<'a> {
         let kept: Vec<_> = kept.chain(trees.descriptors()).chain(watch.descriptors()).collect();
         let process = WaitingProcess::begin(inside, &kept, |request: ReadRequest| {
             let ReadRequest { processes, tracer, paths, watches } = request;
+            hidden::refuse(&processes, tracer)?;
             Ok(ReadReport {
                 sysv: sysv.read(&processes, tracer)?,
                 has_posix_queues: posix_queues::are_there()?,
                 files: files::find(&paths, &trees::own_places(plan)),
                 trees: trees.write()?,
-                watched: watches.then(|| watch.begin(&processes, tracer, theirs.as_fd())).transpose()?,
+                watched: watches.then(|| watch.begin(&processes, tracer, theirs.as_fd())),
             })
         })?;
         drop(kept);
@@ -128,7 +133,7 @@ impl<'a> InsideReader<'a> {
         watch: Option<&mut Watch>,
     ) -> Result<InsideContents> {
         let Self { process, inside, sysv, queues, instance, trees, watched } = self;
-        trees.hold_output()?;
+        let written = trees.hold_output()?;
         let request = ReadRequest {
             processes: processes.to_vec(),
             tracer: obstacles::number_inside(criu.number()?.as_raw_nonzero().get()),
@@ -149,6 +154,7 @@ impl<'a> InsideReader<'a> {
             sysv: sysv.close(read.sysv)?,
             posix_queues,
             trees: trees.written(read.trees),
+            written,
             files: read.files,
         })
     }

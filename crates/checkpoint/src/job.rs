@@ -16,7 +16,6 @@ use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::JOB_ID;
 use skiff_sys::IgnoreError;
-use skiff_user::checkpoints::{all, dir_of};
 use skiff_user::context::UserContext;
 
 use crate::{place, restore, save};
@@ -42,7 +41,7 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
     let instance = &words.start.instance;
     let slot =
         CheckpointName::newest(words.start.checkpoint.as_ref().and_then(Option::as_ref).unwrap_or(instance));
-    let skipped = match is_saved(&context, &slot)? {
+    let skipped = match place::is_saved(&context, &slot)? {
         true => go_on(&context, words, slot.clone())?,
         false => match start::start(&words.start)? {
             0 if !words.start.show.dry_run => Some(0),
@@ -68,7 +67,7 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
     match ended {
         // Whoever ends the job without a word may let it begin again: Slurm does, for a job that makes room or whose node is drained.
         Attended::Stopped(ended) => {
-            if is_saved(&context, &slot)? {
+            if place::is_saved(&context, &slot)? {
                 output::note(&format!("checkpoint {slot} stays: a job with the same line goes on from it"));
             }
             Ok(output::exit_as(ended))
@@ -81,11 +80,6 @@ fn checkpoint_on_signal(words: &OnSignalArgs) -> Result<i32> {
         Attended::Left if words.no_requeue => Ok(0),
         Attended::Left => requeue(&job, &slot),
     }
-}
-
-/// Whether something has been saved under a name.
-fn is_saved(context: &UserContext, slot: &CheckpointName) -> Result<bool> {
-    Ok(all(context)?.contains(slot) && !place::is_empty(&dir_of(context, slot)?))
 }
 
 /// Makes it again; how many bytes of its output need not be shown, nothing if that was only to be shown.

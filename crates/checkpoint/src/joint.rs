@@ -1,8 +1,6 @@
 //! One instance's part in the checkpoint of a whole job: saved together with the others, and restored together with them.
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use skiff_cli::{GrownFiles, OutputArgs, Retention, SaveArgs};
 use skiff_instance::look::not_running;
@@ -11,7 +9,7 @@ use skiff_runtime::record::{InstanceDir, State};
 use skiff_runtime::{enter, network};
 use skiff_sandbox::enter::EnterTarget;
 use skiff_spec::checkpoint::CheckpointName;
-use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::fault::Result;
 use skiff_spec::instance::Started;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
@@ -21,7 +19,8 @@ use crate::files::FileRules;
 use crate::member::SavedInterface;
 use crate::notes::RestoreNotes;
 use crate::obstacles::{Moment, PreflightReport, look};
-use crate::record::{self, Checkpoint, CheckpointDir, FileDigest, IMAGES};
+use crate::read_files::ReadFiles;
+use crate::record::{Checkpoint, CheckpointDir, IMAGES};
 use crate::restore::{CriuRestorer, Gate, fits, make_again};
 use crate::save::{refuse_unprepared, try_alone};
 use crate::target::{JointSave, SaveTarget};
@@ -109,76 +108,13 @@ pub fn restore(
     let folder = super::required_criu()?;
     fits(context, checkpoint)?;
     network::join(context, checkpoint.instance.plan.network_to_join())?;
-    let read = ReadFiles::of(dir, checkpoint)?;
+    let read = Some(ReadFiles::of(dir, checkpoint)?);
     checkpoint.verify(dir)?;
-    // Nobody runs by what was not checked.
-    let ask = |inside: EnterTarget<'_>| read.refuse_changed(dir).and_then(|()| (gate.ask)(inside));
     let (member, notes) = (SavedInterface::read(dir)?, RestoreNotes::of(&record.dir));
-    let (files, gate) = (Some(FileRules::of(context, files)?), Some(Gate { ask: &ask, ..gate }));
+    let (files, gate) = (Some(FileRules::of(context, files)?), Some(gate));
     let images = &dir.join(IMAGES);
     let revived =
-        CriuRestorer { folder, checkpoint, member, dir, images, files, notes, used_up: false, gate };
+        CriuRestorer { folder, checkpoint, member, dir, images, read, files, notes, used_up: false, gate };
     make_again(context, &record, &revived, vec![held.into_fd()])?;
     Ok(record)
-}
-
-/// A part's files as they were before they were checked. CRIU reads them where they are, as they may be as large as the memory.
-struct ReadFiles(Vec<(String, FileState)>);
-
-/// By what a file that was written to, or has taken another's place, differs.
-type FileState = (u64, u64, i64, i64);
-
-impl ReadFiles {
-    fn of(dir: &Path, checkpoint: &Checkpoint) -> Result<Self> {
-        let state = |file: &FileDigest| Ok((file.path.clone(), state(dir, &file.path)?));
-        checkpoint.files.iter().map(state).collect::<Result<Vec<_>>>().map(Self)
-    }
-
-    /// Refuses them if one has changed while it was read.
-    fn refuse_changed(&self, dir: &Path) -> Result<()> {
-        let has_changed = |(path, before): &&(String, FileState)| match state(dir, path) {
-            // A newer checkpoint may have taken the place of all.
-            Err(_) => dir.join(path).exists(),
-            Ok(now) => now != *before,
-        };
-        match self.0.iter().find(has_changed) {
-            None => Ok(()),
-            Some((path, _)) => {
-                let place = record::place_of(dir);
-                Err(Fault::new(format!(
-                    "checkpoint {}: {path} has changed while it was read",
-                    place.display()
-                ))
-                .hint("nothing is restored, as it would come back wrong"))
-            }
-        }
-    }
-}
-
-fn state(dir: &Path, path: &str) -> Result<FileState> {
-    let file = record::open(dir, path)?.metadata().context(|| path.to_owned())?;
-    Ok((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_that_change_while_they_are_read_are_refused() {
-        let temp = tempfile::tempdir().expect("a directory");
-        let path = format!("{IMAGES}/core-2.img");
-        let at = temp.path().join(&path);
-        std::fs::create_dir(temp.path().join(IMAGES)).expect("made");
-        std::fs::write(&at, "one").expect("written");
-        let files = vec![FileDigest::of(temp.path(), &path).expect("summed")];
-        let checkpoint = Checkpoint { files, ..record::tests::example() };
-        let read = ReadFiles::of(temp.path(), &checkpoint).expect("read");
-        assert_eq!(read.refuse_changed(temp.path()), Ok(()));
-        std::fs::rename(&at, temp.path().join("old")).expect("renamed");
-        assert_eq!(read.refuse_changed(temp.path()), Ok(()), "it is gone");
-        std::fs::write(&at, "one").expect("written");
-        let why = read.refuse_changed(temp.path()).expect_err("another file");
-        assert!(why.message.contains("core-2.img has changed"), "{why}");
-    }
 }

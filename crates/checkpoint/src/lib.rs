@@ -39,6 +39,7 @@ pub mod portable;
 pub mod posix_queues;
 mod previous_pages;
 pub mod probe;
+pub mod read_files;
 pub mod record;
 pub mod restore;
 pub mod save;

@@ -120,7 +120,7 @@ pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
 
 /// Prints all.
 pub fn list(context: &UserContext, json: bool) -> Result<()> {
-    place::put_back(context)?;
+    place::undo_interrupted_renames(context)?;
     let rooms = OwnRooms::look(context)?;
     let all: Vec<Listed> =
         all(context)?.iter().map(|slot| Listed::of(context, slot, &rooms)).collect::<Result<_>>()?;
@@ -155,7 +155,7 @@ pub fn list(context: &UserContext, json: bool) -> Result<()> {
 
 /// Prints what is in one.
 pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<()> {
-    place::put_back(context)?;
+    place::undo_interrupted_renames(context)?;
     refuse_missing(context, slot)?;
     if place::is_empty(&dir_of(context, slot)?) {
         let listed = Listed::of(context, slot, &OwnRooms::look(context)?)?;
@@ -266,7 +266,7 @@ pub fn obstacle(obstacle: &Obstacle) -> String {
 
 /// Removes one, also one that is damaged.
 pub fn delete(context: &UserContext, slot: &CheckpointName, dry_run: bool) -> Result<()> {
-    place::put_back(context)?;
+    place::undo_interrupted_renames(context)?;
     refuse_missing(context, slot)?;
     let dir = dir_of(context, slot)?;
     match dry_run {

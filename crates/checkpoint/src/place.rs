@@ -1,6 +1,5 @@
 //! Checkpoints made, published and removed: whole under their names or absent, and as many older ones kept as asked.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -46,7 +45,8 @@ pub fn create(context: &UserContext, name: &EnvName, memory: bool, dry_run: bool
 
 /// Directory and record of the checkpoint, which must exist.
 pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(CheckpointDir, Checkpoint)> {
-    put_back(context)?;
+    undo_interrupted_renames(context)?;
+    refuse_between(context, name)?;
     refuse_missing(context, name)?;
     let held = CheckpointDir::open(&dir_of(context, name)?)?;
     let dir = held.path();
@@ -65,7 +65,8 @@ pub fn existing(context: &UserContext, name: &CheckpointName) -> Result<(Checkpo
 
 /// Directory and record of the checkpoint of a whole job, which must exist.
 pub fn existing_job(context: &UserContext, name: &CheckpointName) -> Result<(PathBuf, JobCheckpoint)> {
-    put_back(context)?;
+    undo_interrupted_renames(context)?;
+    refuse_between(context, name)?;
     refuse_missing(context, name)?;
     let dir = dir_of(context, name)?;
     let job = JobCheckpoint::read(&dir)?.ok_or_else(|| {
@@ -75,10 +76,49 @@ pub fn existing_job(context: &UserContext, name: &CheckpointName) -> Result<(Pat
     Ok((dir, job))
 }
 
-/// Removes all of this name.
+/// Whether something has been saved as this checkpoint.
+///
+/// # Errors
+/// Nobody can tell, as somebody on another host has begun to rename it and may still do so.
+pub fn is_saved(context: &UserContext, slot: &CheckpointName) -> Result<bool> {
+    undo_interrupted_renames(context)?;
+    refuse_between(context, slot)?;
+    Ok(all(context)?.contains(slot) && !is_empty(&dir_of(context, slot)?))
+}
+
+/// Refuses as long as the checkpoint has lost its name to nobody: to who looks for it, it would be missing.
+fn refuse_between(context: &UserContext, slot: &CheckpointName) -> Result<()> {
+    homes(context)?.iter().try_for_each(|home| refuse_between_in(home, slot))
+}
+
+fn refuse_between_in(home: &Path, slot: &CheckpointName) -> Result<()> {
+    let left =
+        between_names(home).into_iter().find(|(_, of)| of == slot && !home.join(of.to_string()).exists());
+    left.map_or(Ok(()), |(left, _)| {
+        let left = left.display();
+        Err(Error::new(format!(
+            "checkpoint {slot}: it lies in {left}, as a save on another host was renaming it"
+        ))
+        .hint(format!("if no save goes on any more: mv {left} {}", home.join(slot.to_string()).display())))
+    })
+}
+
+/// Removes all of this name, also those that somebody was renaming: they would come back under it.
 pub fn remove_all(context: &UserContext, name: &EnvName) -> Result<()> {
-    let mut ours = all(context)?.into_iter().filter(|one| one.name == *name);
-    ours.try_for_each(|one| remove(&dir_of(context, &one)?, &one.name))
+    for home in homes(context)? {
+        remove_all_in(&home, name)?;
+    }
+    Ok(())
+}
+
+fn remove_all_in(home: &Path, name: &EnvName) -> Result<()> {
+    undo_if_interrupted(home).ignore_error("what keeps its name of between is removed under that");
+    let all: Vec<CheckpointName> = named::all(home, record::IMAGES)?;
+    let ours = all.into_iter().filter(|slot| slot.name == *name).map(|slot| home.join(slot.to_string()));
+    let between = between_names(home).into_iter().filter(|(_, of)| of.name == *name).map(|(left, _)| left);
+    // Those of between first: as long as their places are taken they do not come back.
+    let all: Vec<PathBuf> = between.chain(ours).collect();
+    all.iter().try_for_each(|dir| remove(dir, name))
 }
 
 /// Whether nothing has been saved into this one yet.
@@ -127,7 +167,7 @@ impl NewCheckpoint {
     /// to be kept are only removed by [`NewCheckpoint::prune`].
     pub fn publish(&self, keep: Retention) -> Result<()> {
         let _lock = self.lock()?;
-        put_back_left(self.home.path());
+        undo_renames(self.home.path());
         let last = self.ours()?.iter().map(|slot| slot.newer + 1).max().unwrap_or(0).min(keep.number() - 1);
         // An empty one makes room for this one, and is no older one.
         let has_older = !is_empty(&self.slot(0));
@@ -139,13 +179,13 @@ impl NewCheckpoint {
         }
         // The newest comes first: whoever is killed in between has that. Then each makes way for the next newer.
         for newer in (1..=last).filter(|_| has_older) {
-            change_places(&self.dir, &self.slot(newer)).inspect_err(|_| self.put_back(newer))?;
+            change_places(&self.dir, &self.slot(newer)).inspect_err(|_| self.change_back(newer))?;
         }
         record::flush(self.home.path())
     }
 
     /// Gives the first `places` checkpoints their places again, and the new one that of the new: what it holds in the end is removed.
-    fn put_back(&self, places: u32) {
+    fn change_back(&self, places: u32) {
         for newer in (0..places).rev() {
             change_places(&self.dir, &self.slot(newer))
                 .ignore_error("the error that led here is the one to be told");
@@ -266,50 +306,52 @@ fn between(from: &Path, to: &Path) -> PathBuf {
     })
 }
 
-/// The place of what is called so in `home`.
-fn place_before(home: &Path, name: &str) -> Option<PathBuf> {
+/// What was called so before it made way.
+fn place_before(name: &str) -> Option<CheckpointName> {
     let (of_process, _host) = name.rsplit_once('@')?;
     let (own, newer) = of_process.rsplit_once(BETWEEN)?;
     let (_pid, name) = own.strip_prefix(".new.")?.split_once('.')?;
-    let slot = CheckpointName { name: name.parse().ok()?, newer: newer.parse().ok()? };
-    Some(home.join(slot.to_string()))
+    Some(CheckpointName { name: name.parse().ok()?, newer: newer.parse().ok()? })
+}
+
+/// The directories in `home` that have a name of between, and what they were.
+fn between_names(home: &Path) -> Vec<(PathBuf, CheckpointName)> {
+    let all = fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path());
+    all.filter_map(|left| place_before(left.file_name()?.to_str()?).map(|slot| (left, slot))).collect()
 }
 
 /// Gives those their places again that nobody else has got since whoever renamed them was killed. The caller has the lock of the names, as whoever
 /// renames has: nobody is about to. Where hosts have locks of their own, only those count whose process is gone.
-fn put_back_left(home: &Path) {
-    let all = || fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    let left = if other_hosts::have_other_locks(home) { dirs::leftovers(home) } else { all() };
-    for left in left {
-        let place = left.file_name().and_then(|name| place_before(home, name.to_str()?));
-        place.into_iter().filter(|place| !place.exists()).for_each(|place| {
-            fs::rename(&left, &place).ignore_error("somebody else has done so, or it is tried again");
-        });
+fn undo_renames(home: &Path) {
+    let left = other_hosts::have_other_locks(home).then(|| dirs::leftovers(home));
+    for (between, slot) in between_names(home) {
+        let (place, is_left) =
+            (home.join(slot.to_string()), left.as_ref().is_none_or(|left| left.contains(&between)));
+        if is_left && !place.exists() {
+            fs::rename(&between, &place).ignore_error("somebody else has done so, or it is tried again");
+        }
     }
 }
 
 /// The same for who has no lock yet, and only looks: nothing is done where nothing was left.
-pub fn put_back(context: &UserContext) -> Result<()> {
+pub fn undo_interrupted_renames(context: &UserContext) -> Result<()> {
     for home in homes(context)? {
-        put_back_if_left(&home).ignore_error("whoever publishes the next one does it");
+        undo_if_interrupted(&home).ignore_error("whoever publishes the next one does it");
     }
     Ok(())
 }
 
-fn put_back_if_left(home: &Path) -> Result<()> {
-    let mut names = fs::read_dir(home).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let was_left = |name: OsString| {
-        name.to_str().and_then(|name| place_before(home, name)).is_some_and(|place| !place.exists())
-    };
-    if names.any(was_left) { put_back_alone(home) } else { Ok(()) }
+fn undo_if_interrupted(home: &Path) -> Result<()> {
+    let was_left = between_names(home).iter().any(|(_, slot)| !home.join(slot.to_string()).exists());
+    if was_left { lock_and_undo(home) } else { Ok(()) }
 }
 
-fn put_back_alone(home: &Path) -> Result<()> {
+fn lock_and_undo(home: &Path) -> Result<()> {
     if !home.is_dir() {
         return Ok(());
     }
     let _lock = names_lock::take(&make_private(home)?, "that was left")?;
-    put_back_left(home);
+    undo_renames(home);
     Ok(())
 }
 
@@ -325,7 +367,7 @@ pub fn remove(dir: &Path, name: &EnvName) -> Result<()> {
 pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let homes = homes(context)?;
     homes.iter().for_each(|home| {
-        put_back_alone(home).ignore_error("whoever publishes the next one does it");
+        lock_and_undo(home).ignore_error("whoever publishes the next one does it");
     });
     Ok(homes.iter().flat_map(|home| dirs::leftovers(home)).collect())
 }
@@ -378,12 +420,10 @@ mod tests {
         }
         let own = new_in(&home, &name);
         let killed = |newer: u32| {
-            let slot = home.join(CheckpointName { name: name.clone(), newer }.to_string());
+            let was = CheckpointName { name: name.clone(), newer };
+            let slot = home.join(was.to_string());
             let between = between(&own, &slot);
-            assert_eq!(
-                place_before(&home, between.file_name().unwrap().to_str().unwrap()),
-                Some(slot.clone())
-            );
+            assert_eq!(place_before(between.file_name().unwrap().to_str().unwrap()), Some(was));
             // Of a process that there is not.
             let pid = format!(".{}.", std::process::id());
             let between = between.to_str().unwrap().replace(&pid, ".99999999.");
@@ -393,7 +433,7 @@ mod tests {
         killed(0);
         killed(1);
         // Also for one who only looks.
-        put_back_if_left(&home).unwrap();
+        undo_if_interrupted(&home).unwrap();
         assert_eq!(published(&home, &name), ["2", "1"]);
         killed(0);
         filled(&home, &name, 3).publish(keep()).unwrap();
@@ -401,9 +441,34 @@ mod tests {
         // If the other one is there it is not put in its place.
         let between = killed(0);
         fs::create_dir(home.join("my.work")).unwrap();
-        put_back_left(&home);
+        undo_renames(&home);
         assert!(Path::new(&between).exists());
-        assert_eq!(place_before(&home, &new_in(&home, &name).file_name().unwrap().to_string_lossy()), None);
+        assert_eq!(place_before(&new_in(&home, &name).file_name().unwrap().to_string_lossy()), None);
+    }
+
+    #[test]
+    fn what_made_way_is_neither_missing_nor_does_it_come_back_after_a_good_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, name): (_, EnvName) = (temp.path().join("checkpoint"), "work".parse().unwrap());
+        let newest = CheckpointName::newest(&name);
+        let between = |newer: u32| home.join(format!(".new.99999999.work{BETWEEN}{newer}@another"));
+        let fill = |number| filled(&home, &name, number).publish("9".parse().unwrap()).unwrap();
+        (1..=2).for_each(fill);
+        refuse_between_in(&home, &newest).unwrap();
+        fs::rename(home.join("work"), between(0)).unwrap();
+        let why = refuse_between_in(&home, &newest).unwrap_err();
+        assert!(why.message.contains("work+between.0@another"), "{}", why.message);
+        refuse_between_in(&home, &CheckpointName { newer: 1, ..newest.clone() }).unwrap();
+        fill(3);
+        refuse_between_in(&home, &newest).unwrap();
+        fs::rename(home.join("work"), between(0)).unwrap();
+        // Another host's, whose locks may be its own.
+        fs::rename(home.join("work@1"), between(1)).unwrap();
+        fs::create_dir_all(home.join("work").join(record::IMAGES)).unwrap();
+        remove_all_in(&home, &name).unwrap();
+        undo_renames(&home);
+        assert_eq!(published(&home, &name), [""; 0]);
+        assert_eq!(between_names(&home), []);
     }
 
     /// The `number`th save into `name`, of which others may go on.
@@ -459,7 +524,7 @@ mod tests {
         let new = filled(&home, &name, 4);
         for done in 0..=3 {
             (0..done).for_each(|newer| assert!(change_places(&new.dir, &new.slot(newer)).unwrap()));
-            new.put_back(done);
+            new.change_back(done);
             assert_eq!(published(&home, &name), ["3", "2", "1"], "{done}");
             assert_eq!(fs::read_to_string(new.dir.join(record::FILE)).unwrap(), "4", "{done}");
         }

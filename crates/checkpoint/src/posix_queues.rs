@@ -90,14 +90,15 @@ pub(crate) fn keep(
     are_there: bool,
 ) -> Result<Option<PosixQueues>> {
     let taken = TakenMessages::open(instance)?;
-    let put_back =
-        || enter::run_unseen_to_its_end(inside.init, &[taken.dir.as_fd(), criu], || taken.put_back());
+    let put_back = |is_unused| {
+        enter::run_unseen_to_its_end(inside.init, &[taken.dir.as_fd(), criu], || taken.put_back(is_unused))
+    };
     let is_some = taken.is_some()?;
     if !is_some && !are_there {
         return taken.close().map(|()| None);
     }
     if is_some {
-        put_back()?;
+        put_back(false)?;
     }
     let about = || path.display().to_string();
     let file = File::options().write(true).create_new(true).open(path).context(about)?;
@@ -110,7 +111,7 @@ pub(crate) fn keep(
     });
     let found = match (found, taken.is_some()?) {
         // Whoever took them was killed, or found no room for one.
-        (Err(why), true) => Err(both(why, put_back())),
+        (Err(why), true) => Err(both(why, put_back(true))),
         (found, _) => found,
     };
     taken.close()?;

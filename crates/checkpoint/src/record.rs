@@ -216,7 +216,7 @@ impl Checkpoint {
         Self::read_with_digest(dir).map(|(read, _)| read)
     }
 
-    /// The same, with the digest of the bytes that were read (BLAKE3, hexadecimal).
+    /// The same, with the digest of the bytes that were read.
     ///
     /// # Errors
     /// As [`Checkpoint::read`].
@@ -228,7 +228,7 @@ impl Checkpoint {
             Fault::new(format!("checkpoint {}: {why}", place_of(dir).display()))
                 .hint("it is not restored, as it would come back wrong")
         })?;
-        Ok((read, blake3::hash(&bytes).to_hex().to_string()))
+        Ok((read, digest(&bytes)))
     }
 
     /// From the record's bytes.
@@ -274,6 +274,11 @@ impl Checkpoint {
         }
         Ok(())
     }
+}
+
+/// The digest of a record, by its bytes (BLAKE3, hexadecimal).
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
 }
 
 /// A record as it is written: a line with what it is, its format and the digest of the rest.

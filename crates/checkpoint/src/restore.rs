@@ -43,6 +43,7 @@ use crate::notes::RestoreNotes;
 use crate::obstacles::{description_locks, expired_timers, lost_processor_time, socket_options};
 use crate::place;
 use crate::probe;
+use crate::read_files::ReadFiles;
 use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
 use crate::stored::{self, WholeImages};
 use crate::{timers, trees};
@@ -95,12 +96,13 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
+    let read = ReadFiles::of(&dir, &checkpoint);
     let whole =
         whole_images(&dir, slot, &checkpoint).or_else(|e| match held.is_at(&dir_of(context, slot)?) {
             true => Err(e),
             false => Err(e.hint("a newer checkpoint has taken its name meanwhile: restore again")),
         })?;
-    let (images, mut kept) = whole.kept()?;
+    let (read, (images, mut kept)) = (Some(read?), whole.kept()?);
     let member = SavedInterface::read(&dir)?;
     let files = Some(FileRules::of(context, restore.files)?);
     let revived = CriuRestorer {
@@ -109,6 +111,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         member,
         dir: &dir,
         images: &images,
+        read,
         files,
         notes: RestoreNotes::of(&record.dir),
         used_up: whole.used_up(),
@@ -250,6 +253,8 @@ pub struct CriuRestorer<'a> {
     pub dir: &'a Path,
     /// Where CRIU's images are, all of them.
     pub images: &'a Path,
+    /// What may not change until all of it has been read; nothing where nobody else can change it.
+    pub read: Option<ReadFiles>,
     /// What becomes of files outside the instance that have changed since; nothing where nobody could have written them.
     pub files: Option<FileRules>,
     /// What is noted meanwhile.
@@ -326,6 +331,7 @@ impl Restorer for CriuRestorer<'_> {
                 timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
                 let options = socket_options(&checkpoint.processes);
                 crate::socket_options::set_again(inside, &options, &self.notes)?;
+                self.read.as_ref().map_or(Ok(()), |read| read.refuse_changed(self.dir))?;
                 match &self.gate {
                     Some(gate) => (gate.ask)(inside)?,
                     None => {

@@ -133,7 +133,7 @@ pub fn digest(dir: &Path) -> Result<String> {
     let path = dir.join(record::FILE);
     let bytes =
         small_file::read_below(CWD, &*path, record::LONGEST).context(|| path.display().to_string())?;
-    Ok(blake3::hash(&bytes).to_hex().to_string())
+    Ok(record::digest(&bytes))
 }
 
 /// The checkpoints of instances in `dir`: that of one, or all of a whole job's. What cannot be read is left out.

@@ -166,7 +166,7 @@ pub fn set_again(
 mod tests {
     use std::io::{BufRead as _, BufReader};
     use std::net::UdpSocket;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     use rustix::process::Pid;
     use skiff_sandbox::join::NetSpace;
@@ -217,6 +217,15 @@ mod tests {
         assert_eq!(other.multicast_ttl_v4().expect("asked"), 5);
     }
 
+    /// A process that ends with the test, whatever comes of that.
+    struct EndedChild(Child);
+
+    impl Drop for EndedChild {
+        fn drop(&mut self) {
+            self.0.kill().and_then(|()| self.0.wait()).expect("ended");
+        }
+    }
+
     #[test]
     fn new_sockets_are_those_of_the_instances_network() {
         if !is_apart("socket_options::tests::new_sockets_are_those_of_the_instances_network") {
@@ -229,17 +238,16 @@ mod tests {
             other.setsockopt(socket.IPPROTO_TCP, 7, 6)\n\
             print(one.fileno(), other.fileno(), flush=True); time.sleep(60)";
         let unshare = ["--user", "--map-root-user", "--net", "python3", "-c", program];
-        let mut child =
-            Command::new("unshare").args(unshare).stdout(Stdio::piped()).spawn().expect("started");
+        let child = Command::new("unshare").args(unshare).stdout(Stdio::piped()).spawn().expect("started");
+        let mut child = EndedChild(child);
         let mut said = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut said).expect("read");
+        BufReader::new(child.0.stdout.take().expect("a pipe")).read_line(&mut said).expect("read");
         let fds: Vec<i32> = said.split_whitespace().map(|fd| fd.parse().expect("a number")).collect();
-        let pid = i32::try_from(child.id()).expect("a number");
-        let init = of_process(Pid::from_child(&child));
+        let pid = i32::try_from(child.0.id()).expect("a number");
+        let init = of_process(Pid::from_child(&child.0));
         let mut new = NewSockets::of(EnterTarget { init: init.as_fd(), net: NetSpace::Its, number: None });
         let mut differ = |fd| new.differ(pid, fd, &[]).expect("compared");
         let (one, other) = (differ(fds[0]), differ(fds[1]));
-        child.kill().and_then(|()| child.wait()).expect("ended");
         assert_eq!(one, []);
         assert!(matches!(&other[..], [SocketOption { level: 6, number: 7, .. }]), "{other:?}");
     }

@@ -14,7 +14,6 @@ use skiff_sys::sysv::{self, Kind};
 
 use crate::attach;
 pub use crate::attach::Attachment;
-use crate::hidden;
 use crate::obstacles::SavedProcess;
 use crate::sysv_tables::{MARKED_FOR_REMOVAL, table};
 use crate::undo::{self, SetState, Undo};
@@ -70,7 +69,6 @@ impl SystemVFile {
     pub fn read(&self, processes: &[SavedProcess], tracer: Option<i32>) -> Result<Option<SystemV>> {
         let about = || self.path.display().to_string();
         let mut into = BufWriter::new(self.file.try_clone().context(about)?);
-        hidden::refuse(processes, tracer)?;
         let found = SystemV::read(processes, tracer, &mut into)?;
         into.flush().context(about)?;
         Ok(found)

@@ -82,8 +82,8 @@ impl<'a> TreeFiles<'a> {
         files.chain(self.all.iter().filter_map(|tree| tree.from.as_ref()).map(AsFd::as_fd)).collect()
     }
 
-    /// To be called before they are written: the instance has its output as it is now.
-    pub fn hold_output(&self) -> Result<()> {
+    /// To be called before they are written: the instance has its output as it is now. Gives how many bytes its command has written to that.
+    pub fn hold_output(&self) -> Result<u64> {
         self.output.hold()
     }
 
@@ -106,11 +106,10 @@ impl TreeFile {
     fn write(&self, plan: &Plan) -> Result<String> {
         let Self { name, of, file, from } = self;
         let from = match (of, from) {
-            (TreeContents::Memory(target), _) => Some(without_mounts(target)?),
-            _ => None,
-        }
-        .or_else(|| from.as_ref().and_then(|fd| fd.try_clone().ok()))
-        .ok_or_else(|| Error::new(format!("{name}: it cannot be opened")))?;
+            (TreeContents::Memory(target), _) => without_mounts(target)?,
+            (_, Some(from)) => from.try_clone().context(|| name.clone())?,
+            (_, None) => return Err(Error::new(format!("{name}: it was not opened"))),
+        };
         let file = file.try_clone().context(|| name.clone())?;
         let places = places_in(plan, of);
         let left_out = |path: &[u8]| places.iter().any(|place| place.as_os_str().as_bytes() == path);
@@ -234,9 +233,11 @@ impl Output {
         Ok(Self { dir, file: record.output() })
     }
 
-    fn hold(&self) -> Result<()> {
-        let name = self.file.file_name().unwrap_or_default();
-        fs::hard_link(&self.file, self.dir.join(name)).context(|| self.dir.display().to_string())
+    fn hold(&self) -> Result<u64> {
+        let held = self.dir.join(self.file.file_name().unwrap_or_default());
+        let about = || held.display().to_string();
+        fs::hard_link(&self.file, &held).context(about)?;
+        held.metadata().map(|found| found.len()).context(about)
     }
 }
 
@@ -260,6 +261,20 @@ mod tests {
         let from = open_dir(CWD, from).unwrap();
         let whole = whole::keep(from.as_fd(), file, "output", |_| false).unwrap();
         (dir, SavedTree { file: "output".into(), of: TreeContents::Output, id: whole.id.to_string() })
+    }
+
+    #[test]
+    fn output_that_is_written_after_it_was_held_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = InstanceDir { name: "x".parse().unwrap(), dir: dir.path().into() };
+        fs::write(record.output(), "said").unwrap();
+        let output = Output::new(&record).unwrap();
+        let held = output.hold().unwrap();
+        fs::write(record.output(), "said, and more").unwrap();
+        assert_eq!(held, 4);
+        let kept = output.dir.clone();
+        drop(output);
+        assert!(!kept.exists());
     }
 
     #[test]

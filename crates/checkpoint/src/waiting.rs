@@ -3,6 +3,7 @@
 use std::io::{PipeWriter, Read as _, Write as _};
 use std::marker::PhantomData;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,6 +14,9 @@ use skiff_sys::IgnoreError;
 
 /// The process, in messages.
 const NAME: &str = "process that waits in the instance";
+
+/// How long one may take to end that nobody has asked.
+const ENDING: Duration = Duration::from_secs(10);
 
 /// A process that waits inside until it is asked for something. One that is not asked ends as this is dropped.
 pub struct WaitingProcess<R, T: Serialize + DeserializeOwned> {
@@ -60,7 +64,7 @@ impl<R, T: Serialize + DeserializeOwned> Drop for WaitingProcess<R, T> {
     fn drop(&mut self) {
         self.request = None;
         if let Some(child) = self.child.take() {
-            child.end().ignore_error("it was not asked");
+            child.end_by(Instant::now() + ENDING).ignore_error("it was not asked");
         }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Watch {
 pub(crate) struct BegunWatch {
     /// By the order of the descriptors.
     processes: Vec<i32>,
-    /// Why the descriptors were not sent.
+    /// Why nothing is watched.
     unsent: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Watch {
         let LastSave { dir, record, .. } =
             self.last.as_ref().filter(|last| last.dir.parent() == Some(home))?;
         let bytes = small_file::read_below(CWD, &*dir.join(record::FILE), record::LONGEST).ok()?;
-        if digest(&bytes) != *record {
+        if record::digest(&bytes) != *record {
             return None;
         }
         let checkpoint = Checkpoint::parse(&bytes).ok()?;
@@ -108,19 +108,17 @@ impl Watch {
 
     /// Inside: begins to watch the memory of these processes, which CRIU, who is `tracer`, has stopped and read, and sends the descriptors. What the
     /// checkpoint before has is of no use from then on.
-    ///
-    /// # Errors
-    /// CRIU cannot be traced.
-    pub fn begin(
-        &self,
-        processes: &[SavedProcess],
-        tracer: Option<i32>,
-        to: BorrowedFd<'_>,
-    ) -> Result<BegunWatch> {
-        let watched = watch(processes, tracer, &self.processes)?;
-        let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
-        let unsent = fdpass::send(to, b"w", &fds).err().map(|why| why.to_string());
-        Ok(BegunWatch { processes: watched.iter().map(|(pid, _)| *pid).collect(), unsent })
+    pub fn begin(&self, processes: &[SavedProcess], tracer: Option<i32>, to: BorrowedFd<'_>) -> BegunWatch {
+        let begun = watch(processes, tracer, &self.processes).and_then(|watched| {
+            let fds: Vec<BorrowedFd<'_>> = watched.iter().map(|(_, watched)| watched.as_fd()).collect();
+            fdpass::send(to, b"w", &fds).context(|| "descriptors")?;
+            Ok(watched.iter().map(|(pid, _)| *pid).collect())
+        });
+        match begun {
+            Ok(processes) => BegunWatch { processes, unsent: None },
+            // It only saves time: the save goes on without it.
+            Err(why) => BegunWatch { processes: vec![], unsent: Some(why.to_string()) },
+        }
     }
 
     /// What is watched is of no use any more.
@@ -133,7 +131,7 @@ impl Watch {
     pub fn take_begun(&mut self, begun: BegunWatch, from: BorrowedFd<'_>) {
         let BegunWatch { processes, unsent } = begun;
         match fdpass::receive(from, 1) {
-            Ok((_, fds)) if fds.len() == processes.len() => {
+            Ok((_, fds)) if fds.len() == processes.len() && unsent.is_none() => {
                 self.processes =
                     processes.into_iter().zip(fds.into_iter().map(WatchedMemory::from)).collect();
             }
@@ -166,11 +164,6 @@ impl Watch {
 
 fn about() -> &'static str {
     "memory of the processes"
-}
-
-/// The digest of a record, by its bytes.
-pub(crate) fn digest(record: &[u8]) -> String {
-    blake3::hash(record).to_hex().to_string()
 }
 
 /// A process and its private memory.

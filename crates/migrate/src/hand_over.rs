@@ -292,13 +292,15 @@ impl Migration<'_> {
             look_for_policies(self.init)?.refuse(&self.record.name)?;
         }
         let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
-        let InsideContents { sysv, posix_queues, trees, .. } = reader.read(&found.processes, criu)?;
+        let InsideContents { sysv, posix_queues, trees, written, .. } =
+            reader.read(&found.processes, criu)?;
         if let Some(entry) = self.record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
         }
         let member = self.member.as_ref().map(|member| member.renewed(self.context, self.started));
         member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;
         let mut checkpoint = self.checkpoint(version, &found, trees)?;
+        checkpoint.written = written;
         checkpoint.sysv = sysv;
         checkpoint.posix_queues = posix_queues;
         let size;

@@ -219,7 +219,8 @@ fn restore(
     let used_up = images.is_some();
     let (files, notes) = (None, RestoreNotes::of(&record.dir));
     let images = &dir.join(IMAGES);
-    let revived = CriuRestorer { folder, checkpoint, member, dir, images, files, notes, used_up, gate };
+    let revived =
+        CriuRestorer { folder, checkpoint, member, dir, images, read: None, files, notes, used_up, gate };
     make_again(context, record, &revived, vec![])
 }
 

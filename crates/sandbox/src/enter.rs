@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{OpenTreeFlags, open_tree};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setsid, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, setsid, waitpid,
+};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -244,6 +246,21 @@ pub fn wait_for(child: &Child) -> bool {
     }
 }
 
+/// Waits for the end of a child; whether it ended well. If root inside stops it, as `kill -STOP -1` does, it goes on at once: others wait for it, maybe
+/// while all other processes inside stand still.
+fn wait_and_continue(child: Pid) -> bool {
+    loop {
+        match waitpid(Some(child), WaitOptions::UNTRACED) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(Some((_, status))) if status.stopped() => {
+                kill_process(child, Signal::CONT).ignore_error("it has ended meanwhile");
+            }
+            Ok(ended) => return ended.is_some_and(|(_, status)| status.exit_status() == Some(0)),
+            Err(_) => return false,
+        }
+    }
+}
+
 /// The process in between: only the children of one that has joined a PID namespace are in it.
 fn between<T: Serialize>(
     inside: EnterTarget<'_>,
@@ -257,7 +274,7 @@ fn between<T: Serialize>(
         }
         Ok(Fork::Parent(child)) => {
             drop(reporter);
-            i32::from(!wait_for(&child))
+            i32::from(!wait_and_continue(child.pid))
         }
         Err(why) => {
             reporter.tell(&Err(why));
@@ -291,4 +308,20 @@ fn join_the_rest(EnterTarget { init, net, number }: EnterTarget<'_>) -> Result<(
             .context(|| "the next process's number")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its number")]
+    fn who_is_stopped_while_others_wait_for_it_goes_on() {
+        for (ending, is_well) in [("exit 0", true), ("exit 3", false), ("kill -STOP $$; exit 0", true)] {
+            let text = format!("kill -STOP $$; {ending}");
+            let child = std::process::Command::new("/bin/sh").args(["-c", &text]).spawn().expect("started");
+            let pid = Pid::from_raw(child.id().try_into().expect("a number")).expect("not 0");
+            assert_eq!(wait_and_continue(pid), is_well, "{text}");
+        }
+    }
 }

@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{getpid, ioctl_tiocsctty, setsid};
+use rustix::process::{Signal, getpid, ioctl_tiocsctty, pidfd_send_signal, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::plan::{Mount, Plan, Source, inside};
 use skiff_sys::IgnoreError;
-use skiff_sys::process::{CloneFlags, Fork, close_inherited, exit_now, fork};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_inherited, exit_now, fork};
 
 use crate::child::read_all;
 use crate::command::CommandSpec;
@@ -58,10 +58,18 @@ pub fn run(
         }
     };
     drop((slave, reporter));
-    let session = Session::begin()?.relaying(TerminalRelay::begin(user, master)?);
+    let session = Session::begin()
+        .and_then(|session| Ok(session.relaying(TerminalRelay::begin(user, master)?)))
+        .inspect_err(|_| end(&leader))?;
     let ended = session.wait(&leader)?;
     // All is said by now; who was killed has said nothing.
     from_bytes(&read_all(report.as_fd()), command).unwrap_or(Ok(ended))
+}
+
+/// Ends the leader of the session, and with it what runs at its terminal: nobody would hear how that ends.
+fn end(leader: &Child) {
+    pidfd_send_signal(&leader.pidfd, Signal::KILL).ignore_error("it has ended by itself");
+    enter::wait_for(leader);
 }
 
 /// In the child: begins the session, with that terminal in place of the user's.

@@ -143,9 +143,11 @@ impl TerminalRelay {
         self.before.get_or_insert(now);
     }
 
-    /// Gives the user's terminal back as it was.
+    /// Gives the user's terminal back as it was. If somebody else has it by now, as after `kill -STOP` of this process and `bg`, it has that one's settings.
     pub(crate) fn pause(&mut self) {
-        if let Some(before) = self.before.take() {
+        if let Some(before) = self.before.take()
+            && self.user.is_in_foreground()
+        {
             tcsetattr(&self.user.terminal, OptionalActions::Now, &before)
                 .ignore_error("a terminal that is gone needs no settings");
         }

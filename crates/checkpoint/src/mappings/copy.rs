@@ -30,7 +30,7 @@ pub(super) fn copy(views: &[&(i32, Mapping)]) -> io::Result<File> {
     if absent > room {
         absent = 0;
         for (pid, view) in views {
-            absent += absent_pages(*pid, view, room - absent)?;
+            absent += absent_pages(*pid, view, room.saturating_sub(absent))?;
             refuse_without_room(absent)?;
         }
     }

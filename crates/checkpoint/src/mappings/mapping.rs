@@ -6,7 +6,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{MemfdFlags, fstat, major, memfd_create, minor};
+use rustix::fs::{
+    CWD, MemfdFlags, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, major, memfd_create, minor, openat,
+};
 use skiff_spec::fault::{Context as _, Result};
 use skiff_sys::memory::MappedPage;
 
@@ -146,8 +148,14 @@ fn file_at(path: &Path, wanted: ObjectId) -> io::Result<Option<File>> {
     if !is_it(fs::symlink_metadata(path)) {
         return Ok(None);
     }
-    let file = File::open(path)?;
-    Ok(is_it(file.metadata()).then_some(file))
+    // Nor does what has taken its place since make anybody wait.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    if !is_it(file.metadata()) {
+        return Ok(None);
+    }
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(Some(file))
 }
 
 /// All that a process has mapped.

@@ -23,15 +23,15 @@ pub(crate) struct SpaceReport {
     pub named_files: NamedFiles,
 }
 
-/// A process inside that looks when it is asked: for processes, with their threads.
-pub(crate) type WaitingLook = WaitingProcess<Vec<(i32, Vec<i32>)>, SpaceReport>;
+/// A process inside that looks when it is asked: for processes, by their numbers inside.
+pub(crate) type WaitingLook = WaitingProcess<Vec<i32>, SpaceReport>;
 
 /// Starts it.
 ///
 /// # Errors
 /// When there are no processes or descriptors to be had.
 pub(crate) fn begin_look(inside: EnterTarget<'_>) -> Result<WaitingLook> {
-    WaitingProcess::begin(inside, &[], |processes: Vec<(i32, Vec<i32>)>| {
+    WaitingProcess::begin(inside, &[], |processes: Vec<i32>| {
         let mut found = SpaceReport::default();
         for (kind, what) in [
             (Kind::Semaphores, "System V semaphores"),
@@ -51,7 +51,7 @@ pub(crate) fn begin_look(inside: EnterTarget<'_>) -> Result<WaitingLook> {
         let (held, apart) = keys::look()?;
         found.obstacles.extend(held);
         found.notes = apart;
-        found.named_files = NamedFiles::of(processes.iter().map(|(process, _)| *process));
+        found.named_files = NamedFiles::of(processes.iter().copied());
         Ok(found)
     })
 }

@@ -1,9 +1,10 @@
 //! Terminals that somebody else operates: CRIU saves one only with its master.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{fd_info, links};
+use super::{Moment, fd_info, links};
 
 /// Where the instance's own terminals are.
 const DIR: &str = "/dev/pts/";
@@ -11,24 +12,34 @@ const DIR: &str = "/dev/pts/";
 /// What operates the terminals of the processes that are to be saved.
 pub(super) struct Masters {
     processes: Vec<i32>,
+    /// The terminals that they operate, if the processes stand still and have been looked at.
+    frozen: Option<OnceCell<BTreeSet<u32>>>,
 }
 
 impl Masters {
     /// Of these processes, by their numbers out here.
-    pub(super) fn of(processes: Vec<i32>) -> Self {
-        Self { processes }
+    pub(super) fn of(processes: Vec<i32>, moment: Moment) -> Self {
+        let frozen = (moment == Moment::Frozen).then(OnceCell::new);
+        Self { processes, frozen }
     }
 
-    /// What is in the way of a descriptor with this link, if it is a terminal that none of the processes operates. They are looked at now: a
-    /// master is always older than what it operates.
+    /// What is in the way of a descriptor with this link, if it is a terminal that none of the processes operates. If they run, they are looked at
+    /// now: a master is always older than what it operates. If they stand still, once is enough.
     pub(super) fn lacking(&self, target: &str) -> Option<String> {
         let number = target.strip_prefix(DIR)?.parse::<u32>().ok()?;
-        let is_here = self.processes.iter().any(|outer| operated_by(*outer).contains(&number));
+        let is_here = match &self.frozen {
+            Some(all) => all.get_or_init(|| self.operated().collect()).contains(&number),
+            None => self.operated().any(|one| one == number),
+        };
         (!is_here).then(|| {
             format!(
                 "terminal {target} (open), operated by what is not saved, as that of an `instance exec` is"
             )
         })
+    }
+
+    fn operated(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().flat_map(|outer| operated_by(*outer))
     }
 }
 
@@ -60,11 +71,15 @@ mod tests {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&slave));
         let target = std::fs::read_link(path).expect("its name").to_string_lossy().into_owned();
         let us = i32::try_from(std::process::id()).expect("a number");
-        assert_eq!(Masters::of(vec![us]).lacking(&target), None);
-        let why = Masters::of(vec![]).lacking(&target).expect("an obstacle");
+        for moment in [Moment::Running, Moment::Frozen] {
+            let masters = Masters::of(vec![us], moment);
+            assert_eq!([masters.lacking(&target), masters.lacking(&target)], [None, None]);
+        }
+        let none = Masters::of(vec![], Moment::Frozen);
+        let why = none.lacking(&target).expect("an obstacle");
         assert!(why.contains(&target), "{why}");
         for other in ["/dev/pts/ptmx", "/dev/pts/", "/dev/null", "/tmp/dev/pts/0"] {
-            assert_eq!(Masters::of(vec![]).lacking(other), None, "{other}");
+            assert_eq!(none.lacking(other), None, "{other}");
         }
     }
 }

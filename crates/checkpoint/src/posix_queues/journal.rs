@@ -34,7 +34,8 @@ const SLOT: u64 = 64 << 10;
 const NONE: [u8; 4] = [0xff; 4];
 /// What the slot has in place of a text: no text of UTF-8 has this byte.
 const NO_TEXT: u8 = 0xf7;
-/// A message's length as the queue's size says it is believed up to so many bytes behind the last that differs from `NO_TEXT`.
+/// If programs may have used the queue, a message's length as the queue's size says it is believed up to so many bytes behind the last that differs
+/// from `NO_TEXT`: they may have taken a long message out, and put a short one in.
 const ALIKE: usize = 8;
 /// Bytes of a message beside its text.
 const BESIDE_TEXT: u64 = 12;
@@ -162,13 +163,17 @@ impl QueueJournal {
     }
 
     /// Adds the message that is in the slot, if whoever took it has not come to do that.
-    pub(super) fn finish_slot(&mut self, queue: BorrowedFd<'_>) -> io::Result<()> {
-        let left = self.left_in_slot(queue)?;
+    pub(super) fn finish_slot(&mut self, queue: BorrowedFd<'_>, is_unused: bool) -> io::Result<()> {
+        let left = self.left_in_slot(queue, is_unused)?;
         left.map_or(Ok(()), |message| self.add(&message))
     }
 
-    /// The message that is in the slot only.
-    pub(super) fn left_in_slot(&self, queue: BorrowedFd<'_>) -> io::Result<Option<PriorityMessage>> {
+    /// The message that is in the slot only. The queue `is_unused` if all programs have stood still since it was taken.
+    pub(super) fn left_in_slot(
+        &self,
+        queue: BorrowedFd<'_>,
+        is_unused: bool,
+    ) -> io::Result<Option<PriorityMessage>> {
         let mut priority = [0; 4];
         self.slot.file.read_exact_at(&mut priority, self.slot.at)?;
         let mut before = [0; 24];
@@ -183,7 +188,8 @@ impl QueueJournal {
         // The queue tells exactly, if nobody has used it since.
         let said = if count(queue)? + 1 == there { size_before.checked_sub(size(queue)?) } else { None };
         let said = said.and_then(|said| usize::try_from(said).ok());
-        let length = said.filter(|said| (least..=longest.min(least + ALIKE)).contains(said));
+        let most = if is_unused { longest } else { longest.min(least + ALIKE) };
+        let length = said.filter(|said| (least..=most).contains(said));
         self.slot.message(length.unwrap_or(least)).map(Some)
     }
 
@@ -233,6 +239,11 @@ impl QueueJournal {
 }
 
 impl Head {
+    /// How many of the messages are back and noted so.
+    pub(super) fn back(&self) -> usize {
+        if self.phase == JournalPhase::Putting { self.first as usize } else { 0 }
+    }
+
     /// Where the messages are.
     fn messages(&self) -> u64 {
         let slot = self.longest.saturating_add(MessageSlot::TEXT as u64);

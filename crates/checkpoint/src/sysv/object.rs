@@ -34,8 +34,7 @@ pub(super) fn as_process(number: i32, ids: (u32, u32), act: impl Fn() -> io::Res
             let is_another = ids != (0, 0);
             // Ids that are none inside were those of somebody outside.
             if is_another {
-                let (_, saved) = (Gid::ROOT, Gid::ROOT);
-                set_thread_res_gid(gid, gid, saved).ignore_error("then root has made it");
+                set_thread_res_gid(gid, gid, Gid::ROOT).ignore_error("then root has made it");
                 set_thread_res_uid(uid, uid, Uid::ROOT).ignore_error("then root has made it");
             }
             let code = act().map_or_else(|e| e.raw_os_error().unwrap_or(255), |()| 0);
