@@ -30,7 +30,7 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
-use crate::files::{CopySettings, FileRules, OpenedFiles, WrittenFile};
+use crate::files::{CopySettings, FileRules, OpenedFiles, ReadFile, WrittenFile};
 use crate::inside_reader::InsideReader;
 use crate::member::SavedInterface;
 use crate::memory;
@@ -216,6 +216,7 @@ struct Stood {
     trees: Vec<SavedTree>,
     clocks: Option<Clocks>,
     written_files: Vec<WrittenFile>,
+    read_files: Vec<ReadFile>,
     sysv: Option<SystemV>,
     posix_queues: Option<PosixQueues>,
 }
@@ -274,7 +275,7 @@ impl Saving<'_> {
         let begun = Instant::now();
         let (rules, largest) =
             (FileRules::of(self.context, None)?, self.context.config.checkpoint.copied_file_bytes);
-        let copied = CopySettings { rules, largest };
+        let copied = CopySettings { rules, largest, goes_on: self.save.leave_running && !target.is_joint() };
         let member = SavedInterface::leaving(self.context, self.record, self.started)?;
         member.iter().try_for_each(|member| member.write(dir))?;
         let images = dir.join(IMAGES);
@@ -346,7 +347,8 @@ impl Saving<'_> {
             let watch = Some(&mut *watch).filter(|_| leave_running && is_tracked);
             let read = reader.read_with(&found.processes, &criu, &opened.paths, watch)?;
             stood.processes = found.processes;
-            stood.written_files = opened.copy(self.inside, dir, &copied, read.files)?;
+            let kept = opened.copy(self.inside, dir, &copied, read.files)?;
+            (stood.written_files, stood.read_files) = (kept.written, kept.read);
             (stood.sysv, stood.posix_queues, stood.trees) = (read.sysv, read.posix_queues, read.trees);
             if !leave_running || target.is_joint() {
                 // Only what is safe on the disk may end.
@@ -475,6 +477,7 @@ impl Saving<'_> {
             trees: stood.trees,
             written: self.record.written()?,
             written_files: stood.written_files,
+            read_files: stood.read_files,
             clocks: stood.clocks,
             sysv: stood.sysv,
             posix_queues: stood.posix_queues,
