@@ -82,7 +82,10 @@ for way in a w; do
         # Without a word what was written since is kept beside it.
         cp -p log.$way kept
         has "$(as alice skiff checkpoint show sim)" "/home/alice/log.$way, of "
-        ok as alice skiff checkpoint restore sim other
+        # Who only reads it does not count.
+        exec 6<log.$way
+        ok as alice skiff checkpoint restore sim other 6<&-
+        exec 6<&-
         has "$err" "written since are in /home/alice/log.$way.after-checkpoint"
         ok as alice skiff kill other
         eventually 30 nobody_saves other
@@ -95,10 +98,10 @@ for way in a w; do
         cat kept >log.$way
         rm kept
         # While somebody has it open it is not cut but by the user's own word.
-        exec 6<log.$way
+        exec 6>>log.$way
         fails 125 as alice skiff checkpoint restore sim
         has "$err" "/home/alice/log.$way cannot be changed: another process has it open"
-        exec 6<&-
+        exec 6>&-
         [ ! -e log.$way.after-checkpoint ] || fail 'something is left of the attempt'
         # The configuration says it for a path.
         as alice mkdir -p .config/skiff
@@ -153,7 +156,12 @@ mv log kept
 mv other log
 fails 125 as alice skiff checkpoint restore sim
 has "$err" 'another file now'
+has "$err" 'hint: move away a file that has taken the name of another'
 equal "$(cat log)" another
+rm log
+as alice mkfifo log
+fails 125 as alice timeout 60 skiff checkpoint restore sim
+has "$err" '/home/alice/log is not a regular file now'
 rm log kept
 touch /shared/enough
 ok as alice skiff checkpoint restore sim
@@ -165,7 +173,14 @@ rm /shared/enough log
 ok as alice skiff rm sim
 ok as alice skiff checkpoint delete sim
 base 1000000
+# Other content is seen where the length is the same, too.
+truncate -s -5 log
 dd if=/dev/zero of=log bs=1 count=2 conv=notrunc status=none
+for way in keep truncate refuse; do
+    fails 125 as alice skiff checkpoint restore --files $way sim
+    has "$err" '/home/alice/log has other content than it had'
+    has "$err" 'hint: --files restore'
+done
 before=$(md5sum <log)
 touch /shared/enough
 ok as alice skiff checkpoint restore sim

@@ -25,7 +25,7 @@ use skiff_user::checkpoints::dir_of;
 use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
-use crate::files::{CopySettings, FileRules, OpenedFiles, WrittenFile};
+use crate::files::{CopySettings, FileRules, OpenedFiles, ReadFile, WrittenFile};
 use crate::inside_reader::{InsideContents, InsideReader};
 use crate::member::SavedInterface;
 use crate::memory;
@@ -80,6 +80,7 @@ struct Stood {
     written: u64,
     clocks: Option<Clocks>,
     written_files: Vec<WrittenFile>,
+    read_files: Vec<ReadFile>,
     sysv: Option<SystemV>,
     posix_queues: Option<PosixQueues>,
 }
@@ -181,6 +182,7 @@ impl Saving<'_> {
         // They are ended by us, if they are to end: if CRIU were to do that and it then comes to nothing, terminals would have lost what
         // waits in them, and reading them would no longer wait.
         let leave_running = Some(true);
+        let goes_on = self.save.leave_running && !target.is_joint();
         let pid = self.found.processes.first().map(|process| process.pid);
         let options = Options { pid, leave_running, page_server, ..criu::options(self.inside.net) };
         // What enters now need not do so while they stand still.
@@ -192,7 +194,7 @@ impl Saving<'_> {
             saving: self,
             target,
             images,
-            copied: CopySettings { rules, largest },
+            copied: CopySettings { rules, largest, goes_on },
             member,
             version,
             pages,
@@ -312,6 +314,7 @@ impl Saving<'_> {
             trees: stood.trees,
             written: stood.written,
             written_files: stood.written_files,
+            read_files: stood.read_files,
             clocks: stood.clocks,
             sysv: stood.sysv,
             posix_queues: stood.posix_queues,
@@ -417,7 +420,8 @@ impl Dump<'_> {
         let watch = Some(watch).filter(|_| save.leave_running && is_tracked);
         let read = reader.read_with(&found.processes, criu, &opened.paths, watch)?;
         (self.stood.processes, self.stood.written) = (found.processes, read.written);
-        self.stood.written_files = opened.copy(*inside, dir, &self.copied, read.files)?;
+        let kept = opened.copy(*inside, dir, &self.copied, read.files)?;
+        (self.stood.written_files, self.stood.read_files) = (kept.written, kept.read);
         let InsideContents { sysv, posix_queues, trees, .. } = read;
         (self.stood.sysv, self.stood.posix_queues, self.stood.trees) = (sysv, posix_queues, trees);
         Ok(())

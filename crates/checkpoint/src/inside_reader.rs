@@ -1,7 +1,7 @@
 //! All that is read inside an instance while its processes stand still, but for their memory and for POSIX messages: by one process. Where it can, it has entered
 //! before, as a save has it; `migrate` starts it while they stand still.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,8 @@ struct ReadRequest {
     /// Number inside of CRIU, which has stopped them.
     tracer: Option<i32>,
     /// Files to be looked for.
-    paths: BTreeSet<String>,
+    /// Each with whether it is open to be written.
+    paths: BTreeMap<String, bool>,
     /// Whether the memory of the processes is to be watched from now on.
     watches: bool,
 }
@@ -121,7 +122,7 @@ impl<'a> InsideReader<'a> {
     /// # Errors
     /// When something cannot be read.
     pub fn read(self, processes: &[SavedProcess], criu: &CriuProcess) -> Result<InsideContents> {
-        self.read_with(processes, criu, &BTreeSet::new(), None)
+        self.read_with(processes, criu, &BTreeMap::new(), None)
     }
 
     /// The same, and looks for these files. If there is a `watch`, it is what begins then.
@@ -129,7 +130,7 @@ impl<'a> InsideReader<'a> {
         self,
         processes: &[SavedProcess],
         criu: &CriuProcess,
-        paths: &BTreeSet<String>,
+        paths: &BTreeMap<String, bool>,
         watch: Option<&mut Watch>,
     ) -> Result<InsideContents> {
         let Self { process, inside, sysv, queues, instance, trees, watched } = self;

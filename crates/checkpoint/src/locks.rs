@@ -4,11 +4,12 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -191,7 +192,10 @@ pub fn refuse_taken<'a>(inside: EnterTarget<'_>, held: impl Iterator<Item = &'a 
     enter::run(EnterTarget { number: None, ..inside }, &[], || {
         for lock in of_processes {
             // CRIU says it better if the file is not there, or is one without a name.
-            let Ok(file) = File::open(&lock.file) else { continue };
+            let flags = OFlags::NONBLOCK.bits().cast_signed();
+            // A FIFO that has taken its place would be waited for.
+            let opened = File::options().read(true).custom_flags(flags).open(&lock.file);
+            let Ok(file) = opened else { continue };
             let conflicts = lock::conflicts(file.as_fd(), lock.start..lock.end, lock.mode());
             if conflicts.context(|| format!("file {}: lock", lock.file))? {
                 return Err(taken_by_another(&lock.file));

@@ -185,6 +185,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         posix_queues,
         made_with,
         files: digests,
+        read_files: _,
         stored: _,
     } = &checkpoint;
     let dir = dir_of(context, slot)?;

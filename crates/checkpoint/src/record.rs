@@ -24,7 +24,7 @@ use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::small_file;
 
-use crate::files::WrittenFile;
+use crate::files::{ReadFile, WrittenFile};
 use crate::obstacles::SavedProcess;
 use crate::posix_queues::PosixQueues;
 use crate::sysv::SystemV;
@@ -82,6 +82,9 @@ pub struct Checkpoint {
     /// Files with names that are open to be written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub written_files: Vec<WrittenFile>,
+    /// Files outside the instance with names that are open to be read only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_files: Vec<ReadFile>,
     /// What its clocks said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,
@@ -391,7 +394,9 @@ pub(crate) mod tests {
             number: 7,
             copy: Some("file.0".into()),
             owner: Some((0, 0, 0o600)),
+            ..WrittenFile::default()
         }];
+        let read_files = vec![ReadFile { path: "/input".into(), modified: (7, 8) }];
         Checkpoint {
             created,
             instance,
@@ -400,6 +405,7 @@ pub(crate) mod tests {
             trees,
             written,
             written_files,
+            read_files,
             clocks,
             sysv: None,
             posix_queues: None,

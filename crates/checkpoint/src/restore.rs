@@ -36,7 +36,7 @@ use skiff_user::context::UserContext;
 use crate::attributes;
 use crate::criu::{self, CriuProcess, Installation};
 use crate::daemons::Daemons;
-use crate::files::{self, FileRules};
+use crate::files::{self, FileRules, RecordedFiles};
 use crate::locks::{self, LockChange};
 use crate::member::SavedInterface;
 use crate::notes::RestoreNotes;
@@ -313,10 +313,13 @@ impl Restorer for CriuRestorer<'_> {
             positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
         let (mut process, mut daemons) = (None, Daemons::of(checkpoint, inside)?);
         // Last: what has been cut stays so if the restore fails after that.
-        self.files.as_ref().map_or(Ok(()), |rules| {
+        let own_places = trees::own_places(&checkpoint.instance.plan);
+        let expected = self.files.as_ref().map(|rules| {
             let (inside, place) = (EnterTarget { number: None, ..inside }, (self.dir, images.as_fd()));
-            files::make_fit(inside, place, &checkpoint.written_files, (rules, &self.notes))
-        })?;
+            let recorded = RecordedFiles { written: &checkpoint.written_files, read: &checkpoint.read_files };
+            files::make_fit(inside, place, recorded, &own_places, (rules, &self.notes))
+        });
+        let expected = expected.transpose()?;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {
             daemons.at(stage)?;
@@ -324,6 +327,8 @@ impl Restorer for CriuRestorer<'_> {
             if stage == "post-restore" {
                 process = Some(first::adopt(instance.control.as_fd(), main)?);
                 let inside = EnterTarget { number: None, ..inside };
+                let pids: Vec<i32> = checkpoint.processes.iter().map(|process| process.pid).collect();
+                expected.as_ref().map_or(Ok(()), |expected| expected.check(inside, &pids, &own_places))?;
                 let kept: Vec<_> =
                     checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
                 attributes::set_again(inside, &kept, &self.notes)?;

@@ -26,6 +26,8 @@ struct Regular {
     id: u32,
     #[prost(uint32, required, tag = "2")]
     flags: u32,
+    #[prost(uint64, required, tag = "3")]
+    position: u64,
     #[prost(string, required, tag = "6")]
     name: String,
     #[prost(uint64, optional, tag = "8")]
@@ -41,18 +43,22 @@ struct Remapped {
     id: u32,
 }
 
-/// A regular file that processes had open or mapped.
+/// A regular file or directory that processes had open, mapped or as their current directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenFile {
     /// Path in the root of the processes.
     pub path: String,
     /// Flags that it was opened with, as of `open(2)`.
     pub flags: u32,
+    /// Where it is read or written next, in bytes from its beginning.
+    pub position: u64,
     /// Length in bytes. Nothing of one that is only appended to: a restore does not compare that.
     pub size: Option<u64>,
+    /// Whether it is a directory.
+    pub is_directory: bool,
 }
 
-/// All regular files in `files`, the bytes of a `files.img`. Those that had lost their names, as the
+/// All regular files and directories in `files`, the bytes of a `files.img`. Those that had lost their names, as the
 /// bytes of `remap-fpath.img` say if there is one, come back in another way. Nothing if these are no such images.
 #[must_use]
 pub fn open_files(files: &[u8], remapped: Option<&[u8]>) -> Option<Vec<OpenFile>> {
@@ -78,9 +84,12 @@ fn entries<T: Message + Default>(kind: u32, image: &[u8]) -> Option<Vec<T>> {
 
 impl Regular {
     fn opened(self) -> Option<OpenFile> {
-        let Self { id: _, flags, name, size, mode } = self;
-        let is_regular = FileType::from_raw_mode(mode?) == FileType::RegularFile;
-        is_regular.then_some(OpenFile { path: name, flags, size })
+        let Self { id: _, flags, position, name, size, mode } = self;
+        let kind = FileType::from_raw_mode(mode?);
+        let is_directory = kind == FileType::Directory;
+        let size = size.filter(|_| !is_directory);
+        let file = OpenFile { path: name, flags, position, size, is_directory };
+        (is_directory || kind == FileType::RegularFile).then_some(file)
     }
 }
 
@@ -100,7 +109,7 @@ mod tests {
     #[test]
     fn files_with_names_are_found_and_nothing_in_what_is_no_image() {
         let file = |id, name: &str, size, mode| Entry {
-            regular: Some(Regular { id, flags: 2, name: name.into(), size, mode: Some(mode) }),
+            regular: Some(Regular { id, flags: 2, position: 5, name: name.into(), size, mode: Some(mode) }),
         };
         let all = [
             file(1, "/home/alice/log", Some(7), 0o100_644),
@@ -110,9 +119,16 @@ mod tests {
             file(4, "/home/alice", Some(4096), 0o40_755),
         ];
         let (files, gone) = (image(FILES, &all), image(REMAPPED, &[Remapped { id: 2 }]));
-        let log = OpenFile { path: "/home/alice/log".into(), flags: 2, size: Some(7) };
-        assert_eq!(open_files(&files, Some(&gone)), Some(vec![log]));
-        assert_eq!(open_files(&files, None).map(|found| found.len()), Some(2));
+        let open = |path: &str, size: Option<u64>| OpenFile {
+            path: path.into(),
+            flags: 2,
+            position: 5,
+            size,
+            is_directory: size.is_none(),
+        };
+        let wanted = vec![open("/home/alice/log", Some(7)), open("/home/alice", None)];
+        assert_eq!(open_files(&files, Some(&gone)), Some(wanted));
+        assert_eq!(open_files(&files, None).map(|found| found.len()), Some(3));
         assert_eq!(open_files(&files[..files.len() - 1], None), None);
         assert_eq!(open_files(&gone, None), None);
         assert_eq!(open_files(&files, Some(b"something else")), None);

@@ -195,6 +195,7 @@ impl Migration<'_> {
             written: self.record.written()?,
             // Nobody of theirs writes to them before they go on.
             written_files: vec![],
+            read_files: vec![],
             // While they stand still: this is called again then. Not before their timers have been read, or these would end early.
             clocks: Some(Clocks::of(self.init)?),
             sysv: None,

@@ -1,0 +1,200 @@
+//! Whether the processes that CRIU has made have the files open that were looked at before. CRIU opens files by their paths, and whoever may write
+//! to a directory can put a link or another file in a file's place meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, fstat, openat, statx};
+use skiff_criu::files_image::OpenFile;
+use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_sandbox::mountinfo;
+use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::IgnoreError as _;
+
+use super::copies::{has_lasting_content, mount_of};
+use super::open;
+
+/// What the processes are to have open.
+pub struct ExpectedFiles {
+    /// Paths of all files and directories that the images name.
+    pub(super) paths: BTreeSet<String>,
+    /// Numbers in the file system of those that were looked at.
+    pub(super) numbers: BTreeMap<String, u64>,
+}
+
+/// What the kernel shows of a file that is open.
+struct ShownFile {
+    path: String,
+    number: u64,
+    mount: u64,
+}
+
+/// The mounts of the container: those of what is the instance's own, and all.
+struct Mounts {
+    own: BTreeSet<u64>,
+    all: BTreeSet<u64>,
+}
+
+impl ExpectedFiles {
+    /// Checks that these processes, which stand still, have no other files outside the instance open to be written, and no other current
+    /// directory. A process that may not be looked into is left out.
+    ///
+    /// # Errors
+    /// A process has another file open.
+    pub fn check(&self, inside: EnterTarget<'_>, pids: &[i32], own_places: &[PathBuf]) -> Result<()> {
+        enter::run(inside, &[], || {
+            let mounts = Mounts::of(own_places)?;
+            for pid in pids {
+                for shown in descriptors(*pid).into_iter().chain(mapped(*pid)) {
+                    if mounts.are_outside(shown.mount) {
+                        self.check_one(&shown)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn check_one(&self, shown: &ShownFile) -> Result<()> {
+        let ShownFile { path, number, .. } = shown;
+        let is_expected = self.paths.contains(path);
+        if is_expected && self.numbers.get(path).is_none_or(|expected| expected == number) {
+            return Ok(());
+        }
+        Err(Fault::new(format!("{path}: it has taken the place of another file or directory during the restore"))
+            .hint("look who may write to the directories of the files that the instance has open: `skiff checkpoint show` names them"))
+    }
+}
+
+impl Mounts {
+    fn of(own_places: &[PathBuf]) -> Result<Self> {
+        let listed = fs::read("/proc/self/mountinfo").context(|| "the list of mounts")?;
+        let number = |id: &[u8]| std::str::from_utf8(id).ok()?.parse().ok();
+        Ok(Self {
+            own: own_places.iter().filter_map(|place| mount_of(place)).collect(),
+            all: mountinfo::parse(&listed).iter().filter_map(|mount| number(&mount.id)).collect(),
+        })
+    }
+
+    /// Of a mount elsewhere, paths are not those that the images name.
+    fn are_outside(&self, mount: u64) -> bool {
+        self.all.contains(&mount) && !self.own.contains(&mount)
+    }
+}
+
+/// The current directory, open directories, and files that are open to be written.
+fn descriptors(pid: i32) -> Vec<ShownFile> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries.map(|entry| entry.path()).chain([PathBuf::from(format!("/proc/{pid}/cwd"))]);
+    let shown = |link: PathBuf| {
+        let path = fs::read_link(&link).ok()?.into_os_string().into_string().ok()?;
+        // The rights of the link say how the file is open.
+        let is_written = fs::symlink_metadata(&link).ok()?.permissions().mode() & 0o200 != 0;
+        let file = openat(CWD, &link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        shown(path, file).filter(|(_, is_directory)| *is_directory || is_written).map(|(shown, _)| shown)
+    };
+    links.filter_map(shown).collect()
+}
+
+/// Files that are mapped so that what is written to memory is written to them.
+fn mapped(pid: i32) -> Vec<ShownFile> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).default_on_error("it may not be looked into");
+    let maps = String::from_utf8_lossy(&maps);
+    let shown = |line: &str| {
+        let (head, path) = line.split_once('/')?;
+        let mut words = head.split_whitespace();
+        let (rights, number) = (words.nth(1)?, words.nth(2)?.parse().ok()?);
+        let path = format!("/{path}");
+        let file = Some(&path).filter(|_| rights.starts_with("rw-s") || rights.starts_with("rwxs"));
+        let file = open(file?, OFlags::PATH).ok()?;
+        shown(path, file).map(|(shown, _)| ShownFile { number, ..shown })
+    };
+    maps.lines().filter_map(shown).collect()
+}
+
+/// Nothing of what is no regular file or directory, has no name any more, or is made by the kernel as it is read.
+fn shown(path: String, file: OwnedFd) -> Option<(ShownFile, bool)> {
+    let of = fstat(&file).ok()?;
+    let kind = FileType::from_raw_mode(of.st_mode);
+    // Network file systems and FUSE rename what is deleted while it is open.
+    let has_lost_name = ["/.nfs", "/.fuse_hidden"].iter().any(|begin| path.contains(begin));
+    let is_named =
+        path.starts_with('/') && !path.ends_with(" (deleted)") && of.st_nlink > 0 && !has_lost_name;
+    let is_kept = is_named && has_lasting_content(&file);
+    let mount = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
+    let is_directory = kind == FileType::Directory;
+    let shown = ShownFile { path, number: of.st_ino, mount };
+    (is_kept && (is_directory || kind == FileType::RegularFile)).then_some((shown, is_directory))
+}
+
+/// Directories outside the instance that are reached by a symbolic link now: a path of the images has none.
+pub(super) fn linked_directories(opened: &[OpenFile], own_places: &[PathBuf]) -> Result<Vec<String>> {
+    let mounts = Mounts::of(own_places)?;
+    let is_linked = |file: &&OpenFile| {
+        let is_link = matches!(open(&file.path, OFlags::PATH), Err(rustix::io::Errno::LOOP));
+        is_link && mount_of(file.path.as_ref()).is_none_or(|mount| mounts.are_outside(mount))
+    };
+    Ok(opened
+        .iter()
+        .filter(|file| file.is_directory)
+        .filter(is_linked)
+        .map(|file| file.path.clone())
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_took_a_files_place_after_it_was_looked_at_is_found() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| temp.path().join(name).to_str().expect("UTF-8").to_owned();
+        for name in ["log", "rc", "read"] {
+            fs::write(path(name), "x").expect("written");
+        }
+        let append = |name: &str| File::options().append(true).open(path(name)).expect("opened");
+        let number = |name: &str| fstat(append(name)).expect("known").st_ino;
+        let expected = ExpectedFiles {
+            paths: BTreeSet::from([path("log")]),
+            numbers: BTreeMap::from([(path("log"), number("log"))]),
+        };
+        let own = i32::try_from(std::process::id()).expect("a number");
+        let found = || -> Vec<ShownFile> {
+            let all = descriptors(own).into_iter().chain(mapped(own));
+            all.filter(|shown| shown.path.starts_with(temp.path().to_str().expect("UTF-8"))).collect()
+        };
+        let (log, _read) = (append("log"), File::open(path("read")).expect("opened"));
+        let all = found();
+        assert_eq!(all.len(), 1);
+        expected.check_one(&all[0]).expect("it is that file");
+        drop(log);
+        // By a link, and as another file of that name.
+        fs::remove_file(path("log")).expect("removed");
+        symlink(path("rc"), path("log")).expect("a link");
+        let linked = append("log");
+        expected.check_one(&found()[0]).expect_err("another path");
+        drop(linked);
+        fs::rename(path("rc"), path("log")).expect("moved");
+        let _other = append("log");
+        expected.check_one(&found()[0]).expect_err("another number");
+    }
+
+    #[test]
+    fn a_directory_that_a_link_has_replaced_is_named() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| temp.path().join(name).to_str().expect("UTF-8").to_owned();
+        fs::create_dir(path("a")).expect("made");
+        symlink(path("a"), path("b")).expect("a link");
+        let opened =
+            |name: &str| OpenFile { path: path(name), flags: 0, position: 0, size: None, is_directory: true };
+        let found = linked_directories(&[opened("a"), opened("b")], &[]).expect("looked at");
+        assert_eq!(found, [path("b")]);
+    }
+}
