@@ -7,6 +7,7 @@
 mod copy;
 mod frozen;
 mod mapping;
+mod parasite_sockets;
 mod placeholder;
 mod server;
 mod shared_memory;
