@@ -1,5 +1,6 @@
 # mallory and what others save: she connects to each CRIU on the host's network before the processes that it saves do. A save, a repeated save and a
 # restore come to the same as without her; where CRIU's calls cannot be answered, CRIU is killed after a time, and the programs go on.
+# time: 400
 # takes: 125
 . "$(dirname "$0")/../lib.sh"
 needs_criu
