@@ -2,14 +2,17 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
-use skiff_criu::CarryOutError;
 use skiff_criu::rpc::{CgroupMode, CriuResponse, NetworkLock, Options, RequestType};
 pub use skiff_criu::{CriuEvent, Installation};
 use skiff_ipc::ReportingChild;
 use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_sandbox::idle::{INTERVAL, IdleTime};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
@@ -25,6 +28,10 @@ use crate::previous_pages::PreviousPages;
 pub const OLDEST: (i32, i32) = (4, 1);
 /// Open files without a name are kept in the images up to this size, in bytes.
 pub(crate) const GHOST_LIMIT: u32 = 1 << 30;
+/// What CRIU says of a message that no process that it restores has sent.
+const STRANGERS_MESSAGE: &str = "Unexpected fle";
+/// How long CRIU may do nothing at all while processes stand still and it is waited for.
+const LONGEST_STALL: Duration = Duration::from_secs(60);
 
 /// The folder that `packaging/get-criu` makes, beside the installed program `exe` (`PREFIX/bin/skiff`), if it is there.
 #[must_use]
@@ -58,6 +65,9 @@ pub fn fault(error: skiff_criu::Error) -> Fault {
     let hint = match error {
         skiff_criu::Error::UnknownCommand(_) => "CRIU must be of the same version on both hosts",
         skiff_criu::Error::Io { what: "open" | "run", .. } => "make its folder anew: packaging/get-criu",
+        skiff_criu::Error::Failed { ref why, .. } if why.contains(STRANGERS_MESSAGE) => {
+            "another user of this host wrote to a socket of CRIU's: restore it again. An instance with a network of its own (--net) is out of their reach"
+        }
         _ => "",
     };
     Fault::new(error.to_string()).hint(hint)
@@ -66,6 +76,8 @@ pub fn fault(error: skiff_criu::Error) -> Fault {
 /// A CRIU that runs inside an environment as its root. When this is dropped, CRIU takes back what it has not finished, and exits.
 pub struct CriuProcess {
     talk: skiff_criu::Criu,
+    /// As long as this is open CRIU is in use.
+    owner: Option<OwnedFd>,
     /// The process outside that waits for CRIU, and ends as it does.
     process: Child,
     /// The process inside that opens for CRIU what only the host's root may.
@@ -97,7 +109,7 @@ impl CriuProcess {
     ) -> Result<Self> {
         let (talk, launch) = skiff_criu::Criu::prepare(installation, images, also).map_err(fault)?;
         let process = enter::start(inside, &launch.descriptors(), || fault(launch.exec()))?;
-        Ok(Self { talk, process, opener: None })
+        Ok(Self { talk, owner: None, process, opener: None })
     }
 
     /// Starts CRIU inside to dump processes, with descriptors as [`CriuProcess::start_with`] takes them. It may open what they have mapped.
@@ -125,16 +137,20 @@ impl CriuProcess {
         also: &[BorrowedFd<'_>],
         previous: Option<(&PreviousPages, &LeftOutPages)>,
     ) -> Result<Self> {
-        if !intercept::is_available() {
-            return Self::start_with(installation, inside, images, also);
-        }
         let about = || "CRIU";
         let (talk, launch) = skiff_criu::Criu::prepare(installation, images, also).map_err(fault)?;
+        let (owned, owner) = pipe_with(PipeFlags::CLOEXEC).context(about)?;
+        let owner = Some(owner);
+        if !intercept::is_available() {
+            let become_it = || Err(fault(launch.exec()));
+            let begun = enter::begin_owned::<()>(inside, &launch.descriptors(), owned.as_fd(), become_it)?;
+            return Ok(Self { talk, owner, process: begun.started()?, opener: None });
+        }
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(about)?;
         let kept = [launch.descriptors(), vec![theirs.as_fd()]].concat();
-        let begun = enter::begin::<()>(inside, &kept, || {
+        let begun = enter::begin_owned::<()>(inside, &kept, owned.as_fd(), || {
             let scans = if previous.is_some() { Scans::Heard } else { Scans::Unheard };
             let listener = intercept::listen_to_self(scans).context(about)?;
             fdpass::send(theirs.as_fd(), b"l", &[listener.as_fd()]).context(about)?;
@@ -155,7 +171,7 @@ impl CriuProcess {
             })
         };
         let opener = listener.pop().map(open).transpose()?;
-        Ok(Self { talk, process: begun.started()?, opener })
+        Ok(Self { talk, owner, process: begun.started()?, opener })
     }
 
     /// Questions that CRIU answers before it is asked for anything.
@@ -174,9 +190,37 @@ impl CriuProcess {
     /// Waits for the next event. At a stage CRIU waits for [`CriuProcess::proceed`].
     ///
     /// # Errors
-    /// Why it failed, in CRIU's own words.
+    /// Why it failed, in CRIU's own words; that a dump does not get on.
     pub fn next_event(&self) -> Result<CriuEvent> {
+        let mut stall = self.stall();
+        let interval = Timespec { tv_sec: INTERVAL.as_secs().cast_signed(), tv_nsec: 0 };
+        while stall.is_some() {
+            match poll(&mut [PollFd::from_borrowed_fd(self.news(), PollFlags::IN)], Some(&interval)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => self.end_if_stalled(&mut stall)?,
+                _ => break,
+            }
+        }
         self.talk.next_event().map_err(fault)
+    }
+
+    /// Begins to measure how long CRIU does nothing; not of one that has ended, nor of one that does not dump: nothing stands still then that would go on
+    /// without it.
+    #[must_use]
+    pub fn stall(&self) -> Option<IdleTime> {
+        let owned = self.owner.as_ref().map(|_| self.number().map(IdleTime::of));
+        owned.transpose().default_on_error("it has ended, and what it said waits")
+    }
+
+    /// Kills a CRIU that dumps and does nothing while it is waited for: the processes go on then. To be called every second or so.
+    ///
+    /// # Errors
+    /// That it has been killed.
+    pub fn end_if_stalled(&self, stall: &mut Option<IdleTime>) -> Result<()> {
+        let is_stalled = stall.as_mut().is_some_and(|stall| stall.look() >= LONGEST_STALL);
+        let Some(owner) = self.owner.as_ref().filter(|_| is_stalled) else { return Ok(()) };
+        rustix::io::write(owner, b"k").ignore_error("it has ended");
+        Err(Fault::new(format!("CRIU did nothing for {} s and has been killed", LONGEST_STALL.as_secs()))
+            .hint("the instance goes on: save it again. A file system that does not answer stops CRIU, too"))
     }
 
     /// Has CRIU proceed from a stage, or take back what it did.
@@ -195,17 +239,31 @@ impl CriuProcess {
         &self,
         kind: RequestType,
         options: Options,
-        at: impl FnMut(&str) -> Result<()>,
+        mut at: impl FnMut(&str) -> Result<()>,
     ) -> Result<CriuResponse> {
-        self.talk.carry_out(kind, options, at).map_err(|why| match why {
-            CarryOutError::Criu(error) => fault(error),
-            CarryOutError::Refused(refused) => refused,
-        })
+        self.ask(kind, options)?;
+        let mut refused = None;
+        loop {
+            match self.next_event() {
+                Ok(CriuEvent::Done(answer)) => return refused.map_or(Ok(answer), Err),
+                Ok(CriuEvent::Stage(stage)) => {
+                    let outcome = at(&stage);
+                    self.proceed(outcome.is_ok())?;
+                    refused = refused.or(outcome.err());
+                }
+                // What CRIU says then follows from its being told to stop.
+                Err(why) => return Err(refused.unwrap_or(why)),
+            }
+        }
     }
 
     /// Has CRIU take back what it did, and waits until that is done. It may be waiting at a stage.
     pub fn take_back(&self) {
-        self.talk.take_back();
+        let why = "CRIU takes all back if it does not hear that, too";
+        self.proceed(false).ignore_error(why);
+        while let Ok(CriuEvent::Stage(_)) = self.next_event() {
+            self.proceed(false).ignore_error(why);
+        }
     }
 
     /// Readable once CRIU has something to say.
@@ -245,8 +303,8 @@ impl CriuProcess {
 
     /// Waits until CRIU has ended, and says what it could not be given.
     fn wait(self) -> Result<()> {
-        let Self { talk, process, opener } = self;
-        drop(talk);
+        let Self { talk, owner, process, opener } = self;
+        drop((talk, owner));
         enter::wait_for(&process);
         opener.map_or(Ok(()), ReportingChild::end)
     }

@@ -8,6 +8,7 @@ mod copy;
 mod frozen;
 mod mapping;
 mod named_files;
+mod parasite_sockets;
 mod placeholder;
 mod server;
 

@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2, statvfs, syncfs};
 use skiff_cli::Retention;
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
@@ -36,6 +36,8 @@ const HEAD: &str = "skiff-checkpoint-file 1 ";
 const LONGEST_HEAD: u64 = 512;
 /// As fast as disks; higher levels make memory hardly smaller.
 const LEVEL: i32 = 1;
+/// One in so many parts of a file system stays free.
+const KEPT_FREE: u64 = 50;
 
 /// Writes a checkpoint to a file that is not there yet.
 ///
@@ -128,6 +130,7 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
     if !checkpoint.stored.is_empty() {
         return Err(Fault::new("its memory is in the store of whoever exported it"));
     }
+    refuse_without_room(dir, &checkpoint.files)?;
     for wanted in &checkpoint.files {
         let mut file = create(dir, &wanted.path)?;
         let found = FileDigest::of_copy(&wanted.path, &mut from.take(wanted.size), &mut file);
@@ -135,7 +138,6 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
         if found != *wanted {
             return Err(Fault::new(format!("{} is damaged", wanted.path)));
         }
-        file.sync_all().context(|| wanted.path.clone())?;
     }
     if from.read(&mut [0]).context(cut)? != 0 {
         return Err(Fault::new("trailing data after the last file"));
@@ -144,8 +146,32 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
     let about = || record.display().to_string();
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&record).context(about)?;
-    file.write_all(&bytes).and_then(|()| file.sync_all()).context(about)?;
-    [&dir.join(record::IMAGES), &dir.join(record::TREES), dir].into_iter().try_for_each(record::flush)
+    file.write_all(&bytes).context(about)?;
+    // All at once: to wait for the disk with each of many small files takes most of the time.
+    syncfs(&file).context(|| dir.display().to_string())
+}
+
+/// Refuses files that do not fit beside what is there; some room stays free. They may be long and come out of a short file.
+fn refuse_without_room(dir: &Path, files: &[FileDigest]) -> Result<()> {
+    let about = || dir.display().to_string();
+    let disk = statvfs(dir).context(about)?;
+    let block = disk.f_frsize.max(1);
+    let on_disk = |file: &FileDigest| file.size.div_ceil(block).saturating_add(1);
+    let blocks = files.iter().fold(0_u64, |all, file| all.saturating_add(on_disk(file)));
+    let free = disk.f_bavail.saturating_sub(disk.f_blocks / KEPT_FREE);
+    // A file system without a size or without numbered inodes says 0.
+    let has_room = disk.f_blocks == 0 || blocks <= free;
+    let has_inodes = disk.f_files == 0 || files.len() as u64 <= disk.f_favail;
+    if has_room && has_inodes {
+        return Ok(());
+    }
+    let bytes = |blocks: u64| output::size(blocks.saturating_mul(block));
+    let what = match has_room {
+        true => format!("{} files, and {} inodes are free", files.len(), disk.f_favail),
+        false => format!("{}, and {} may be used", bytes(blocks), bytes(free)),
+    };
+    Err(Fault::new(format!("its content needs {what} in {}", about()))
+        .hint("remove what is not needed there, as with `skiff checkpoint delete`"))
 }
 
 /// Creates a file of a checkpoint; it leads nowhere else.
@@ -155,4 +181,20 @@ fn create(dir: &Path, path: &str) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     openat2(&top, path, flags, Mode::RUSR | Mode::WUSR, resolve).map(File::from).context(about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_fit_is_refused_before_anything_is_written() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = |size| FileDigest { path: "images/pages-1.img".into(), size, digest: String::new() };
+        refuse_without_room(dir.path(), &[file(1)]).expect("room for one byte");
+        for files in [vec![file(1 << 60)], vec![file(u64::MAX), file(u64::MAX)]] {
+            let why = refuse_without_room(dir.path(), &files).expect_err("no disk is so large").to_string();
+            assert!(why.contains("may be used"), "{why}");
+        }
+    }
 }

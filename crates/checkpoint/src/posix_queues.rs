@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -101,7 +102,7 @@ pub(crate) fn keep(
         put_back(false)?;
     }
     let about = || path.display().to_string();
-    let file = File::options().write(true).create_new(true).open(path).context(about)?;
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path).context(about)?;
     let kept = [file.as_fd(), taken.dir.as_fd(), criu];
     let found = enter::run_unseen_to_its_end(inside.init, &kept, || {
         let mut into = BufWriter::new(file.try_clone().context(about)?);

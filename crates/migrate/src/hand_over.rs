@@ -25,6 +25,7 @@ use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::clocks::Clocks;
 use skiff_sandbox::enter::EnterTarget;
+use skiff_sandbox::idle::INTERVAL;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_sys::IgnoreError;
@@ -249,8 +250,10 @@ impl Migration<'_> {
             ..criu::options(self.inside.net)
         };
         criu.ask(RequestType::Dump, options)?;
+        let mut stall = criu.stall();
         loop {
-            let ready = wait(&[(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+            let both = [(criu.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)];
+            let ready = wait(&both, Some(INTERVAL))?;
             let heard = match ready[1].is_empty() {
                 true => Ok(false),
                 false => hear_progress(&mut way.peer, progress),
@@ -265,6 +268,7 @@ impl Migration<'_> {
                 return Err(why);
             }
             if ready[0].is_empty() {
+                criu.end_if_stalled(&mut stall)?;
                 continue;
             }
             match criu.next_event()? {

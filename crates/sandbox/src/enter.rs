@@ -20,6 +20,7 @@ use skiff_sys::signal::{SignalMask, restore};
 use skiff_sys::{fdpass, socket_option};
 
 use crate::clocks;
+use crate::idle::end_with_owner;
 use crate::join::NetSpace;
 use crate::keyring;
 use crate::start::detach_stdio;
@@ -188,8 +189,32 @@ pub fn begin<T: Serialize + DeserializeOwned>(
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
+    begin_with(inside, keep, None, act)
+}
+
+/// The same; the process inside does not outlive its use: it is killed as soon as something comes through the pipe `owner`, and once nobody has that
+/// pipe's other end any more and it does no work.
+///
+/// # Errors
+/// As [`begin`].
+pub fn begin_owned<T: Serialize + DeserializeOwned>(
+    inside: EnterTarget<'_>,
+    keep: &[BorrowedFd<'_>],
+    owner: BorrowedFd<'_>,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<ReportingChild<T>> {
+    begin_with(inside, keep, Some(owner), act)
+}
+
+fn begin_with<T: Serialize + DeserializeOwned>(
+    inside: EnterTarget<'_>,
+    keep: &[BorrowedFd<'_>],
+    owner: Option<BorrowedFd<'_>>,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<ReportingChild<T>> {
     ReportingChild::fork(NAME, CloneFlags::NONE, |reporter| {
-        let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
+        let own = [inside.init, reporter.as_fd()].into_iter().chain(owner);
+        let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain(own).collect();
         close_all_except(&kept);
         detach_stdio();
         // Neither our end nor a key of the terminal ends what goes on inside: processes that CRIU has stopped it must be able to let go.
@@ -197,7 +222,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
         setsid().ignore_error("it fails only in who leads a group already");
         // Whoever starts it may hear of their signals in another way; CRIU wants them as they come.
         restore(SignalMask::from_bits(0));
-        between(inside, reporter, act)
+        between(inside, reporter, owner, act)
     })
 }
 
@@ -265,6 +290,7 @@ fn wait_and_continue(child: Pid) -> bool {
 fn between<T: Serialize>(
     inside: EnterTarget<'_>,
     reporter: Reporter<T>,
+    owner: Option<BorrowedFd<'_>>,
     act: impl FnOnce() -> Result<T>,
 ) -> i32 {
     match join_then_fork(inside) {
@@ -274,6 +300,7 @@ fn between<T: Serialize>(
         }
         Ok(Fork::Parent(child)) => {
             drop(reporter);
+            owner.iter().for_each(|owner| end_with_owner(&child, *owner));
             i32::from(!wait_and_continue(child.pid))
         }
         Err(why) => {

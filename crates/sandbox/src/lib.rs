@@ -20,6 +20,7 @@ pub mod group;
 mod group_node;
 mod harmless;
 pub mod helper;
+pub mod idle;
 mod init;
 pub mod inside;
 pub mod join;

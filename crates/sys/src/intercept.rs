@@ -1,5 +1,6 @@
 //! Answering another process's calls (`seccomp_unotify(2)`). Of `openat`: it waits until whoever listens has it open what it asked for, or gives it
-//! another descriptor. Of `ioctl(PAGEMAP_SCAN)`: it waits for the pages that it is told of.
+//! another descriptor. Of `ioctl(PAGEMAP_SCAN)`: it waits for the pages that it is told of. Of `listen` and `accept`: whoever answers listens itself,
+//! and says which connection is accepted.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -103,8 +104,8 @@ pub enum Scans {
     Unheard,
 }
 
-/// From now on calls of `openat` of this process, and of all that descend from it, wait for whoever has the listener that is given, where they name a
-/// directory by a descriptor. Needs `no_new_privs` or `SYS_ADMIN`.
+/// From now on calls of this process, and of all that descend from it, wait for whoever has the listener that is given: those of `listen` and `accept`,
+/// and those of `openat` that name a directory by a descriptor. Needs `no_new_privs` or `SYS_ADMIN`.
 ///
 /// # Errors
 /// `EBUSY` if somebody listens already, `EINVAL` on a kernel without seccomp filters.
@@ -113,9 +114,12 @@ pub fn listen_to_self(scans: Scans) -> io::Result<OwnedFd> {
     let ask = if scans == Scans::Heard { number(libc::SYS_ioctl)? } else { NO_CALL };
     let mut program = [
         load_word(ARCHITECTURE),
-        jump(NATIVE_ARCHITECTURE, 0, 8),
+        jump(NATIVE_ARCHITECTURE, 0, 11),
         load_word(NUMBER),
-        jump(ask, 3, 0),
+        jump(ask, 6, 0),
+        jump(number(libc::SYS_listen)?, 7, 0),
+        jump(number(libc::SYS_accept)?, 6, 0),
+        jump(number(libc::SYS_accept4)?, 5, 0),
         jump(number(libc::SYS_openat)?, 0, 5),
         load_word(FIRST_WORD),
         jump(libc::AT_FDCWD.cast_unsigned(), 3, 2),
@@ -157,6 +161,16 @@ pub struct ScanCall {
     pub scan: u64,
 }
 
+/// A call of `listen` or `accept` that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketCall {
+    id: u64,
+    /// Who calls, as numbered in the namespace of this process.
+    pub pid: Pid,
+    /// The descriptor of the socket, in the calling process.
+    pub socket: RawFd,
+}
+
 /// A call that waits.
 #[derive(Clone, Copy, Debug)]
 pub enum InterceptedCall {
@@ -164,6 +178,19 @@ pub enum InterceptedCall {
     Open(OpenCall),
     /// Of `ioctl(PAGEMAP_SCAN)`.
     Scan(ScanCall),
+    /// Of `listen`.
+    Listen(SocketCall),
+    /// Of `accept` or `accept4`.
+    Accept(SocketCall),
+}
+
+/// What [`OpenListener::next_event`] waits for.
+#[derive(Clone, Copy, Debug)]
+pub enum ListenerEvent {
+    /// A call.
+    Call(InterceptedCall),
+    /// One of the sockets, by its place among them, has something to read or accept.
+    Readable(usize),
 }
 
 /// What a call waits for.
@@ -188,33 +215,89 @@ impl OpenListener {
     /// When the kernel refuses.
     pub fn next_call(&self) -> io::Result<Option<InterceptedCall>> {
         loop {
-            let mut ready = [PollFd::new(&self.0, PollFlags::IN)];
+            match self.next_event(&[])? {
+                Some(ListenerEvent::Call(call)) => return Ok(Some(call)),
+                Some(ListenerEvent::Readable(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits for the next call or for one of these sockets; nothing once no process is left that could call.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn next_event(&self, sockets: &[BorrowedFd<'_>]) -> io::Result<Option<ListenerEvent>> {
+        loop {
+            let all = [&[self.0.as_fd()], sockets].concat();
+            let mut ready: Vec<PollFd<'_>> =
+                all.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
             match poll(&mut ready, None) {
                 Err(rustix::io::Errno::INTR) => continue,
                 polled => polled?,
             };
+            // Calls come first: whoever keeps a socket busy delays none.
+            if ready[0].revents().is_empty() {
+                let readable = ready[1..].iter().position(|socket| !socket.revents().is_empty());
+                let Some(place) = readable else { continue };
+                return Ok(Some(ListenerEvent::Readable(place)));
+            }
             if !ready[0].revents().contains(PollFlags::IN) {
                 return Ok(None);
             }
-            let mut call = Notification::default();
-            match self.ask(RECEIVE, &mut call) {
-                Ok(_) => {}
-                // It has been taken back by a signal.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => continue,
-                Err(e) => return Err(e),
+            if let Some(call) = self.receive()? {
+                return Ok(Some(ListenerEvent::Call(call)));
             }
-            let pid = i32::try_from(call.pid).ok().and_then(positive_pid);
-            let Some(pid) = pid else {
-                self.answer(call.id, 0, 0, CONTINUE)?;
-                continue;
-            };
-            // The kernel has numbers of descriptors in the lower half.
-            let (id, fd, [_, second, third, ..]) = (call.id, call.words[0] as RawFd, call.words);
-            return Ok(Some(match libc::c_long::from(call.number) {
-                libc::SYS_ioctl => InterceptedCall::Scan(ScanCall { id, pid, pagemap: fd, scan: third }),
-                _ => InterceptedCall::Open(OpenCall { id, pid, dir: fd, path: second }),
-            }));
         }
+    }
+
+    /// The call that waits; nothing if a signal has taken it back, or nobody of this namespace has made it.
+    fn receive(&self) -> io::Result<Option<InterceptedCall>> {
+        let mut call = Notification::default();
+        match self.ask(RECEIVE, &mut call) {
+            Ok(_) => {}
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+        let pid = i32::try_from(call.pid).ok().and_then(positive_pid);
+        let Some(pid) = pid else {
+            self.answer(call.id, 0, 0, CONTINUE)?;
+            return Ok(None);
+        };
+        // The kernel has numbers of descriptors in the lower half.
+        let (id, fd, [_, second, third, ..]) = (call.id, call.words[0] as RawFd, call.words);
+        Ok(Some(match libc::c_long::from(call.number) {
+            libc::SYS_ioctl => InterceptedCall::Scan(ScanCall { id, pid, pagemap: fd, scan: third }),
+            libc::SYS_listen => InterceptedCall::Listen(SocketCall { id, pid, socket: fd }),
+            libc::SYS_accept | libc::SYS_accept4 => {
+                InterceptedCall::Accept(SocketCall { id, pid, socket: fd })
+            }
+            _ => InterceptedCall::Open(OpenCall { id, pid, dir: fd, path: second }),
+        }))
+    }
+
+    /// Has the kernel do what a call about a socket asks for.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn proceed_socket(&self, call: SocketCall) -> io::Result<()> {
+        self.answer(call.id, 0, 0, CONTINUE)
+    }
+
+    /// Says that a call of `listen` has been done.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn listened(&self, call: SocketCall) -> io::Result<()> {
+        self.answer(call.id, 0, 0, 0)
+    }
+
+    /// Gives a copy of the connection as the one that the call has accepted.
+    ///
+    /// # Errors
+    /// `EMFILE` if the process has no room for it.
+    pub fn accepted(&self, call: SocketCall, connection: BorrowedFd<'_>) -> io::Result<()> {
+        self.give_to(call.id, connection)
     }
 
     /// Has the kernel do what the call asks for.
@@ -249,15 +332,19 @@ impl OpenListener {
     /// # Errors
     /// `EMFILE` if the process has no room for it.
     pub fn give(&self, call: OpenCall, opened: BorrowedFd<'_>) -> io::Result<()> {
+        self.give_to(call.id, opened)
+    }
+
+    fn give_to(&self, id: u64, opened: BorrowedFd<'_>) -> io::Result<()> {
         let mut added = AddedDescriptor {
-            id: call.id,
+            id,
             flags: 0,
             source: opened.as_raw_fd().unsigned_abs(),
             number: 0,
             number_flags: libc::O_CLOEXEC.unsigned_abs(),
         };
         match self.ask(ADD_DESCRIPTOR, &mut added) {
-            Ok(number) => self.answer(call.id, i64::from(number), 0, 0),
+            Ok(number) => self.answer(id, i64::from(number), 0, 0),
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             Err(e) => Err(e),
         }
@@ -351,7 +438,7 @@ mod tests {
         std::io::Seek::rewind(&mut given).expect("rewound");
         let open_call = || match listener.next_call().expect("asked").expect("a call") {
             InterceptedCall::Open(call) => call,
-            InterceptedCall::Scan(other) => panic!("{other:?}"),
+            other => panic!("{other:?}"),
         };
         let call = open_call();
         let pid = call.pid.as_raw_nonzero().get();

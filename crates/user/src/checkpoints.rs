@@ -33,7 +33,7 @@ pub fn made_in_memory(context: &UserContext) -> Result<PathBuf> {
         }
     });
     made.map(|()| dir).map_err(|e| {
-        e.hint("it must be a directory of yours and nobody else's to look into; without --mem-dir it is not needed")
+        e.hint("administrator: remove it if another user made it; it must be private to its user. Without --mem-dir it is not needed")
     })
 }
 

@@ -7,17 +7,20 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
-use skiff_sys::intercept::{InterceptedCall, OpenCall, OpenListener};
+use skiff_sys::intercept::{InterceptedCall, ListenerEvent, OpenCall, OpenListener};
 use skiff_sys::memory::read_of;
 
 use super::frozen::FrozenMappings;
 use super::mapping::{Mapping, ObjectId, ObjectKind, of_process, program};
+use super::parasite_sockets::ParasiteSockets;
 use super::placeholder::{make_placeholder, placeholder};
 use crate::page_scan::ScanAnswers;
 use crate::sysv_tables::table;
 
 /// In messages.
 const NAME: &str = "what processes have mapped";
+/// In messages about sockets.
+const SOCKETS: &str = "connections of saved processes to CRIU";
 /// Longest path that says which mapping is wanted: two addresses.
 const LONGEST: usize = 64;
 
@@ -27,16 +30,28 @@ const LONGEST: usize = 64;
 /// The first that could not be answered rightly: that call has failed.
 pub(crate) fn serve(listener: OwnedFd, mut scans: Option<ScanAnswers<'_>>) -> Result<()> {
     let listener = OpenListener::from(listener);
-    let mut server = Server::default();
+    let (mut server, mut sockets) = (Server::default(), ParasiteSockets::default());
     let mut served = Ok(());
-    while let Some(call) = listener.next_call().context(|| NAME)? {
-        let call = match call {
-            InterceptedCall::Open(call) => call,
-            InterceptedCall::Scan(call) => {
+    while let Some(event) = listener.next_event(&sockets.descriptors()).context(|| NAME)? {
+        let call = match event {
+            ListenerEvent::Call(InterceptedCall::Open(call)) => call,
+            ListenerEvent::Call(InterceptedCall::Scan(call)) => {
                 let answer = scans.as_mut().map_or(Ok(None), |scans| scans.answer(call));
                 let about = || "pages that have not changed";
                 // Where that fails the kernel answers, and all is read. What was noted by then is found twice, and the save fails.
                 listener.answer_scan(call, answer.default_on_error("all is read")).context(about)?;
+                continue;
+            }
+            ListenerEvent::Call(InterceptedCall::Listen(call)) => {
+                sockets.listen(&listener, call).context(|| SOCKETS)?;
+                continue;
+            }
+            ListenerEvent::Call(InterceptedCall::Accept(call)) => {
+                sockets.accept(&listener, call).context(|| SOCKETS)?;
+                continue;
+            }
+            ListenerEvent::Readable(place) => {
+                sockets.take_connection(&listener, place).context(|| SOCKETS)?;
                 continue;
             }
         };

@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use skiff_checkpoint::installed_criu;
 use skiff_checkpoint::probe::{CriuFeatures, probe};
 use skiff_plan::{self as plan, Facts, PlanOptions, RootOptions};
@@ -62,8 +63,7 @@ fn try_in_new(
     let asked = RootOptions { net: Some(Net::None), dumpable: true, ..RootOptions::default() };
     let options = PlanOptions::new("doctor", upper, asked);
     let plan = plan::build(options, Facts::of_host(context)?)?;
-    let scratch = std::env::temp_dir().join(format!("skiff-doctor.{}", std::process::id()));
-    fs::DirBuilder::new().mode(0o700).create(&scratch).context(|| scratch.display().to_string())?;
+    let scratch = new_dir(&std::env::temp_dir())?;
     let found = start(&plan, StartOptions { helper: context.helper.as_deref(), ..StartOptions::default() })
         .and_then(|instance| {
             let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net: NetSpace::Its, number: None };
@@ -73,4 +73,13 @@ fn try_in_new(
         });
     fs::remove_dir_all(&scratch).ignore_error("the check is what counts");
     found
+}
+
+/// A new directory there. Everybody may write there, and nobody is to be able to take its name first.
+fn new_dir(all: &Path) -> Result<PathBuf> {
+    let mut random = [0; 16];
+    getrandom(&mut random, GetRandomFlags::empty()).context(|| "random bytes")?;
+    let dir = all.join(format!("skiff-doctor.{:032x}", u128::from_le_bytes(random)));
+    fs::DirBuilder::new().mode(0o700).create(&dir).context(|| dir.display().to_string())?;
+    Ok(dir)
 }
