@@ -1,7 +1,7 @@
 # A session of `instance exec` at a terminal of the instance's own stands in nobody's way: what is saved, restored and migrated beside it comes
 # back with the numbers of its terminals, and the session ends with the instance it was in, or goes on with one that is left running. What has
 # the session's terminal open cannot be saved, which is said beforehand. Such a session may be its user's own (`--me`).
-# takes: 20
+# takes: 30
 . "$(dirname "$0")/../lib.sh"
 . "$here/../cluster-run/lib.sh"
 needs_criu
@@ -56,9 +56,28 @@ ok at n1 alice skiff checkpoint save sim --leave-running
 has "$err" 'a session is open'
 goes_on n1
 ok on n1 pgrep -u alice -f 'sleep 4713'
+# Two at once: one waits for the other, and the session is in the way of neither.
+login alice
+saving=()
+for name in one two; do
+    on n1 "${login[@]}" skiff checkpoint save sim --leave-running --name $name >/shared/saved.$name 2>&1 3>&- &
+    saving+=($!)
+done
+for number in 0 1; do
+    try wait "${saving[number]}"
+    equal "$code" 0 "save $number: $(cat /shared/saved.*)"
+done
+goes_on n1
+ok on n1 pgrep -u alice -f 'sleep 4713'
 ok at n1 alice skiff checkpoint save sim
 has "$err" 'a session is open'
 over 137
+for name in one two; do
+    ok at n1 alice skiff checkpoint restore $name again
+    eventually 20 on n1 grep -q right /tmp/skiff-alice/instance/again/output
+    ok at n1 alice skiff instance rm --force again
+    ok at n1 alice skiff checkpoint delete $name
+done
 ok at n1 alice skiff checkpoint restore sim
 goes_on n1
 ok on n1 tail -n 1 "$(output)"

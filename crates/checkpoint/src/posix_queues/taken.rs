@@ -334,8 +334,7 @@ mod tests {
         let queue = mqueue::create(c"full", QueueAttributes::new(9, 8192)).expect("made");
         let all: Vec<_> = (0..8).map(|n| message(9 - n, &"text".repeat(1000 + n as usize))).collect();
         all.iter().for_each(|message| mqueue::put(queue.as_fd(), message).expect("put"));
-        let mut failed = 0;
-        for kibibytes in (4..400).step_by(4) {
+        for (failed, kibibytes) in (4..400).step_by(4).enumerate() {
             run("mount", &["-t", "tmpfs", "-o", &format!("size={kibibytes}k"), "full"], dir.path());
             let taken = TakenMessages::open(dir.path()).expect("opened");
             let done = taken.take_and_put(queue.as_fd(), ("full", 8192));
@@ -352,7 +351,6 @@ mod tests {
                 assert!(failed > 3, "{failed}");
                 return;
             }
-            failed += 1;
             all.iter().for_each(|message| mqueue::put(queue.as_fd(), message).expect("put"));
         }
         panic!("there is never room");
