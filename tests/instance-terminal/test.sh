@@ -1,5 +1,6 @@
 # A terminal that `instance exec` brings to an instance with terminals of its own: it has a name inside, programs that need one work, keys mean what
-# they do outside, nothing that is shown is lost, whoever is killed leaves nothing, and what stays inside reaches the user's terminal no more.
+# they do outside, nothing that is shown is lost, whoever is killed leaves nothing, and what stays inside reaches the user's terminal no more. So does the
+# terminal of `run --contain`.
 # takes: 20
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../images/lib.sh"
@@ -28,6 +29,20 @@ for user in alice bob; do
     named $user --root box
     [ $user = bob ] || named $user --me box
     ok as $user skiff instance rm --force box
+    # The same of a command that has a container to itself; nothing of it stays.
+    for words in '' --root --me; do
+        [ "$user $words" != 'bob --me' ] || continue
+        ok as $user script -qec "skiff run --contain $words $registry/tools/tty:1 sh -c 'tty; test -O \$(tty) && echo own'" /dev/null
+        equal "$(sed 's/\^@//g; s/\r//' <<<"$out")" $'/dev/pts/0\nown' "$user: run --contain $words"
+        fails 7 as $user script -qec "skiff run --contain $words $registry/tools/tty:1 sh -c 'exit 7'" /dev/null
+        fails 143 as $user script -qec "skiff run --contain $words $registry/tools/tty:1 sh -c 'kill \$\$; sleep 60'" /dev/null
+    done
+    ok as $user script -qec "skiff run --contain --untrusted $registry/tools/tty:1 sh -c 'test -t 0 && echo own'" /dev/null
+    has "$out" own 'one that nobody enters has the terminal of its user'
+    ok as $user script -qec "echo text | skiff run --contain $registry/tools/tty:1 cat | tr t T" /dev/null
+    has "$out" TexT
+    fails 127 as $user script -qec "skiff run --contain $registry/tools/tty:1 nothing" /dev/null
+    has "$out" 'nothing: No such file or directory'
     ok as $user skiff instance start --checkpoint --writable $registry/tools/tty:1 box sleep 100000
     named $user --root box
     ok as $user skiff instance rm --force box

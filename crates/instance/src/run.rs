@@ -2,9 +2,12 @@
 
 mod plan_file;
 
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use rustix::process::getgid;
+use rustix::stdio::{stderr, stdin, stdout};
+use rustix::termios::isatty;
 use serde::{Deserialize, Serialize};
 use skiff_cli::{DryRunArgs, RunArgs, ShellArgs};
 use skiff_output as output;
@@ -18,8 +21,9 @@ use skiff_sandbox::exec_request::ExecRequest;
 use skiff_sandbox::first::{First, Stdio};
 use skiff_sandbox::helper::Helper;
 use skiff_sandbox::join::Failed;
+use skiff_sandbox::own_terminal;
 use skiff_sandbox::session::{CommandExit, Session};
-use skiff_sandbox::start::{StartOptions, start_for, start_for_me};
+use skiff_sandbox::start::{StartOptions, start as start_container, start_for, start_for_me};
 use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
@@ -169,6 +173,11 @@ fn in_new(
     plan: &Plan,
 ) -> std::result::Result<CommandExit, Failed> {
     let MainProcess { command, identity, stop } = process;
+    let is_at_terminal = [stdin(), stdout(), stderr()].into_iter().any(isatty);
+    // Nobody enters one whose programs are not trusted.
+    if is_at_terminal && own_terminal::is_needed(plan) && !plan.untrusted {
+        return at_own_terminal(context, started, process, plan);
+    }
     let session = Session::begin()?.stopped_by(stop::stop_signal(stop.as_deref()));
     if *identity == Identity::Me {
         return as_me_in_new(context, started, command, plan, session);
@@ -185,6 +194,29 @@ fn in_new(
         start_for(plan, options, &First { command, attr, mask: session.mask(), stdio: Stdio::Inherited })?;
     instance.notes.iter().for_each(|note| output::note(note));
     Ok(session.wait_first(instance, process)?)
+}
+
+/// The same where the user's terminal has no name inside: only when the container is there it has a terminal for the command.
+fn at_own_terminal(
+    context: &UserContext,
+    started: Option<Helper>,
+    process: &MainProcess,
+    plan: &Plan,
+) -> std::result::Result<CommandExit, Failed> {
+    let MainProcess { command, identity, stop } = process;
+    let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
+    let options = StartOptions { helper, started, hosts: hosts.as_deref(), ..StartOptions::default() };
+    let instance = start_container(plan, options)?;
+    instance.notes.iter().for_each(|note| output::note(note));
+    let init = &instance.init;
+    let net = enter::net_space(&plan.net, plan.dumpable).named(plan.hostname.is_some());
+    let ended = own_terminal::run(Some(init.pidfd.as_fd()), command, |session| {
+        let session = session.stopped_by(stop::stop_signal(stop.as_deref()));
+        let child = enter::spawn(context, (&init.pidfd, init.pid, net), *identity, command, &session)?;
+        Ok(session.wait(&child)?)
+    });
+    instance.end_inside();
+    ended
 }
 
 fn as_me_in_new(
