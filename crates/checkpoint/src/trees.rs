@@ -16,7 +16,7 @@ use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::plan::{Plan, Route, Source, inside};
+use skiff_spec::plan::{Mount, Plan, Route, Source, inside};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
@@ -38,8 +38,12 @@ fn all(plan: &Plan) -> Vec<(String, TreeContents)> {
 
 /// Where that is, inside.
 pub fn own_places(plan: &Plan) -> Vec<PathBuf> {
-    let is_own = |source: &Source| matches!(source, Source::Own(_) | Source::Memory { .. });
-    let own = plan.mounts.iter().filter(|mount| is_own(&mount.source)).map(|mount| mount.target.clone());
+    // The output is in the instance's directory, and a volume in its root.
+    let is_own = |mount: &&Mount| {
+        matches!(mount.source, Source::Own(_) | Source::Memory { .. } | Source::Volume)
+            || mount.target == Path::new(inside::OUTPUT)
+    };
+    let own = plan.mounts.iter().filter(is_own).map(|mount| mount.target.clone());
     [PathBuf::from("/")].into_iter().chain(own).collect()
 }
 
