@@ -88,3 +88,14 @@ ok as alice skiff env create dev
 ok as bob skiff env create dev
 ok as alice skiff env rm dev
 ok as bob skiff env rm dev
+
+# Below /tmp, which is covered while a root is put together: an instance on an environment's snapshot finds its layers all the same.
+echo 'state = "/tmp/skiff-state-%u"' >/etc/skiff/conf.d/state.toml
+ok as alice skiff env create dev
+ok as alice skiff env exec dev -- sh -c 'echo below >/etc/marker'
+ok as alice skiff instance start env:dev sim sleep 4720
+ok as alice skiff instance exec sim -- cat /etc/marker
+equal "$out" below
+ok as alice skiff rm -f sim
+ok as alice skiff env rm --force dev
+rm -rf /tmp/skiff-state-alice

@@ -180,7 +180,7 @@ fn ended(record: &InstanceDir) -> Result<HowEnded> {
         State::Ended(Ended { end: Some(End::Killed(number)), .. }) => Ok(HowEnded::Signal(number)),
         State::Ended(Ended { end: Some(End::Saved), .. }) => {
             Err(Error::new(format!("instance {} was saved, and ended with that", record.name))
-                .hint("`skiff checkpoint list` shows as what; `skiff checkpoint restore` lets it go on"))
+                .hint("`skiff checkpoint list` shows as what; `skiff checkpoint restore` lets it go on, or with its whole job `skiff job restore`"))
         }
         _ => Err(not_running(record)),
     }

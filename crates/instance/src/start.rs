@@ -117,7 +117,9 @@ pub fn start(start: &StartArgs) -> Result<i32> {
     let of = Of::read(&context, &start.of)?;
     record.refuse_taken()?;
     if let Some(Some(checkpoint)) = &start.checkpoint {
-        refuse_missing(&context, &CheckpointName::newest(checkpoint))?;
+        let make = format!("`skiff checkpoint create {checkpoint}` makes it");
+        refuse_missing(&context, &CheckpointName::newest(checkpoint))
+            .map_err(|why| Error { hint: format!("{make}; {}", why.hint), ..why })?;
     }
     let wanted = match network::attached::<Resolved>()? {
         Some(resolved) => resolved.wanted(&context)?,

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, readlinkat, symlinkat};
+use rustix::fs::{readlinkat, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsOpenFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsopen, unmount,
@@ -19,7 +19,7 @@ use skiff_sys::mount::{MountAttr, set_attributes};
 use crate::helper::Layers;
 use crate::many_layers;
 use crate::mounts::{
-    as_root_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, open_dir, resolve, resolve_or_make,
+    as_root_mount, attach_to, bind_one, by_number, is_dir, is_empty_dir, resolve, resolve_or_make,
 };
 use crate::rootfs_inputs::{Opened, PLACE, RootfsInputs, Shims};
 use crate::ssh_user;
@@ -97,11 +97,7 @@ pub fn furnish(root: BorrowedFd<'_>, inputs: &RootfsInputs<'_>, view: Option<&Ow
 fn stack(inputs: &RootfsInputs<'_>) -> Result<OwnedFd> {
     let plan = inputs.plan;
     let (upper, work) = (inputs.own("upper", 0o755)?, inputs.own("work", 0o700)?);
-    let mut opened: Vec<OwnedFd> = vec![];
-    for layer in &plan.layers {
-        opened.push(open_dir(CWD, layer).context(|| format!("layer {}", layer.display()))?);
-    }
-    let mut lower: Vec<String> = opened.iter().map(|fd| by_number(fd.as_fd())).collect();
+    let mut lower: Vec<String> = inputs.layers.iter().map(|fd| by_number(fd.as_fd())).collect();
     // By where they hang: a number takes 10 microseconds to look up.
     let at = |name: &str| format!("{PLACE}/{name}");
     lower.extend(plan.stored_layers.iter().enumerate().map(|(number, _)| at(&stored(number))));

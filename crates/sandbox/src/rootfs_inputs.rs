@@ -57,6 +57,8 @@ pub struct RootfsInputs<'a> {
     memory: OwnedFd,
     /// The directory that holds `upper`, `work` and what else is kept of the environment.
     kept: Option<OwnedFd>,
+    /// The layers of the plan, in its order: opened before [`PLACE`] is covered, as a state directory may lie below it.
+    pub(crate) layers: Vec<OwnedFd>,
 }
 
 /// A mount of the plan and what it shows, hanging nowhere yet; nothing as long as it cannot be opened.
@@ -140,6 +142,7 @@ impl<'a> RootfsInputs<'a> {
                 .context(|| format!("file system in memory of {:?}", size.unwrap_or("its usual size")))
                 .map_err(|e| e.hint("run.memory in the configuration is a number with k, m, g or %"))?,
             kept,
+            layers: vec![],
         })
     }
 
@@ -166,6 +169,9 @@ impl<'a> RootfsInputs<'a> {
                     None => unless_missing(mount, bind(&mount.target))?,
                 };
             }
+        }
+        for layer in &self.plan.layers {
+            self.layers.push(open_dir(CWD, layer).context(|| format!("layer {}", layer.display()))?);
         }
         // Before Linux 6.15 only what hangs in a namespace can be mounted once more.
         attach(self.memory.as_fd(), CWD, PLACE)?;

@@ -91,10 +91,10 @@ fn options(inputs: &RootfsInputs<'_>, ids: u32) -> Result<String> {
     if !inputs.plan.stored_layers.is_empty() {
         return Err(Fault::new("the plan wants layers of the image store, which only the helper can mount"));
     }
-    for (n, layer) in inputs.plan.layers.iter().enumerate() {
+    for (n, layer) in inputs.layers.iter().enumerate() {
         let name = format!("layer.{n}");
-        let shown = open_dir(CWD, layer).and_then(|dir| bind_one(dir.as_fd()));
-        inputs.hang(&shown.context(|| format!("layer {}", layer.display()))?, &name)?;
+        let shown = bind_one(layer.as_fd());
+        inputs.hang(&shown.context(|| format!("layer {}", inputs.plan.layers[n].display()))?, &name)?;
         lower.push(format!("{PLACE}/{name}"));
     }
     let layer = inputs.dir("stand-ins", 0o755)?;

@@ -20,6 +20,9 @@ use super::links::{self, MemberLink, MemberPlace, hear_all, hear_all_at_last, he
 use crate::talk::{DestinationMessage, JointPart, JointSaveOrder, SourceMessage, VERSION};
 use crate::way;
 
+/// Exit code of `--dry-run` where it would fail.
+const IN_THE_WAY: i32 = 1;
+
 /// What is said of a whole job's save.
 #[derive(Serialize)]
 pub struct JobSaved {
@@ -76,7 +79,15 @@ pub fn save(context: &UserContext, words: &JobSaveArgs) -> Result<i32> {
     });
     let found = found.map(|found| with_places(&members, found));
     links::end(members);
-    show(&CheckpointName::newest(&words.checkpoint), &found?, words.output.json)
+    let found = found?;
+    let code = show(&CheckpointName::newest(&words.checkpoint), &found, words.output.json)?;
+    match refuse_missing(words, found.iter().map(|found| &found.instance)) {
+        Ok(()) => Ok(code),
+        Err(why) => {
+            output::note(&why.message);
+            Ok(IN_THE_WAY)
+        }
+    }
 }
 
 /// Saves all, or none.
@@ -322,7 +333,8 @@ fn say(words: &JobSaveArgs, saved: &JobSaved) -> Result<i32> {
         (None, false) => ", and they have ended",
     };
     let (number, size) = (saved.members.len(), output::size(saved.bytes));
-    output::note(&format!("{number} instances saved, {size}{goes_on} ({} ms)", saved.total_ms));
+    let plural = if number == 1 { "" } else { "s" };
+    output::note(&format!("{number} instance{plural} saved, {size}{goes_on} ({} ms)", saved.total_ms));
     output::line(&saved.checkpoint).map(|()| 0)
 }
 
@@ -333,7 +345,8 @@ fn show(slot: &CheckpointName, found: &[MemberFound], json: bool) -> Result<i32>
         checkpoint: String,
         members: &'a [MemberFound],
     }
-    let code = i32::from(found.is_empty() || found.iter().any(|one| !one.obstacles.is_empty()));
+    let is_in_the_way = found.is_empty() || found.iter().any(|one| !one.obstacles.is_empty());
+    let code = if is_in_the_way { IN_THE_WAY } else { 0 };
     if json {
         return output::json(&Shown { checkpoint: slot.to_string(), members: found }).map(|()| code);
     }

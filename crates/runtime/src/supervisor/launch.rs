@@ -85,7 +85,8 @@ pub fn launch(
         // Another machine has given it away, to us: it is nowhere else.
         (Some(supervisor), _) if gate.is_some() => supervisor.serve(),
         // Whoever would have removed it is gone. If we cannot either, `skiff sweep` does.
-        (None, Lifetime::Instance(service)) => {
+        (begun, Lifetime::Instance(service)) => {
+            drop(begun);
             if let Ok(lock) = lock.try_clone() {
                 service.record.remove(context, lock).ignore_error("`skiff sweep` removes what stays");
             }
