@@ -427,7 +427,7 @@ mod tests {
             let taken = TakenMessages::open(dir.path()).expect("opened");
             let done = taken.take_and_put(queue.as_fd(), ("full", 8192));
             if taken.is_some().expect("asked") {
-                taken.put_back().expect("put back");
+                taken.put_back(false).expect("put back");
             }
             taken.close().expect("closed");
             assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
