@@ -188,6 +188,27 @@ pub fn begin<T: Serialize + DeserializeOwned>(
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
+    begin_with(inside, keep, wait_for, act)
+}
+
+/// Begins what [`run`] does, by a process that goes on if it is stopped.
+///
+/// # Errors
+/// As [`begin`].
+pub fn begin_continued<T: Serialize + DeserializeOwned>(
+    inside: EnterTarget<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<T>,
+) -> Result<ReportingChild<T>> {
+    begin_with(inside, keep, |child| wait_and_continue(child.pid), act)
+}
+
+fn begin_with<T: Serialize + DeserializeOwned>(
+    inside: EnterTarget<'_>,
+    keep: &[BorrowedFd<'_>],
+    wait: impl FnOnce(&Child) -> bool,
+    act: impl FnOnce() -> Result<T>,
+) -> Result<ReportingChild<T>> {
     ReportingChild::fork(NAME, CloneFlags::NONE, |reporter| {
         let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([inside.init, reporter.as_fd()]).collect();
         close_all_except(&kept);
@@ -197,7 +218,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
         setsid().ignore_error("it fails only in who leads a group already");
         // Whoever starts it may hear of their signals in another way; CRIU wants them as they come.
         restore(SignalMask::from_bits(0));
-        between(inside, reporter, act)
+        between(inside, reporter, wait, act)
     })
 }
 
@@ -265,6 +286,7 @@ fn wait_and_continue(child: Pid) -> bool {
 fn between<T: Serialize>(
     inside: EnterTarget<'_>,
     reporter: Reporter<T>,
+    wait: impl FnOnce(&Child) -> bool,
     act: impl FnOnce() -> Result<T>,
 ) -> i32 {
     match join_then_fork(inside) {
@@ -274,7 +296,7 @@ fn between<T: Serialize>(
         }
         Ok(Fork::Parent(child)) => {
             drop(reporter);
-            i32::from(!wait_and_continue(child.pid))
+            i32::from(!wait(&child))
         }
         Err(why) => {
             reporter.tell(&Err(why));
