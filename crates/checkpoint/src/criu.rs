@@ -163,7 +163,7 @@ impl CriuProcess {
         let open = |listener: OwnedFd| {
             let left_out = previous.map(|(_, left_out)| left_out.as_fd());
             let kept: Vec<BorrowedFd<'_>> = [listener.as_fd()].into_iter().chain(left_out).collect();
-            enter::begin(EnterTarget { number: None, ..inside }, &kept, || {
+            enter::begin_continued(EnterTarget { number: None, ..inside }, &kept, || {
                 let another = |(pages, left_out): (_, &LeftOutPages)| {
                     left_out.another().map(|left_out| ScanAnswers::new(pages, left_out))
                 };

@@ -63,7 +63,7 @@ pub struct WrittenFile {
     /// Owner, group and rights, with which a missing one is made again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<(u32, u32, u32)>,
-    /// Its access control list, with which a missing one is made again: the bytes of `system.posix_acl_access` (`acl(5)`).
+    /// The access control list, with which a missing file is made again: the bytes of `system.posix_acl_access` (`acl(5)`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acl: Vec<u8>,
     /// When it was changed last. Nothing of one that belongs to the instance, and of all in a checkpoint of an older Skiff.
@@ -78,9 +78,9 @@ pub struct WrittenFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileTimes {
-    /// Its content, by the time that anybody who may write to it can set.
+    /// When the content was changed: the time that anybody can set who may write to the file.
     pub modified: (i64, i64),
-    /// Its content, name, owner or rights, by the clock.
+    /// When content, name, owner or rights were changed, by the clock.
     pub changed: (i64, i64),
 }
 
@@ -97,9 +97,9 @@ pub struct ReadFile {
 /// The files outside the instance that a checkpoint's record tells of.
 #[derive(Clone, Copy)]
 pub struct RecordedFiles<'a> {
-    /// Those that are open to be written.
+    /// Files that are open to be written.
     pub written: &'a [WrittenFile],
-    /// Those that are open to be read only.
+    /// Files that are open to be read only.
     pub read: &'a [ReadFile],
 }
 

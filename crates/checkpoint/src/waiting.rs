@@ -37,7 +37,7 @@ impl<R: Serialize + DeserializeOwned, T: Serialize + DeserializeOwned> WaitingPr
     ) -> Result<Self> {
         let (asked, request) = std::io::pipe().context(|| NAME)?;
         let kept = [keep, &[asked.as_fd()]].concat();
-        let child = enter::begin(EnterTarget { number: None, ..inside }, &kept, || {
+        let child = enter::begin_continued(EnterTarget { number: None, ..inside }, &kept, || {
             let mut text = vec![];
             (&asked).read_to_end(&mut text).context(|| NAME)?;
             // If nobody has asked, nobody hears of this.

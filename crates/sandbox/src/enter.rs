@@ -189,7 +189,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
     keep: &[BorrowedFd<'_>],
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
-    begin_with(inside, keep, None, act)
+    begin_with(inside, keep, wait_for, act)
 }
 
 /// The same; the process inside does not outlive its use: it is killed as soon as something comes through the pipe `owner`, and once nobody has that
@@ -203,13 +203,29 @@ pub fn begin_owned<T: Serialize + DeserializeOwned>(
     owner: BorrowedFd<'_>,
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
-    begin_with(inside, keep, Some(owner), act)
+    let wait = |child: &Child| {
+        end_with_owner(child, owner);
+        wait_for(child)
+    };
+    begin_with(inside, keep, wait, act)
+}
+
+/// Begins what [`run`] does, by a process that goes on if it is stopped.
+///
+/// # Errors
+/// As [`begin`].
+pub fn begin_continued<T: Serialize + DeserializeOwned>(
+    inside: EnterTarget<'_>,
+    keep: &[BorrowedFd<'_>],
+    act: impl FnOnce() -> Result<T>,
+) -> Result<ReportingChild<T>> {
+    begin_with(inside, keep, |child| wait_and_continue(child.pid), act)
 }
 
 fn begin_with<T: Serialize + DeserializeOwned>(
     inside: EnterTarget<'_>,
     keep: &[BorrowedFd<'_>],
-    owner: Option<BorrowedFd<'_>>,
+    wait: impl FnOnce(&Child) -> bool,
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
     ReportingChild::fork(NAME, CloneFlags::NONE, |reporter| {
@@ -222,7 +238,7 @@ fn begin_with<T: Serialize + DeserializeOwned>(
         setsid().ignore_error("it fails only in who leads a group already");
         // Whoever starts it may hear of their signals in another way; CRIU wants them as they come.
         restore(SignalMask::from_bits(0));
-        between(inside, reporter, owner, act)
+        between(inside, reporter, wait, act)
     })
 }
 
@@ -290,7 +306,7 @@ fn wait_and_continue(child: Pid) -> bool {
 fn between<T: Serialize>(
     inside: EnterTarget<'_>,
     reporter: Reporter<T>,
-    owner: Option<BorrowedFd<'_>>,
+    wait: impl FnOnce(&Child) -> bool,
     act: impl FnOnce() -> Result<T>,
 ) -> i32 {
     match join_then_fork(inside) {
@@ -300,8 +316,7 @@ fn between<T: Serialize>(
         }
         Ok(Fork::Parent(child)) => {
             drop(reporter);
-            owner.iter().for_each(|owner| end_with_owner(&child, *owner));
-            i32::from(!wait_and_continue(child.pid))
+            i32::from(!wait(&child))
         }
         Err(why) => {
             reporter.tell(&Err(why));

@@ -48,17 +48,17 @@ pub(super) enum FileChange {
 /// Why a file is in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileObstacle {
-    /// It has another length; whether it may be cut.
+    /// Another length than it had; whether the file may be cut.
     Length { may_be_cut: bool },
-    /// It has other content.
+    /// Other content.
     Content,
-    /// It has another time, and nothing tells of its content.
+    /// Another time, and nothing tells of the content.
     Times,
-    /// It is not the one that had this name.
+    /// Not the file that had this name.
     Another,
     /// A symbolic link is on the way to it.
     Link,
-    /// It is a FIFO, a directory or the like, on which CRIU could wait for ever.
+    /// A FIFO, a directory or the like, on which CRIU could wait for ever.
     Kind,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct FileNow {
 enum ContentNow {
     /// As it was, or nothing tells that it is not.
     Same,
-    /// It begins as it was.
+    /// The beginning is as it was.
     Longer,
     Other,
     /// Nothing tells but its time, by which it has been changed.

@@ -60,16 +60,16 @@ pub(crate) struct OpenedFiles {
 
 /// What is kept of files outside the instance.
 pub(crate) struct KeptFiles {
-    /// Those that are open to be written.
+    /// Files that are open to be written.
     pub written: Vec<WrittenFile>,
-    /// Those that are open to be read only.
+    /// Files that are open to be read only.
     pub read: Vec<ReadFile>,
 }
 
 /// What has been found out about files while they were copied.
 #[derive(Default, Serialize, Deserialize)]
 struct ReadContents {
-    /// Those that another process has written to meanwhile, each time.
+    /// Files that another process has written to meanwhile, each time.
     torn: Vec<String>,
     digests: BTreeMap<String, String>,
 }
