@@ -192,7 +192,7 @@ pub fn begin<T: Serialize + DeserializeOwned>(
     begin_with(inside, keep, wait_for, act)
 }
 
-/// The same; the process inside does not outlive its use: it is killed as soon as something comes through the pipe `owner`, and once nobody has that
+/// Begins the same; the process inside does not outlive its use: it is killed as soon as something comes through the pipe `owner`, and once nobody has that
 /// pipe's other end any more and it does no work.
 ///
 /// # Errors
@@ -207,7 +207,8 @@ pub fn begin_owned<T: Serialize + DeserializeOwned>(
         end_with_owner(child, owner);
         wait_for(child)
     };
-    begin_with(inside, keep, wait, act)
+    let keep: Vec<BorrowedFd<'_>> = keep.iter().copied().chain([owner]).collect();
+    begin_with(inside, &keep, wait, act)
 }
 
 /// Begins what [`run`] does, by a process that goes on if it is stopped.
@@ -229,7 +230,7 @@ fn begin_with<T: Serialize + DeserializeOwned>(
     act: impl FnOnce() -> Result<T>,
 ) -> Result<ReportingChild<T>> {
     ReportingChild::fork(NAME, CloneFlags::NONE, |reporter| {
-        let own = [inside.init, reporter.as_fd()].into_iter().chain(owner);
+        let own = [inside.init, reporter.as_fd()];
         let kept: Vec<BorrowedFd<'_>> = keep.iter().copied().chain(own).collect();
         close_all_except(&kept);
         detach_stdio();
