@@ -1,6 +1,7 @@
 # The bounds that Slurm sets to a job's memory and processors hold in environments and containers, and can be read there.
 # By version 1 of control groups: Slurm's plug-in for version 2 refuses a kernel that has hierarchies of version 1 ("Hybrid mode is not supported"),
 # as the machines of the tests have, where memory, cpu and cpuset are in those, and version 2 has hugetlb alone.
+# tests/vm/slurm-limits.sh does this by version 2.
 # bed: --nodes 1 --cpus 2 --proctrack cgroup --slurm-conf TaskPlugin=task/cgroup --slurm-conf SelectTypeParameters=CR_Core_Memory --cgroup-conf ConstrainRAMSpace=yes --cgroup-conf ConstrainCores=yes
 # takes: 10
 . "$(dirname "$0")/../lib.sh"
