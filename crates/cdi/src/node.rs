@@ -321,6 +321,21 @@ mod tests {
     }
 
     #[test]
+    fn plain_texts_stay_in_the_file() {
+        let json = LinedNode::from_json(r#"{"a": ["x"], "b": "c"}"#).expect("JSON");
+        let Value::Map(map) = json.value else { panic!("a map") };
+        let is_borrowed = |text: &Cow<'_, str>| matches!(text, Cow::Borrowed(_));
+        assert!(map.iter().all(|(key, _)| is_borrowed(key)));
+        assert!(matches!(&map[1].1.value, Value::Scalar { text, .. } if is_borrowed(text)));
+        let Value::List(list) = &map[0].1.value else { panic!("a list") };
+        assert_eq!(list.capacity(), 1);
+        // What is written with escapes is not.
+        let json = LinedNode::from_json(r#"{"a\u0041": "\n"}"#).expect("JSON");
+        let text = Value::Scalar { text: "\n".into(), is_plain: false };
+        assert_eq!(json.value, Value::Map(vec![("aA".into(), LinedNode { line: 0, value: text })]));
+    }
+
+    #[test]
     fn aliases_stand_for_what_they_name_as_long_as_that_is_little() {
         let node = LinedNode::from_yaml("a: &x [1, 2]\nb: *x\n").expect("YAML");
         let Value::Map(map) = node.value else { panic!("a map") };
