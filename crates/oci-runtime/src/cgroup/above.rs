@@ -7,12 +7,10 @@ use rustix::io::Errno;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_sys::IgnoreError;
 
-use super::open_group::OpenGroup;
+use super::open_group::{MADE, OpenGroup};
 
 /// Nor more of those above it that were made for it.
 const MOST_ABOVE: usize = 64;
-/// On a group that was made for what is below it. Of several containers there, the last one removes it, whoever has made it.
-pub const MADE: &str = "user.skiff.made";
 /// How often groups above are made anew that the last container there removes meanwhile.
 pub const TRIES: usize = 10;
 

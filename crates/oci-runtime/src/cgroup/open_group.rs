@@ -10,7 +10,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 use skiff_sys::{IgnoreError, small_file};
 
-use super::above::MADE;
 use crate::process_info::InitProcess;
 use crate::state_dir::open_dir;
 
@@ -19,6 +18,8 @@ pub const ROOT: &str = "/sys/fs/cgroup";
 const TOP: &str = if cfg!(test) { "/" } else { ROOT };
 /// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
+/// On a group that was made for what is below it. Of several containers there, the last one removes it, whoever has made it.
+pub const MADE: &str = "user.skiff.made";
 /// No more is read of a group's file, in bytes.
 pub const LONGEST: u64 = 1 << 20;
 /// No more groups below a container's are looked at.
