@@ -12,6 +12,9 @@ for dir in $(cd $lib && echo openmpi/lib/openmpi[0-9]*) pmix2/lib ucx; do mkdir 
 for dir in /usr/share/openmpi /usr/share/pmix2 /usr/share/pmix /etc/openmpi /etc/pmix-mca; do [ ! -d $dir ] || { mkdir -p "$root$dir"; cp -aT $dir "$root$dir"; }; done
 mpicc -o "$root/bin/mpi" "$here/../slurm-mpi/mpi.c"
 cp -L "$(command -v mpirun.openmpi || command -v mpirun)" "$root/bin/mpirun"
+# Of Open MPI 5 this only starts PRRTE's program, whose path is built in. Without ssh, both start ranks here alone: the older one has to be told.
+isolated='--mca plm isolated'
+if prterun=$(command -v prterun); then install -D "$prterun" "$root/usr/bin/prterun"; isolated=; fi
 gcc -I"$here/../slurm-mpi/mpich" -o "$root/bin/mpich" "$here/mpich.c" -l:libmpich.so.12
 gcc -o "$root/bin/pmi2" "$here/../slurm-mpi/pmi2.c" -lpmi2
 # All that these want to load, at the place where they look for it.
@@ -46,7 +49,7 @@ equal "$(sort <<<"$out")" $'rank 0 of 2, sum 1, on the node with 1\nrank 1 of 2,
 ok as alice srun -Q -N1 -n3 --mpi=pmi2 --container-image=/home/alice/mpi.sqsh mpich
 equal "$(sort <<<"$out")" $'rank 0 of 3, sum 3, on the node with 3\nrank 1 of 3, sum 3, on the node with 3\nrank 2 of 3, sum 3, on the node with 3'
 # All ranks of a host in one container of `skiff run`. In one each they share no memory, which the first one says.
-ok as alice skiff run ./mpi.sqsh mpirun --mca plm isolated -n 2 --oversubscribe mpi
+ok as alice skiff run ./mpi.sqsh mpirun $isolated -n 2 --oversubscribe mpi
 equal "$(grep -c 'of 2, sum 1' <<<"$out")" 2 "$out"
 ok as alice srun -Q -N1 -n2 --mpi=pmix skiff run ./mpi.sqsh sh -c exit
 equal "$(grep -c "this node's 2 ranks run in a container each" <<<"$err")" 1 "$err"

@@ -243,8 +243,8 @@ srun -Q -N2 -n2 --container-name=work sh -c 'cat /kept; [ ! -e /etc/version ] &&
 srun -Q -N2 -n2 --container-name=work --container-readonly --container-mounts=/home/alice/in:/in sh -c 'cat /in/file; touch /x 2>/dev/null || echo read-only'
 first --container-name=work --container-remap-root sh -c 'id -u; cat /kept; chown 5 /kept'
 first --container-name=work --container-image=10.77.0.1:5000#tools/other:1 cat /kept
-first --container-name=work sh -c 'echo 1 >/first; until [ -e /second ]; do sleep 0.02; done; echo met' &
-first --container-name=work sh -c 'echo 2 >/second; until [ -e /first ]; do sleep 0.02; done; echo met' &
+first --container-name=work sh -c 'echo 1 >/first; until [ -e /second ]; do sleep 0.02; done; echo met' || echo "exit code $?" &
+first --container-name=work sh -c 'echo 2 >/second; until [ -e /first ]; do sleep 0.02; done; echo met' || echo "exit code $?" &
 wait
 first --container-image=$image sh -c '[ ! -e /kept ] && echo another'
 first --container-name=missing touch ran

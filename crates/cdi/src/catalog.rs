@@ -113,20 +113,22 @@ impl Catalog {
 
     /// All devices of a kind in the files' order. Of several with one name only that of the last directory counts, and none if two files there have it.
     #[must_use]
-    pub fn devices(&self, kind: &str) -> Vec<FoundDevice<'_>> {
-        let of_kind = self.sound().filter(|file| file.description.kind == kind);
-        let all: Vec<FoundDevice<'_>> = of_kind
-            .flat_map(|file| file.description.devices.iter().map(move |device| FoundDevice { file, device }))
-            .collect();
+    pub fn devices<'a>(&'a self, kind: &str) -> Vec<FoundDevice<'a>> {
+        let files: Vec<&CdiFile> = self.sound().filter(|file| file.description.kind == kind).collect();
+        let is_named = |file: &CdiFile, name: &str| file.description.devices.iter().any(|d| d.name == name);
+        // Mostly there is one file of a kind, and no name is compared.
         let counts = |one: &FoundDevice<'_>| {
-            let is_rival = |other: &&FoundDevice<'_>| {
-                other.device.name == one.device.name
-                    && other.file.path != one.file.path
-                    && other.file.priority >= one.file.priority
-            };
-            all.iter().find(is_rival).is_none()
+            !files.iter().any(|other| {
+                !std::ptr::eq(*other, one.file)
+                    && other.priority >= one.file.priority
+                    && other.path != one.file.path
+                    && is_named(other, &one.device.name)
+            })
         };
-        all.iter().filter(|one| counts(one)).copied().collect()
+        let devices = |file: &'a CdiFile| {
+            file.description.devices.iter().map(move |device| FoundDevice { file, device })
+        };
+        files.iter().flat_map(|file| devices(file)).filter(counts).collect()
     }
 
     /// The kinds there are, sorted.

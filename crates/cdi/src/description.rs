@@ -1,5 +1,6 @@
 //! One file of a vendor's as typed data, by the specification's versions 0.3 to 1.1.
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
 use crate::fields::{At, MapKeys, Notes, Problem};
@@ -101,25 +102,25 @@ fn read(at: &At<'_>, notes: &mut Notes) -> CdiDescription {
     let keys = at.keys(&["cdiVersion", "kind", "annotations", "devices", "containerEdits"], notes);
     let version = version(&keys, notes);
     let kind = keys.text("kind", notes).unwrap_or_default();
-    if let (Some(at), Err(why)) = (keys.get("kind"), check_kind(&kind))
+    if let (Some(at), Err(why)) = (keys.get("kind"), check_kind(kind))
         && !kind.is_empty()
     {
         notes.add(&at, why, "as vendor.com/gpu");
     }
-    let mut devices: Vec<CdiDevice> = vec![];
-    for at in keys.list("devices", notes) {
+    let mut names = BTreeSet::new();
+    let devices = keys.list("devices", notes).read_each(|at| {
         let device = device(&at, version, notes);
-        if devices.iter().any(|known| known.name == device.name) && !device.name.is_empty() {
+        if !device.name.is_empty() && !names.insert(device.name.clone()) {
             notes.add(&at, format!("a second device {:?}", device.name), "");
         }
-        devices.push(device);
-    }
+        Some(device)
+    });
     if keys.need("devices", notes).is_some() && devices.is_empty() {
         notes.add(at, "no devices in it", "");
     }
     annotations(&keys, version, notes);
     let edits = keys.get("containerEdits").map(|at| edits(&at, version, notes)).unwrap_or_default();
-    CdiDescription { kind, devices, edits }
+    CdiDescription { kind: kind.into(), devices, edits }
 }
 
 /// The version as its place among those that there are.
@@ -127,7 +128,7 @@ fn version(keys: &MapKeys<'_>, notes: &mut Notes) -> usize {
     let newest = VERSIONS.len() - 1;
     let Some(at) = keys.need("cdiVersion", notes) else { return newest };
     let Some(text) = at.text(notes) else { return newest };
-    let number = text.strip_prefix('v').unwrap_or(&text);
+    let number = text.strip_prefix('v').unwrap_or(text);
     VERSIONS.iter().position(|version| *version == number).unwrap_or_else(|| {
         let hint = format!("the versions are {} to {}", VERSIONS[0], VERSIONS[newest]);
         notes.add(&at, format!("version {text:?} is not known"), hint);
@@ -153,7 +154,7 @@ fn device(at: &At<'_>, version: usize, notes: &mut Notes) -> CdiDevice {
     let keys = at.keys(&["name", "annotations", "containerEdits"], notes);
     let name = keys.text("name", notes).unwrap_or_default();
     if let (Some(at), false) = (keys.get("name"), name.is_empty()) {
-        if let Err(why) = check_device(&name) {
+        if let Err(why) = check_device(name) {
             notes.add(&at, why, "");
         }
         if name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -162,7 +163,7 @@ fn device(at: &At<'_>, version: usize, notes: &mut Notes) -> CdiDevice {
     }
     annotations(&keys, version, notes);
     let edits = keys.get("containerEdits").map(|at| edits(&at, version, notes)).unwrap_or_default();
-    CdiDevice { name, edits }
+    CdiDevice { name: name.into(), edits }
 }
 
 const EDITS: [&str; 7] =
@@ -170,25 +171,16 @@ const EDITS: [&str; 7] =
 
 fn edits(at: &At<'_>, version: usize, notes: &mut Notes) -> Edits {
     let keys = at.keys(&EDITS, notes);
-    let mut edits = Edits::default();
-    for at in keys.list("env", notes) {
-        match at.text(notes).as_deref().map(|text| text.split_once('=')) {
-            Some(Some((name, value))) if !name.is_empty() => {
-                edits.variables.push((name.into(), value.into()))
-            }
-            Some(_) => notes.add(&at, "not NAME=VALUE", ""),
-            None => {}
-        }
-    }
-    edits.nodes = keys.list("deviceNodes", notes).iter().filter_map(|at| node(at, version, notes)).collect();
-    edits.mounts = keys.list("mounts", notes).iter().filter_map(|at| mount(at, version, notes)).collect();
-    edits.hooks = keys.list("hooks", notes).iter().filter_map(|at| hook(at, notes)).collect();
+    let variables = keys.list("env", notes).read_each(|at| variable(&at, notes));
+    let nodes = keys.list("deviceNodes", notes).read_each(|at| node(&at, version, notes));
+    let mounts = keys.list("mounts", notes).read_each(|at| mount(&at, version, notes));
+    let hooks = keys.list("hooks", notes).read_each(|at| hook(&at, notes));
+    let mut edits = Edits { variables, nodes, mounts, hooks, ..Edits::default() };
     if let Some(at) = keys.get("additionalGids") {
         since(&at, version, "0.7.0", notes);
         let most = i64::from(u32::MAX);
-        let numbers = at.list(notes);
         let numbers =
-            numbers.iter().filter_map(|at| at.number(0, notes)).filter(|gid| (1..most).contains(gid));
+            at.list(notes).filter_map(|at| at.number(0, notes)).filter(|gid| (1..most).contains(gid));
         edits.groups = numbers.filter_map(|gid| u32::try_from(gid).ok()).collect();
     }
     if let Some(at) = keys.get("intelRdt") {
@@ -210,10 +202,20 @@ fn edits(at: &At<'_>, version: usize, notes: &mut Notes) -> Edits {
         for at in at.list(notes) {
             let keys = at.keys(&["hostInterfaceName", "name"], notes);
             keys.text("name", notes);
-            edits.network_devices.extend(keys.text("hostInterfaceName", notes));
+            edits.network_devices.extend(keys.text("hostInterfaceName", notes).map(String::from));
         }
     }
     edits
+}
+
+fn variable(at: &At<'_>, notes: &mut Notes) -> Option<(String, String)> {
+    match at.text(notes)?.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Some((name.into(), value.into())),
+        _ => {
+            notes.add(at, "not NAME=VALUE", "");
+            None
+        }
+    }
 }
 
 fn node(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<DeviceNode> {
@@ -221,7 +223,7 @@ fn node(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<DeviceNode> {
     let keys = at.keys(&known, notes);
     let inside = keys.text("path", notes)?;
     let path = keys.get("path")?;
-    check_path(&path, &inside, notes);
+    check_path(&path, inside, notes);
     if !inside.starts_with("/dev/") {
         notes.add(&path, format!("device node {inside:?} is not below /dev"), "");
     }
@@ -229,10 +231,10 @@ fn node(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<DeviceNode> {
         Some(at) => {
             since(&at, version, "0.5.0", notes);
             let text = at.text(notes)?;
-            check_path(&at, &text, notes);
+            check_path(&at, text, notes);
             text
         }
-        None => inside.clone(),
+        None => inside,
     };
     for (key, least) in [("major", 0), ("minor", 0), ("fileMode", 0), ("uid", 0), ("gid", 0)] {
         if let Some(at) = keys.get(key) {
@@ -241,7 +243,7 @@ fn node(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<DeviceNode> {
     }
     if let Some(at) = keys.get("type")
         && let Some(kind) = at.text(notes)
-        && !["", "b", "c", "u"].contains(&&*kind)
+        && !["", "b", "c", "u"].contains(&kind)
     {
         notes.add(&at, format!("type {kind:?} is not one of a device: b, c or u"), "");
     }
@@ -252,19 +254,19 @@ fn node(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<DeviceNode> {
         }
         Some(text)
     });
-    let permissions = permissions.filter(|text| !text.is_empty()).unwrap_or_else(|| "rwm".into());
-    Some(DeviceNode { host, inside, read_only: !permissions.contains('w') })
+    let permissions = permissions.filter(|text| !text.is_empty()).unwrap_or("rwm");
+    Some(DeviceNode { host: host.into(), inside: inside.into(), read_only: !permissions.contains('w') })
 }
 
 fn mount(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<HostMount> {
     let keys = at.keys(&["hostPath", "containerPath", "options", "type"], notes);
     let (host, inside) = (keys.text("hostPath", notes), keys.text("containerPath", notes));
     let options = keys.texts("options", notes);
-    let read_only = options.iter().any(|option| option == "ro" || option == "readonly");
+    let read_only = options.iter().any(|option| ["ro", "readonly"].contains(option));
     if let Some(at) = keys.get("type") {
         since(&at, version, "0.4.0", notes);
         let kind = at.text(notes).unwrap_or_default();
-        if !["", "none", "bind"].contains(&&*kind) {
+        if !["", "none", "bind"].contains(&kind) {
             notes.add(
                 &at,
                 format!("a file system of type {kind:?}, and only the host's files are mounted"),
@@ -273,16 +275,16 @@ fn mount(at: &At<'_>, version: usize, notes: &mut Notes) -> Option<HostMount> {
         }
     }
     let (host, inside) = (host?, inside?);
-    check_path(&keys.get("hostPath")?, &host, notes);
+    check_path(&keys.get("hostPath")?, host, notes);
     let at = keys.get("containerPath")?;
-    check_path(&at, &inside, notes);
-    let clean = Path::new(&inside);
+    check_path(&at, inside, notes);
+    let clean = Path::new(inside);
     let covers =
         OWN_PLACES.iter().any(|own| clean.starts_with(own)) || Path::new("/run/skiff").starts_with(clean);
     if clean.starts_with("/") && covers {
         notes.add(&at, format!("a mount on {inside} would cover what is the container's own"), "");
     }
-    Some(HostMount { host, inside, read_only })
+    Some(HostMount { host: host.into(), inside: inside.into(), read_only })
 }
 
 /// Notes a path that is relative, or leads up.
@@ -299,17 +301,17 @@ fn check_path(at: &At<'_>, path: &str, notes: &mut Notes) {
 fn hook(at: &At<'_>, notes: &mut Notes) -> Option<CdiHook> {
     let keys = at.keys(&["hookName", "path", "args", "env", "timeout"], notes);
     let when = keys.text("hookName", notes)?;
-    if !HOOK_NAMES.contains(&&*when) {
+    if !HOOK_NAMES.contains(&when) {
         notes.add(&keys.get("hookName")?, format!("{when:?} is not when a hook runs"), HOOK_NAMES.join(", "));
     }
     let path = keys.text("path", notes)?;
-    check_path(&keys.get("path")?, &path, notes);
+    check_path(&keys.get("path")?, path, notes);
     keys.texts("env", notes);
     if let Some(at) = keys.get("timeout") {
         at.number(1, notes);
     }
     let args = keys.texts("args", notes);
-    hook::understand(&path, &args)
+    hook::understand(path, &args)
         .map_err(|why| notes.add(&keys.get("args").unwrap_or(At::root(at.node)), why, ""))
         .ok()
 }

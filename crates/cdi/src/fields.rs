@@ -1,5 +1,10 @@
 //! Keys of a description as typed values. All that is wrong is noted, with the line and the way to the key, and reading goes on.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::iter::Enumerate;
+use std::slice;
+
 use skiff_nearest::nearest;
 
 use crate::node::{LinedNode, Value};
@@ -48,7 +53,7 @@ impl Notes {
             let line = (at.node.line > 0).then_some(at.node.line);
             self.0.push(Problem {
                 line,
-                field: at.field.clone(),
+                field: at.field.to_string(),
                 problem: problem.into(),
                 hint: hint.into(),
             });
@@ -56,64 +61,100 @@ impl Notes {
     }
 }
 
+/// A description is seven levels deep: what lies deeper is named by the levels above it.
+const LEVELS: usize = 8;
+
+/// The way to a value, which becomes a text only for a problem: most values have none.
+#[derive(Clone, Copy)]
+pub(crate) struct FieldPath<'a> {
+    steps: [FieldStep<'a>; LEVELS],
+    length: usize,
+}
+
+#[derive(Clone, Copy)]
+enum FieldStep<'a> {
+    Key(&'a str),
+    Item(usize),
+}
+
+impl<'a> FieldPath<'a> {
+    const EMPTY: Self = Self { steps: [FieldStep::Item(0); LEVELS], length: 0 };
+
+    fn with(mut self, step: FieldStep<'a>) -> Self {
+        if let Some(next) = self.steps.get_mut(self.length) {
+            *next = step;
+            self.length += 1;
+        }
+        self
+    }
+}
+
+impl fmt::Display for FieldPath<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, step) in self.steps[..self.length].iter().enumerate() {
+            match step {
+                FieldStep::Key(key) => write!(to, "{}{key}", if number > 0 { "." } else { "" })?,
+                FieldStep::Item(item) => write!(to, "[{item}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A value, and the way to it.
+#[derive(Clone, Copy)]
 pub(crate) struct At<'a> {
-    pub(crate) node: &'a LinedNode,
-    pub(crate) field: String,
+    pub(crate) node: &'a LinedNode<'a>,
+    field: FieldPath<'a>,
 }
 
 impl<'a> At<'a> {
     /// The whole file.
-    pub(crate) fn root(node: &'a LinedNode) -> Self {
-        Self { node, field: String::new() }
+    pub(crate) fn root(node: &'a LinedNode<'a>) -> Self {
+        Self { node, field: FieldPath::EMPTY }
     }
 
-    fn below(&self, key: &str, node: &'a LinedNode) -> At<'a> {
-        let dot = if self.field.is_empty() { "" } else { "." };
-        At { node, field: format!("{}{dot}{key}", self.field) }
+    fn below(&self, key: &'a str, node: &'a LinedNode<'a>) -> At<'a> {
+        At { node, field: self.field.with(FieldStep::Key(key)) }
     }
 
     /// The keys of a map, of which only those of `known` may be there; nothing if it is none.
     pub(crate) fn keys(&self, known: &[&str], notes: &mut Notes) -> MapKeys<'a> {
         let Value::Map(map) = &self.node.value else {
             notes.add(self, format!("{} in the place of a set of keys", self.node.kind()), "");
-            return MapKeys { at: At { node: self.node, field: self.field.clone() }, map: &[] };
+            return MapKeys { at: *self, map: &[] };
         };
         for (number, (key, node)) in map.iter().enumerate() {
-            let at = self.below(key, node);
             if !known.contains(&&**key) {
-                notes.add(&at, "there is no such key", suggest_key(key, known));
+                notes.add(&self.below(key, node), "there is no such key", suggest_key(key, known));
             } else if map[..number].iter().any(|(earlier, _)| earlier == key) {
-                notes.add(&at, "the key is there twice", "");
+                notes.add(&self.below(key, node), "the key is there twice", "");
             }
         }
-        MapKeys { at: At { node: self.node, field: self.field.clone() }, map }
+        MapKeys { at: *self, map }
     }
 
     /// The values of a list; none if it is none.
-    pub(crate) fn list(&self, notes: &mut Notes) -> Vec<At<'a>> {
-        match &self.node.value {
-            Value::List(list) => list
-                .iter()
-                .enumerate()
-                .map(|(number, node)| At { node, field: format!("{}[{number}]", self.field) })
-                .collect(),
-            _ if self.node.kind() == "nothing" => vec![],
+    pub(crate) fn list(&self, notes: &mut Notes) -> FieldItems<'a> {
+        let nodes = match &self.node.value {
+            Value::List(list) => &list[..],
+            _ if self.node.kind() == "nothing" => &[],
             _ => {
                 notes.add(self, format!("{} in the place of a list", self.node.kind()), "");
-                vec![]
+                &[]
             }
-        }
+        };
+        FieldItems { field: self.field, nodes: nodes.iter().enumerate() }
     }
 
     /// The value as text.
-    pub(crate) fn text(&self, notes: &mut Notes) -> Option<String> {
+    pub(crate) fn text(&self, notes: &mut Notes) -> Option<&'a str> {
         match (&self.node.value, self.node.kind()) {
             (Value::Scalar { text, .. }, "text") if text.contains('\0') => {
                 notes.add(self, "a zero byte in it", "");
                 None
             }
-            (Value::Scalar { text, .. }, "text") => Some(text.clone()),
+            (Value::Scalar { text, .. }, "text") => Some(text),
             (Value::Scalar { .. }, kind) => {
                 notes.add(self, format!("{kind} in the place of text"), "put it in quotes");
                 None
@@ -141,7 +182,7 @@ impl<'a> At<'a> {
 /// The keys of a map.
 pub(crate) struct MapKeys<'a> {
     at: At<'a>,
-    map: &'a [(String, LinedNode)],
+    map: &'a [(Cow<'a, str>, LinedNode<'a>)],
 }
 
 impl<'a> MapKeys<'a> {
@@ -160,18 +201,49 @@ impl<'a> MapKeys<'a> {
     }
 
     /// The text of a key that must be there.
-    pub(crate) fn text(&self, key: &str, notes: &mut Notes) -> Option<String> {
+    pub(crate) fn text(&self, key: &str, notes: &mut Notes) -> Option<&'a str> {
         self.need(key, notes)?.text(notes)
     }
 
     /// The values of a list, if it is there.
-    pub(crate) fn list(&self, key: &str, notes: &mut Notes) -> Vec<At<'a>> {
-        self.get(key).map(|at| at.list(notes)).unwrap_or_default()
+    pub(crate) fn list(&self, key: &str, notes: &mut Notes) -> FieldItems<'a> {
+        let none = FieldItems { field: FieldPath::EMPTY, nodes: [].iter().enumerate() };
+        self.get(key).map_or(none, |at| at.list(notes))
     }
 
     /// The texts of a list, if it is there.
-    pub(crate) fn texts(&self, key: &str, notes: &mut Notes) -> Vec<String> {
-        self.list(key, notes).iter().filter_map(|at| at.text(notes)).collect()
+    pub(crate) fn texts(&self, key: &str, notes: &mut Notes) -> Vec<&'a str> {
+        self.list(key, notes).read_each(|at| at.text(notes))
+    }
+}
+
+/// The values of a list, one after the other.
+pub(crate) struct FieldItems<'a> {
+    field: FieldPath<'a>,
+    nodes: Enumerate<slice::Iter<'a, LinedNode<'a>>>,
+}
+
+impl<'a> Iterator for FieldItems<'a> {
+    type Item = At<'a>;
+
+    fn next(&mut self) -> Option<At<'a>> {
+        let (number, node) = self.nodes.next()?;
+        Some(At { node, field: self.field.with(FieldStep::Item(number)) })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.nodes.size_hint()
+    }
+}
+
+impl ExactSizeIterator for FieldItems<'_> {}
+
+impl<'a> FieldItems<'a> {
+    /// What is read of each, in no more memory than that takes.
+    pub(crate) fn read_each<T>(self, read: impl FnMut(At<'a>) -> Option<T>) -> Vec<T> {
+        let mut all = Vec::with_capacity(self.len());
+        all.extend(self.filter_map(read));
+        all
     }
 }
 

@@ -53,11 +53,10 @@ const IGNORED: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// Words of a known hook that make no sense.
-pub(crate) fn understand(path: &str, args: &[String]) -> Result<CdiHook, String> {
+pub(crate) fn understand(path: &str, args: &[&str]) -> Result<CdiHook, String> {
     let program = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path);
     // The first word is the program's own name; older files have `hook` in front of what it is to do.
-    let mut words =
-        args.get(1..).unwrap_or_default().iter().map(String::as_str).skip_while(|word| *word == "hook");
+    let mut words = args.get(1..).unwrap_or_default().iter().copied().skip_while(|word| *word == "hook");
     let name = words.next().unwrap_or_default();
     if !KNOWN_PROGRAMS.contains(&program) {
         return Ok(CdiHook::Unknown { name: format!("{program} {name}").trim_end().into() });
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     fn of(path: &str, words: &str) -> Result<CdiHook, String> {
-        understand(path, &words.split_whitespace().map(String::from).collect::<Vec<_>>())
+        understand(path, &words.split_whitespace().collect::<Vec<_>>())
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! JSON and YAML as one tree, in which each value knows its line. What could make it grow beyond the file is bounded: aliases of YAML count with
 //! all that they stand for.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 /// More values than any file of a vendor has.
 const MOST_NODES: usize = 100_000;
@@ -14,22 +15,23 @@ const COUNTED: usize = 64;
 /// A description is seven levels deep.
 const MOST_DEPTH: usize = 24;
 
-/// A value, and the line that it begins in, counted from one; zero if that is not known.
+/// A value, and the line that it begins in, counted from one; zero if that is not known. Texts are those of the file, as far as they stand there as
+/// they are meant: a start with many described devices would spend its time on copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LinedNode {
+pub(crate) struct LinedNode<'a> {
     pub(crate) line: usize,
-    pub(crate) value: Value,
+    pub(crate) value: Value<'a>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum Value<'a> {
     /// Text; `is_plain` if it could be a number or the like, since nothing says that it is text.
     Scalar {
-        text: String,
+        text: Cow<'a, str>,
         is_plain: bool,
     },
-    List(Vec<LinedNode>),
-    Map(Vec<(String, LinedNode)>),
+    List(Vec<LinedNode<'a>>),
+    Map(Vec<(Cow<'a, str>, LinedNode<'a>)>),
 }
 
 /// Why a text is no tree.
@@ -43,10 +45,13 @@ fn error(line: usize, why: impl Into<String>) -> TreeError {
     TreeError { line, why: why.into() }
 }
 
-impl LinedNode {
+impl<'a> LinedNode<'a> {
     /// From JSON. Its values know no lines.
-    pub(crate) fn from_json(text: &str) -> Result<Self, TreeError> {
-        let tree: Self = serde_json::from_str(text).map_err(|e| error(e.line(), format!("not JSON: {e}")))?;
+    pub(crate) fn from_json(text: &'a str) -> Result<Self, TreeError> {
+        let (mut reader, mut open) = (serde_json::Deserializer::from_str(text), OpenValues::default());
+        let tree = JsonVisitor(&mut open).deserialize(&mut reader);
+        let tree = tree.and_then(|tree| reader.end().map(|()| tree));
+        let tree = tree.map_err(|e| error(e.line(), format!("not JSON: {e}")))?;
         match tree.count() > MOST_NODES {
             true => Err(error(0, "more values than a description has")),
             false => Ok(tree),
@@ -54,7 +59,7 @@ impl LinedNode {
     }
 
     /// From YAML.
-    pub(crate) fn from_yaml(text: &str) -> Result<Self, TreeError> {
+    pub(crate) fn from_yaml(text: &'a str) -> Result<Self, TreeError> {
         let mut builder = YamlBuilder::default();
         for event in Parser::new_from_str(text) {
             let (event, span) =
@@ -95,38 +100,57 @@ fn is_number(text: &str) -> bool {
         && (digits.parse::<f64>().is_ok() || digits.starts_with("0x") || digits.starts_with("0o"))
 }
 
+/// Values of lists and maps that have not ended, with their keys, those of an inner one behind those of the outer: each list and map is made when its
+/// length is known, and takes no more memory than it needs.
+#[derive(Default)]
+struct OpenValues<'a>(Vec<(Cow<'a, str>, LinedNode<'a>)>);
+
+impl<'a> OpenValues<'a> {
+    fn list(&mut self, from: usize) -> Value<'a> {
+        Value::List(self.0.drain(from..).map(|(_, node)| node).collect())
+    }
+
+    fn map(&mut self, from: usize) -> Value<'a> {
+        Value::Map(self.0.drain(from..).collect())
+    }
+}
+
 /// A list or a map that has not ended.
-struct Open {
+struct Open<'a> {
     line: usize,
     anchor: usize,
     /// The key whose value comes next, in a map.
-    key: Option<String>,
+    key: Option<Cow<'a, str>>,
     is_map: bool,
-    list: Vec<LinedNode>,
-    map: Vec<(String, LinedNode)>,
+    /// The first of its values.
+    from: usize,
 }
 
 #[derive(Default)]
-struct YamlBuilder {
-    open: Vec<Open>,
+struct YamlBuilder<'a> {
+    open: Vec<Open<'a>>,
+    values: OpenValues<'a>,
     /// Values that have a name, by its number.
-    anchors: BTreeMap<usize, LinedNode>,
+    anchors: BTreeMap<usize, LinedNode<'a>>,
     nodes: usize,
-    root: Option<LinedNode>,
+    root: Option<LinedNode<'a>>,
 }
 
-impl YamlBuilder {
-    fn take(&mut self, event: Event<'_>, line: usize) -> Result<(), TreeError> {
+impl<'a> YamlBuilder<'a> {
+    fn take(&mut self, event: Event<'a>, line: usize) -> Result<(), TreeError> {
         match event {
             Event::Scalar(text, style, anchor, _) => {
-                let value = Value::Scalar { text: text.into_owned(), is_plain: style == ScalarStyle::Plain };
+                let value = Value::Scalar { text, is_plain: style == ScalarStyle::Plain };
                 self.add(LinedNode { line, value }, anchor)
             }
             Event::SequenceStart(anchor, _) => self.begin(line, anchor, false),
             Event::MappingStart(anchor, _) => self.begin(line, anchor, true),
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(ended) = self.open.pop() else { return Ok(()) };
-                let value = if ended.is_map { Value::Map(ended.map) } else { Value::List(ended.list) };
+                let value = match ended.is_map {
+                    true => self.values.map(ended.from),
+                    false => self.values.list(ended.from),
+                };
                 self.nodes = self.nodes.saturating_sub(1);
                 self.add(LinedNode { line: ended.line, value }, ended.anchor)
             }
@@ -149,7 +173,7 @@ impl YamlBuilder {
             return Err(error(line, format!("deeper than {MOST_DEPTH} levels")));
         }
         self.counted(line)?;
-        self.open.push(Open { line, anchor, key: None, is_map, list: vec![], map: vec![] });
+        self.open.push(Open { line, anchor, key: None, is_map, from: self.values.0.len() });
         Ok(())
     }
 
@@ -161,7 +185,7 @@ impl YamlBuilder {
         }
     }
 
-    fn add(&mut self, node: LinedNode, anchor: usize) -> Result<(), TreeError> {
+    fn add(&mut self, node: LinedNode<'a>, anchor: usize) -> Result<(), TreeError> {
         self.counted(node.line)?;
         if anchor > 0 {
             self.nodes = self.nodes.saturating_add(node.count());
@@ -173,8 +197,8 @@ impl YamlBuilder {
             return Ok(());
         };
         match (open.is_map, open.key.take(), node) {
-            (false, _, node) => open.list.push(node),
-            (true, Some(key), node) => open.map.push((key, node)),
+            (false, _, node) => self.values.0.push((Cow::Borrowed(""), node)),
+            (true, Some(key), node) => self.values.0.push((key, node)),
             (true, None, LinedNode { value: Value::Scalar { text, .. }, .. }) => open.key = Some(text),
             (true, None, node) => return Err(error(node.line, format!("a key that is {}", node.kind()))),
         }
@@ -182,63 +206,96 @@ impl YamlBuilder {
     }
 }
 
-impl<'de> Deserialize<'de> for LinedNode {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(JsonVisitor).map(|value| Self { line: 0, value })
+struct JsonVisitor<'s, 'a>(&'s mut OpenValues<'a>);
+
+impl<'a> DeserializeSeed<'a> for JsonVisitor<'_, 'a> {
+    type Value = LinedNode<'a>;
+
+    fn deserialize<D: Deserializer<'a>>(self, from: D) -> Result<LinedNode<'a>, D::Error> {
+        from.deserialize_any(self).map(|value| LinedNode { line: 0, value })
     }
 }
 
-struct JsonVisitor;
-
-fn plain<E>(text: impl ToString) -> Result<Value, E> {
-    Ok(Value::Scalar { text: text.to_string(), is_plain: true })
+fn plain<'a, E>(text: impl Into<Cow<'a, str>>) -> Result<Value<'a>, E> {
+    Ok(Value::Scalar { text: text.into(), is_plain: true })
 }
 
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Value;
+impl<'a> Visitor<'a> for JsonVisitor<'_, 'a> {
+    type Value = Value<'a>;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("a value")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+    fn visit_borrowed_str<E>(self, text: &'a str) -> Result<Value<'a>, E> {
         Ok(Value::Scalar { text: text.into(), is_plain: false })
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        plain(value)
+    fn visit_str<E>(self, text: &str) -> Result<Value<'a>, E> {
+        Ok(Value::Scalar { text: text.to_owned().into(), is_plain: false })
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        plain(value)
+    fn visit_bool<E>(self, value: bool) -> Result<Value<'a>, E> {
+        plain(if value { "true" } else { "false" })
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        plain(value)
+    fn visit_u64<E>(self, value: u64) -> Result<Value<'a>, E> {
+        plain(value.to_string())
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        plain(value)
+    fn visit_i64<E>(self, value: i64) -> Result<Value<'a>, E> {
+        plain(value.to_string())
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
+    fn visit_f64<E>(self, value: f64) -> Result<Value<'a>, E> {
+        plain(value.to_string())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value<'a>, E> {
         plain("null")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut list = vec![];
-        while let Some(node) = seq.next_element()? {
-            list.push(node);
+    fn visit_seq<A: SeqAccess<'a>>(self, mut seq: A) -> Result<Value<'a>, A::Error> {
+        let from = self.0.0.len();
+        while let Some(node) = seq.next_element_seed(JsonVisitor(self.0))? {
+            self.0.0.push((Cow::Borrowed(""), node));
         }
-        Ok(Value::List(list))
+        Ok(self.0.list(from))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut map = vec![];
-        while let Some(entry) = entries.next_entry()? {
-            map.push(entry);
+    fn visit_map<A: MapAccess<'a>>(self, mut entries: A) -> Result<Value<'a>, A::Error> {
+        let from = self.0.0.len();
+        while let Some(key) = entries.next_key_seed(JsonKeyVisitor)? {
+            let node = entries.next_value_seed(JsonVisitor(self.0))?;
+            self.0.0.push((key, node));
         }
-        Ok(Value::Map(map))
+        Ok(self.0.map(from))
+    }
+}
+
+struct JsonKeyVisitor;
+
+impl<'a> DeserializeSeed<'a> for JsonKeyVisitor {
+    type Value = Cow<'a, str>;
+
+    fn deserialize<D: Deserializer<'a>>(self, from: D) -> Result<Cow<'a, str>, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'a> for JsonKeyVisitor {
+    type Value = Cow<'a, str>;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'a str) -> Result<Cow<'a, str>, E> {
+        Ok(text.into())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Cow<'a, str>, E> {
+        Ok(text.to_owned().into())
     }
 }
 
@@ -250,7 +307,7 @@ mod tests {
     fn json_and_yaml_are_one_tree() {
         let json = LinedNode::from_json(r#"{"a": ["x", 1, true, null], "b": {"c": "d"}}"#).expect("JSON");
         let yaml = LinedNode::from_yaml("a: ['x', 1, true, null]\nb:\n  c: \"d\"\n").expect("YAML");
-        fn without_lines(node: &LinedNode) -> LinedNode {
+        fn without_lines<'a>(node: &LinedNode<'a>) -> LinedNode<'a> {
             let value = match &node.value {
                 Value::List(list) => Value::List(list.iter().map(without_lines).collect()),
                 Value::Map(map) => {
@@ -261,6 +318,21 @@ mod tests {
             LinedNode { line: 0, value }
         }
         assert_eq!(without_lines(&yaml), json);
+    }
+
+    #[test]
+    fn plain_texts_stay_in_the_file() {
+        let json = LinedNode::from_json(r#"{"a": ["x"], "b": "c"}"#).expect("JSON");
+        let Value::Map(map) = json.value else { panic!("a map") };
+        let is_borrowed = |text: &Cow<'_, str>| matches!(text, Cow::Borrowed(_));
+        assert!(map.iter().all(|(key, _)| is_borrowed(key)));
+        assert!(matches!(&map[1].1.value, Value::Scalar { text, .. } if is_borrowed(text)));
+        let Value::List(list) = &map[0].1.value else { panic!("a list") };
+        assert_eq!(list.capacity(), 1);
+        // What is written with escapes is not.
+        let json = LinedNode::from_json(r#"{"a\u0041": "\n"}"#).expect("JSON");
+        let text = Value::Scalar { text: "\n".into(), is_plain: false };
+        assert_eq!(json.value, Value::Map(vec![("aA".into(), LinedNode { line: 0, value: text })]));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub fn read_text(path: &Path, mebibytes: u64) -> io::Result<String> {
     let longest = mebibytes << 20;
     let mut bytes = vec![];
     if metadata.len() <= longest {
+        bytes.reserve_exact(usize::try_from(metadata.len()).unwrap_or(0) + 1);
         file.take(longest + 1).read_to_end(&mut bytes)?;
     }
     if metadata.len().max(bytes.len() as u64) > longest {
