@@ -1,0 +1,14 @@
+# `skiff checkpoint save` and `restore` over an image, whose root takes no changes: the programs of the corpus (tests/programs) that can be saved over
+# the host come back right.
+# time: 900
+# takes: 60
+. "$(dirname "$0")/../lib.sh"
+. "$here/../images/lib.sh"
+. "$here/../programs/lib.sh"
+needs_criu
+make_store
+over_image
+
+# ONLY=NAME of the environment: one of them, with what it said.
+judge_together saved_and_restored "${ONLY:-}"
+verdicts
