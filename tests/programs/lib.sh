@@ -3,7 +3,8 @@
 #     judge WAY [NAMES]           each program (or those) by WAY, a function below, alone in an instance
 #     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, those of a file side by side in one instance; where one is not
 #                                 right, each of them alone
-#     over_image                  has all of them run over an image that is the same on each node, with a root that takes no changes, instead of the host
+#     over_image [NODES]          has all of them run over an image instead of the host, with a root that takes no changes. It is unpacked here, or on these
+#                                 nodes, before: no program waits for that
 #     verdicts                    fails unless each that was judged is right or refused beforehand, or loses only what the user is told of
 #
 # What each did stands in $corpus/table, a line with file, name, way, verdict and reason each, separated by tabs.
@@ -29,12 +30,12 @@ cp -r "$here/../programs" $programs
 chown -R alice: $programs
 : >$corpus/table
 
-over_image() {
+over_image() { # [NODES]
+    local where limit=300
     over=$corpus/image.tar
     "$here/../programs/image" >$over
     chown alice: $over
-    # It is unpacked once, and not by the first program while it is waited for.
-    limit=300 ok as alice skiff run $over true
+    for where in "${@:-}"; do ok run_where skiff run $over true; done
 }
 
 run_where() { # CMD...: as alice, where the program is
