@@ -9,6 +9,8 @@ needs_criu
 make_store
 over_image
 
+# Forty programs are saved and restored at once, of each of five files at the same time.
+limit=200
 # ONLY=NAME of the environment: one of them, with what it said.
 judge_together saved_and_restored "${ONLY:-}"
 verdicts
