@@ -3,8 +3,8 @@
 #     judge WAY [NAMES]           each program (or those) by WAY, a function below, alone in an instance
 #     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, those of a file side by side in one instance; where one is not
 #                                 right, each of them alone
-#     over_image [NODES]          has all of them run over an image instead of the host, with a root that takes no changes. It is unpacked here, or on these
-#                                 nodes, before: no program waits for that
+#     over_image [NODES]          has all of them run over an image instead of the host, with a root that takes no changes. The image is unpacked here, or
+#                                 on these nodes, before: no program waits for that
 #     verdicts                    fails unless each that was judged is right or refused beforehand, or loses only what the user is told of
 #
 # What each did stands in $corpus/table, a line with file, name, way, verdict and reason each, separated by tabs.

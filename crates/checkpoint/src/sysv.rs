@@ -74,7 +74,7 @@ impl SystemVFile {
         tracer: Option<i32>,
         placeholders: &Placeholders,
     ) -> Result<Option<SystemV>> {
-        // Whoever has died with a segment attached has left one; and none goes into the checkpoint.
+        // Before the directories are read: no placeholder goes into the checkpoint, also if one was left.
         placeholders.remove_all();
         let about = || self.path.display().to_string();
         let mut into = BufWriter::new(self.file.try_clone().context(about)?);

@@ -16,7 +16,7 @@ const HIDDEN_NAME: &str = ".skiff.sysv.";
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Where files are that stand for System V segments while CRIU saves or restores the processes that have these attached. CRIU notes their paths, so
-/// that a restore has them where the save had them. It follows from the plan, which both have.
+/// a restore has them where the save had them: the place follows from the plan, which both have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placeholders {
     /// Nothing if the instance has no directory that takes new files.
@@ -56,7 +56,7 @@ impl Placeholders {
         Ok(file)
     }
 
-    /// Inside: removes all that are there. Some are left if one was killed that made them.
+    /// Inside: removes all that are there, as one may have been killed that made them.
     pub(crate) fn remove_all(&self) {
         let entries = self.dir.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten();
         for entry in entries {
