@@ -1,7 +1,7 @@
 # `skiff checkpoint save` and `restore` over an image, whose root takes no changes: the programs of the corpus (tests/programs) that can be saved over
 # the host come back right.
 # time: 900
-# takes: 60
+# takes: 100
 . "$(dirname "$0")/../lib.sh"
 . "$here/../images/lib.sh"
 . "$here/../programs/lib.sh"
