@@ -172,6 +172,7 @@ def sysv_shared():
     call('shmdt', ctypes.c_void_p(address))
     line = next(line.split() for line in open('/proc/sysvipc/shm') if line.split()[1] == str(number))
     equal('who has it attached', line[6], '0')
+    equal('files that stood for it', [name for name in os.listdir('/dev/shm') + os.listdir('/run/skiff') if 'sysv' in name], [])
 
 
 @program

@@ -3,6 +3,8 @@
 #     judge WAY [NAMES]           each program (or those) by WAY, a function below, alone in an instance
 #     judge_together WAY [NAMES]  the same of those that are right in `verdicts`, those of a file side by side in one instance; where one is not
 #                                 right, each of them alone
+#     over_image [NODES]          has all of them run over an image instead of the host, with a root that takes no changes. The image is unpacked here, or
+#                                 on these nodes, before: no program waits for that
 #     verdicts                    fails unless each that was judged is right or refused beforehand, or loses only what the user is told of
 #
 # What each did stands in $corpus/table, a line with file, name, way, verdict and reason each, separated by tabs.
@@ -20,9 +22,21 @@ declare -A announced=(
     [unix-peer]='SO_PEERCRED'
 )
 corpus=/home/alice/corpus
-cp -r "$here/../programs" /shared/programs
+programs=$corpus/programs
+# What instances have as their root.
+over=host
 as alice mkdir -p $corpus
+cp -r "$here/../programs" $programs
+chown -R alice: $programs
 : >$corpus/table
+
+over_image() { # [NODES]
+    local where limit=300
+    over=$corpus/image.tar
+    "$here/../programs/image" >$over
+    chown alice: $over
+    for where in "${@:-}"; do ok run_where skiff run $over true; done
+}
 
 run_where() { # CMD...: as alice, where the program is
     if [ -n "$where" ]; then at "$where" alice "$@"; else as alice "$@"; fi
@@ -93,7 +107,7 @@ elsewhere() { where=$(other); }
 begin() { # NAME OPTIONS FILE WORDS...: starts it, where clocks are ahead of those of the node that it goes to
     local words=(timeout 60 unshare -T -f --monotonic 1000000 --boottime 1000000)
     login alice
-    words+=("${login[@]}" skiff instance start --checkpoint $2 host "$1" python3 "/shared/programs/$3" "${@:4}")
+    words+=("${login[@]}" skiff instance start --checkpoint $2 "$over" "$1" python3 "$programs/$3" "${@:4}")
     if [ -n "$where" ]; then try on "$where" "${words[@]}"; else try "${words[@]}"; fi
     return $code
 }
@@ -157,7 +171,7 @@ tell() { # FILE NAME WAY VERDICT REASON
 first_node() { if [ -n "${own_nodes:-}" ]; then echo n1; fi; }
 
 programs_of() { # FILE -> lines of a name and what it is about
-    PYTHONDONTWRITEBYTECODE=1 python3 "/shared/programs/$1.py"
+    PYTHONDONTWRITEBYTECODE=1 python3 "$programs/$1.py"
 }
 
 judged() { # WAY NAMES...: how many of these have been; others are judged at the same time
@@ -210,7 +224,7 @@ judge_together() { # WAY [NAMES]
     local way=$1 only=${2:-} file name about names right='{ print $1 }' job jobs=() chosen=()
     # Each with how it fares when it is saved and restored, and when it is moved.
     [[ $way = migrated* ]] && right="\$3 == \"right\" $right" || right="\$2 == \"right\" $right"
-    right=$(awk -F '\t' "$right" /shared/programs/verdicts)
+    right=$(awk -F '\t' "$right" $programs/verdicts)
     for file in memory ipc files clocks processes; do
         names=()
         while IFS=$'\t' read -r name about; do
@@ -232,6 +246,6 @@ verdicts() {
         'neither right nor refused beforehand'
     # docs/checkpoint-support.md says it.
     equal "$(awk -F '\t' 'NR == FNR { saved[$1] = $2; moved[$1] = $3; next }
-        ($3 ~ /^migrated/ ? moved[$2] : saved[$2]) == "right" && $4 != "right" { print $2 " (" $3 "): " $4 ": " $5 }' /shared/programs/verdicts $corpus/table)" '' \
+        ($3 ~ /^migrated/ ? moved[$2] : saved[$2]) == "right" && $4 != "right" { print $2 " (" $3 "): " $4 ": " $5 }' $programs/verdicts $corpus/table)" '' \
         'worse than it was'
 }

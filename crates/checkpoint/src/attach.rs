@@ -7,12 +7,11 @@ use std::fs;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_sys::IgnoreError;
 use skiff_sys::memory::page_size;
 use skiff_sys::process::positive_pid;
 use skiff_sys::traced::{AttachedPart, Traced};
 
-use crate::mappings::{Mapping, make_placeholder, of_process, placeholder};
+use crate::mappings::{Mapping, Placeholders, of_process};
 
 /// Flags of mappings, and the advice that sets each. Source: `filesystems/proc.rst`, `asm-generic/mman-common.h`.
 const ADVICE: [(&str, u32); 6] = [("rr", 1), ("sr", 2), ("dc", 10), ("hg", 14), ("nh", 15), ("dd", 16)];
@@ -106,12 +105,16 @@ fn flags(smaps: &[u8]) -> HashMap<u64, Vec<String>> {
 ///
 /// # Errors
 /// When one cannot be made.
-pub(crate) fn make_placeholders(all: &[Attachment], sizes: &[(i32, u64)]) -> Result<()> {
+pub(crate) fn make_placeholders(
+    placeholders: &Placeholders,
+    all: &[Attachment],
+    sizes: &[(i32, u64)],
+) -> Result<()> {
     let mut ids: Vec<i32> = all.iter().map(|one| one.id).collect();
     ids.sort_unstable();
     ids.dedup();
     for id in ids {
-        make_placeholder(id, size_of(id, sizes)?)?;
+        placeholders.make(id, size_of(id, sizes)?)?;
     }
     Ok(())
 }
@@ -121,13 +124,6 @@ fn size_of(id: i32, sizes: &[(i32, u64)]) -> Result<u64> {
     found.ok_or_else(|| {
         Fault::new(format!("System V shared memory {id}: attached but missing from the checkpoint"))
     })
-}
-
-/// Removes what is left of placeholders.
-pub(crate) fn remove_placeholders(all: &[Attachment]) {
-    for one in all {
-        fs::remove_file(placeholder(one.id)).ignore_error("another part of the segment had the same");
-    }
 }
 
 /// Has each process attach what it had.

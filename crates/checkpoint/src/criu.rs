@@ -15,12 +15,13 @@ use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::idle::{INTERVAL, IdleTime};
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
 use skiff_sys::intercept::Scans;
 use skiff_sys::process::{Child, positive_pid};
 use skiff_sys::{fdpass, intercept};
 
-use crate::mappings;
+use crate::mappings::{self, Placeholders};
 use crate::page_scan::{LeftOutPages, ScanAnswers};
 use crate::previous_pages::PreviousPages;
 
@@ -112,13 +113,13 @@ impl CriuProcess {
         Ok(Self { talk, owner: None, process, opener: None })
     }
 
-    /// Starts CRIU inside to dump processes, with descriptors as [`CriuProcess::start_with`] takes them. It may open what they have mapped.
+    /// Starts CRIU inside an instance with this plan to dump processes, with descriptors as [`CriuProcess::start_with`] takes them. It may open what they have mapped.
     ///
     /// # Errors
     /// As [`CriuProcess::start`].
     pub fn start_to_dump(
         installation: &Installation,
-        inside: EnterTarget<'_>,
+        inside: (EnterTarget<'_>, &Plan),
         images: Option<BorrowedFd<'_>>,
         also: &[BorrowedFd<'_>],
     ) -> Result<Self> {
@@ -132,7 +133,7 @@ impl CriuProcess {
     /// As [`CriuProcess::start`].
     pub(crate) fn start_to_dump_changes(
         installation: &Installation,
-        inside: EnterTarget<'_>,
+        (inside, plan): (EnterTarget<'_>, &Plan),
         images: Option<BorrowedFd<'_>>,
         also: &[BorrowedFd<'_>],
         previous: Option<(&PreviousPages, &LeftOutPages)>,
@@ -162,12 +163,14 @@ impl CriuProcess {
         let (_, mut listener) = fdpass::receive(ours.as_fd(), 1).context(about)?;
         let open = |listener: OwnedFd| {
             let left_out = previous.map(|(_, left_out)| left_out.as_fd());
+            let placeholders = Placeholders::of(plan);
             let kept: Vec<BorrowedFd<'_>> = [listener.as_fd()].into_iter().chain(left_out).collect();
             enter::begin_continued(EnterTarget { number: None, ..inside }, &kept, || {
                 let another = |(pages, left_out): (_, &LeftOutPages)| {
                     left_out.another().map(|left_out| ScanAnswers::new(pages, left_out))
                 };
-                mappings::serve(listener.try_clone().context(about)?, previous.map(another).transpose()?)
+                let listener = listener.try_clone().context(about)?;
+                mappings::serve(listener, &placeholders, previous.map(another).transpose()?)
             })
         };
         let opener = listener.pop().map(open).transpose()?;

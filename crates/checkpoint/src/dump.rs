@@ -223,9 +223,9 @@ impl Saving<'_> {
         let taken = new.zip(store).map(|(new, store)| self.take_pages(new, store, previous));
         let (pages, socket) = taken.transpose()?.unzip();
         let also: Vec<BorrowedFd<'_>> = socket.iter().map(OwnedFd::as_fd).collect();
-        let start = |previous| {
-            CriuProcess::start_to_dump_changes(&installed, self.inside, Some(images), &also, previous)
-        };
+        let inside = (self.inside, &self.started.plan);
+        let start =
+            |previous| CriuProcess::start_to_dump_changes(&installed, inside, Some(images), &also, previous);
         let mut criu = start(previous)?;
         let sends_pages = probe::is_at_least(&criu, page_intake::OLDEST)?;
         // One that writes the pages itself is told of all: nobody would put in what is left out.

@@ -15,6 +15,7 @@ use skiff_spec::plan::Plan;
 use crate::criu::CriuProcess;
 use crate::files::{self, FoundFile};
 use crate::hidden;
+use crate::mappings::Placeholders;
 use crate::obstacles::{self, SavedProcess};
 use crate::posix_queues::{self, PosixQueues};
 use crate::record::{POSIX_QUEUES, SYSV, SavedTree};
@@ -99,13 +100,14 @@ impl<'a> InsideReader<'a> {
         let (watched, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .context(|| "connection for memory that is watched")?;
+        let placeholders = Placeholders::of(plan);
         let kept = [sysv.as_fd(), theirs.as_fd()].into_iter();
         let kept: Vec<_> = kept.chain(trees.descriptors()).chain(watch.descriptors()).collect();
         let process = WaitingProcess::begin(inside, &kept, |request: ReadRequest| {
             let ReadRequest { processes, tracer, paths, watches } = request;
             hidden::refuse(&processes, tracer)?;
             Ok(ReadReport {
-                sysv: sysv.read(&processes, tracer)?,
+                sysv: sysv.read(&processes, tracer, &placeholders)?,
                 has_posix_queues: posix_queues::are_there()?,
                 files: files::find(&paths, &trees::own_places(plan)),
                 trees: trees.write()?,

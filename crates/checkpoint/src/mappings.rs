@@ -15,5 +15,5 @@ mod server;
 pub(crate) use copy::refuse_without_room;
 pub(crate) use mapping::{Mapping, ObjectId, memory_device, nameless, of_process, own};
 pub(crate) use named_files::NamedFiles;
-pub(crate) use placeholder::{make_placeholder, placeholder};
+pub(crate) use placeholder::Placeholders;
 pub(crate) use server::serve;

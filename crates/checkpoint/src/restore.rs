@@ -302,7 +302,7 @@ impl Restorer for CriuRestorer<'_> {
         // Their numbers must be free, so CRIU itself takes one that none of them has.
         let inside = EnterTarget { number: Pid::from_raw(checkpoint.free_number()), ..inside };
         if let Some(sysv) = &checkpoint.sysv {
-            sysv.make_again(inside, &record::open(self.dir, SYSV)?)?;
+            sysv.make_again(inside, &checkpoint.instance.plan, &record::open(self.dir, SYSV)?)?;
         }
         if let Some(queues) = &checkpoint.posix_queues {
             queues.make_again(inside, &record::open(self.dir, POSIX_QUEUES)?)?;
@@ -332,7 +332,8 @@ impl Restorer for CriuRestorer<'_> {
                 let kept: Vec<_> =
                     checkpoint.processes.iter().flat_map(|process| &process.attributes).collect();
                 attributes::set_again(inside, &kept, &self.notes)?;
-                checkpoint.sysv.as_ref().map_or(Ok(()), |sysv| sysv.attach_again(inside))?;
+                let plan = &checkpoint.instance.plan;
+                checkpoint.sysv.as_ref().map_or(Ok(()), |sysv| sysv.attach_again(inside, plan))?;
                 timers::set_again(inside, &expired_timers(&checkpoint.processes))?;
                 let options = socket_options(&checkpoint.processes);
                 crate::socket_options::set_again(inside, &options, &self.notes)?;

@@ -10,10 +10,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::plan::Plan;
 use skiff_sys::sysv::{self, Kind};
 
 use crate::attach;
 pub use crate::attach::Attachment;
+use crate::mappings::Placeholders;
 use crate::obstacles::SavedProcess;
 use crate::sysv_tables::{MARKED_FOR_REMOVAL, table};
 use crate::undo::{self, SetState, Undo};
@@ -66,7 +68,14 @@ impl SystemVFile {
     ///
     /// # Errors
     /// When one cannot be read.
-    pub fn read(&self, processes: &[SavedProcess], tracer: Option<i32>) -> Result<Option<SystemV>> {
+    pub fn read(
+        &self,
+        processes: &[SavedProcess],
+        tracer: Option<i32>,
+        placeholders: &Placeholders,
+    ) -> Result<Option<SystemV>> {
+        // Before the directories are read: no placeholder goes into the checkpoint, also if one was left.
+        placeholders.remove_all();
         let about = || self.path.display().to_string();
         let mut into = BufWriter::new(self.file.try_clone().context(about)?);
         let found = SystemV::read(processes, tracer, &mut into)?;
@@ -103,7 +112,6 @@ impl SystemV {
 
     fn read(processes: &[SavedProcess], tracer: Option<i32>, into: &mut impl Write) -> Result<Option<Self>> {
         let numbers: Vec<i32> = processes.iter().map(|process| process.pid).collect();
-        // Whoever has died with a segment attached has left a placeholder.
         let attached = attach::read(&numbers)?;
         let mut found = Self { attached, ..Self::default() };
         for entry in table(Kind::Semaphores)? {
@@ -126,7 +134,6 @@ impl SystemV {
             let text = fs::read_to_string(format!("/proc/sys/{name}"));
             found.limits.extend(text.ok().map(|text| (name.to_owned(), text.trim().to_owned())));
         }
-        attach::remove_placeholders(&found.attached);
         found.refuse_forced()?;
         Ok(Some(found))
     }
@@ -150,11 +157,11 @@ impl SystemV {
     ///
     /// # Errors
     /// When one cannot be made as it was.
-    pub fn make_again(&self, inside: EnterTarget<'_>, file: &File) -> Result<()> {
+    pub fn make_again(&self, inside: EnterTarget<'_>, plan: &Plan, file: &File) -> Result<()> {
         enter::run(inside, &[file.as_fd()], || {
             let copy = file.try_clone().context(|| HELD)?;
             self.make(&mut BufReader::new(copy))?;
-            attach::make_placeholders(&self.attached, &self.sizes())
+            attach::make_placeholders(&Placeholders::of(plan), &self.attached, &self.sizes())
         })
     }
 
@@ -190,14 +197,14 @@ impl SystemV {
     ///
     /// # Errors
     /// When one cannot.
-    pub fn attach_again(&self, inside: EnterTarget<'_>) -> Result<()> {
+    pub fn attach_again(&self, inside: EnterTarget<'_>, plan: &Plan) -> Result<()> {
         if self.attached.is_empty() && self.undo.is_empty() {
             return Ok(());
         }
         enter::run(EnterTarget { number: None, ..inside }, &[], || {
             attach::again(&self.attached, &self.sizes())?;
             undo::set_again(&self.undo, &self.sets())?;
-            attach::remove_placeholders(&self.attached);
+            Placeholders::of(plan).remove_all();
             for segment in &self.segments {
                 let id = segment.object.id;
                 if segment.object.mode & MARKED_FOR_REMOVAL != 0 {

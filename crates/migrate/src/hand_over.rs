@@ -133,8 +133,8 @@ impl Migration<'_> {
         let images = File::open(&images).context(|| images.display().to_string())?;
         let folder = required_criu()?;
         let mut pages = Pages::prepare()?;
-        let criu =
-            CriuProcess::start_to_dump(&folder, self.inside, Some(images.as_fd()), &[pages.descriptor()])?;
+        let inside = (self.inside, &self.started.plan);
+        let criu = CriuProcess::start_to_dump(&folder, inside, Some(images.as_fd()), &[pages.descriptor()])?;
         let version = probe::version(&criu)?;
         let ranges = direct::ranges(self.init)?;
         self.offer(&mut way.peer, &token, (&version, &ranges))?;

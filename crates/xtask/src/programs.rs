@@ -1,5 +1,5 @@
 //! What comes back of running programs: the corpus of `tests/programs`, one kernel feature in each, by every way in which an instance can be
-//! saved, restored and moved. `make test` tries a part of it (`programs-moves`, `programs-migrate`).
+//! saved, restored and moved. `make test` tries a part of it (`programs-moves`, `programs-migrate`, `programs-image`).
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -29,8 +29,11 @@ pub struct Args {
     /// Try only this program
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// What instances have as their root; an image is made of this machine's packages, and its root is read-only
+    #[arg(long, value_name = "ROOT", value_parser = ["host", "image"], default_value = "host")]
+    over: String,
     /// Write the page of what a checkpoint keeps
-    #[arg(long, conflicts_with_all = ["only", "ways"])]
+    #[arg(long, conflicts_with_all = ["only", "ways", "over"])]
     write: bool,
 }
 
@@ -42,6 +45,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let status = Command::new("tests/run")
         .arg(TEST)
         .env("SKIFF_PROGRAMS", ways.join(" "))
+        .env("SKIFF_PROGRAMS_OVER", &args.over)
         .env("ONLY", args.only.join(" "))
         .env("KEEP_LOGS", logs.path())
         .status()

@@ -16,6 +16,7 @@ use skiff_sys::IgnoreError as _;
 
 use super::copies::{has_lasting_content, mount_of};
 use super::open;
+use crate::mappings::{Mapping, of_process};
 
 /// What the processes are to have open.
 pub struct ExpectedFiles {
@@ -101,18 +102,20 @@ fn descriptors(pid: i32) -> Vec<ShownFile> {
 
 /// Files that are mapped so that what is written to memory is written to them.
 fn mapped(pid: i32) -> Vec<ShownFile> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).default_on_error("it may not be looked into");
-    let maps = String::from_utf8_lossy(&maps);
-    let shown = |line: &str| {
-        let (head, path) = line.split_once('/')?;
-        let mut words = head.split_whitespace();
-        let (rights, number) = (words.nth(1)?, words.nth(2)?.parse().ok()?);
-        let path = format!("/{path}");
-        let file = Some(&path).filter(|_| rights.starts_with("rw-s") || rights.starts_with("rwxs"));
-        let file = open(file?, OFlags::PATH).ok()?;
-        shown(path, file).map(|(shown, _)| ShownFile { number, ..shown })
-    };
-    maps.lines().filter_map(shown).collect()
+    let all = of_process(pid).default_on_error("it may not be looked into");
+    let is_written = |one: &Mapping| one.is_shared() && one.rights.starts_with("rw");
+    all.into_iter().filter(is_written).filter_map(mapped_file).collect()
+}
+
+/// The file of a mapping, with the number that the mapping has. Where the kernel numbers mappings in an overlay otherwise than files, it is the
+/// file's, if the mapping is of that very file.
+fn mapped_file(mapping: Mapping) -> Option<ShownFile> {
+    if let Some(file) = mapping.in_overlay().default_on_error("it counts as another file") {
+        return shown(mapping.path, file.into()).map(|(file, _)| file);
+    }
+    let Mapping { object: (_, _, number), path, .. } = mapping;
+    let file = open(&path, OFlags::PATH).ok()?;
+    shown(path, file).map(|(file, _)| ShownFile { number, ..file })
 }
 
 /// Nothing of what is no regular file or directory, has no name any more, or is made by the kernel as it is read.
@@ -148,7 +151,9 @@ pub(super) fn linked_directories(opened: &[OpenFile], own_places: &[PathBuf]) ->
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    use rustix::fs::{major, minor};
 
     use super::*;
 
@@ -184,6 +189,20 @@ mod tests {
         fs::rename(path("rc"), path("log")).expect("moved");
         let _other = append("log");
         expected.check_one(&found()[0]).expect_err("another number");
+    }
+
+    #[test]
+    fn a_mapping_of_another_file_has_its_own_number() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("mapped");
+        fs::write(&path, "x").expect("written");
+        let file = fs::metadata(&path).expect("known");
+        let (major, minor, number) = (major(file.dev()), minor(file.dev()), file.ino());
+        for number in [number, number + 1] {
+            let line = format!("7f00-8000 rw-s 0 {major:x}:{minor:x} {number} {}", path.display());
+            let shown = mapped_file(Mapping::parse(&line).expect("a line")).expect("a file");
+            assert_eq!(shown.number, number);
+        }
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Mapping {
 
     /// The file of its name, if the kernel gives other numbers for the mapping than for the file. Before Linux 6.8 a mapping in an overlay has those of the file
     /// in the layer below, and CRIU takes that for another file. Both are the same if a mapping of our own by this name has the same numbers.
-    pub(super) fn in_overlay(&self) -> io::Result<Option<File>> {
+    pub(crate) fn in_overlay(&self) -> io::Result<Option<File>> {
         let path = Path::new(&self.path);
         let has_name = self.path.starts_with('/') && !self.path.ends_with(DELETED);
         let found = if has_name { fs::symlink_metadata(path).ok() } else { None };

@@ -13,7 +13,7 @@ use skiff_sys::memory::read_of;
 use super::frozen::FrozenMappings;
 use super::mapping::{Mapping, ObjectId, ObjectKind, of_process, program};
 use super::parasite_sockets::ParasiteSockets;
-use super::placeholder::{make_placeholder, placeholder};
+use super::placeholder::Placeholders;
 use crate::page_scan::ScanAnswers;
 use crate::sysv_tables::table;
 
@@ -28,9 +28,13 @@ const LONGEST: usize = 64;
 ///
 /// # Errors
 /// The first that could not be answered rightly: that call has failed.
-pub(crate) fn serve(listener: OwnedFd, mut scans: Option<ScanAnswers<'_>>) -> Result<()> {
+pub(crate) fn serve(
+    listener: OwnedFd,
+    placeholders: &Placeholders,
+    mut scans: Option<ScanAnswers<'_>>,
+) -> Result<()> {
     let listener = OpenListener::from(listener);
-    let (mut server, mut sockets) = (Server::default(), ParasiteSockets::default());
+    let (mut server, mut sockets) = (Server::new(placeholders), ParasiteSockets::default());
     let mut served = Ok(());
     while let Some(event) = listener.next_event(&sockets.descriptors()).context(|| NAME)? {
         let call = match event {
@@ -65,14 +69,13 @@ pub(crate) fn serve(listener: OwnedFd, mut scans: Option<ScanAnswers<'_>>) -> Re
         };
         answered.context(|| NAME)?;
     }
-    for id in server.placeholders {
-        fs::remove_file(placeholder(id)).ignore_error("whoever saves removes it, too");
+    if server.has_placeholders {
+        placeholders.remove_all();
     }
     served
 }
 
-#[derive(Default)]
-struct Server {
+struct Server<'a> {
     frozen: Option<FrozenMappings>,
     /// What processes have mapped, as far as it has been asked for.
     maps: HashMap<i32, Vec<Mapping>>,
@@ -81,10 +84,23 @@ struct Server {
     overlaid: HashMap<ObjectId, Option<File>>,
     /// The one that was given last.
     program: Option<File>,
-    placeholders: Vec<i32>,
+    placeholders: &'a Placeholders,
+    has_placeholders: bool,
 }
 
-impl Server {
+impl<'a> Server<'a> {
+    fn new(placeholders: &'a Placeholders) -> Self {
+        Self {
+            frozen: None,
+            maps: HashMap::new(),
+            given: HashMap::new(),
+            overlaid: HashMap::new(),
+            program: None,
+            placeholders,
+            has_placeholders: false,
+        }
+    }
+
     /// What a call is to get; nothing if the kernel is to answer.
     fn wanted(&mut self, call: OpenCall) -> Result<Option<&File>> {
         let (pid, range) = match wanted_of(call) {
@@ -148,8 +164,8 @@ impl Server {
             let table = table(skiff_sys::sysv::Kind::Segment)?;
             let size = table.iter().find(|entry| entry.id == id).map(|entry| entry.size);
             let size = size.ok_or_else(|| Fault::new(format!("System V segment {id}: it is not there")))?;
-            let file = make_placeholder(id, size)?;
-            self.placeholders.push(id);
+            let file = self.placeholders.make(id, size)?;
+            self.has_placeholders = true;
             self.given.insert(mapping.key(), file);
         }
         self.given.get(&mapping.key()).ok_or_else(|| Fault::new(NAME))
