@@ -48,6 +48,17 @@ pub struct Obstacle {
     pub why: String,
 }
 
+/// How the text of an obstacle ends that is gone once the program has read, sent or accepted something.
+pub(crate) const PASSES: &str = "try again once it has";
+
+impl Obstacle {
+    /// Whether it is gone once the program has gone on for a moment. A lease or a lock may be held for long.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.why.rsplit_once(PASSES).is_some_and(|(_, rest)| ["", " been"].contains(&rest))
+    }
+}
+
 /// What was found.
 #[derive(Debug, Default)]
 pub struct PreflightReport {
@@ -69,8 +80,13 @@ impl PreflightReport {
         let own = |source: &Source| matches!(source, Source::Own(_) | Source::Memory { .. });
         let own = plan.mounts.iter().filter(|mount| own(&mount.source)).map(|mount| mount.target.as_path());
         let places: Vec<&Path> = own.collect();
-        let stays = |(_, place): &&(Obstacle, Option<PathBuf>)| !locks::is_own(place.as_deref(), &places);
-        self.obstacles.extend(self.bound_locks.iter().filter(stays).map(|(obstacle, _)| obstacle.clone()));
+        for (obstacle, place) in &self.bound_locks {
+            // Each descriptor of the file shows the lock.
+            let is_known = self.obstacles.contains(obstacle);
+            if !is_known && !locks::is_own(place.as_deref(), &places) {
+                self.obstacles.push(obstacle.clone());
+            }
+        }
         self
     }
 

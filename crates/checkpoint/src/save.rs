@@ -25,6 +25,7 @@ use skiff_spec::instance::{End, Started};
 use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
+use skiff_sys::signal::{HeldEnd, is_end_wanted};
 use skiff_user::checkpoints::dir_of;
 use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
@@ -34,7 +35,9 @@ use crate::files::{CopySettings, FileRules, OpenedFiles, WrittenFile};
 use crate::inside_reader::InsideReader;
 use crate::member::SavedInterface;
 use crate::memory;
-use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, begin_look, look, look_by};
+use crate::obstacles::{
+    Moment, Obstacle, PreflightReport, SavedProcess, begin_look, look, look_by, lost_processor_time,
+};
 use crate::page_intake::{self, PageIntake};
 use crate::page_queue::QueueSize;
 use crate::page_scan::LeftOutPages;
@@ -51,6 +54,12 @@ use crate::watch::{self, Watch};
 
 /// How long another save may take.
 const LONGEST_SAVE: Duration = Duration::from_secs(3600);
+/// How often a save or move is tried where something is in the way that passes by itself.
+pub const TRIES: u32 = 10;
+/// Pauses between tries grow up to this.
+const LONGEST_PAUSE: Duration = Duration::from_millis(640);
+/// The hint of a refusal by what passes by itself.
+const PASSING: &str = "it goes on as it was; what is in the way passes by itself: try again";
 
 /// What is said of one.
 #[derive(Serialize)]
@@ -67,19 +76,30 @@ pub struct Saved {
     #[serde(skip_serializing_if = "Option::is_none")]
     read_bytes: Option<u64>,
     left_running: bool,
+    /// How often it was tried: something was in the way that passes by itself.
+    tries: u32,
     /// How long the processes stood still.
     pub frozen_ms: u128,
     /// How long it took in all.
     pub total_ms: u128,
     path: String,
+    /// What is said of what is not in it.
+    #[serde(skip)]
+    pub lost: Option<String>,
 }
 
 /// Saves an instance, and says so; the exit code.
 pub fn save(context: &UserContext, words: &SaveArgs) -> Result<i32> {
-    match carry_out(context, words)? {
+    let held = HeldEnd::begin();
+    let done = carry_out(context, words).and_then(|outcome| match outcome {
         SaveOutcome::Saved(saved) => say(words, &saved).map(|()| 0),
         SaveOutcome::Shown(code) => Ok(code),
+    });
+    // The signal that is held back ends this process before the caller says why.
+    if let (Err(why), Some(_)) = (&done, held.caught()) {
+        output::complain(why);
     }
+    done
 }
 
 /// What has come of it.
@@ -106,23 +126,67 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
         found.tell_lost_time();
         return show(&slot, &found, save.output.json).map(|()| SaveOutcome::Shown(found.exit_code()));
     }
-    refuse(&record, &found.obstacles)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
     let home = home_of(context, &slot)?;
-    let new = NewCheckpoint::make(&home, &slot.name)?;
-    new.check()?;
-    let saving =
-        Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    let saved = saving.carry_out(&SaveTarget::Own(&new), &slot);
+    let (mut found, mut number) = (Some(found), 0);
+    let saved = try_again((&record.name, StopPurpose::Save), || {
+        number += 1;
+        let found = found.take().map_or_else(|| look(live.pid, inside, Moment::Running), Ok)?;
+        refuse(&found.obstacles, StopPurpose::Save)?;
+        let new = NewCheckpoint::make(&home, &slot.name)?;
+        new.check()?;
+        let (record, started, found, init) = (&record, &started, &found, live.pid);
+        let saving = Saving { context, record, started, init, inside, found, save };
+        let saved = saving.carry_out(&SaveTarget::Own(&new), &slot)?;
+        Ok((saved, lost_processor_time(&found.processes)))
+    });
     // Together with this goes what it has replaced, and what others had to leave as long as it was being saved.
-    drop(new);
     stored::tell_uncollected(stored::collect(&home));
-    if saved.is_ok() {
-        found.tell_lost_time();
+    let (saved, lost) = saved.map_err(about)?;
+    Ok(SaveOutcome::Saved(Box::new(Saved { tries: number, lost, ..saved })))
+}
+
+/// Carries out a save or move, and does so again as long as something is in the way that passes by itself: the programs go on meanwhile.
+pub fn try_again<T>(
+    (name, purpose): (&EnvName, StopPurpose),
+    mut attempt: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let mut number = 1;
+    loop {
+        refuse_interrupted(purpose)?;
+        match attempt() {
+            Ok(done) if number > 1 => {
+                output::note(&format!("instance {name}: {} at try {number}", purpose.words().0));
+                return Ok(done);
+            }
+            Err(why) if why.hint == PASSING && number < TRIES => {
+                std::thread::sleep(pause_after(number));
+                number += 1;
+            }
+            Err(why) if why.hint == PASSING => {
+                return Err(why.about(&format!("tried {TRIES} times")));
+            }
+            done => return done,
+        }
     }
-    saved.map(|saved| SaveOutcome::Saved(Box::new(saved))).map_err(about)
+}
+
+/// How long programs go on after the try of this number.
+fn pause_after(number: u32) -> Duration {
+    Duration::from_millis(5).saturating_mul(1 << number.min(16)).min(LONGEST_PAUSE)
+}
+
+/// Refuses to go on once this process is asked to end (Ctrl-C, SIGTERM). The caller names the instance.
+pub fn refuse_interrupted(purpose: StopPurpose) -> Result<()> {
+    match is_end_wanted() {
+        false => Ok(()),
+        true => {
+            let done = purpose.words().0;
+            Err(Error::new(format!("interrupted: nothing is {done}, and the instance goes on")))
+        }
+    }
 }
 
 /// The instance, which must run and be made to be saved.
@@ -155,13 +219,18 @@ pub fn alone(record: &InstanceDir) -> Result<OwnedFd> {
         return Ok(lock);
     }
     output::note(&format!("instance {}: it is being saved; waiting for the end of that", record.name));
-    skiff_sys::lock::within(LONGEST_SAVE, || try_alone(record))?.ok_or_else(|| {
+    let attempt = || {
+        refuse_interrupted(StopPurpose::Save)?;
+        try_alone(record)
+    };
+    skiff_sys::lock::within(LONGEST_SAVE, attempt)?.ok_or_else(|| {
         Error::new(format!("instance {}: somebody else has been saving it for an hour", record.name))
             .hint("`ps -u $USER` shows the other `skiff checkpoint`; end that")
     })
 }
 
 fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
+    saved.lost.iter().for_each(|lost| output::note(lost));
     if save.output.json {
         return output::json(saved);
     }
@@ -177,15 +246,38 @@ fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
     output::line(&saved.checkpoint)
 }
 
-/// Says all that is in the way, if anything is.
-pub fn refuse(record: &InstanceDir, obstacles: &[Obstacle]) -> Result<()> {
+/// What the processes are stopped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopPurpose {
+    /// They are saved.
+    Save,
+    /// They are moved to another host.
+    Move,
+}
+
+impl StopPurpose {
+    /// What is then said of the instance, and the command that shows what is in the way.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Save => ("saved", "skiff checkpoint save --dry-run"),
+            Self::Move => ("moved", "skiff migrate --dry-run"),
+        }
+    }
+}
+
+/// Says all that is in the way, if anything is. The caller names the instance.
+pub fn refuse(obstacles: &[Obstacle], purpose: StopPurpose) -> Result<()> {
     if obstacles.is_empty() {
         return Ok(());
     }
     let all: Vec<String> =
         obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why)).collect();
-    Err(Error::new(format!("instance {}: it cannot be saved: {}", record.name, all.join("; ")))
-        .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
+    let (done, command) = purpose.words();
+    let refused = Error::new(format!("it cannot be {done}: {}", all.join("; ")));
+    Err(match obstacles.iter().all(Obstacle::passes) {
+        true => refused.hint(PASSING),
+        false => refused.hint(format!("it goes on as it was; `{command}` shows what is in the way")),
+    })
 }
 
 fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()> {
@@ -333,13 +425,14 @@ impl Saving<'_> {
             if stage != "post-dump" {
                 return Ok(());
             }
+            refuse_interrupted(StopPurpose::Save)?;
             // Now that they stand still.
             let (Some(space), Some(reader)) = (space.take(), reader.take()) else {
                 return Err(Error::new("CRIU: it says twice that it has dumped all"));
             };
             let found = look_by(self.init, self.inside, Moment::Frozen, space)?;
             let found = found.with_images(&dir.join(IMAGES))?;
-            refuse(self.record, &found.obstacles)?;
+            refuse(&found.obstacles, StopPurpose::Save)?;
             // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
             stood.clocks = Some(Clocks::of(self.init)?);
             let opened = OpenedFiles::of(images.as_fd())?;
@@ -395,9 +488,11 @@ impl Saving<'_> {
             written_bytes: written.new,
             read_bytes: written.read,
             left_running: leave_running,
+            tries: 1,
             frozen_ms: frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
             path: dir_of(self.context, slot)?.display().to_string(),
+            lost: None,
         };
         Ok((saved, written.record))
     }
@@ -489,9 +584,35 @@ impl Saving<'_> {
                 e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
             })?;
         }
+        refuse_interrupted(StopPurpose::Save)?;
         target.commit(&checkpoint, self.save.keep)?;
         let record = watch::digest(&checkpoint.bytes()?);
         let new = checkpoint.files_size().saturating_add(in_store);
         Ok(WrittenBytes { bytes: checkpoint.size(), new, read, record })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_passes_by_itself_is_tried_again() {
+        let obstacle = |why: &str| Obstacle { pid: 2, name: "a".into(), why: why.into() };
+        let waits = obstacle("a TCP connection that waits to be accepted; try again once it has been");
+        let lease = obstacle("a lease on /a against readers (F_SETLEASE); try again once it has none");
+        let name = "sim".parse().unwrap();
+        let tried = |found: &[Obstacle], until: u32| {
+            let mut tries = 0;
+            let done = try_again((&name, StopPurpose::Save), || {
+                tries += 1;
+                refuse(if tries < until { found } else { &[] }, StopPurpose::Save)
+            });
+            (done.is_ok(), tries)
+        };
+        assert_eq!(tried(std::slice::from_ref(&waits), 3), (true, 3));
+        assert_eq!(tried(std::slice::from_ref(&waits), 99), (false, TRIES));
+        assert_eq!(tried(&[waits, lease], 3), (false, 1));
+        assert!((1..TRIES).map(pause_after).sum::<Duration>() < Duration::from_secs(3));
     }
 }

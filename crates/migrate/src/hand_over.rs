@@ -17,9 +17,10 @@ use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, lo
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
 use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
+use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::IMAGE;
+use skiff_checkpoint::save::{self, StopPurpose};
 use skiff_checkpoint::versions::Versions;
-use skiff_checkpoint::{required_criu, save};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_runtime::record::InstanceDir;
@@ -285,7 +286,8 @@ impl Migration<'_> {
         let found = look(self.init, self.inside, Moment::Frozen)?
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
-        save::refuse(self.record, &found.obstacles)?;
+        save::refuse_interrupted(StopPurpose::Move)?;
+        save::refuse(&found.obstacles, StopPurpose::Move)?;
         let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
         let InsideContents { sysv, posix_queues, trees, .. } = reader.read(&found.processes, criu)?;
         if let Some(entry) = self.record.image()? {
