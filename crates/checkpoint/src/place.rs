@@ -542,18 +542,18 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let home = temp.path().join("checkpoint");
         let own = NewCheckpoint::make(&home, &"a".parse().unwrap()).unwrap();
-        // Of processes that there are not; one has the number of another PID namespace.
-        let name = own.dir.to_str().unwrap().replace(&format!(".{}.", std::process::id()), ".99999999.");
-        let [killed, elsewhere] = [name.clone(), format!("{name}.b")].map(PathBuf::from);
+        // Of processes that there are not here; one is of another PID namespace, and has its directory locked.
+        let of = |pid: &str| {
+            let own = own.dir.to_str().unwrap();
+            PathBuf::from(own.replace(&format!(".{}.", std::process::id()), &format!(".{pid}.")))
+        };
+        let [killed, elsewhere] = ["99999999", "99999998"].map(of);
         for dir in [&killed, &elsewhere] {
             fs::create_dir_all(dir.join(record::IMAGES)).unwrap();
         }
-        let held = lock_dir(&elsewhere).unwrap().unwrap();
+        let _held = lock_dir(&elsewhere).unwrap().unwrap();
         let other = NewCheckpoint::make(&home, &"b".parse().unwrap()).unwrap();
         assert!(own.dir.exists() && other.dir.exists() && elsewhere.exists() && !killed.exists());
-        drop(held);
-        remove_left(&home).unwrap();
-        assert!(own.dir.exists() && other.dir.exists() && !elsewhere.exists());
     }
 
     #[test]
