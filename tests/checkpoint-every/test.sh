@@ -235,6 +235,19 @@ for bad in 0s 10 1y ''; do fails 125 as alice skiff checkpoint every "$bad" sim;
 echo begin | as alice tee log >/dev/null
 ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log a
 eventually 10 steps log 5
+# A save that is asked to end says what becomes of the instance. Here it waits for another one.
+as alice touch $instances/sim/saving
+exec 7<$instances/sim/saving
+flock 7
+start alice sh -c 'exec skiff checkpoint save sim 2>said'
+eventually 20 grep -q 'waiting for the end' said
+kill -TERM $started
+try wait $started
+equal "$code" 143 "$(cat said)"
+has "$(cat said)" 'interrupted: nothing is saved, and the instance goes on'
+rm said
+exec 7>&-
+[ ! -e $checkpoints/sim ] || fail 'something was saved'
 ok as alice skiff checkpoint save sim
 ok as alice skiff checkpoint export sim sim.file
 has "$err" 'as a file'
@@ -262,6 +275,15 @@ ok as alice skiff checkpoint import sim.file other
 equal "$out" other
 ok as alice skiff checkpoint export other other.file
 ok cmp <(tail -n +2 sim.file) <(tail -n +2 other.file)
+# Through a pipe it is the same.
+ok as alice sh -c 'skiff checkpoint export other - | cmp - other.file'
+ok as alice sh -c 'skiff checkpoint import - piped <other.file'
+[ ! -e - ] || fail 'a file is called -'
+ok as alice skiff checkpoint delete piped
+# What a save that was killed was making goes with the next command.
+as alice mkdir -p "$checkpoints/.new.99999999.sim@$(uname -n)/images"
+ok as alice skiff checkpoint list
+[ -z "$(ls -A $checkpoints | grep '^\.new')" ] || fail 'something is left of a save that was killed'
 ok as alice skiff rm sim
 ok as alice skiff checkpoint restore other again
 touch /shared/enough

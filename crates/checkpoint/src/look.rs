@@ -121,13 +121,14 @@ pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
 /// Prints all.
 pub fn list(context: &UserContext, json: bool) -> Result<()> {
     place::undo_interrupted_renames(context)?;
+    place::remove_all_left(context);
     let rooms = OwnRooms::look(context)?;
     let all: Vec<Listed> =
         all(context)?.iter().map(|slot| Listed::of(context, slot, &rooms)).collect::<Result<_>>()?;
     if json {
         return output::json(&all);
     }
-    let or_not = |text: Option<String>| text.unwrap_or_else(|| "?".into());
+    let or_not = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let rows: Vec<Vec<String>> = all
         .into_iter()
         .map(|l| {
@@ -268,6 +269,9 @@ pub fn obstacle(obstacle: &Obstacle) -> String {
 /// Removes one, also one that is damaged.
 pub fn delete(context: &UserContext, slot: &CheckpointName, dry_run: bool) -> Result<()> {
     place::undo_interrupted_renames(context)?;
+    if !dry_run {
+        place::remove_all_left(context);
+    }
     refuse_missing(context, slot)?;
     let dir = dir_of(context, slot)?;
     match dry_run {

@@ -78,8 +78,28 @@ pub fn restore(context: &UserContext, words: &RestoreArgs) -> Result<()> {
     output::line(&restored.instance)
 }
 
+/// How often a restore begins anew because a newer checkpoint has taken the name, and the older one was removed while it was read.
+const TRIES: u32 = 3;
+/// The hint of an error that came of that.
+const REPLACED: &str = "a newer checkpoint has taken its name meanwhile: restore again";
+
 /// Makes an instance again; nothing if that was only to be shown.
 pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restored>> {
+    with_newer(|| attempt(context, restore))
+}
+
+/// Begins anew if what was being read was replaced.
+fn with_newer<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..TRIES {
+        match attempt() {
+            Err(why) if why.hint == REPLACED => {}
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
     let (held, checkpoint) = place::existing(context, slot)?;
@@ -96,13 +116,12 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         return show(&checkpoint, &record, restore.output.json).map(|()| None);
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
+    let opened = held.another()?;
+    let place = dir_of(context, slot)?;
+    let replaced = |e: Error| if opened.is_at(&place) || !place.exists() { e } else { e.hint(REPLACED) };
     let read = ReadFiles::of(&dir, &checkpoint);
-    let whole =
-        whole_images(&dir, slot, &checkpoint).or_else(|e| match held.is_at(&dir_of(context, slot)?) {
-            true => Err(e),
-            false => Err(e.hint("a newer checkpoint has taken its name meanwhile: restore again")),
-        })?;
-    let (read, (images, mut kept)) = (Some(read?), whole.kept()?);
+    let whole = whole_images(&dir, slot, &checkpoint).map_err(replaced)?;
+    let (read, (images, mut kept)) = (Some(read.map_err(replaced)?), whole.kept()?);
     let member = SavedInterface::read(&dir)?;
     let files = Some(FileRules::of(context, restore.files)?);
     let revived = CriuRestorer {
@@ -118,7 +137,7 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         gate: None,
     };
     kept.push(held.into_fd());
-    make_again(context, &record, &revived, kept).map_err(about)?;
+    make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e)))?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
         checkpoint: slot.to_string(),
@@ -352,5 +371,25 @@ impl Restorer for CriuRestorer<'_> {
         criu.end();
         tidy(images.as_fd())?;
         process.ok_or_else(|| Error::new("CRIU says that it has made all processes, but not when"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_begins_anew_only_when_its_checkpoint_was_replaced() {
+        let tried = |hint: &str, until: u32| {
+            let mut tries = 0;
+            let done = with_newer(|| {
+                tries += 1;
+                if tries < until { Err(Error::new("gone").hint(hint)) } else { Ok(()) }
+            });
+            (done.is_ok(), tries)
+        };
+        assert_eq!(tried(REPLACED, 2), (true, 2));
+        assert_eq!(tried(REPLACED, 9), (false, TRIES));
+        assert_eq!(tried("", 2), (false, 1));
     }
 }

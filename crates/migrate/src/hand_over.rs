@@ -19,6 +19,7 @@ use skiff_checkpoint::probe;
 use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
 use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::IMAGE;
+use skiff_checkpoint::tries::{StopPurpose, refuse_interrupted};
 use skiff_checkpoint::versions::Versions;
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
@@ -147,7 +148,7 @@ impl Migration<'_> {
             rounds = rounds::send(&mut pages, &mut way, (self.inside, &ranges), progress)?;
             ranges = direct::ranges(self.init)?;
             // Not while they stand still, which is to be short.
-            look_for_policies(self.init)?.refuse(&self.record.name)?;
+            look_for_policies(self.init)?.refuse(StopPurpose::Move)?;
             progress.done("ahead");
         }
         let stopped = Instant::now();
@@ -292,9 +293,10 @@ impl Migration<'_> {
         let found = look(self.init, self.inside, Moment::Frozen)?
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
-        found.refuse(&self.record.name)?;
+        refuse_interrupted(StopPurpose::Move)?;
+        found.refuse(StopPurpose::Move)?;
         if self.words.mode != Mode::Precopy {
-            look_for_policies(self.init)?.refuse(&self.record.name)?;
+            look_for_policies(self.init)?.refuse(StopPurpose::Move)?;
         }
         let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
         let InsideContents { sysv, posix_queues, trees, written, .. } =

@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
+use skiff_checkpoint::look as shown;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
 use skiff_checkpoint::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
-use skiff_checkpoint::{look as shown, save};
+use skiff_checkpoint::save;
+use skiff_checkpoint::tries::{StopPurpose, try_again};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_launch::handshake::SharedSecret;
 use skiff_output as output;
@@ -84,12 +86,12 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     let look = || -> Result<PreflightReport> {
-        let found = look(live.pid, inside, Moment::Running).map_err(about)?;
-        found.tell();
+        let found = look(live.pid, inside, Moment::Running)?;
         Ok(found.with_bound_locks(&started.plan))
     };
     if words.dry_run {
-        let found = look()?;
+        let found = look().map_err(about)?;
+        found.tell();
         found.tell_lost_time();
         return show(words, &launch.argv, &found).map(|()| MigrationOutcome::Shown(found.exit_code()));
     }
@@ -98,8 +100,13 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
         return Ok(MigrationOutcome::Before);
     }
     let _saving = save::alone(&record)?;
-    let found = look()?;
-    found.refuse(&record.name)?;
+    // What stands in the way for a moment only is waited for here; once its processes stand still the move fails over it.
+    let ready = || {
+        let found = look()?;
+        found.refuse(StopPurpose::Move).map(|()| found)
+    };
+    let found = try_again((&record.name, StopPurpose::Move), ready).map_err(about)?;
+    found.tell();
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }
@@ -232,8 +239,9 @@ fn say(words: &MigrateArgs, moved: &MigrationReport) -> Result<()> {
     if words.output.json {
         return output::json(moved);
     }
-    let MigrationReport { processes, instance, node, memory_bytes, frozen_ms, total_ms, .. } = moved;
-    let size = output::size(*memory_bytes);
+    let MigrationReport { processes, instance, node, frozen_ms, total_ms, .. } = moved;
+    // By way of the disk memory is in files.
+    let size = output::size(if moved.mode.is_diskless() { moved.memory_bytes } else { moved.file_bytes });
     output::note(&format!(
         "{processes} processes of instance {instance} go on on {node}: {size} in {total_ms} ms, of which they stood still {frozen_ms} ms"
     ));

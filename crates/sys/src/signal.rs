@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The signals a process had blocked before [`Signals::block`]; a program it starts must get them back.
 #[derive(Clone, Copy)]
@@ -50,6 +50,82 @@ static HELD: AtomicU64 = AtomicU64::new(0);
 pub fn hold(number: i32) {
     HELD.fetch_or(1 << (number - 1), Relaxed);
     block_one(number);
+}
+
+/// The signals by which a user or Slurm asks a command to end.
+const ASKED_TO_END: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+/// Whether a [`HeldEnd`] is there.
+static END_IS_HELD: AtomicBool = AtomicBool::new(false);
+
+/// Keeps SIGINT and SIGTERM from this process until it is dropped: what has been begun can be taken back first. One that came meanwhile then
+/// ends the process. What is ignored stays so.
+pub struct HeldEnd(Vec<i32>);
+
+impl HeldEnd {
+    /// From now on.
+    #[must_use]
+    pub fn begin() -> Self {
+        let held: Vec<i32> = ASKED_TO_END.into_iter().filter(|number| !is_ignored(*number)).collect();
+        held.iter().for_each(|number| hold(*number));
+        END_IS_HELD.store(true, Relaxed);
+        Self(held)
+    }
+
+    /// The signal that has come meanwhile, if one has.
+    #[must_use]
+    pub fn caught(&self) -> Option<i32> {
+        let waiting = waiting();
+        self.0.iter().copied().find(|number| waiting & 1 << (number - 1) != 0)
+    }
+}
+
+impl Drop for HeldEnd {
+    fn drop(&mut self) {
+        END_IS_HELD.store(false, Relaxed);
+        for number in &self.0 {
+            HELD.fetch_and(!(1 << (number - 1)), Relaxed);
+            unblock_one(*number);
+        }
+    }
+}
+
+/// Whether a signal that a [`HeldEnd`] keeps asks this process to end.
+#[must_use]
+pub fn is_end_wanted() -> bool {
+    let wanted = ASKED_TO_END.iter().fold(0, |bits, number| bits | 1 << (number - 1));
+    END_IS_HELD.load(Relaxed) && waiting() & HELD.load(Relaxed) & wanted != 0
+}
+
+/// The blocked signals that have come, as in [`SignalMask::to_bits`].
+fn waiting() -> u64 {
+    // SAFETY: a zeroed sigset_t is valid memory for sigpending to write.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut set);
+        set
+    };
+    SignalMask(set).to_bits()
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(number: i32) -> bool {
+    // SAFETY: a zeroed sigaction is valid memory for the call to write; no new action is given (a null pointer).
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(number, std::ptr::null(), &raw mut action);
+        action
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+fn unblock_one(number: i32) {
+    // SAFETY: as in `block`.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, number);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
 }
 
 /// A queue of the blocked signals.
@@ -281,7 +357,24 @@ pub fn die_by(number: i32) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use super::{SignalMask, Signals, hold};
+    use super::{HeldEnd, SignalMask, Signals, hold, is_end_wanted};
+
+    #[test]
+    fn an_end_that_is_asked_for_waits_and_shows() {
+        let held = HeldEnd::begin();
+        assert_eq!((held.caught(), is_end_wanted()), (None, false));
+        // SAFETY: a plain integer; the signal is blocked in this thread, which it is for.
+        unsafe { libc::raise(libc::SIGTERM) };
+        assert_eq!((held.caught(), is_end_wanted()), (Some(libc::SIGTERM), true));
+        // SAFETY: as in `block`; the signal is taken, so that it ends no test.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::sigwait(&raw const set, &mut 0);
+        }
+        assert_eq!((held.caught(), is_end_wanted()), (None, false));
+    }
 
     #[test]
     fn a_program_ends_with_the_thread_that_has_started_it() {
