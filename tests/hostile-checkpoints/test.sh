@@ -14,8 +14,10 @@ goes_on() { # INSTANCE: it says more than it has
     before=$(lines "$1")
     eventually 20 eval "[ \$(wc -l <$(output "$1")) -gt $before ]"
 }
-# Many processes: so she has time to come between two of them.
-count=('sh' '-c' 'for n in $(seq 100); do sleep 1000 & done; n=0; while :; do n=$((n + 1)); echo $n; sleep 0.1; done')
+# Many processes: so she has time to come between two of them. None is started later: for a moment it cannot be saved.
+counting='import itertools, time
+for n in itertools.count(1): print(n, flush=True); time.sleep(0.1)'
+count=(sh -c 'for n in $(seq 100); do sleep 1000 & done; exec /usr/bin/python3 -c "$0"' "$counting")
 start mallory /usr/bin/python3 /tmp/skiff-mallory.py >"$told"
 mallory=$started
 

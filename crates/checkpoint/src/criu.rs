@@ -214,7 +214,7 @@ impl CriuProcess {
     /// Kills a CRIU that dumps and does nothing while it is waited for: the processes go on then. To be called every second or so.
     ///
     /// # Errors
-    /// That it has been killed.
+    /// CRIU has been killed.
     pub fn end_if_stalled(&self, stall: &mut Option<IdleTime>) -> Result<()> {
         let is_stalled = stall.as_mut().is_some_and(|stall| stall.look() >= LONGEST_STALL);
         let Some(owner) = self.owner.as_ref().filter(|_| is_stalled) else { return Ok(()) };

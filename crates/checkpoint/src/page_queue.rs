@@ -51,7 +51,7 @@ impl PageQueue {
     /// Finds memory for as many bytes as are `expected`, until it has enough for what is expected by then.
     ///
     /// # Errors
-    /// That of `expected`.
+    /// The error of `expected`.
     pub fn prepare(&mut self, mut expected: impl FnMut() -> Result<u64>) -> Result<()> {
         for _ in 0..MOST_ROUNDS {
             let wanted = blocks(expected()?).saturating_add(1).min(self.most);

@@ -38,10 +38,12 @@ fn all(plan: &Plan) -> Vec<(String, TreeContents)> {
 
 /// Where that is, inside.
 pub fn own_places(plan: &Plan) -> Vec<PathBuf> {
-    // The output is in the instance's directory, and a volume in its root.
-    let is_own = |mount: &&Mount| {
-        matches!(mount.source, Source::Own(_) | Source::Memory { .. } | Source::Volume)
-            || mount.target == Path::new(inside::OUTPUT)
+    // The output is in the instance's directory, and a volume in its root; files with content of the plan's are made anew.
+    let is_own = |mount: &&Mount| match mount.source {
+        Source::Bind(_) => mount.target.starts_with(inside::DIR),
+        Source::Own(_) | Source::Memory { .. } | Source::Volume => true,
+        Source::Text(_) | Source::Hosts(_) | Source::Files(_) | Source::Program(_) => true,
+        _ => false,
     };
     let own = plan.mounts.iter().filter(is_own).map(|mount| mount.target.clone());
     [PathBuf::from("/")].into_iter().chain(own).collect()

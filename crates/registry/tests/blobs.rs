@@ -82,8 +82,8 @@ impl Bench {
 
 fn settings() -> ClientSettings {
     ClientSettings {
-        // Beside other tests on a busy machine nobody is heard for half a second now and then.
-        stall: Duration::from_secs(2),
+        // Beside other tests on a busy machine nobody is heard for seconds now and then.
+        stall: Duration::from_secs(20),
         connect: Duration::from_secs(2),
         tries: 4,
         parallel: 4,
@@ -92,9 +92,12 @@ fn settings() -> ClientSettings {
     }
 }
 
-/// For servers that are slow and do not stand still: on a busy machine their pauses are longer than they are meant to be.
-fn patient() -> ClientSettings {
-    ClientSettings { stall: Duration::from_secs(20), ..settings() }
+/// Servers that fall silent are given up after two seconds, so that tests of silence end soon.
+fn settings_against(fault: &Fault) -> ClientSettings {
+    match fault {
+        Fault::Stall(_) => ClientSettings { stall: Duration::from_secs(2), ..settings() },
+        _ => settings(),
+    }
 }
 
 fn client(settings: ClientSettings) -> Client {
@@ -174,7 +177,7 @@ fn every_fault_is_survived() {
         Fault::IgnoreRange,
     ];
     for fault in faults {
-        let client = bench.client();
+        let client = client(settings_against(&fault));
         let (source, manifest) = bench.resolve(&client);
         bench.blobs().remove(&manifest.layers[0].blob.digest).expect("removed");
         bench.proxy.faults(&[fault.clone(), fault.clone()]);
@@ -208,7 +211,7 @@ fn what_never_works_fails_with_a_reason_and_in_time() {
         (Fault::Flip(77), "digest", "administrator"),
         (Fault::WrongRange, "it has 3 bytes", ""),
     ] {
-        let client = bench.client();
+        let client = client(settings_against(&fault));
         let (source, manifest) = bench.resolve(&client);
         bench.blobs().remove(&manifest.layers[0].blob.digest).expect("removed");
         bench.proxy.always(fault.clone());
@@ -244,7 +247,7 @@ fn a_refused_connection_is_waited_for() {
 fn a_pull_that_was_killed_goes_on_with_what_is_missing() {
     let Some(bench) = Bench::new(&[8 * MIB]) else { return };
     bench.proxy.pace(Duration::from_millis(2));
-    let client = client(patient());
+    let client = bench.client();
     let (source, manifest) = bench.resolve(&client);
     let fetch = client.fetch(&source, bench.blobs()).expect("threads");
     let growing = fetch.blob(&manifest.layers[0].blob);
@@ -351,7 +354,7 @@ fn a_full_disk_ends_the_pull_and_says_how_much_was_needed() {
 fn two_pulls_at_once_do_the_work_once() {
     let Some(bench) = Bench::new(&[6 * MIB]) else { return };
     bench.proxy.pace(Duration::from_millis(2));
-    let client = client(patient());
+    let client = bench.client();
     let (source, manifest) = bench.resolve(&client);
     let pull = || bench.pull_with(&client, &source, &manifest);
     std::thread::scope(|scope| {
@@ -367,7 +370,7 @@ fn two_pulls_at_once_do_the_work_once() {
 fn who_follows_takes_over_when_the_first_gives_up() {
     let Some(bench) = Bench::new(&[6 * MIB]) else { return };
     bench.proxy.pace(Duration::from_millis(20));
-    let client = client(patient());
+    let client = bench.client();
     let (source, manifest) = bench.resolve(&client);
     let first = client.fetch(&source, bench.blobs()).expect("threads");
     let ours = first.blob(&manifest.layers[0].blob);

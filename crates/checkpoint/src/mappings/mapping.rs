@@ -113,8 +113,8 @@ impl Mapping {
         file_at(Path::new(path), self.object)
     }
 
-    /// The file of its name, if the kernel numbers what is mapped otherwise than that. Before Linux 6.8 a mapping in an overlay has the numbers of the file in the
-    /// layer below, and CRIU takes that for another file. It is the same if a mapping of our own by the name has these numbers, too.
+    /// The file of its name, if the kernel gives other numbers for the mapping than for the file. Before Linux 6.8 a mapping in an overlay has those of the file
+    /// in the layer below, and CRIU takes that for another file. Both are the same if a mapping of our own by this name has the same numbers.
     pub(super) fn in_overlay(&self) -> io::Result<Option<File>> {
         let path = Path::new(&self.path);
         let has_name = self.path.starts_with('/') && !self.path.ends_with(DELETED);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mapping_of_ours_has_the_numbers_of_is_the_same() {
+    fn another_file_of_the_name_is_not_given_to_criu() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "x").unwrap();
