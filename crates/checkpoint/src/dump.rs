@@ -43,7 +43,7 @@ use crate::required_criu;
 use crate::stored;
 use crate::sysv::SystemV;
 use crate::target::SaveTarget;
-use crate::tries::{StopPurpose, refuse_interrupted};
+use crate::tries::{CheckpointAction, refuse_interrupted};
 use crate::versions::Versions;
 use crate::watch::Watch;
 
@@ -337,7 +337,7 @@ impl Saving<'_> {
                 e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
             })?;
         }
-        refuse_interrupted(StopPurpose::Save)?;
+        refuse_interrupted(CheckpointAction::Save)?;
         target.commit(&checkpoint, self.save.keep)?;
         let record = record::digest(&checkpoint.bytes()?);
         let new = checkpoint.files_size().saturating_add(in_store);
@@ -398,7 +398,7 @@ impl Dump<'_> {
 
     /// While the processes stand still: reads all but their memory, and settles whether they go on.
     fn stand_still(&mut self, criu: &CriuProcess, watch: &mut Watch) -> Result<()> {
-        refuse_interrupted(StopPurpose::Save)?;
+        refuse_interrupted(CheckpointAction::Save)?;
         let (goes_on, is_joint) = (self.saving.save.leave_running, self.target.is_joint());
         self.read(criu, watch)?;
         if !goes_on || is_joint {
@@ -422,7 +422,7 @@ impl Dump<'_> {
             self.waiting.take().ok_or_else(|| Error::new("CRIU: it says twice that it has dumped all"))?;
         let dir = self.target.dir();
         let found = look_by(*init, *inside, Moment::Frozen, look)?.with_images(&dir.join(IMAGES))?;
-        found.refuse(StopPurpose::Save)?;
+        found.refuse(CheckpointAction::Save)?;
         // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
         self.stood.clocks = Some(Clocks::of(*init)?);
         let opened = OpenedFiles::of(self.images.as_fd())?;
@@ -440,7 +440,7 @@ impl Dump<'_> {
     /// Refuses NUMA policies that were set since the first look. Processes that go on do not stand still for this: if they have set one since, the
     /// next save would be refused in any case.
     fn refuse_policies(&self) -> Result<()> {
-        look_for_policies(self.saving.init)?.refuse(StopPurpose::Save)
+        look_for_policies(self.saving.init)?.refuse(CheckpointAction::Save)
     }
 
     fn commit_before_end(&mut self) -> Result<()> {

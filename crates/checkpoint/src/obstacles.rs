@@ -30,7 +30,7 @@ use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
 use crate::mappings::NamedFiles;
 use crate::socket_options::NewSockets;
-use crate::tries::{PASSING, StopPurpose};
+use crate::tries::{PASSING, CheckpointAction};
 
 pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
@@ -113,12 +113,12 @@ impl PreflightReport {
     ///
     /// # Errors
     /// Something is.
-    pub fn refuse(&self, purpose: StopPurpose) -> Result<()> {
+    pub fn refuse(&self, action: CheckpointAction) -> Result<()> {
         if self.obstacles.is_empty() {
             return Ok(());
         }
         let all = self.obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why));
-        let (done, command) = purpose.words();
+        let (done, command) = action.words();
         let refused = Fault::new(format!("it cannot be {done}: {}", all.collect::<Vec<_>>().join("; ")));
         Err(match self.obstacles.iter().all(Obstacle::passes) {
             true => refused.hint(PASSING),

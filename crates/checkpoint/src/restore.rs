@@ -46,6 +46,7 @@ use crate::probe;
 use crate::read_files::ReadFiles;
 use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
 use crate::stored::{self, WholeImages};
+use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end};
 use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
@@ -137,7 +138,7 @@ fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restor
         gate: None,
     };
     kept.push(held.into_fd());
-    make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e)))?;
+    take_back_at_end(|| make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e))))?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
         checkpoint: slot.to_string(),
@@ -173,6 +174,7 @@ pub fn make_again(
     let started = Started { name: record.name.clone(), started: now(), plan, ..checkpoint.instance.clone() };
     let lock = record.make(context, &started, entry.as_ref())?;
     let made = trees::put_back_own(context, checkpoint, dir, record)
+        .and_then(|()| refuse_interrupted(CheckpointAction::Restore))
         .map_err(Failed::from)
         .and_then(|()| launch(context, record, (&started, entry.as_ref()), revived, &held, &lock));
     made.or_else(|why| {
@@ -341,6 +343,7 @@ impl Restorer for CriuRestorer<'_> {
         let expected = expected.transpose()?;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {
+            refuse_interrupted(CheckpointAction::Restore)?;
             daemons.at(stage)?;
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {

@@ -16,7 +16,6 @@ use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::name::EnvName;
-use skiff_sys::signal::HeldEnd;
 use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
@@ -25,22 +24,17 @@ use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look, lo
 use crate::place::NewCheckpoint;
 use crate::stored;
 use crate::target::SaveTarget;
-use crate::tries::{StopPurpose, refuse_interrupted, try_again};
+use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end, try_again};
 
 /// How long another save may take.
 const LONGEST_SAVE: Duration = Duration::from_secs(3600);
+
 /// Saves an instance, and says so; the exit code.
 pub fn save(context: &UserContext, words: &SaveArgs) -> Result<i32> {
-    let held = HeldEnd::begin();
-    let done = carry_out(context, words).and_then(|outcome| match outcome {
+    take_back_at_end(|| match carry_out(context, words)? {
         SaveOutcome::Saved(saved) => say(words, &saved).map(|()| 0),
         SaveOutcome::Shown(code) => Ok(code),
-    });
-    // The signal that is held back ends this process before the caller says why.
-    if let (Err(why), Some(_)) = (&done, held.caught()) {
-        output::complain(why);
-    }
-    done
+    })
 }
 
 /// What has come of it.
@@ -72,10 +66,10 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     }
     let home = home_of(context, &slot)?;
     let (mut found, mut number) = (Some(found), 0);
-    let saved = try_again((&record.name, StopPurpose::Save), || {
+    let saved = try_again((&record.name, CheckpointAction::Save), || {
         number += 1;
         let found = found.take().map_or_else(|| look(live.pid, inside, Moment::Running), Ok)?;
-        found.refuse(StopPurpose::Save)?;
+        found.refuse(CheckpointAction::Save)?;
         let new = NewCheckpoint::make(&home, &slot.name)?;
         new.check()?;
         let (record, started, found, init) = (&record, &started, &found, live.pid);
@@ -120,7 +114,7 @@ pub fn alone(record: &InstanceDir) -> Result<OwnedFd> {
     }
     output::note(&format!("instance {}: it is being saved; waiting for the end of that", record.name));
     let attempt = || {
-        refuse_interrupted(StopPurpose::Save)?;
+        refuse_interrupted(CheckpointAction::Save)?;
         try_alone(record)
     };
     skiff_sys::lock::within(LONGEST_SAVE, attempt)?.ok_or_else(|| {
@@ -180,10 +174,10 @@ mod tests {
         let name = "sim".parse().unwrap();
         let tried = |found: &[Obstacle], until: u32| {
             let mut tries = 0;
-            let done = try_again((&name, StopPurpose::Save), || {
+            let done = try_again((&name, CheckpointAction::Save), || {
                 tries += 1;
                 let obstacles = if tries < until { found.to_vec() } else { vec![] };
-                PreflightReport { obstacles, ..PreflightReport::default() }.refuse(StopPurpose::Save)
+                PreflightReport { obstacles, ..PreflightReport::default() }.refuse(CheckpointAction::Save)
             });
             (done.is_ok(), tries)
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use skiff_output as output;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
-use skiff_sys::signal::is_end_wanted;
+use skiff_sys::signal::{HeldEnd, is_end_wanted};
 
 /// How often a save or move is tried where something is in the way that passes by itself.
 pub const TRIES: u32 = 10;
@@ -14,36 +14,39 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 /// The hint of a refusal by what passes by itself.
 pub(crate) const PASSING: &str = "it goes on as it was; what is in the way passes by itself: try again";
 
-/// What the processes are stopped for.
+/// What is done to processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StopPurpose {
+pub enum CheckpointAction {
     /// They are saved.
     Save,
     /// They are moved to another host.
     Move,
+    /// They are restored, which stops none.
+    Restore,
 }
 
-impl StopPurpose {
+impl CheckpointAction {
     /// What is then said of the instance, and the command that shows what is in the way.
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Save => ("saved", "skiff checkpoint save --dry-run"),
             Self::Move => ("moved", "skiff migrate --dry-run"),
+            Self::Restore => ("restored", "skiff checkpoint restore --dry-run"),
         }
     }
 }
 
 /// Carries out a save or move, and does so again as long as something is in the way that passes by itself: the programs go on meanwhile.
 pub fn try_again<T>(
-    (name, purpose): (&EnvName, StopPurpose),
+    (name, action): (&EnvName, CheckpointAction),
     mut attempt: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let mut number = 1;
     loop {
-        refuse_interrupted(purpose)?;
+        refuse_interrupted(action)?;
         match attempt() {
             Ok(done) if number > 1 => {
-                output::note(&format!("instance {name}: {} at try {number}", purpose.words().0));
+                output::note(&format!("instance {name}: {} at try {number}", action.words().0));
                 return Ok(done);
             }
             Err(why) if why.hint == PASSING && number < TRIES => {
@@ -63,13 +66,27 @@ pub(crate) fn pause_after(number: u32) -> Duration {
     Duration::from_millis(5).saturating_mul(1 << number.min(16)).min(LONGEST_PAUSE)
 }
 
-/// Refuses to go on once this process is asked to end (Ctrl-C, SIGTERM). The caller names the instance.
-pub fn refuse_interrupted(purpose: StopPurpose) -> Result<()> {
-    match is_end_wanted() {
-        false => Ok(()),
-        true => {
-            let done = purpose.words().0;
-            Err(Error::new(format!("interrupted: nothing is {done}, and the instance goes on")))
-        }
+/// Carries out what takes itself back once the user asks this process to end (Ctrl-C, SIGTERM), and says what has become of it before it ends.
+pub fn take_back_at_end<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+    let held = HeldEnd::begin();
+    let done = act();
+    match &done {
+        // The signal that is held back ends this process before the caller says why.
+        Err(why) if held.caught().is_some() => output::complain(why),
+        _ => {}
     }
+    done
+}
+
+/// Refuses to go on once this process is asked to end (Ctrl-C, SIGTERM). The caller names the instance.
+pub fn refuse_interrupted(action: CheckpointAction) -> Result<()> {
+    if !is_end_wanted() {
+        return Ok(());
+    }
+    Err(Error::new(match action {
+        CheckpointAction::Restore => "interrupted: nothing is restored".into(),
+        CheckpointAction::Save | CheckpointAction::Move => {
+            format!("interrupted: nothing is {}, and the instance goes on", action.words().0)
+        }
+    }))
 }

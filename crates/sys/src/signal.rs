@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The signals a process had blocked before [`Signals::block`]; a program it starts must get them back.
 #[derive(Clone, Copy)]
@@ -54,20 +54,23 @@ pub fn hold(number: i32) {
 
 /// The signals by which a user or Slurm asks a command to end.
 const ASKED_TO_END: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-/// Whether a [`HeldEnd`] is there.
-static END_IS_HELD: AtomicBool = AtomicBool::new(false);
+/// Those of them that a [`HeldEnd`] holds, as in [`SignalMask::to_bits`].
+static HELD_BY_END: AtomicU64 = AtomicU64::new(0);
 
 /// Keeps SIGINT and SIGTERM from this process until it is dropped: what has been begun can be taken back first. One that came meanwhile then
-/// ends the process. What is ignored stays so.
+/// ends the process. What is ignored stays so, and what [`hold`] has blocked.
 pub struct HeldEnd(Vec<i32>);
 
 impl HeldEnd {
     /// From now on.
     #[must_use]
     pub fn begin() -> Self {
-        let held: Vec<i32> = ASKED_TO_END.into_iter().filter(|number| !is_ignored(*number)).collect();
-        held.iter().for_each(|number| hold(*number));
-        END_IS_HELD.store(true, Relaxed);
+        let is_free = |number: &i32| HELD.load(Relaxed) & 1 << (number - 1) == 0 && !is_ignored(*number);
+        let held: Vec<i32> = ASKED_TO_END.into_iter().filter(is_free).collect();
+        for number in &held {
+            hold(*number);
+            HELD_BY_END.fetch_or(1 << (number - 1), Relaxed);
+        }
         Self(held)
     }
 
@@ -81,8 +84,8 @@ impl HeldEnd {
 
 impl Drop for HeldEnd {
     fn drop(&mut self) {
-        END_IS_HELD.store(false, Relaxed);
         for number in &self.0 {
+            HELD_BY_END.fetch_and(!(1 << (number - 1)), Relaxed);
             HELD.fetch_and(!(1 << (number - 1)), Relaxed);
             unblock_one(*number);
         }
@@ -92,8 +95,13 @@ impl Drop for HeldEnd {
 /// Whether a signal that a [`HeldEnd`] keeps asks this process to end.
 #[must_use]
 pub fn is_end_wanted() -> bool {
-    let wanted = ASKED_TO_END.iter().fold(0, |bits, number| bits | 1 << (number - 1));
-    END_IS_HELD.load(Relaxed) && waiting() & HELD.load(Relaxed) & wanted != 0
+    waiting() & HELD_BY_END.load(Relaxed) != 0
+}
+
+/// Whether a [`HeldEnd`] is there.
+#[must_use]
+pub fn is_end_held() -> bool {
+    HELD_BY_END.load(Relaxed) != 0
 }
 
 /// The blocked signals that have come, as in [`SignalMask::to_bits`].
