@@ -82,6 +82,7 @@ for way in a w; do
         # Without a word what was written since is kept beside it.
         cp -p log.$way kept
         has "$(as alice skiff checkpoint show sim)" "/home/alice/log.$way, of "
+        has "$(as alice skiff checkpoint restore --dry-run sim other)" "writes       /home/alice/log.$way, of "
         # Who only reads it does not count.
         exec 6<log.$way
         ok as alice skiff checkpoint restore sim other 6<&-
@@ -280,6 +281,19 @@ ok as alice sh -c 'skiff checkpoint export other - | cmp - other.file'
 ok as alice sh -c 'skiff checkpoint import - piped <other.file'
 [ ! -e - ] || fail 'a file is called -'
 ok as alice skiff checkpoint delete piped
+# A restore that is asked to end leaves nothing, or an instance that runs.
+start alice sh -c 'exec skiff checkpoint restore other asked 2>said'
+eventually 20 test -e $instances/asked
+kill -TERM $started
+try wait $started
+equal "$code" 143 "$(cat said)"
+ok as alice skiff instance list --json
+case $(cat said) in
+    *'it was restored before the interruption, and goes on'*) has "$out" '"running"' ;;
+    *) has "$(cat said)" 'checkpoint other: interrupted: nothing is restored'; lacks "$out" asked ;;
+esac
+as alice skiff rm -f asked >/dev/null 2>&1 || true
+rm -f said
 # What a save that was killed was making goes with the next command.
 as alice mkdir -p "$checkpoints/.new.99999999.sim@$(uname -n)/images"
 ok as alice skiff checkpoint list

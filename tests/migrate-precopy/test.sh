@@ -110,6 +110,18 @@ for side in n1 n2 inside; do
     eventually 20 on n2 sh -c '! pgrep -u alice'
     eventually 10 on n1 sh -c '! pgrep -u alice -f "skiff migrate"'
 done
+# Who is asked to end takes all back first, and says so. (By a link that is slow enough for this to come before the end.)
+on n1 tc qdisc replace dev e-n1 root tbf rate 40mbit burst 64k latency 50ms
+timeout -k 1 60 on n1 "${login[@]}" skiff migrate --mode precopy --compress off busy n2 2>err & job=$!
+# What sends the memory is there: no longer is it only the command itself.
+on n1 timeout 30 sh -c 'until [ "$(pgrep -c -u alice -f "skiff migrate")" -gt 1 ]; do sleep 0.01; done'
+on n1 pkill -TERM -o -u alice -f 'skiff migrate'
+try wait $job
+equal "$code" 143 "$(cat err)"
+has "$(cat err)" 'instance busy: interrupted: nothing is moved, and the instance goes on'
+ok at n2 alice skiff instance list --json
+lacks "$out" busy 'what is left on n2'
+grows n1 busy
 on n1 tc qdisc del dev e-n1 root
 ok at n1 alice skiff migrate --mode precopy busy n2
 right n2 busy

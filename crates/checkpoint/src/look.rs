@@ -11,10 +11,11 @@ use skiff_output as output;
 use skiff_snapshot::whole;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of, homes, refuse_missing};
 use skiff_user::context::UserContext;
 
-use crate::files;
+use crate::files::{self, WrittenFile};
 use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
 use crate::record::{Checkpoint, IMAGES};
@@ -200,7 +201,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         "instance     {} of {}: {}",
         instance.name,
         instance.of,
-        instance.command.join(" ")
+        quoted(&instance.command)
     ))?;
     output::line(&format!("network      {}", instance.net))?;
     let (skiff, criu, kernel) = (&made_with.skiff, &made_with.criu, &made_with.kernel);
@@ -223,17 +224,29 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     if let Some(queues) = posix_queues {
         output::line(&format!("POSIX        {}", queues.summary()))?;
     }
-    if !written_files.is_empty() {
-        let images = held.path().join(IMAGES);
-        let images = File::open(&images).context(|| images.display().to_string())?;
-        for line in files::outlook(images.as_fd(), written_files)? {
-            output::line(&format!("writes       {line}"))?;
-        }
-        for line in files::set_aside(written_files) {
-            output::line(&format!("set aside    {line}"))?;
-        }
+    show_written(&held.path(), written_files)
+}
+
+/// Prints what a restore of the checkpoint in `dir` does with the files elsewhere that are open to be written.
+pub(crate) fn show_written(dir: &Path, written: &[WrittenFile]) -> Result<()> {
+    if written.is_empty() {
+        return Ok(());
+    }
+    let images = dir.join(IMAGES);
+    let images = File::open(&images).context(|| images.display().to_string())?;
+    for line in files::outlook(images.as_fd(), written)? {
+        output::line(&format!("writes       {line}"))?;
+    }
+    for line in files::set_aside(written) {
+        output::line(&format!("set aside    {line}"))?;
     }
     Ok(())
+}
+
+/// A command as a shell would take it.
+fn quoted(command: &[String]) -> String {
+    let quoted = shlex::try_join(command.iter().map(String::as_str));
+    quoted.default_on_error("no program's argument holds a zero byte")
 }
 
 /// Prints what is in a whole job's.
@@ -277,5 +290,16 @@ pub fn delete(context: &UserContext, slot: &CheckpointName, dry_run: bool) -> Re
     match dry_run {
         true => output::line(&format!("remove {}", dir.display())),
         false => place::remove(&dir, &slot.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let command = ["sh", "-c", "echo $HOME; sleep 5", "", "plain"].map(String::from);
+        assert_eq!(quoted(&command), "sh -c 'echo $HOME; sleep 5' '' plain");
     }
 }

@@ -1,6 +1,7 @@
 //! `skiff checkpoint restore`.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -26,10 +27,12 @@ use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::ReservationRequest;
-use skiff_spec::plan::{Plan, Route, Upper};
+use skiff_spec::plan::inside::OUTPUT;
+use skiff_spec::plan::{Plan, Route, Source, Upper};
 use skiff_store::index::ImageName;
 use skiff_sys::clock::now;
 use skiff_sys::process::positive_pid;
+use skiff_sys::signal::is_end_wanted;
 use skiff_user::checkpoints::dir_of;
 use skiff_user::context::UserContext;
 
@@ -114,7 +117,7 @@ fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restor
     if restore.dry_run {
         checkpoint.verify(&dir)?;
         stored::verify(&dir, &checkpoint)?;
-        return show(&checkpoint, &record, restore.output.json).map(|()| None);
+        return show((&checkpoint, &dir), &record, restore.output.json).map(|()| None);
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
     let opened = held.another()?;
@@ -138,7 +141,13 @@ fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restor
         gate: None,
     };
     kept.push(held.into_fd());
-    take_back_at_end(|| make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e))))?;
+    take_back_at_end(|| {
+        make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e)))?;
+        if is_end_wanted() {
+            output::note(&format!("instance {}: it was restored before the interruption, and goes on", record.name));
+        }
+        Ok(())
+    })?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
         checkpoint: slot.to_string(),
@@ -186,7 +195,7 @@ pub fn make_again(
     Ok(())
 }
 
-fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()> {
+fn show((checkpoint, dir): (&Checkpoint, &Path), record: &InstanceDir, json: bool) -> Result<()> {
     let plan = &checkpoint.instance.plan;
     if json {
         return output::json(&checkpoint);
@@ -195,6 +204,7 @@ fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()>
     for process in &checkpoint.processes {
         output::line(&super::look::process(process))?;
     }
+    super::look::show_written(dir, &checkpoint.written_files)?;
     show::show(plan, false)
 }
 
@@ -205,7 +215,30 @@ pub fn fits(context: &UserContext, checkpoint: &Checkpoint) -> Result<()> {
         return Err(Error::new("its root was made with Skiff's helper, and here there is none")
             .hint("restore it on a host where `skiff doctor` finds the helper"));
     }
-    Ok(())
+    refuse_missing_mounts(&checkpoint.instance.plan)
+}
+
+/// Refuses a plan that shows a file or directory of the host that is not on this host. (Where its output goes is made anew.)
+fn refuse_missing_mounts(plan: &Plan) -> Result<()> {
+    let missing = plan.mounts.iter().filter(|mount| !mount.optional && mount.target != Path::new(OUTPUT));
+    let missing: Vec<String> = missing
+        .filter_map(|mount| match &mount.source {
+            Source::Bind(path) if is_missing(path) => {
+                Some(format!("{}, mounted at {}", path.display(), mount.target.display()))
+            }
+            _ => None,
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(format!("not on this host: {}", missing.join("; ")))
+        .hint("bring it here, or restore the instance on a host that has it"))
+}
+
+/// Of one that the user may not look at, the start says more.
+fn is_missing(path: &Path) -> bool {
+    matches!(path.metadata(), Err(e) if e.kind() == ErrorKind::NotFound)
 }
 
 /// The plan that it had, with what is another's now.

@@ -1,7 +1,9 @@
 //! `skiff drain`: all instances that can be moved leave a host for others, one after the other.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
@@ -12,10 +14,14 @@ use skiff_output as output;
 use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::{in_step, sender, way};
+
+/// How long what a launcher says before its end may take to arrive.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What has become of an instance.
 #[derive(Debug, Serialize, Deserialize)]
@@ -103,21 +109,41 @@ fn there(words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
     let (program, rest) = launch.argv.split_first().ok_or_else(|| Error::new("nothing to start"))?;
     let about = || format!("{node}: {}", program.display());
     let mut command = Command::new(program);
-    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in &launch.without {
         command.env_remove(name);
     }
     let mut child = command.spawn().context(about)?;
+    let (others, said) = channel();
+    let errors = child.stderr.take();
+    errors.map(|errors| std::thread::spawn(move || relay(errors, &others)));
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line).context(about)?;
     }
     // What it says is all that we want of it: in a job it goes on as long as those that it has moved.
     serde_json::from_str(&line).map_err(|_| {
-        Error::new(format!("{node}: skiff could not be started there, or says nothing")).hint(
+        // What it said may arrive after its end; who else has the pipe, as ssh's master, may keep it open.
+        let said = std::iter::from_fn(|| said.recv_timeout(LAST_WORDS).ok()).last();
+        let why = said.unwrap_or_else(|| "it gives no answer".into());
+        Error::new(format!("{node}: skiff could not be started there: {why}")).hint(
             "is it a node of this job, or one that `ssh NODE skiff --version` reaches without a question?",
         )
     })
+}
+
+/// Prints what Skiff says there, until nobody can say anything more. What others say, as ssh does, is why it could not be started.
+fn relay(errors: impl Read, others: &Sender<String>) {
+    for line in BufReader::new(errors).split(b'\n').map_while(std::result::Result::ok) {
+        let line = String::from_utf8_lossy(&line).trim().to_owned();
+        let (note, hint) = (line.strip_prefix("skiff: "), line.strip_prefix("hint: "));
+        match (note, hint) {
+            (Some(note), _) => output::note(note),
+            (None, Some(hint)) => output::note(&format!("hint: {hint}")),
+            (None, None) if line.is_empty() => {}
+            (None, None) => others.send(line).ignore_error("nobody needs it any more"),
+        }
+    }
 }
 
 fn say(words: &DrainArgs, all: &[Left]) -> Result<()> {
