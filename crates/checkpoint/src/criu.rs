@@ -88,14 +88,13 @@ fn explain(why: &str) -> Option<Fault> {
             "Permission denied" => {
                 "an instance is restored by a user who may open the files and directories that its processes had open: ask their owner"
             }
-            _ => {
-                "the processes had this file or directory open: bring it back, or start the instance anew"
-            }
+            _ => "the processes had this file or directory open: bring it back, or start the instance anew",
         };
         return Some(Fault::new(format!("/{path}: cannot be opened again: {reason}")).hint(hint));
     }
     let (path, _) = first.strip_prefix("File ")?.split_once(" has bad build-ID")?;
-    let what = format!("/{path}: this program or library is not the one that was saved: its build ID differs");
+    let what =
+        format!("/{path}: this program or library is not the one that was saved: its build ID differs");
     Some(Fault::new(what).hint("bring the former one back, or start the instance anew"))
 }
 

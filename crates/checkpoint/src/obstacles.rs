@@ -30,7 +30,7 @@ use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
 use crate::mappings::NamedFiles;
 use crate::socket_options::NewSockets;
-use crate::tries::{PASSING, CheckpointAction};
+use crate::tries::{CheckpointAction, PASSING};
 
 pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};

@@ -144,7 +144,10 @@ fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restor
     take_back_at_end(|| {
         make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e)))?;
         if is_end_wanted() {
-            output::note(&format!("instance {}: it was restored before the interruption, and goes on", record.name));
+            output::note(&format!(
+                "instance {}: it was restored before the interruption, and goes on",
+                record.name
+            ));
         }
         Ok(())
     })?;

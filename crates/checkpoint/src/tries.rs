@@ -70,12 +70,27 @@ pub(crate) fn pause_after(number: u32) -> Duration {
 pub fn take_back_at_end<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
     let held = HeldEnd::begin();
     let done = act();
-    match &done {
-        // The signal that is held back ends this process before the caller says why.
+    tell_interrupted(&held, &done);
+    done
+}
+
+/// The same; once it is done, nothing ends this process before that is said.
+pub fn take_back_until_done<T>(act: impl FnOnce() -> Result<T>) -> Result<T> {
+    let held = HeldEnd::begin();
+    let done = act();
+    tell_interrupted(&held, &done);
+    if done.is_ok() {
+        held.keep();
+    }
+    done
+}
+
+/// The signal that is held back ends this process before the caller says why.
+fn tell_interrupted<T>(held: &HeldEnd, done: &Result<T>) {
+    match done {
         Err(why) if held.caught().is_some() => output::complain(why),
         _ => {}
     }
-    done
 }
 
 /// Refuses to go on once this process is asked to end (Ctrl-C, SIGTERM). The caller names the instance.

@@ -1,8 +1,8 @@
 //! `skiff drain`: all instances that can be moved leave a host for others, one after the other.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::Duration;
 
 use clap::ValueEnum as _;
@@ -21,7 +21,8 @@ use skiff_user::context::UserContext;
 use crate::{in_step, sender, way};
 
 /// How long what a launcher says before its end may take to arrive.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS: Duration = Duration::from_millis(100);
+const NO_ANSWER: &str = "an answer that does not come cannot be read, which is said";
 
 /// What has become of an instance.
 #[derive(Debug, Serialize, Deserialize)]
@@ -114,34 +115,45 @@ fn there(words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
         command.env_remove(name);
     }
     let mut child = command.spawn().context(about)?;
-    let (others, said) = channel();
-    let errors = child.stderr.take();
-    errors.map(|errors| std::thread::spawn(move || relay(errors, &others)));
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).context(about)?;
-    }
+    let (said, answered) = (channel(), channel());
+    let (errors, stdout) = (child.stderr.take(), child.stdout.take());
+    errors.map(|errors| std::thread::spawn(move || hand_on(errors, &said.0)));
+    stdout.map(|stdout| std::thread::spawn(move || hand_on(stdout, &answered.0)));
+    let (line, why) = hear(&answered.1, &said.1);
     // What it says is all that we want of it: in a job it goes on as long as those that it has moved.
     serde_json::from_str(&line).map_err(|_| {
-        // What it said may arrive after its end; who else has the pipe, as ssh's master, may keep it open.
-        let said = std::iter::from_fn(|| said.recv_timeout(LAST_WORDS).ok()).last();
-        let why = said.unwrap_or_else(|| "it gives no answer".into());
+        let why = why.unwrap_or_else(|| "it gives no answer".into());
         Error::new(format!("{node}: skiff could not be started there: {why}")).hint(
             "is it a node of this job, or one that `ssh NODE skiff --version` reaches without a question?",
         )
     })
 }
 
-/// Prints what Skiff says there, until nobody can say anything more. What others say, as ssh does, is why it could not be started.
-fn relay(errors: impl Read, others: &Sender<String>) {
-    for line in BufReader::new(errors).split(b'\n').map_while(std::result::Result::ok) {
-        let line = String::from_utf8_lossy(&line).trim().to_owned();
-        let (note, hint) = (line.strip_prefix("skiff: "), line.strip_prefix("hint: "));
-        match (note, hint) {
-            (Some(note), _) => output::note(note),
-            (None, Some(hint)) => output::note(&format!("hint: {hint}")),
-            (None, None) if line.is_empty() => {}
-            (None, None) => others.send(line).ignore_error("nobody needs it any more"),
+/// Hands on each line as it comes, until nobody can say anything more.
+fn hand_on(from: impl Read, to: &Sender<String>) {
+    for line in BufReader::new(from).split(b'\n').map_while(std::result::Result::ok) {
+        to.send(String::from_utf8_lossy(&line).trim().to_owned()).ignore_error("nobody needs it any more");
+    }
+}
+
+/// The answer, a line, and the last that others said, as ssh does; prints what Skiff says there. What was said last may arrive after the
+/// answer, and who else has the pipe, as ssh's master, may keep it open.
+fn hear(answer: &Receiver<String>, said: &Receiver<String>) -> (String, Option<String>) {
+    let (mut others, mut line) = (None, None);
+    loop {
+        match said.recv_timeout(LAST_WORDS) {
+            Ok(text) if text.starts_with("skiff: ") || text.starts_with("hint: ") => {
+                output::draw(&format!("{text}\n"));
+            }
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => others = Some(text),
+            Err(_) if line.is_some() => return (line.unwrap_or_default(), others),
+            Err(RecvTimeoutError::Timeout) => match answer.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                answered => line = Some(answered.default_on_error(NO_ANSWER)),
+            },
+            // Nobody says anything any more.
+            Err(RecvTimeoutError::Disconnected) => line = Some(answer.recv().default_on_error(NO_ANSWER)),
         }
     }
 }

@@ -44,8 +44,7 @@ pub fn send(
         let heard = held.and_then(|held| if held { Err(strange(&DestinationMessage::Held)) } else { Ok(()) });
         if let Err(why) = heard.and_then(|()| refuse_interrupted(CheckpointAction::Move)) {
             // Whoever sends finds that there is nobody to send to.
-            shutdown(&way.goods, Shutdown::Both)
-                .ignore_error("a connection that is lost has ended already");
+            shutdown(&way.goods, Shutdown::Both).ignore_error("a connection that is lost has ended already");
             return Err(why);
         }
         if !ready[0].is_empty() {

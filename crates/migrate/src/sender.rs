@@ -9,7 +9,7 @@ use skiff_checkpoint::look as shown;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
 use skiff_checkpoint::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
 use skiff_checkpoint::save;
-use skiff_checkpoint::tries::{CheckpointAction, take_back_at_end, try_again};
+use skiff_checkpoint::tries::{CheckpointAction, take_back_until_done, try_again};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_launch::handshake::SharedSecret;
 use skiff_output as output;
@@ -148,7 +148,7 @@ fn move_once(
         true => e.about(&format!("instance {}", going.record.name)),
         false => e,
     };
-    let done = take_back_at_end(|| going.carry_out(way, token, &mut progress).map_err(about))?;
+    let done = take_back_until_done(|| going.carry_out(way, token, &mut progress).map_err(about))?;
     Ok(match done {
         SwitchoverOutcome::Gone(gone) => Ok(MigrationReport::of(going, &gone, (begun, number), &progress)),
         SwitchoverOutcome::Unknown(why) => Err(why),

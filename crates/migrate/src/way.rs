@@ -24,7 +24,7 @@ use crate::talk::{CONTROL, GOODS};
 /// How long the other host may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a receiver may take to remove what it has made of an instance that does not come.
-const TAKING_BACK: Duration = Duration::from_secs(20);
+const TAKING_BACK: Duration = Duration::from_secs(10);
 
 /// A receiver that has called.
 pub struct ReceiverLink {

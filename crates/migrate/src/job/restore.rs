@@ -109,8 +109,8 @@ fn plan(
     job.members.iter().try_for_each(|member| member.check(dir))?;
     let (former, now) = (former_nodes(job), used_nodes(&places));
     if now < former {
-        let words = (count(former, "node"), count(now, "node"));
-        output::note(&format!("checkpoint {}: instances of {} come to {}", slot, words.0, words.1));
+        let (former, now) = (count(former, "node"), count(now, "node"));
+        output::note(&format!("checkpoint {slot}: instances of {former} come to {now}"));
     }
     let restored = |(member, place): (&set::SavedMember, &MemberPlace)| RestoredMember {
         instance: place.instance.clone(),
@@ -260,10 +260,7 @@ mod tests {
             placed(&two, &["x", "y", "z"]),
             Ok(["a x", "b x", "a y", "b y"].map(String::from).to_vec())
         );
-        assert_eq!(
-            placed(&two, &["x"]),
-            Err("two instances a would be on x: too few nodes, 1".to_owned())
-        );
+        assert_eq!(placed(&two, &["x"]), Err("two instances a would be on x: too few nodes, 1".to_owned()));
         let four = [("a", "n1"), ("b", "n2"), ("c", "n3")];
         assert_eq!(placed(&four, &["x", "y"]), Ok(["a x", "b y", "c x"].map(String::from).to_vec()));
         assert_eq!(placed(&four, &[]), Err("no node is named".to_owned()));
