@@ -82,6 +82,7 @@ for way in a w; do
         # Without a word what was written since is kept beside it.
         cp -p log.$way kept
         has "$(as alice skiff checkpoint show sim)" "/home/alice/log.$way, of "
+        has "$(as alice skiff checkpoint restore --dry-run sim other)" "writes       /home/alice/log.$way, of "
         # Who only reads it does not count.
         exec 6<log.$way
         ok as alice skiff checkpoint restore sim other 6<&-
@@ -235,6 +236,19 @@ for bad in 0s 10 1y ''; do fails 125 as alice skiff checkpoint every "$bad" sim;
 echo begin | as alice tee log >/dev/null
 ok as alice skiff instance start --checkpoint host sim python3 /shared/steps.py log a
 eventually 10 steps log 5
+# A save that is asked to end says what becomes of the instance. Here it waits for another one.
+as alice touch $instances/sim/saving
+exec 7<$instances/sim/saving
+flock 7
+start alice sh -c 'exec skiff checkpoint save sim 2>said'
+eventually 20 grep -q 'waiting for the end' said
+kill -TERM $started
+try wait $started
+equal "$code" 143 "$(cat said)"
+has "$(cat said)" 'interrupted: nothing is saved, and the instance goes on'
+rm said
+exec 7>&-
+[ ! -e $checkpoints/sim ] || fail 'something was saved'
 ok as alice skiff checkpoint save sim
 ok as alice skiff checkpoint export sim sim.file
 has "$err" 'as a file'
@@ -262,6 +276,28 @@ ok as alice skiff checkpoint import sim.file other
 equal "$out" other
 ok as alice skiff checkpoint export other other.file
 ok cmp <(tail -n +2 sim.file) <(tail -n +2 other.file)
+# Through a pipe it is the same.
+ok as alice sh -c 'skiff checkpoint export other - | cmp - other.file'
+ok as alice sh -c 'skiff checkpoint import - piped <other.file'
+[ ! -e - ] || fail 'a file is called -'
+ok as alice skiff checkpoint delete piped
+# A restore that is asked to end leaves nothing, or an instance that runs.
+start alice sh -c 'exec skiff checkpoint restore other asked 2>said'
+eventually 20 test -e $instances/asked
+kill -TERM $started
+try wait $started
+equal "$code" 143 "$(cat said)"
+ok as alice skiff instance list --json
+case $(cat said) in
+    *'it was restored before the interruption, and goes on'*) has "$out" '"running"' ;;
+    *) has "$(cat said)" 'checkpoint other: interrupted: nothing is restored'; lacks "$out" asked ;;
+esac
+as alice skiff rm -f asked >/dev/null 2>&1 || true
+rm -f said
+# What a save that was killed was making goes with the next command.
+as alice mkdir -p "$checkpoints/.new.99999999.sim@$(uname -n)/images"
+ok as alice skiff checkpoint list
+[ -z "$(ls -A $checkpoints | grep '^\.new')" ] || fail 'something is left of a save that was killed'
 ok as alice skiff rm sim
 ok as alice skiff checkpoint restore other again
 touch /shared/enough

@@ -375,6 +375,21 @@ umount /usr/libexec/skiff/criu
 equal "$(state lone)" 'running '
 ok as alice skiff instance rm --force lone
 
+# What is mounted in it and missing now is named beforehand.
+mkdir /shared/gone
+ok as alice skiff instance start --checkpoint -v /shared/gone:/mnt host lone sleep 1000
+ok as alice skiff checkpoint save lone
+rmdir /shared/gone
+for words in '--dry-run lone' lone; do
+    fails 125 as alice skiff checkpoint restore $words
+    has "$err" 'checkpoint lone: not on this host: /shared/gone, mounted at /mnt' "$words"
+done
+mkdir /shared/gone
+ok as alice skiff checkpoint restore --dry-run lone
+rmdir /shared/gone
+ok as alice skiff checkpoint delete lone
+ok as alice skiff instance rm lone
+
 # What is damaged, cut, forged or from the future is not restored, and nothing is left of it.
 all=/home/alice/.local/share/skiff/checkpoint
 rm -rf kept && cp -a $all/ended kept

@@ -82,6 +82,8 @@ cp -a /shared/part $part
 fits_job n3,n4 skiff job restore --dry-run --json ring
 equal "$(json "$out" '[(m["instance"], m["node"]) for m in d["members"]]')" \
     "[('rank-0', 'n3'), ('rank-1', 'n3'), ('rank-2', 'n4'), ('rank-3', 'n4')]"
+ok job n3,n4 skiff job restore --dry-run --on n3 ring
+has "$err" 'checkpoint ring: instances of 2 nodes come to 1 node'
 has_ended() { # NODE INSTANCE: well
     ok at $1 alice skiff instance list --json
     [ "$(json "$out" "[i.get('exit_code') for i in d if i['name'] == '$2']")" = '[0]' ]

@@ -110,7 +110,24 @@ for side in n1 n2 inside; do
     eventually 20 on n2 sh -c '! pgrep -u alice'
     eventually 10 on n1 sh -c '! pgrep -u alice -f "skiff migrate"'
 done
+# Who is asked to end takes all back first, and says so. (By a link that is slow enough for this to come before the end.)
+on n1 tc qdisc replace dev e-n1 root tbf rate 40mbit burst 64k latency 50ms
+timeout -k 1 60 on n1 "${login[@]}" skiff migrate --mode precopy --compress off busy n2 2>err & job=$!
+# The other side is there, and what sends the memory: processes that have the command's words. (Those that look beforehand have ended.)
+on n2 timeout 30 sh -c 'until pgrep -u alice -f migrate-receive >/dev/null; do sleep 0.01; done'
+on n1 timeout 30 sh -c 'until [ "$(pgrep -c -u alice -f "skiff migrate --mode")" -gt 1 ]; do sleep 0.01; done'
+on n1 pkill -TERM -o -u alice -f 'skiff migrate --mode'
+try wait $job
 on n1 tc qdisc del dev e-n1 root
+equal "$code" 143 "$(cat err)"
+has "$(cat err)" 'instance busy: interrupted: nothing is moved, and the instance goes on'
+# (From an earlier move it may be known there as one that has gone.)
+nothing_there() {
+    ok at n2 alice skiff instance list --json
+    [ "$(json "$out" '[i["state"] for i in d if i["name"] == "busy" and i["state"] != "moved"]')" = '[]' ]
+}
+eventually 20 nothing_there
+grows n1 busy
 ok at n1 alice skiff migrate --mode precopy busy n2
 right n2 busy
 ok at n2 alice skiff instance list --json

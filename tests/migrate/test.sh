@@ -147,6 +147,9 @@ equal "$(grep -v ^skiff out | head -2)" $'talk\n0' "$(cat out)"
 has "$(cat out)" 'running'
 equal "$(grep -A2 '^talk.n1' out | head -3)" $'talk\tn1\ntalk\tn1\n0' "$(cat out stayed)"
 has "$(cat stayed)" 'instance plain stays on n2: it was not started with --checkpoint'
+fails 125 at n1 alice skiff drain --to n1 192.0.2.1
+has "$err" 'skiff: 192.0.2.1: skiff could not be started there: ssh: '
+equal "$(grep -c '^ssh' <<<"$err")" 0 'lines of ssh'
 fails 125 at n1 alice skiff drain --to n1 n1
 has "$err" 'the one to be drained'
 fails 125 at n1 alice skiff drain n1

@@ -146,7 +146,7 @@ row() { # WAY FILE NAME OPTIONS
     elif ! by_way "$way" "$name"; then
         verdict=late reason=$(grep -v '^hint:' <<<"$text" | tail -n 1 | cut -c 1-300)
         # What shows only when all has stopped is refused then, in our words.
-        [[ $text != *'it cannot be saved: process'* && $text != *'to read it may take '* ]] || verdict='refused as it stops'
+        [[ $text != *'it cannot be '[sm]*'ed: process'* && $text != *'to read it may take '* ]] || verdict='refused as it stops'
     else
         verdict=moved
     fi

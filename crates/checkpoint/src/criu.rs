@@ -63,6 +63,11 @@ pub fn options(net: NetSpace) -> Options {
 
 /// An error of CRIU's, with how to mend it here.
 pub fn fault(error: skiff_criu::Error) -> Fault {
+    if let skiff_criu::Error::Failed { why, .. } = &error
+        && let Some(explained) = explain(why)
+    {
+        return explained;
+    }
     let hint = match error {
         skiff_criu::Error::UnknownCommand(_) => "CRIU must be of the same version on both hosts",
         skiff_criu::Error::Io { what: "open" | "run", .. } => "make its folder anew: packaging/get-criu",
@@ -72,6 +77,26 @@ pub fn fault(error: skiff_criu::Error) -> Fault {
         _ => "",
     };
     Fault::new(error.to_string()).hint(hint)
+}
+
+/// What CRIU's words about a file mean to a user; nothing of others. CRIU leaves out the slash at the beginning of a path.
+fn explain(why: &str) -> Option<Fault> {
+    let first = why.split("; ").next()?;
+    if let Some((path, reason)) =
+        first.strip_prefix("Can't open file ").and_then(|rest| rest.split_once(" on restore: "))
+    {
+        let hint = match reason {
+            "Permission denied" => {
+                "an instance is restored by a user who may open the files and directories that its processes had open: ask their owner"
+            }
+            _ => "the processes had this file or directory open: bring it back, or start the instance anew",
+        };
+        return Some(Fault::new(format!("/{path}: cannot be opened again: {reason}")).hint(hint));
+    }
+    let (path, _) = first.strip_prefix("File ")?.split_once(" has bad build-ID")?;
+    let what =
+        format!("/{path}: this program or library is not the one that was saved: its build ID differs");
+    Some(Fault::new(what).hint("bring the former one back, or start the instance anew"))
 }
 
 /// A CRIU that runs inside an environment as its root. When this is dropped, CRIU takes back what it has not finished, and exits.
@@ -310,5 +335,36 @@ impl CriuProcess {
         drop((talk, owner));
         enter::wait_for(&process);
         opener.map_or(Ok(()), ReportingChild::end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_criu_says_of_a_file_is_said_with_its_path_and_how_to_mend_it() {
+        for (why, message, hint) in [
+            (
+                "Can't open file home/alice/wd on restore: No such file or directory; 2 exited",
+                "/home/alice/wd: cannot be opened again: No such file or directory",
+                "bring it back",
+            ),
+            (
+                "Can't open file home/alice on restore: Permission denied",
+                "/home/alice: cannot be opened again: Permission denied",
+                "ask their owner",
+            ),
+            (
+                "File home/alice/bin/sim has bad build-ID; 2 exited",
+                "/home/alice/bin/sim: this program or library is not the one that was saved: its build ID differs",
+                "bring the former one back",
+            ),
+        ] {
+            let said = fault(skiff_criu::Error::Failed { why: why.into(), errno: None });
+            assert_eq!(said.message, message);
+            assert!(said.hint.contains(hint), "{}", said.hint);
+        }
+        assert_eq!(explain("Can't restore 0x7f mapping"), None);
     }
 }

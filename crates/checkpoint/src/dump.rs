@@ -43,6 +43,7 @@ use crate::required_criu;
 use crate::stored;
 use crate::sysv::SystemV;
 use crate::target::SaveTarget;
+use crate::tries::{CheckpointAction, refuse_interrupted};
 use crate::versions::Versions;
 use crate::watch::Watch;
 
@@ -61,14 +62,19 @@ pub struct Saved {
     pub written_bytes: u64,
     /// Bytes of memory that were read: less, where the kernel can tell what was written to since the last save. Only of memory that is in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
-    read_bytes: Option<u64>,
+    pub(crate) read_bytes: Option<u64>,
     /// Whether they go on.
     pub left_running: bool,
+    /// How often it was tried: something was in the way that passes by itself.
+    pub(crate) tries: u32,
     /// How long the processes stood still.
     pub frozen_ms: u128,
     /// How long it took in all.
     pub total_ms: u128,
-    path: String,
+    pub(crate) path: String,
+    /// What is said of what is not in it.
+    #[serde(skip)]
+    pub lost: Option<String>,
 }
 
 /// What was seen of it when its processes stood still.
@@ -157,9 +163,11 @@ impl Saving<'_> {
             written_bytes: written.new,
             read_bytes: written.read,
             left_running: self.save.leave_running,
+            tries: 1,
             frozen_ms: frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
             path: dir_of(self.context, slot)?.display().to_string(),
+            lost: None,
         };
         Ok((saved, written.record))
     }
@@ -329,6 +337,7 @@ impl Saving<'_> {
                 e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
             })?;
         }
+        refuse_interrupted(CheckpointAction::Save)?;
         target.commit(&checkpoint, self.save.keep)?;
         let record = record::digest(&checkpoint.bytes()?);
         let new = checkpoint.files_size().saturating_add(in_store);
@@ -389,6 +398,7 @@ impl Dump<'_> {
 
     /// While the processes stand still: reads all but their memory, and settles whether they go on.
     fn stand_still(&mut self, criu: &CriuProcess, watch: &mut Watch) -> Result<()> {
+        refuse_interrupted(CheckpointAction::Save)?;
         let (goes_on, is_joint) = (self.saving.save.leave_running, self.target.is_joint());
         self.read(criu, watch)?;
         if !goes_on || is_joint {
@@ -407,12 +417,12 @@ impl Dump<'_> {
     }
 
     fn read(&mut self, criu: &CriuProcess, watch: &mut Watch) -> Result<()> {
-        let Saving { init, inside, record, save, context, .. } = self.saving;
+        let Saving { init, inside, save, context, .. } = self.saving;
         let (look, reader) =
             self.waiting.take().ok_or_else(|| Error::new("CRIU: it says twice that it has dumped all"))?;
         let dir = self.target.dir();
         let found = look_by(*init, *inside, Moment::Frozen, look)?.with_images(&dir.join(IMAGES))?;
-        found.refuse(&record.name)?;
+        found.refuse(CheckpointAction::Save)?;
         // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
         self.stood.clocks = Some(Clocks::of(*init)?);
         let opened = OpenedFiles::of(self.images.as_fd())?;
@@ -430,7 +440,7 @@ impl Dump<'_> {
     /// Refuses NUMA policies that were set since the first look. Processes that go on do not stand still for this: if they have set one since, the
     /// next save would be refused in any case.
     fn refuse_policies(&self) -> Result<()> {
-        look_for_policies(self.saving.init)?.refuse(&self.saving.record.name)
+        look_for_policies(self.saving.init)?.refuse(CheckpointAction::Save)
     }
 
     fn commit_before_end(&mut self) -> Result<()> {

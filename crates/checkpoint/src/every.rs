@@ -28,7 +28,7 @@ pub fn every(context: &UserContext, words: &EveryArgs) -> Result<i32> {
     let record = InstanceDir::existing(context, &words.instance)?;
     save::refuse_unprepared(&record.name, &record.started()?)?;
     let State::Running(live) = record.state()? else { return Err(not_running(&record)) };
-    let init = live.init;
+    let (init, mut is_first) = (live.init, true);
     let mut pause = first_pause(words.interval);
     while !ends_within(&init, pause)? {
         let saved = save::carry_out(context, &save_args(words));
@@ -39,10 +39,12 @@ pub fn every(context: &UserContext, words: &EveryArgs) -> Result<i32> {
             Ok(SaveOutcome::Saved(saved)) => {
                 pause = next_pause(context, words.interval, 1, (saved.frozen_ms, saved.total_ms));
                 say(words, &saved, pause)?;
+                saved.lost.iter().filter(|_| is_first).for_each(|lost| output::note(lost));
+                is_first = false;
             }
             Ok(SaveOutcome::Shown(_)) => {}
             // It goes on. What is in the way may pass: a connection that waits, a full disk.
-            Err(why) => output::complain(&why),
+            Err(why) => output::complain(&why.about(&output::time(now()))),
         }
     }
     Ok(0)

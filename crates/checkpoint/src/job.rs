@@ -18,7 +18,8 @@ use skiff_spec::job::names::JOB_ID;
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
-use crate::{place, restore, save};
+use crate::save::{self, SaveOutcome};
+use crate::{place, restore};
 
 /// How long Slurm may take to end a job that is to start again.
 const ENDING: Duration = Duration::from_secs(120);
@@ -106,7 +107,9 @@ fn try_to_save(context: &UserContext, words: &OnSignalArgs) -> Result<()> {
         output: OutputArgs { json: false },
         instance: words.start.instance.clone(),
     };
-    save::carry_out(context, &save)?;
+    if let SaveOutcome::Saved(saved) = save::carry_out(context, &save)? {
+        saved.lost.iter().for_each(|lost| output::note(lost));
+    }
     output::note(&format!("instance {} is saved", words.start.instance));
     Ok(())
 }

@@ -52,6 +52,7 @@ mod sysv_tables;
 pub mod target;
 pub mod timers;
 pub mod trees;
+pub mod tries;
 mod undo;
 pub mod versions;
 mod waiting;

@@ -11,10 +11,11 @@ use skiff_output as output;
 use skiff_snapshot::whole;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Result};
+use skiff_sys::IgnoreError;
 use skiff_user::checkpoints::{all, dir_of, homes, refuse_missing};
 use skiff_user::context::UserContext;
 
-use crate::files;
+use crate::files::{self, WrittenFile};
 use crate::obstacles::{Obstacle, SavedProcess, lost_processor_time};
 use crate::place;
 use crate::record::{Checkpoint, IMAGES};
@@ -121,13 +122,14 @@ pub fn snapshots(context: &UserContext) -> Result<Vec<CheckpointUse>> {
 /// Prints all.
 pub fn list(context: &UserContext, json: bool) -> Result<()> {
     place::undo_interrupted_renames(context)?;
+    place::remove_all_left(context);
     let rooms = OwnRooms::look(context)?;
     let all: Vec<Listed> =
         all(context)?.iter().map(|slot| Listed::of(context, slot, &rooms)).collect::<Result<_>>()?;
     if json {
         return output::json(&all);
     }
-    let or_not = |text: Option<String>| text.unwrap_or_else(|| "?".into());
+    let or_not = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let rows: Vec<Vec<String>> = all
         .into_iter()
         .map(|l| {
@@ -199,7 +201,7 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
         "instance     {} of {}: {}",
         instance.name,
         instance.of,
-        instance.command.join(" ")
+        quoted(&instance.command)
     ))?;
     output::line(&format!("network      {}", instance.net))?;
     let (skiff, criu, kernel) = (&made_with.skiff, &made_with.criu, &made_with.kernel);
@@ -222,17 +224,29 @@ pub fn show(context: &UserContext, slot: &CheckpointName, json: bool) -> Result<
     if let Some(queues) = posix_queues {
         output::line(&format!("POSIX        {}", queues.summary()))?;
     }
-    if !written_files.is_empty() {
-        let images = held.path().join(IMAGES);
-        let images = File::open(&images).context(|| images.display().to_string())?;
-        for line in files::outlook(images.as_fd(), written_files)? {
-            output::line(&format!("writes       {line}"))?;
-        }
-        for line in files::set_aside(written_files) {
-            output::line(&format!("set aside    {line}"))?;
-        }
+    show_written(&held.path(), written_files)
+}
+
+/// Prints what a restore of the checkpoint in `dir` does with the files elsewhere that are open to be written.
+pub(crate) fn show_written(dir: &Path, written: &[WrittenFile]) -> Result<()> {
+    if written.is_empty() {
+        return Ok(());
+    }
+    let images = dir.join(IMAGES);
+    let images = File::open(&images).context(|| images.display().to_string())?;
+    for line in files::outlook(images.as_fd(), written)? {
+        output::line(&format!("writes       {line}"))?;
+    }
+    for line in files::set_aside(written) {
+        output::line(&format!("set aside    {line}"))?;
     }
     Ok(())
+}
+
+/// A command as a shell would take it.
+fn quoted(command: &[String]) -> String {
+    let quoted = shlex::try_join(command.iter().map(String::as_str));
+    quoted.default_on_error("no program's argument holds a zero byte")
 }
 
 /// Prints what is in a whole job's.
@@ -268,10 +282,24 @@ pub fn obstacle(obstacle: &Obstacle) -> String {
 /// Removes one, also one that is damaged.
 pub fn delete(context: &UserContext, slot: &CheckpointName, dry_run: bool) -> Result<()> {
     place::undo_interrupted_renames(context)?;
+    if !dry_run {
+        place::remove_all_left(context);
+    }
     refuse_missing(context, slot)?;
     let dir = dir_of(context, slot)?;
     match dry_run {
         true => output::line(&format!("remove {}", dir.display())),
         false => place::remove(&dir, &slot.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_a_shell_takes_it() {
+        let command = ["sh", "-c", "echo $HOME; sleep 5", "", "plain"].map(String::from);
+        assert_eq!(quoted(&command), "sh -c 'echo $HOME; sleep 5' '' plain");
     }
 }

@@ -23,7 +23,6 @@ use skiff_sandbox::SERVER_NUMBER;
 use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::reaper::is_reaper;
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_spec::name::EnvName;
 use skiff_spec::plan::{Plan, Source};
 use skiff_sys::{IgnoreError, ns};
 
@@ -31,6 +30,7 @@ use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
 use crate::mappings::NamedFiles;
 use crate::socket_options::NewSockets;
+use crate::tries::{CheckpointAction, PASSING};
 
 pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
@@ -51,6 +51,17 @@ pub struct Obstacle {
     pub why: String,
 }
 
+/// How the text of an obstacle ends that is gone once the program has read, sent or accepted something.
+pub(crate) const PASSES: &str = "try again once it has";
+
+impl Obstacle {
+    /// Whether it is gone once the program has gone on for a moment. A lease or a lock may be held for long.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.why.rsplit_once(PASSES).is_some_and(|(_, rest)| ["", " been"].contains(&rest))
+    }
+}
+
 /// What was found.
 #[derive(Debug, Default)]
 pub struct PreflightReport {
@@ -61,7 +72,7 @@ pub struct PreflightReport {
     /// What the user is to hear, and is not in the way.
     pub notes: Vec<String>,
     /// Locks that only their process can give up, with where the file's file system is mounted.
-    bound_locks: Vec<(Obstacle, Option<PathBuf>)>,
+    pub(crate) bound_locks: Vec<(Obstacle, Option<PathBuf>)>,
 }
 
 impl PreflightReport {
@@ -72,8 +83,13 @@ impl PreflightReport {
         let own = |source: &Source| matches!(source, Source::Own(_) | Source::Memory { .. });
         let own = plan.mounts.iter().filter(|mount| own(&mount.source)).map(|mount| mount.target.as_path());
         let places: Vec<&Path> = own.collect();
-        let stays = |(_, place): &&(Obstacle, Option<PathBuf>)| !locks::is_own(place.as_deref(), &places);
-        self.obstacles.extend(self.bound_locks.iter().filter(stays).map(|(obstacle, _)| obstacle.clone()));
+        for (obstacle, place) in &self.bound_locks {
+            // Each descriptor of the file shows the lock.
+            let is_known = self.obstacles.contains(obstacle);
+            if !is_known && !locks::is_own(place.as_deref(), &places) {
+                self.obstacles.push(obstacle.clone());
+            }
+        }
         self
     }
 
@@ -93,18 +109,21 @@ impl PreflightReport {
         lost_processor_time(&self.processes).iter().for_each(|note| output::note(note));
     }
 
-    /// Says all that is in the way of this instance, if anything is.
+    /// Says all that is in the way, if anything is. The caller names the instance.
     ///
     /// # Errors
     /// Something is.
-    pub fn refuse(&self, instance: &EnvName) -> Result<()> {
+    pub fn refuse(&self, action: CheckpointAction) -> Result<()> {
         if self.obstacles.is_empty() {
             return Ok(());
         }
         let all = self.obstacles.iter().map(|o| format!("process {} ({}): {}", o.pid, o.name, o.why));
-        let all = all.collect::<Vec<_>>().join("; ");
-        Err(Fault::new(format!("instance {instance}: it cannot be saved: {all}"))
-            .hint("it goes on as it was; `skiff checkpoint save --dry-run` shows what is in the way"))
+        let (done, command) = action.words();
+        let refused = Fault::new(format!("it cannot be {done}: {}", all.collect::<Vec<_>>().join("; ")));
+        Err(match self.obstacles.iter().all(Obstacle::passes) {
+            true => refused.hint(PASSING),
+            false => refused.hint(format!("it goes on as it was; `{command}` shows what is in the way")),
+        })
     }
 
     /// Exit code of a command that was only to say whether it can be saved.

@@ -40,6 +40,14 @@ impl CheckpointDir {
         number(&self.path()) == number(place)
     }
 
+    /// The same directory by another descriptor.
+    ///
+    /// # Errors
+    /// When descriptors are used up.
+    pub fn another(&self) -> Result<Self> {
+        self.0.try_clone().map(Self).context(|| "descriptor of a checkpoint")
+    }
+
     /// The descriptor, which has to stay open as long as the path is to lead there.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {

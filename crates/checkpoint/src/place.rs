@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use skiff_cli::Retention;
 use skiff_site::TrustedDir;
@@ -76,6 +76,13 @@ pub fn existing_job(context: &UserContext, name: &CheckpointName) -> Result<(Pat
     Ok((dir, job))
 }
 
+/// Whether a checkpoint, which must exist, is a whole job's.
+pub fn is_of_job(context: &UserContext, name: &CheckpointName) -> Result<bool> {
+    undo_interrupted_renames(context)?;
+    refuse_missing(context, name)?;
+    JobCheckpoint::read(&dir_of(context, name)?).map(|job| job.is_some())
+}
+
 /// Whether something has been saved as this checkpoint.
 ///
 /// # Errors
@@ -134,13 +141,18 @@ pub struct NewCheckpoint {
     pub dir: PathBuf,
     home: TrustedDir,
     name: EnvName,
+    /// Locked as long as somebody makes it: a number of a process says nothing in another PID namespace.
+    held: Option<OwnedFd>,
 }
 
 impl NewCheckpoint {
     /// Makes it beside those that lie in `home`.
     pub fn make(home: &Path, name: &EnvName) -> Result<Self> {
-        let new = Self { dir: new_in(home, name), home: make_private(home)?, name: name.clone() };
-        make_private(&new.dir)?;
+        remove_left(home).ignore_error("`skiff sweep` removes what stays, and says why it cannot");
+        let (dir, home) = (new_in(home, name), make_private(home)?);
+        make_private(&dir)?;
+        let held = lock_dir(&dir).default_on_error("a file system without locks keeps nobody out");
+        let new = Self { dir, home, name: name.clone(), held };
         for part in [record::IMAGES, record::TREES] {
             make_private(&new.dir.join(part))?;
         }
@@ -247,6 +259,7 @@ impl NewCheckpoint {
 
 impl Drop for NewCheckpoint {
     fn drop(&mut self) {
+        drop(self.held.take());
         fs::remove_dir_all(&self.dir)
             .ignore_error("it has its name now, or `skiff sweep` removes what stays of it");
     }
@@ -372,6 +385,39 @@ pub fn leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     Ok(homes.iter().flat_map(|home| dirs::leftovers(home)).collect())
 }
 
+/// Removes what commands of this host that were killed have left in `home`: it may be as large as a checkpoint.
+fn remove_left(home: &Path) -> Result<()> {
+    if dirs::leftovers(home).is_empty() {
+        return Ok(());
+    }
+    lock_and_undo(home)?;
+    for left in dirs::leftovers(home) {
+        // Whoever makes it may have its number in another PID namespace.
+        if let Some(_held) = lock_dir(&left)? {
+            fs::remove_dir_all(&left).context(|| left.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The same in all directories of checkpoints.
+pub fn remove_all_left(context: &UserContext) {
+    for home in homes(context).default_on_error("who looks for checkpoints says why") {
+        remove_left(&home).ignore_error("`skiff sweep` removes what stays, and says why it cannot");
+    }
+}
+
+/// Locks the directory of a new checkpoint; nothing if somebody else has it.
+fn lock_dir(dir: &Path) -> Result<Option<OwnedFd>> {
+    let about = || dir.display().to_string();
+    let file = fs::File::open(dir).context(about)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file.into())),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e).context(about),
+    }
+}
+
 /// Removes that.
 pub fn delete_leftovers(context: &UserContext) -> Result<Vec<PathBuf>> {
     let left = leftovers(context)?;
@@ -477,6 +523,7 @@ mod tests {
             dir: home.join(format!(".new.{number}")),
             home: make_private(home).unwrap(),
             name: name.clone(),
+            held: None,
         };
         fs::create_dir_all(new.dir.join(record::IMAGES)).unwrap();
         fs::write(new.dir.join(record::FILE), number.to_string()).unwrap();
@@ -553,6 +600,25 @@ mod tests {
         let moved = held.into_fd();
         assert_eq!(read(&path), "1", "as long as the descriptor is open");
         drop(moved);
+    }
+
+    #[test]
+    fn a_new_one_of_a_maker_that_was_killed_goes_and_one_that_is_made_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = temp.path().join("checkpoint");
+        let own = NewCheckpoint::make(&home, &"a".parse().unwrap()).unwrap();
+        // Of processes that there are not here; one is of another PID namespace, and has its directory locked.
+        let of = |pid: &str| {
+            let own = own.dir.to_str().unwrap();
+            PathBuf::from(own.replace(&format!(".{}.", std::process::id()), &format!(".{pid}.")))
+        };
+        let [killed, elsewhere] = ["99999999", "99999998"].map(of);
+        for dir in [&killed, &elsewhere] {
+            fs::create_dir_all(dir.join(record::IMAGES)).unwrap();
+        }
+        let _held = lock_dir(&elsewhere).unwrap().unwrap();
+        let other = NewCheckpoint::make(&home, &"b".parse().unwrap()).unwrap();
+        assert!(own.dir.exists() && other.dir.exists() && elsewhere.exists() && !killed.exists());
     }
 
     #[test]

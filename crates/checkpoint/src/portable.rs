@@ -11,7 +11,7 @@
 //! Whoever imports one checks each file by its digest, and all of it is there only once all of it is right.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -39,36 +39,67 @@ const LEVEL: i32 = 1;
 /// One in so many parts of a file system stays free.
 const KEPT_FREE: u64 = 50;
 
-/// Writes a checkpoint to a file that is not there yet.
+/// Standard output, or input, in the place of a file.
+const DASH: &str = "-";
+
+/// Writes a checkpoint to a file that is not there yet, or to standard output.
 ///
 /// # Errors
 /// The checkpoint is damaged, or the file cannot be written.
 pub fn export(context: &UserContext, name: &CheckpointName, path: &Path) -> Result<()> {
+    if place::is_of_job(context, name)? {
+        return Err(Fault::new(format!("checkpoint {name}: it is a whole job's, which cannot be exported"))
+            .hint(format!("`skiff job restore {name}` restores it wherever its directory is seen")));
+    }
     let (held, checkpoint) = place::existing(context, name)?;
-    let dir = held.path();
+    if path.as_os_str() == DASH {
+        let mut terminal = std::io::stdout().lock();
+        if terminal.is_terminal() {
+            return Err(Fault::new(
+                "checkpoint export: standard output is a terminal, and the file is not text",
+            )
+            .hint(format!(
+                "`skiff checkpoint export {name} FILE`, or `skiff checkpoint export {name} - >FILE`"
+            )));
+        }
+        return write(name, (&held.path(), &checkpoint), &mut terminal)
+            .and_then(|()| terminal.flush().context(|| "standard output"))
+            .map_err(|e| e.about("checkpoint export"));
+    }
     let about = || path.display().to_string();
     let new = NewFile::create(path)?;
     let mut file = File::from(new.as_fd().try_clone_to_owned().context(about)?);
+    write(name, (&held.path(), &checkpoint), &mut file)?;
+    file.sync_all().context(about)?;
+    let length = file.metadata().context(about)?.len();
+    new.publish()?;
+    output::note(&format!("{}, {} as a file", output::size(checkpoint.size()), output::size(length)));
+    Ok(())
+}
+
+/// Writes all of a checkpoint, which is in `dir`.
+fn write(
+    name: &CheckpointName,
+    (dir, checkpoint): (&Path, &Checkpoint),
+    file: &mut impl Write,
+) -> Result<()> {
+    let about = || format!("write checkpoint {name}");
     file.write_all(format!("{HEAD}{}\n", name.name).as_bytes()).context(about)?;
-    let mut packed = zstd::Encoder::new(&file, LEVEL).context(about)?;
-    let whole = whole(&dir, &checkpoint)?;
+    let mut packed = zstd::Encoder::new(file, LEVEL).context(about)?;
+    let whole = whole(dir, checkpoint)?;
     let bytes = whole.bytes()?;
     packed.write_all(&(bytes.len() as u64).to_le_bytes()).context(about)?;
     packed.write_all(&bytes).context(about)?;
     // What is in the store comes last, in its order there.
     let in_store = |file: &&FileDigest| checkpoint.stored.iter().any(|stored| stored.path == file.path);
     for wanted in whole.files.iter().filter(|file| !in_store(file)) {
-        let mut from = record::open(&dir, &wanted.path)?;
+        let mut from = record::open(dir, &wanted.path)?;
         if FileDigest::of_copy(&wanted.path, &mut from, &mut packed).context(about)? != *wanted {
             return Err(Fault::new(format!("checkpoint {name}: {} is damaged", wanted.path)));
         }
     }
-    stored::each(&dir, &checkpoint, |_, bytes| bytes.write_to(&mut packed))?;
-    packed.finish().and_then(|file| file.sync_all()).context(about)?;
-    let length = file.metadata().context(about)?.len();
-    new.publish()?;
-    output::note(&format!("{}, {} as a file", output::size(checkpoint.size()), output::size(length)));
-    Ok(())
+    stored::each(dir, checkpoint, |_, bytes| bytes.write_to(&mut packed))?;
+    packed.finish().map(drop).context(about)
 }
 
 /// The record of the same checkpoint if all its files were in its directory, as they are in the file: no store goes along.
@@ -85,13 +116,22 @@ fn whole(dir: &Path, checkpoint: &Checkpoint) -> Result<Checkpoint> {
     Ok(whole)
 }
 
-/// Makes a checkpoint of such a file, and gives its name.
+/// Makes a checkpoint of such a file, or of standard input, and gives its name.
 ///
 /// # Errors
 /// A checkpoint of this name is there, or the file is damaged.
 pub fn import(context: &UserContext, path: &Path, name: Option<&EnvName>) -> Result<EnvName> {
-    let about = || path.display().to_string();
-    let mut file = BufReader::new(File::open(path).context(about)?);
+    let is_input = path.as_os_str() == DASH;
+    let about = || if is_input { "standard input".into() } else { path.display().to_string() };
+    if is_input && std::io::stdin().is_terminal() {
+        return Err(Fault::new("checkpoint import: standard input is a terminal")
+            .hint("`skiff checkpoint import FILE`, or `skiff checkpoint import - <FILE`"));
+    }
+    let source: Box<dyn Read> = match is_input {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(File::open(path).context(about)?),
+    };
+    let mut file = BufReader::new(source);
     let told = told_name(&mut file).context(about)?;
     let named = || Fault::new(format!("{}: not a checkpoint that `skiff checkpoint export` wrote", about()));
     let told: EnvName = told.and_then(|name| name.parse().ok()).ok_or_else(named)?;

@@ -1,6 +1,7 @@
 //! `skiff checkpoint restore`.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -26,10 +27,12 @@ use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::instance::Started;
 use skiff_spec::network::ReservationRequest;
-use skiff_spec::plan::{Plan, Route, Upper};
+use skiff_spec::plan::inside::OUTPUT;
+use skiff_spec::plan::{Plan, Route, Source, Upper};
 use skiff_store::index::ImageName;
 use skiff_sys::clock::now;
 use skiff_sys::process::positive_pid;
+use skiff_sys::signal::is_end_wanted;
 use skiff_user::checkpoints::dir_of;
 use skiff_user::context::UserContext;
 
@@ -46,6 +49,7 @@ use crate::probe;
 use crate::read_files::ReadFiles;
 use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
 use crate::stored::{self, WholeImages};
+use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end};
 use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
@@ -78,8 +82,28 @@ pub fn restore(context: &UserContext, words: &RestoreArgs) -> Result<()> {
     output::line(&restored.instance)
 }
 
+/// How often a restore begins anew because a newer checkpoint has taken the name, and the older one was removed while it was read.
+const TRIES: u32 = 3;
+/// The hint of an error that came of that.
+const REPLACED: &str = "a newer checkpoint has taken its name meanwhile: restore again";
+
 /// Makes an instance again; nothing if that was only to be shown.
 pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restored>> {
+    with_newer(|| attempt(context, restore))
+}
+
+/// Begins anew if what was being read was replaced.
+fn with_newer<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..TRIES {
+        match attempt() {
+            Err(why) if why.hint == REPLACED => {}
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restored>> {
     let begun = std::time::Instant::now();
     let slot = &restore.checkpoint;
     let (held, checkpoint) = place::existing(context, slot)?;
@@ -93,16 +117,15 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
     if restore.dry_run {
         checkpoint.verify(&dir)?;
         stored::verify(&dir, &checkpoint)?;
-        return show(&checkpoint, &record, restore.output.json).map(|()| None);
+        return show((&checkpoint, &dir), &record, restore.output.json).map(|()| None);
     }
     network::join(context, checkpoint.instance.plan.network_to_join())?;
+    let opened = held.another()?;
+    let place = dir_of(context, slot)?;
+    let replaced = |e: Error| if opened.is_at(&place) || !place.exists() { e } else { e.hint(REPLACED) };
     let read = ReadFiles::of(&dir, &checkpoint);
-    let whole =
-        whole_images(&dir, slot, &checkpoint).or_else(|e| match held.is_at(&dir_of(context, slot)?) {
-            true => Err(e),
-            false => Err(e.hint("a newer checkpoint has taken its name meanwhile: restore again")),
-        })?;
-    let (read, (images, mut kept)) = (Some(read?), whole.kept()?);
+    let whole = whole_images(&dir, slot, &checkpoint).map_err(replaced)?;
+    let (read, (images, mut kept)) = (Some(read.map_err(replaced)?), whole.kept()?);
     let member = SavedInterface::read(&dir)?;
     let files = Some(FileRules::of(context, restore.files)?);
     let revived = CriuRestorer {
@@ -118,7 +141,16 @@ pub fn carry_out(context: &UserContext, restore: &RestoreArgs) -> Result<Option<
         gate: None,
     };
     kept.push(held.into_fd());
-    make_again(context, &record, &revived, kept).map_err(about)?;
+    take_back_at_end(|| {
+        make_again(context, &record, &revived, kept).map_err(|e| replaced(about(e)))?;
+        if is_end_wanted() {
+            output::note(&format!(
+                "instance {}: it was restored before the interruption, and goes on",
+                record.name
+            ));
+        }
+        Ok(())
+    })?;
     Ok(Some(Restored {
         instance: record.name.to_string(),
         checkpoint: slot.to_string(),
@@ -154,6 +186,7 @@ pub fn make_again(
     let started = Started { name: record.name.clone(), started: now(), plan, ..checkpoint.instance.clone() };
     let lock = record.make(context, &started, entry.as_ref())?;
     let made = trees::put_back_own(context, checkpoint, dir, record)
+        .and_then(|()| refuse_interrupted(CheckpointAction::Restore))
         .map_err(Failed::from)
         .and_then(|()| launch(context, record, (&started, entry.as_ref()), revived, &held, &lock));
     made.or_else(|why| {
@@ -165,7 +198,7 @@ pub fn make_again(
     Ok(())
 }
 
-fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()> {
+fn show((checkpoint, dir): (&Checkpoint, &Path), record: &InstanceDir, json: bool) -> Result<()> {
     let plan = &checkpoint.instance.plan;
     if json {
         return output::json(&checkpoint);
@@ -174,6 +207,7 @@ fn show(checkpoint: &Checkpoint, record: &InstanceDir, json: bool) -> Result<()>
     for process in &checkpoint.processes {
         output::line(&super::look::process(process))?;
     }
+    super::look::show_written(dir, &checkpoint.written_files)?;
     show::show(plan, false)
 }
 
@@ -184,7 +218,30 @@ pub fn fits(context: &UserContext, checkpoint: &Checkpoint) -> Result<()> {
         return Err(Error::new("its root was made with Skiff's helper, and here there is none")
             .hint("restore it on a host where `skiff doctor` finds the helper"));
     }
-    Ok(())
+    refuse_missing_mounts(&checkpoint.instance.plan)
+}
+
+/// Refuses a plan that shows a file or directory of the host that is not on this host. (Where its output goes is made anew.)
+fn refuse_missing_mounts(plan: &Plan) -> Result<()> {
+    let missing = plan.mounts.iter().filter(|mount| !mount.optional && mount.target != Path::new(OUTPUT));
+    let missing: Vec<String> = missing
+        .filter_map(|mount| match &mount.source {
+            Source::Bind(path) if is_missing(path) => {
+                Some(format!("{}, mounted at {}", path.display(), mount.target.display()))
+            }
+            _ => None,
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(format!("not on this host: {}", missing.join("; ")))
+        .hint("bring it here, or restore the instance on a host that has it"))
+}
+
+/// Of one that the user may not look at, the start says more.
+fn is_missing(path: &Path) -> bool {
+    matches!(path.metadata(), Err(e) if e.kind() == ErrorKind::NotFound)
 }
 
 /// The plan that it had, with what is another's now.
@@ -322,6 +379,7 @@ impl Restorer for CriuRestorer<'_> {
         let expected = expected.transpose()?;
         let options = Options { auto_dedup: Some(self.used_up), ..criu::options(net) };
         criu.carry_out(RequestType::Restore, options, |stage| {
+            refuse_interrupted(CheckpointAction::Restore)?;
             daemons.at(stage)?;
             // They are all there, and do not run yet: whenever the first of them ends, process 1 knows whose end that is.
             if stage == "post-restore" {
@@ -353,5 +411,25 @@ impl Restorer for CriuRestorer<'_> {
         criu.end();
         tidy(images.as_fd())?;
         process.ok_or_else(|| Error::new("CRIU says that it has made all processes, but not when"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_begins_anew_only_when_its_checkpoint_was_replaced() {
+        let tried = |hint: &str, until: u32| {
+            let mut tries = 0;
+            let done = with_newer(|| {
+                tries += 1;
+                if tries < until { Err(Error::new("gone").hint(hint)) } else { Ok(()) }
+            });
+            (done.is_ok(), tries)
+        };
+        assert_eq!(tried(REPLACED, 2), (true, 2));
+        assert_eq!(tried(REPLACED, 9), (false, TRIES));
+        assert_eq!(tried("", 2), (false, 1));
     }
 }

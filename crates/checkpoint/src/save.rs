@@ -20,20 +20,21 @@ use skiff_user::checkpoints::home_of;
 use skiff_user::context::UserContext;
 
 use crate::dump::{Saved, Saving};
-use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
+use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look, lost_processor_time};
 use crate::place::NewCheckpoint;
 use crate::stored;
 use crate::target::SaveTarget;
+use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end, try_again};
 
 /// How long another save may take.
 const LONGEST_SAVE: Duration = Duration::from_secs(3600);
 
 /// Saves an instance, and says so; the exit code.
 pub fn save(context: &UserContext, words: &SaveArgs) -> Result<i32> {
-    match carry_out(context, words)? {
+    take_back_at_end(|| match carry_out(context, words)? {
         SaveOutcome::Saved(saved) => say(words, &saved).map(|()| 0),
         SaveOutcome::Shown(code) => Ok(code),
-    }
+    })
 }
 
 /// What has come of it.
@@ -60,23 +61,26 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
         found.tell_lost_time();
         return show(&slot, &found, save.output.json).map(|()| SaveOutcome::Shown(found.exit_code()));
     }
-    found.refuse(&record.name)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that is not saved");
     }
     let home = home_of(context, &slot)?;
-    let new = NewCheckpoint::make(&home, &slot.name)?;
-    new.check()?;
-    let saving =
-        Saving { context, record: &record, started: &started, init: live.pid, inside, found: &found, save };
-    let saved = saving.carry_out(&SaveTarget::Own(&new), &slot);
+    let (mut found, mut number) = (Some(found), 0);
+    let saved = try_again((&record.name, CheckpointAction::Save), || {
+        number += 1;
+        let found = found.take().map_or_else(|| look(live.pid, inside, Moment::Running), Ok)?;
+        found.refuse(CheckpointAction::Save)?;
+        let new = NewCheckpoint::make(&home, &slot.name)?;
+        new.check()?;
+        let (record, started, found, init) = (&record, &started, &found, live.pid);
+        let saving = Saving { context, record, started, init, inside, found, save };
+        let saved = saving.carry_out(&SaveTarget::Own(&new), &slot)?;
+        Ok((saved, lost_processor_time(&found.processes)))
+    });
     // Together with this goes what it has replaced, and what others had to leave as long as it was being saved.
-    drop(new);
     stored::tell_uncollected(stored::collect(&home));
-    if saved.is_ok() {
-        found.tell_lost_time();
-    }
-    saved.map(|saved| SaveOutcome::Saved(Box::new(saved))).map_err(about)
+    let (saved, lost) = saved.map_err(about)?;
+    Ok(SaveOutcome::Saved(Box::new(Saved { tries: number, lost, ..saved })))
 }
 
 /// The instance, which must run and be made to be saved.
@@ -109,13 +113,18 @@ pub fn alone(record: &InstanceDir) -> Result<OwnedFd> {
         return Ok(lock);
     }
     output::note(&format!("instance {}: it is being saved; waiting for the end of that", record.name));
-    skiff_sys::lock::within(LONGEST_SAVE, || try_alone(record))?.ok_or_else(|| {
+    let attempt = || {
+        refuse_interrupted(CheckpointAction::Save)?;
+        try_alone(record)
+    };
+    skiff_sys::lock::within(LONGEST_SAVE, attempt)?.ok_or_else(|| {
         Error::new(format!("instance {}: somebody else has been saving it for an hour", record.name))
             .hint("`ps -u $USER` shows the other `skiff checkpoint`; end that")
     })
 }
 
 fn say(save: &SaveArgs, saved: &Saved) -> Result<()> {
+    saved.lost.iter().for_each(|lost| output::note(lost));
     if save.output.json {
         return output::json(saved);
     }
@@ -150,4 +159,31 @@ fn show(slot: &CheckpointName, found: &PreflightReport, json: bool) -> Result<()
         output::line(&super::look::obstacle(obstacle))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tries::{TRIES, pause_after};
+
+    #[test]
+    fn only_what_passes_by_itself_is_tried_again() {
+        let obstacle = |why: &str| Obstacle { pid: 2, name: "a".into(), why: why.into() };
+        let waits = obstacle("a TCP connection that waits to be accepted; try again once it has been");
+        let lease = obstacle("a lease on /a against readers (F_SETLEASE); try again once it has none");
+        let name = "sim".parse().unwrap();
+        let tried = |found: &[Obstacle], until: u32| {
+            let mut tries = 0;
+            let done = try_again((&name, CheckpointAction::Save), || {
+                tries += 1;
+                let obstacles = if tries < until { found.to_vec() } else { vec![] };
+                PreflightReport { obstacles, ..PreflightReport::default() }.refuse(CheckpointAction::Save)
+            });
+            (done.is_ok(), tries)
+        };
+        assert_eq!(tried(std::slice::from_ref(&waits), 3), (true, 3));
+        assert_eq!(tried(std::slice::from_ref(&waits), 99), (false, TRIES));
+        assert_eq!(tried(&[waits, lease], 3), (false, 1));
+        assert!((1..TRIES).map(pause_after).sum::<Duration>() < Duration::from_secs(3));
+    }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use skiff_spec::checkpoint::{CheckpointInterval, CheckpointName};
-use skiff_spec::name::EnvName;
+use skiff_spec::name::{EnvName, NameError};
 
 use crate::{OutputArgs, Retention};
 
@@ -19,6 +19,7 @@ pub enum CheckpointCommand {
         #[arg(long)]
         dry_run: bool,
         /// Checkpoint name
+        #[arg(value_parser = new_name)]
         checkpoint: EnvName,
     },
     /// Save a running instance: processes, memory, files
@@ -45,14 +46,15 @@ pub enum CheckpointCommand {
     Export {
         /// Checkpoint name
         checkpoint: CheckpointName,
-        /// File to write; it must not exist
+        /// File to write; it must not exist. `-` is standard output
         file: PathBuf,
     },
     /// Create a checkpoint from an exported file
     Import {
-        /// File that `skiff checkpoint export` wrote
+        /// File that `skiff checkpoint export` wrote; `-` is standard input
         file: PathBuf,
         /// Checkpoint name [default: the name it was exported by]
+        #[arg(value_parser = new_name)]
         name: Option<EnvName>,
     },
     /// Delete checkpoints
@@ -67,10 +69,18 @@ pub enum CheckpointCommand {
     },
 }
 
+/// Reads the name of a checkpoint that is to be made.
+fn new_name(name: &str) -> Result<EnvName, String> {
+    if name.contains('@') {
+        return Err("@NUMBER means an older checkpoint of a name, which only a newer one makes; give the name without it".into());
+    }
+    name.parse().map_err(|e: NameError| format!("checkpoint name {name:?} {}", e.reason))
+}
+
 #[derive(Args)]
 pub struct SaveArgs {
     /// Checkpoint name [default: the one given at the start, else the instance's name]
-    #[arg(long)]
+    #[arg(long, value_parser = new_name)]
     pub name: Option<EnvName>,
     /// Let the instance run on [default: it stops once it is saved]
     #[arg(long)]
@@ -101,7 +111,7 @@ pub struct EveryArgs {
     #[arg(value_name = "TIME|auto")]
     pub interval: CheckpointInterval,
     /// Checkpoint name [default: the one given at the start, else the instance's name]
-    #[arg(long)]
+    #[arg(long, value_parser = new_name)]
     pub name: Option<EnvName>,
     /// How many checkpoints of this name to keep, or how old ones (30m, 12h, 7d, 2w), or both: 5,7d. Older ones are NAME@1, NAME@2 ...
     #[arg(long, value_name = "N|AGE", default_value = "1")]
@@ -156,4 +166,19 @@ pub struct RestoreArgs {
     pub checkpoint: CheckpointName,
     /// Name of the restored instance [default: its former name]
     pub instance: Option<EnvName>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_new_name_is_said_of_a_checkpoint() {
+        assert!(new_name("sim.1").is_ok());
+        for (name, said) in [("a@1", "older checkpoint"), ("../x", "checkpoint name \"../x\" holds a slash")]
+        {
+            let why = new_name(name).expect_err("refused");
+            assert!(why.contains(said) && !why.contains("environment"), "{why}");
+        }
+    }
 }

@@ -55,7 +55,7 @@ const COMMANDS: [(&[&str], &str); 19] = [
 /// Options and commands of git, Docker and others, as they are typed behind one of our commands, and what to do instead. Of these the nearest word
 /// depends on the command.
 #[rustfmt::skip]
-const BEHIND: [(&str, &[&str], &str); 53] = [
+const BEHIND: [(&str, &[&str], &str); 54] = [
     ("", &["save"], "`skiff export IMAGE docker-archive:FILE` writes an image to a file; `skiff checkpoint save NAME` saves an instance"),
     ("", &["load"], "`skiff import FILE` reads an image from a file"),
     ("env", &["log"], "`skiff env history NAME` lists an environment's snapshots"),
@@ -73,6 +73,7 @@ const BEHIND: [(&str, &[&str], &str); 53] = [
     ("env history", &["-n", "--limit", "--max-count", "--oneline", "--graph"], "`skiff env history NAME | head -5` prints the newest; `skiff env history --format TEMPLATE NAME` prints some columns"),
     ("env diff", &["--stat", "--name-only", "--name-status"], "`skiff env diff NAME` prints a path on each line, with A, C or D: `skiff env diff NAME | wc -l` counts them"),
     ("env export", &["-o", "--output"], "name the file: `skiff env export NAME FILE`"),
+    ("checkpoint", &["verify", "check", "fsck"], "`skiff checkpoint restore --dry-run NAME` reads all files of a checkpoint and checks them"),
     ("depot", &["clean", "prune", "rm"], "`skiff depot gc` removes what nothing needs"),
     ("store", &["clean", "prune", "rm"], "`skiff store gc` removes what nobody uses"),
     ("build", &["--progress"], "progress is on standard error: `skiff build --quiet` hides it"),
@@ -170,6 +171,7 @@ mod tests {
             ("depot prune", 1, "`skiff depot gc`"),
             ("env cp dev new", 1, "`skiff env clone NAME NEW`"),
             ("env activate dev", 1, "`skiff env enter NAME`"),
+            ("checkpoint verify sim", 1, "`skiff checkpoint restore --dry-run NAME`"),
             ("store ls", 1, "`skiff images`"),
             ("prune", 0, "`skiff rmi IMAGE`"),
             ("overlay create", 0, "changes are kept in an environment"),

@@ -1,7 +1,9 @@
 //! `skiff drain`: all instances that can be moved leave a host for others, one after the other.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::time::Duration;
 
 use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
@@ -12,10 +14,15 @@ use skiff_output as output;
 use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::{in_step, sender, way};
+
+/// How long what a launcher says before its end may take to arrive.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+const NO_ANSWER: &str = "an answer that does not come cannot be read, which is said";
 
 /// What has become of an instance.
 #[derive(Debug, Serialize, Deserialize)]
@@ -103,21 +110,52 @@ fn there(words: &DrainArgs, targets: &[String]) -> Result<Vec<Left>> {
     let (program, rest) = launch.argv.split_first().ok_or_else(|| Error::new("nothing to start"))?;
     let about = || format!("{node}: {}", program.display());
     let mut command = Command::new(program);
-    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in &launch.without {
         command.env_remove(name);
     }
     let mut child = command.spawn().context(about)?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout).read_line(&mut line).context(about)?;
-    }
+    let (said, answered) = (channel(), channel());
+    let (errors, stdout) = (child.stderr.take(), child.stdout.take());
+    errors.map(|errors| std::thread::spawn(move || hand_on(errors, &said.0)));
+    stdout.map(|stdout| std::thread::spawn(move || hand_on(stdout, &answered.0)));
+    let (line, why) = hear(&answered.1, &said.1);
     // What it says is all that we want of it: in a job it goes on as long as those that it has moved.
     serde_json::from_str(&line).map_err(|_| {
-        Error::new(format!("{node}: skiff could not be started there, or says nothing")).hint(
+        let why = why.unwrap_or_else(|| "it gives no answer".into());
+        Error::new(format!("{node}: skiff could not be started there: {why}")).hint(
             "is it a node of this job, or one that `ssh NODE skiff --version` reaches without a question?",
         )
     })
+}
+
+/// Hands on each line as it comes, until nobody can say anything more.
+fn hand_on(from: impl Read, to: &Sender<String>) {
+    for line in BufReader::new(from).split(b'\n').map_while(std::result::Result::ok) {
+        to.send(String::from_utf8_lossy(&line).trim().to_owned()).ignore_error("nobody needs it any more");
+    }
+}
+
+/// The answer, a line, and the last that others said, as ssh does; prints what Skiff says there. What was said last may arrive after the
+/// answer, and who else has the pipe, as ssh's master, may keep it open.
+fn hear(answer: &Receiver<String>, said: &Receiver<String>) -> (String, Option<String>) {
+    let (mut others, mut line) = (None, None);
+    loop {
+        match said.recv_timeout(LAST_WORDS) {
+            Ok(text) if text.starts_with("skiff: ") || text.starts_with("hint: ") => {
+                output::draw(&format!("{text}\n"));
+            }
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => others = Some(text),
+            Err(_) if line.is_some() => return (line.unwrap_or_default(), others),
+            Err(RecvTimeoutError::Timeout) => match answer.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                answered => line = Some(answered.default_on_error(NO_ANSWER)),
+            },
+            // Nobody says anything any more.
+            Err(RecvTimeoutError::Disconnected) => line = Some(answer.recv().default_on_error(NO_ANSWER)),
+        }
+    }
 }
 
 fn say(words: &DrainArgs, all: &[Left]) -> Result<()> {

@@ -19,6 +19,7 @@ use skiff_checkpoint::probe;
 use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
 use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::IMAGE;
+use skiff_checkpoint::tries::{CheckpointAction, refuse_interrupted};
 use skiff_checkpoint::versions::Versions;
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
@@ -125,6 +126,21 @@ impl Migration<'_> {
         token: String,
         progress: &mut Progress,
     ) -> Result<SwitchoverOutcome> {
+        let done = self.hand_over(&mut way, token, progress);
+        match done {
+            Ok(SwitchoverOutcome::Gone(_)) => way.leave(),
+            Ok(SwitchoverOutcome::Unknown(_)) => {}
+            Err(_) => way.give_up(),
+        }
+        done
+    }
+
+    fn hand_over(
+        &self,
+        way: &mut ReceiverLink,
+        token: String,
+        progress: &mut Progress,
+    ) -> Result<SwitchoverOutcome> {
         let scratch = match self.words.mode {
             Mode::Diskless | Mode::Precopy => DumpDir::Memory(memory::make(memory::available()? / 2)?),
             Mode::Disk => DumpDir::Shared(NewCheckpoint::make(&home(self.context)?, &self.record.name)?),
@@ -139,30 +155,31 @@ impl Migration<'_> {
         let ranges = direct::ranges(self.init)?;
         self.offer(&mut way.peer, &token, (&version, &ranges))?;
         if self.words.mode.is_diskless() {
-            pages.choose(&mut way, self.words.compress)?;
+            pages.choose(way, self.words.compress)?;
         }
         progress.done("prepare");
         let (mut ranges, mut rounds) = (ranges, vec![]);
         if self.words.mode == Mode::Precopy {
-            rounds = rounds::send(&mut pages, &mut way, (self.inside, &ranges), progress)?;
+            rounds = rounds::send(&mut pages, way, (self.inside, &ranges), progress)?;
             ranges = direct::ranges(self.init)?;
             // Not while they stand still, which is to be short.
-            look_for_policies(self.init)?.refuse(&self.record.name)?;
+            look_for_policies(self.init)?.refuse(CheckpointAction::Move)?;
             progress.done("ahead");
         }
         let stopped = Instant::now();
-        let dumped = self.dump(&criu, &mut way, (&mut pages, ranges), progress);
+        let dumped = self.dump(&criu, way, (&mut pages, ranges), progress);
         // Of two errors that of the dump says more.
-        let ended = pages.end(&way);
+        let ended = pages.end(way);
         if let Err(why) = dumped {
             return Err(criu.end_failed(why));
         }
         let Sorted { runs, sent } = ended.inspect_err(|_| criu.take_back())?;
         progress.done("dump");
         // From here on CRIU waits for a word of ours. If we end without one, it lets the processes go on, unless it is stopped.
-        let files = self.send(&mut way, &scratch, (&criu, &version), progress);
+        let files = self.send(way, &scratch, (&criu, &version), progress);
         let given = files.and_then(|(files, locks)| {
-            let (plain, more) = self.fill(&mut way, (&mut pages, &runs), progress)?;
+            let (plain, more) = self.fill(way, (&mut pages, &runs), progress)?;
+            refuse_interrupted(CheckpointAction::Move)?;
             self.give_away(&criu, &mut way.peer, token, locks)?;
             Ok((files, sent.unwrap_or(plain) + more))
         });
@@ -172,7 +189,6 @@ impl Migration<'_> {
                 leaving::end(self.record)?;
                 progress.done("start");
                 criu.end();
-                way.leave();
                 let memory = progress.bytes();
                 Ok(SwitchoverOutcome::Gone(TransferStats { frozen, memory, sent, files, rounds }))
             }
@@ -222,7 +238,7 @@ impl Migration<'_> {
             mode: self.words.mode,
             direct: ranges.clone(),
         })))?;
-        match peer.hear(Instant::now() + CONSIDERING)? {
+        match peer.hear_unless_interrupted(Instant::now() + CONSIDERING)? {
             DestinationMessage::Welcome => Ok(()),
             DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
             other => Err(strange(&other)),
@@ -258,9 +274,9 @@ impl Migration<'_> {
                 true => Ok(false),
                 false => hear_progress(&mut way.peer, progress),
             };
-            if let Err(why) =
-                heard.and_then(|held| if held { Err(strange(&DestinationMessage::Held)) } else { Ok(()) })
-            {
+            let heard =
+                heard.and_then(|held| if held { Err(strange(&DestinationMessage::Held)) } else { Ok(()) });
+            if let Err(why) = heard.and_then(|()| refuse_interrupted(CheckpointAction::Move)) {
                 // CRIU then finds that there is nobody to send to.
                 shutdown(&way.goods, Shutdown::Both)
                     .ignore_error("a connection that is lost has ended already");
@@ -292,9 +308,10 @@ impl Migration<'_> {
         let found = look(self.init, self.inside, Moment::Frozen)?
             .with_bound_locks(&self.started.plan)
             .with_images(&dir.join(IMAGES))?;
-        found.refuse(&self.record.name)?;
+        refuse_interrupted(CheckpointAction::Move)?;
+        found.refuse(CheckpointAction::Move)?;
         if self.words.mode != Mode::Precopy {
-            look_for_policies(self.init)?.refuse(&self.record.name)?;
+            look_for_policies(self.init)?.refuse(CheckpointAction::Move)?;
         }
         let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
         let InsideContents { sysv, posix_queues, trees, written, .. } =
@@ -342,18 +359,23 @@ impl Migration<'_> {
             return Ok((0, 0));
         }
         let until = Instant::now() + MAKING + Duration::from_secs(progress.size() / SLOWEST);
-        while said(way.peer.hear(until)?, progress)? != DestinationProgress::Made {}
+        while said(way.peer.hear_unless_interrupted(until)?, progress)? != DestinationProgress::Made {}
         progress.done("make");
         let before = progress.bytes();
         let sending = pages.send(way, self.inside, runs)?;
         let mut held = false;
         // It may say that it has all before we know that all has been sent.
         while !held {
-            let ready = wait(&[(sending.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
+            let both = [(sending.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)];
+            let ready = wait(&both, Some(INTERVAL))?;
             if !ready[0].is_empty() {
                 break;
             }
-            match hear_progress(&mut way.peer, progress) {
+            let heard = match ready[1].is_empty() {
+                true => Ok(false),
+                false => hear_progress(&mut way.peer, progress),
+            };
+            match heard.and_then(|all| refuse_interrupted(CheckpointAction::Move).map(|()| all)) {
                 Ok(all) => held = all,
                 Err(why) => {
                     // Whoever sends finds that there is nobody to send to.
@@ -378,7 +400,7 @@ impl Migration<'_> {
     ) -> Result<()> {
         let until = Instant::now() + MAKING + Duration::from_secs(progress.size() / SLOWEST);
         while !held {
-            held = said(peer.hear(until)?, progress)? == DestinationProgress::Held;
+            held = said(peer.hear_unless_interrupted(until)?, progress)? == DestinationProgress::Held;
         }
         Ok(())
     }

@@ -5,9 +5,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use skiff_checkpoint::tries::{CheckpointAction, refuse_interrupted};
 use skiff_ipc::Message;
 use skiff_launch::channel::{Channel, Incoming};
+use skiff_sandbox::idle::INTERVAL;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
+
+use crate::talk::DestinationMessage;
 
 /// Connection to the other side.
 pub struct ControlChannel {
@@ -39,16 +45,37 @@ impl ControlChannel {
 
     /// What it says next, until then.
     pub fn hear<M: Message>(&mut self, until: Instant) -> Result<M> {
+        self.hear_while(until, || Ok(()))
+    }
+
+    /// The same, unless the user asks this process to end.
+    pub fn hear_unless_interrupted<M: Message>(&mut self, until: Instant) -> Result<M> {
+        self.hear_while(until, || refuse_interrupted(CheckpointAction::Move))
+    }
+
+    fn hear_while<M: Message>(&mut self, until: Instant, go_on: impl Fn() -> Result<()>) -> Result<M> {
         loop {
+            go_on()?;
             if let Some(word) = self.heard()? {
                 return Ok(word);
             }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || wait(&[(self.channel.input(), PollFlags::IN)], Some(left))?[0].is_empty() {
+            if left.is_zero() {
                 return Err(Error::new(format!("{}: it does not answer", self.name)));
             }
-            self.read()?;
+            let ready = wait(&[(self.channel.input(), PollFlags::IN)], Some(left.min(INTERVAL)))?;
+            if !ready[0].is_empty() {
+                self.read()?;
+            }
         }
+    }
+
+    /// Says that nothing more comes, and waits until the other side has hung up, but no longer than that: it has then taken back what it had made.
+    pub fn hang_up(mut self, patience: Duration) {
+        shutdown(self.channel.input(), Shutdown::Write)
+            .ignore_error("a connection that is lost has ended already");
+        let until = Instant::now() + patience;
+        while self.hear::<DestinationMessage>(until).is_ok() {}
     }
 
     /// What has been read of what it says, without waiting.

@@ -5,7 +5,9 @@ use std::os::fd::AsFd;
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
+use skiff_checkpoint::tries::{CheckpointAction, refuse_interrupted};
 use skiff_sandbox::enter::EnterTarget;
+use skiff_sandbox::idle::INTERVAL;
 use skiff_spec::fault::Result;
 use skiff_sys::IgnoreError;
 
@@ -33,17 +35,17 @@ pub fn send(
 ) -> Result<Vec<RoundReport>> {
     let ahead = pages.begin_ahead(way, inside, ranges)?;
     loop {
-        let ready = wait(&[(ahead.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)], None)?;
-        if !ready[1].is_empty() {
-            let heard = hear_progress(&mut way.peer, progress);
-            if let Err(why) =
-                heard.and_then(|held| if held { Err(strange(&DestinationMessage::Held)) } else { Ok(()) })
-            {
-                // Whoever sends finds that there is nobody to send to.
-                shutdown(&way.goods, Shutdown::Both)
-                    .ignore_error("a connection that is lost has ended already");
-                return Err(why);
-            }
+        let both = [(ahead.news(), PollFlags::IN), (way.peer.as_fd(), PollFlags::IN)];
+        let ready = wait(&both, Some(INTERVAL))?;
+        let held = match ready[1].is_empty() {
+            true => Ok(false),
+            false => hear_progress(&mut way.peer, progress),
+        };
+        let heard = held.and_then(|held| if held { Err(strange(&DestinationMessage::Held)) } else { Ok(()) });
+        if let Err(why) = heard.and_then(|()| refuse_interrupted(CheckpointAction::Move)) {
+            // Whoever sends finds that there is nobody to send to.
+            shutdown(&way.goods, Shutdown::Both).ignore_error("a connection that is lost has ended already");
+            return Err(why);
         }
         if !ready[0].is_empty() {
             let rounds = ahead.rounds().map_err(|lost| last_words(&mut way.peer, lost))?;

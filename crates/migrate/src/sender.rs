@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
+use skiff_checkpoint::look as shown;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
 use skiff_checkpoint::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
-use skiff_checkpoint::{look as shown, save};
+use skiff_checkpoint::save;
+use skiff_checkpoint::tries::{CheckpointAction, take_back_until_done, try_again};
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_launch::handshake::SharedSecret;
 use skiff_output as output;
@@ -18,6 +20,7 @@ use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_sys::signal::is_end_wanted;
 use skiff_user::context::UserContext;
 
 use crate::hand_over::{Migration, SwitchoverOutcome, TransferStats};
@@ -46,6 +49,8 @@ pub struct MigrationReport {
     file_bytes: u64,
     /// While they ran.
     rounds: Vec<RoundReport>,
+    /// How often it was tried: something was in the way that passes by itself.
+    tries: u32,
     /// How long the processes stood still.
     frozen_ms: u128,
     /// How long it took in all.
@@ -84,12 +89,12 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     let look = || -> Result<PreflightReport> {
-        let found = look(live.pid, inside, Moment::Running).map_err(about)?;
-        found.tell();
+        let found = look(live.pid, inside, Moment::Running)?;
         Ok(found.with_bound_locks(&started.plan))
     };
     if words.dry_run {
-        let found = look()?;
+        let found = look().map_err(about)?;
+        found.tell();
         found.tell_lost_time();
         return show(words, &launch.argv, &found).map(|()| MigrationOutcome::Shown(found.exit_code()));
     }
@@ -98,31 +103,26 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
         return Ok(MigrationOutcome::Before);
     }
     let _saving = save::alone(&record)?;
-    let found = look()?;
-    found.refuse(&record.name)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }
-    found.tell_lost_time();
-    let mut progress = Progress::begin(found.processes.iter().map(|process| process.memory).sum());
-    let way = ReceiverLink::open(context, &words.node)?;
-    progress.done("connect");
-    let member = SavedInterface::leaving(context, &record, &started).map_err(about)?;
-    let going = Migration {
-        context,
-        record: &record,
-        started: &started,
-        init: live.pid,
-        inside,
-        found: &found,
-        member,
-        words,
-    };
-    match going.carry_out(way, SharedSecret::generate()?.to_hex(), &mut progress).map_err(about)? {
-        SwitchoverOutcome::Gone(gone) => {
-            Ok(MigrationOutcome::Moved(MigrationReport::of(&going, &gone, begun, &progress)))
+    let mut number = 0;
+    let attempt = || {
+        number += 1;
+        let found = look()?;
+        found.refuse(CheckpointAction::Move)?;
+        if number == 1 {
+            found.tell();
+            found.tell_lost_time();
         }
-        SwitchoverOutcome::Unknown(why) => {
+        let (record, started, init) = (&record, &started, live.pid);
+        let member = SavedInterface::leaving(context, record, started)?;
+        let going = Migration { context, record, started, init, inside, found: &found, member, words };
+        move_once(&going, (begun, number))
+    };
+    match try_again((&record.name, CheckpointAction::Move), attempt).map_err(about)? {
+        Ok(moved) => Ok(MigrationOutcome::Moved(moved)),
+        Err(why) => {
             // Whoever asks now gets an answer that stays true.
             let (name, node) = (&record.name, &words.node);
             output::note(&format!("instance {name}: {why}; asking {node} what has become of it"));
@@ -134,8 +134,34 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
     }
 }
 
+/// Moves it, or says why that is not known. If the user asks this process to end, all is taken back, as long as it has not been given away.
+fn move_once(
+    going: &Migration<'_>,
+    (begun, number): (Instant, u32),
+) -> Result<std::result::Result<MigrationReport, Error>> {
+    let mut progress = Progress::begin(going.found.processes.iter().map(|process| process.memory).sum());
+    let way = ReceiverLink::open(going.context, &going.words.node)?;
+    progress.done("connect");
+    let token = SharedSecret::generate()?.to_hex();
+    // Who is asked to end says why, and nobody after that.
+    let about = |e: Error| match is_end_wanted() {
+        true => e.about(&format!("instance {}", going.record.name)),
+        false => e,
+    };
+    let done = take_back_until_done(|| going.carry_out(way, token, &mut progress).map_err(about))?;
+    Ok(match done {
+        SwitchoverOutcome::Gone(gone) => Ok(MigrationReport::of(going, &gone, (begun, number), &progress)),
+        SwitchoverOutcome::Unknown(why) => Err(why),
+    })
+}
+
 impl MigrationReport {
-    fn of(going: &Migration<'_>, gone: &TransferStats, begun: Instant, progress: &Progress) -> Self {
+    fn of(
+        going: &Migration<'_>,
+        gone: &TransferStats,
+        (begun, tries): (Instant, u32),
+        progress: &Progress,
+    ) -> Self {
         Self {
             instance: going.record.name.to_string(),
             node: going.words.node.clone(),
@@ -145,6 +171,7 @@ impl MigrationReport {
             sent_bytes: gone.sent,
             file_bytes: gone.files,
             rounds: gone.rounds.clone(),
+            tries,
             frozen_ms: gone.frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
             phases: progress.phases().to_vec(),
@@ -232,8 +259,9 @@ fn say(words: &MigrateArgs, moved: &MigrationReport) -> Result<()> {
     if words.output.json {
         return output::json(moved);
     }
-    let MigrationReport { processes, instance, node, memory_bytes, frozen_ms, total_ms, .. } = moved;
-    let size = output::size(*memory_bytes);
+    let MigrationReport { processes, instance, node, frozen_ms, total_ms, .. } = moved;
+    // By way of the disk memory is in files.
+    let size = output::size(if moved.mode.is_diskless() { moved.memory_bytes } else { moved.file_bytes });
     output::note(&format!(
         "{processes} processes of instance {instance} go on on {node}: {size} in {total_ms} ms, of which they stood still {frozen_ms} ms"
     ));

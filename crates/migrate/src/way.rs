@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::net::{Shutdown, shutdown};
 use skiff_launch::address;
 use skiff_launch::channel::Channel;
 use skiff_launch::hosts::{self, Host};
@@ -13,6 +14,7 @@ use skiff_launch::launcher::Launcher;
 use skiff_launch::listener::CallbackListener;
 use skiff_launch::manager::{self, ConnectMethod, Launch, Surroundings};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
@@ -21,6 +23,8 @@ use crate::talk::{CONTROL, GOODS};
 
 /// How long the other host may take to start the receiver, and that to call.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a receiver may take to remove what it has made of an instance that does not come.
+const TAKING_BACK: Duration = Duration::from_secs(10);
 
 /// A receiver that has called.
 pub struct ReceiverLink {
@@ -102,6 +106,13 @@ impl ReceiverLink {
     /// Hangs up; what has started the receiver, which ends soon.
     pub fn hang_up(self) -> Launcher {
         self.launcher
+    }
+
+    /// Gives the move up: what the receiver has made it takes back, and that is waited for.
+    pub fn give_up(self) {
+        let Self { launcher: _launcher, peer, goods } = self;
+        shutdown(&goods, Shutdown::Both).ignore_error("a connection that is lost has ended already");
+        peer.hang_up(TAKING_BACK);
     }
 
     /// The receiver stays as long as the instance does, where it must.

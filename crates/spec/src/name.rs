@@ -15,7 +15,8 @@ pub struct EnvName(String);
 #[error("environment name {name:?}: {reason}")]
 pub struct NameError {
     name: String,
-    reason: String,
+    /// What is wrong with the name: the rest of a sentence about it.
+    pub reason: String,
 }
 
 impl EnvName {

@@ -52,6 +52,96 @@ pub fn hold(number: i32) {
     block_one(number);
 }
 
+/// The signals by which a user or Slurm asks a command to end.
+const ASKED_TO_END: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+/// Those of them that a [`HeldEnd`] holds, as in [`SignalMask::to_bits`].
+static HELD_BY_END: AtomicU64 = AtomicU64::new(0);
+
+/// Keeps SIGINT and SIGTERM from this process until it is dropped: what has been begun can be taken back first. One that came meanwhile then
+/// ends the process. What is ignored stays so, and what [`hold`] has blocked.
+pub struct HeldEnd(Vec<i32>);
+
+impl HeldEnd {
+    /// From now on.
+    #[must_use]
+    pub fn begin() -> Self {
+        let is_free = |number: &i32| HELD.load(Relaxed) & 1 << (number - 1) == 0 && !is_ignored(*number);
+        let held: Vec<i32> = ASKED_TO_END.into_iter().filter(is_free).collect();
+        for number in &held {
+            hold(*number);
+            HELD_BY_END.fetch_or(1 << (number - 1), Relaxed);
+        }
+        Self(held)
+    }
+
+    /// The signal that has come meanwhile, if one has.
+    #[must_use]
+    pub fn caught(&self) -> Option<i32> {
+        let waiting = waiting();
+        self.0.iter().copied().find(|number| waiting & 1 << (number - 1) != 0)
+    }
+
+    /// Keeps them from this process for good: it has done what it was to do, and has only to say so.
+    pub fn keep(self) {
+        HELD_BY_END.store(0, Relaxed);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for HeldEnd {
+    fn drop(&mut self) {
+        for number in &self.0 {
+            HELD_BY_END.fetch_and(!(1 << (number - 1)), Relaxed);
+            HELD.fetch_and(!(1 << (number - 1)), Relaxed);
+            unblock_one(*number);
+        }
+    }
+}
+
+/// Whether a signal that a [`HeldEnd`] keeps asks this process to end.
+#[must_use]
+pub fn is_end_wanted() -> bool {
+    waiting() & HELD_BY_END.load(Relaxed) != 0
+}
+
+/// Whether a [`HeldEnd`] is there.
+#[must_use]
+pub fn is_end_held() -> bool {
+    HELD_BY_END.load(Relaxed) != 0
+}
+
+/// The blocked signals that have come, as in [`SignalMask::to_bits`].
+fn waiting() -> u64 {
+    // SAFETY: a zeroed sigset_t is valid memory for sigpending to write.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut set);
+        set
+    };
+    SignalMask(set).to_bits()
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(number: i32) -> bool {
+    // SAFETY: a zeroed sigaction is valid memory for the call to write; no new action is given (a null pointer).
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(number, std::ptr::null(), &raw mut action);
+        action
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+fn unblock_one(number: i32) {
+    // SAFETY: as in `block`.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, number);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
 /// A queue of the blocked signals.
 pub struct Signals {
     fd: OwnedFd,
@@ -281,7 +371,24 @@ pub fn die_by(number: i32) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use super::{SignalMask, Signals, hold};
+    use super::{HeldEnd, SignalMask, Signals, hold, is_end_wanted};
+
+    #[test]
+    fn an_end_that_is_asked_for_waits_and_shows() {
+        let held = HeldEnd::begin();
+        assert_eq!((held.caught(), is_end_wanted()), (None, false));
+        // SAFETY: a plain integer; the signal is blocked in this thread, which it is for.
+        unsafe { libc::raise(libc::SIGTERM) };
+        assert_eq!((held.caught(), is_end_wanted()), (Some(libc::SIGTERM), true));
+        // SAFETY: as in `block`; the signal is taken, so that it ends no test.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::sigwait(&raw const set, &mut 0);
+        }
+        assert_eq!((held.caught(), is_end_wanted()), (None, false));
+    }
 
     #[test]
     fn a_program_ends_with_the_thread_that_has_started_it() {

@@ -1,5 +1,6 @@
 //! The coordinator of a restore: all instances are made on their nodes, and begin to run when the last of them is there.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -102,9 +103,15 @@ fn plan(
     dir: &Path,
     job: &JobCheckpoint,
 ) -> Result<(Vec<MemberPlace>, Vec<RestoredMember>)> {
+    let slot = &words.checkpoint;
     let nodes = if words.on.is_empty() { way::hosts_of_job()? } else { words.on.clone() };
     let places = assign(job, &nodes)?;
     job.members.iter().try_for_each(|member| member.check(dir))?;
+    let (former, now) = (former_nodes(job), used_nodes(&places));
+    if now < former {
+        let (former, now) = (count(former, "node"), count(now, "node"));
+        output::note(&format!("checkpoint {slot}: instances of {former} come to {now}"));
+    }
     let restored = |(member, place): (&set::SavedMember, &MemberPlace)| RestoredMember {
         instance: place.instance.clone(),
         from: member.node.clone(),
@@ -130,7 +137,7 @@ fn assign(job: &JobCheckpoint, nodes: &[String]) -> Result<Vec<MemberPlace>> {
         if places.iter().any(|place| place.instance == instance && place.node == node) {
             let have = nodes.len();
             return Err(Error::new(format!(
-                "two instances {instance} would be on {node}: {have} nodes are too few"
+                "two instances {instance} would be on {node}: too few nodes, {have}"
             ))
             .hint(format!("a job of {} nodes has room for all", former_nodes(job))));
         }
@@ -141,10 +148,16 @@ fn assign(job: &JobCheckpoint, nodes: &[String]) -> Result<Vec<MemberPlace>> {
 
 /// On how many nodes its instances were.
 fn former_nodes(job: &JobCheckpoint) -> usize {
-    let mut nodes: Vec<&str> = job.members.iter().map(|member| &*member.node).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    nodes.len()
+    job.members.iter().map(|member| &*member.node).collect::<BTreeSet<_>>().len()
+}
+
+/// On how many nodes they are to be.
+fn used_nodes(places: &[MemberPlace]) -> usize {
+    places.iter().map(|place| &*place.node).collect::<BTreeSet<_>>().len()
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Digest of a part's record.
@@ -194,7 +207,8 @@ fn say(words: &JobRestoreArgs, restored: &JobRestored) -> Result<()> {
         return output::json(restored);
     }
     let JobRestored { checkpoint, members, total_ms } = restored;
-    output::note(&format!("{} instances of checkpoint {checkpoint} go on ({total_ms} ms)", members.len()));
+    let (number, go) = (count(members.len(), "instance"), if members.len() == 1 { "goes" } else { "go" });
+    output::note(&format!("{number} of checkpoint {checkpoint} {go} on ({total_ms} ms)"));
     members
         .iter()
         .try_for_each(|RestoredMember { instance, node, .. }| output::line(&format!("{instance}\t{node}")))
@@ -246,10 +260,7 @@ mod tests {
             placed(&two, &["x", "y", "z"]),
             Ok(["a x", "b x", "a y", "b y"].map(String::from).to_vec())
         );
-        assert_eq!(
-            placed(&two, &["x"]),
-            Err("two instances a would be on x: 1 nodes are too few".to_owned())
-        );
+        assert_eq!(placed(&two, &["x"]), Err("two instances a would be on x: too few nodes, 1".to_owned()));
         let four = [("a", "n1"), ("b", "n2"), ("c", "n3")];
         assert_eq!(placed(&four, &["x", "y"]), Ok(["a x", "b y", "c x"].map(String::from).to_vec()));
         assert_eq!(placed(&four, &[]), Err("no node is named".to_owned()));

@@ -2,18 +2,24 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Signal, pidfd_send_signal, set_parent_process_death_signal};
 use skiff_output as output;
 use skiff_sandbox::join::Failed;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
-use skiff_sys::process::{CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
+use skiff_sys::process::{Child, CloneFlags, Fork, close_all_except, close_inherited, exit_now, fork};
+use skiff_sys::signal::{is_end_held, is_end_wanted};
 use skiff_user::context::UserContext;
 
 use crate::service::Restorer;
 use crate::supervisor::{Lifetime, RuntimeDir, Supervisor};
+
+/// How often is looked whether this process is asked to end.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Forks a process that has only `kept` of our descriptors, begins something, and if that is heard of, serves it until its end; if whoever
 /// wanted it is gone, it is `unheard`, or that nothing has come of it. Gives the notes of the beginning, or the words that say why there was none; nothing if it ended without a word.
@@ -25,8 +31,9 @@ pub fn apart<S>(
 ) -> Result<Option<std::result::Result<Vec<u8>, Vec<u8>>>> {
     let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     match fork(CloneFlags::NONE).context(|| "supervisor")? {
-        Fork::Parent(_) => {
+        Fork::Parent(child) => {
             drop(reporter);
+            hand_on_end(&child, report.as_fd())?;
             let mut word = vec![];
             std::io::Read::read_to_end(&mut std::fs::File::from(report), &mut word)
                 .context(|| "supervisor")?;
@@ -51,6 +58,24 @@ pub fn apart<S>(
             exit_now(0)
         }
     }
+}
+
+/// While a [`skiff_sys::signal::HeldEnd`] keeps the end from us, a supervisor that begins hears of it as well; until it reports.
+fn hand_on_end(supervisor: &Child, report: BorrowedFd<'_>) -> Result<()> {
+    let mut is_told = !is_end_held();
+    while !is_told {
+        match poll(&mut [PollFd::new(&report, PollFlags::IN)], Some(&LOOK)) {
+            Ok(0) | Err(Errno::INTR) if is_end_wanted() => {
+                pidfd_send_signal(&supervisor.pidfd, Signal::TERM)
+                    .ignore_error("it has ended, which shows next");
+                is_told = true;
+            }
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => is_told = true,
+            Err(e) => return Err(e).context(|| "supervisor"),
+        }
+    }
+    Ok(())
 }
 
 /// Starts the supervisor; returns when the environment runs, or why it does not.
