@@ -30,7 +30,7 @@ use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
 use crate::mappings::NamedFiles;
 use crate::socket_options::NewSockets;
-use crate::tries::{CheckpointAction, PASSING};
+use crate::tries::CheckpointAction;
 
 pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
@@ -51,14 +51,16 @@ pub struct Obstacle {
     pub why: String,
 }
 
-/// How the text of an obstacle ends that is gone once the program has read, sent or accepted something.
-pub(crate) const PASSES: &str = "try again once it has";
+/// How the text of an obstacle ends that is gone once the program has read or sent something.
+pub(crate) const ONCE_IT_HAS: &str = "; try again once it has";
+/// How it ends if it is gone once something has been accepted.
+pub(crate) const ONCE_IT_HAS_BEEN: &str = "; try again once it has been";
 
 impl Obstacle {
     /// Whether it is gone once the program has gone on for a moment. A lease or a lock may be held for long.
     #[must_use]
     pub fn passes(&self) -> bool {
-        self.why.rsplit_once(PASSES).is_some_and(|(_, rest)| ["", " been"].contains(&rest))
+        self.why.ends_with(ONCE_IT_HAS) || self.why.ends_with(ONCE_IT_HAS_BEEN)
     }
 }
 
@@ -121,7 +123,9 @@ impl PreflightReport {
         let (done, command) = action.words();
         let refused = Fault::new(format!("it cannot be {done}: {}", all.collect::<Vec<_>>().join("; ")));
         Err(match self.obstacles.iter().all(Obstacle::passes) {
-            true => refused.hint(PASSING),
+            true => {
+                refused.passing().hint("it goes on as it was; what is in the way passes by itself: try again")
+            }
             false => refused.hint(format!("it goes on as it was; `{command}` shows what is in the way")),
         })
     }

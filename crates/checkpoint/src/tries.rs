@@ -11,8 +11,6 @@ use skiff_sys::signal::{HeldEnd, is_end_wanted};
 pub const TRIES: u32 = 10;
 /// Pauses between tries grow up to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(640);
-/// The hint of a refusal by what passes by itself.
-pub(crate) const PASSING: &str = "it goes on as it was; what is in the way passes by itself: try again";
 
 /// What is done to processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +47,11 @@ pub fn try_again<T>(
                 output::note(&format!("instance {name}: {} at try {number}", action.words().0));
                 return Ok(done);
             }
-            Err(why) if why.hint == PASSING && number < TRIES => {
+            Err(why) if why.passes && number < TRIES => {
                 std::thread::sleep(pause_after(number));
                 number += 1;
             }
-            Err(why) if why.hint == PASSING => {
+            Err(why) if why.passes => {
                 return Err(why.about(&format!("tried {TRIES} times")));
             }
             done => return done,

@@ -72,7 +72,7 @@ fn main() {
 fn serve(socket: &OwnedFd) -> i32 {
     let (uid, gid) = (getuid(), getgid());
     let mut asked_by = AskedBy::Another;
-    let Err(Error { message, hint }) = answer(socket, &mut asked_by) else { return 0 };
+    let Err(Error { message, hint, .. }) = answer(socket, &mut asked_by) else { return 0 };
     if asked_by == AskedBy::Another {
         fdpass::send(socket.as_fd(), &Reply::Refused { message, hint }.encode(), &[])
             .ignore_error("if the caller has gone meanwhile there is nobody to tell");

@@ -240,7 +240,7 @@ impl Migration<'_> {
         })))?;
         match peer.hear_unless_interrupted(Instant::now() + CONSIDERING)? {
             DestinationMessage::Welcome => Ok(()),
-            DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
+            DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
             other => Err(strange(&other)),
         }
     }
@@ -430,7 +430,7 @@ impl Migration<'_> {
                 port.map_or(Ok(()), |port| port.open(self.inside))?;
                 let locked = lock_hand_over::take_back(self.inside, &leaving.locks);
                 leaving.stay(self.record)?;
-                Err(locked.err().unwrap_or(Error { message, hint }).into())
+                Err(locked.err().unwrap_or(Error::new(message).hint(hint)).into())
             }
             Ok(other) => Err(SwitchoverError::Unknown(strange(&other))),
             Err(why) => Err(SwitchoverError::Unknown(why)),

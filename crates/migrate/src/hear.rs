@@ -17,7 +17,7 @@ pub fn last_words(peer: &mut ControlChannel, lost: Error) -> Error {
     loop {
         match peer.hear(until) {
             Ok(DestinationMessage::Received(_)) => {}
-            Ok(DestinationMessage::Failed(message, hint)) => return Error { message, hint },
+            Ok(DestinationMessage::Failed(message, hint)) => return Error::new(message).hint(hint),
             _ => return lost,
         }
     }
@@ -56,7 +56,7 @@ pub fn said(report: DestinationMessage, progress: &mut Progress) -> Result<Desti
             progress.arrived(bytes);
             Ok(DestinationProgress::Received)
         }
-        DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
+        DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
         other => Err(strange(&other)),
     }
 }

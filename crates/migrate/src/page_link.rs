@@ -141,7 +141,7 @@ fn speed(way: &mut ReceiverLink) -> Result<f64> {
     File::from(goods).write_all(&vec![0; PROBE]).context(about)?;
     match way.peer.hear(begun + PATIENCE)? {
         DestinationMessage::Probed => Ok(PROBE as f64 / begun.elapsed().as_secs_f64()),
-        DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
+        DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
         other => Err(super::hear::strange(&other)),
     }
 }

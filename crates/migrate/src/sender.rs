@@ -250,7 +250,7 @@ fn ask(context: &UserContext, record: &InstanceDir, left: &InDoubtRecord) -> Res
     way.peer.tell(&SourceMessage::Ask(record.name.clone(), left.token.clone()))?;
     match way.peer.hear(Instant::now() + PATIENCE)? {
         DestinationMessage::Taken(taken) => Ok(taken),
-        DestinationMessage::Failed(message, hint) => Err(Error { message, hint }),
+        DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
         other => Err(Error::new(format!("{}: it says {other:?}", left.node))),
     }
 }

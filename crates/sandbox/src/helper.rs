@@ -285,7 +285,7 @@ impl Helper {
     fn answer(&self) -> Result<(Reply, Vec<OwnedFd>)> {
         let (bytes, fds) = self.receive()?;
         match Reply::decode(&bytes) {
-            Some(Reply::Refused { message, hint }) => Err(Fault { message, hint }),
+            Some(Reply::Refused { message, hint }) => Err(Fault::new(message).hint(hint)),
             Some(reply) => Ok((reply, fds)),
             None => Err(Fault::new(format!("helper {}: ended without an answer", self.program.display()))
                 .hint("it must belong to root and be setuid, and fit this version: `skiff doctor`")),

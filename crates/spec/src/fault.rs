@@ -18,12 +18,15 @@ pub struct Fault {
     pub message: String,
     /// How to mend it; empty if there is nothing to say.
     pub hint: String,
+    /// Whether it passes by itself, so that to try again soon helps. Only known in the process in which it has happened.
+    #[serde(skip)]
+    pub passes: bool,
 }
 
 impl Fault {
     /// A fault without a cause below it.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: String::new() }
+        Self { message: message.into(), hint: String::new(), passes: false }
     }
 
     /// Adds how to mend it.
@@ -31,6 +34,12 @@ impl Fault {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
+    }
+
+    /// Says that it passes by itself.
+    #[must_use]
+    pub fn passing(self) -> Self {
+        Self { passes: true, ..self }
     }
 
     /// Puts the object in front.
@@ -51,7 +60,7 @@ impl Fault {
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (message, hint) = text.split_once('\n').unwrap_or((&text, ""));
-        Self { message: message.into(), hint: hint.into() }
+        Self::new(message).hint(hint)
     }
 
     fn of_system(e: &io::Error, what: impl Display) -> Self {

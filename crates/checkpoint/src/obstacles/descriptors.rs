@@ -12,6 +12,7 @@ use skiff_sys::IgnoreError;
 use skiff_sys::signal_owner::{has_owner, is_thread};
 use skiff_sys::socket_option::{self, poll_events};
 
+use super::{ONCE_IT_HAS, ONCE_IT_HAS_BEEN};
 use crate::locks::copied;
 
 /// Magic number of the file system that POSIX message queues are in. Source: `linux/magic.h`.
@@ -111,16 +112,20 @@ pub(super) fn socket(target: &str, path: &Path) -> Vec<String> {
     let (domain, is_listening, kind) = (of(SO_DOMAIN), of(SO_ACCEPTCONN) != 0, of(SO_TYPE));
     let waits = !is_listening && socket_option::waiting(socket).is_ok_and(|bytes| bytes > 0);
     if domain == AF_UNIX && waits && (of(SO_PASSCRED) != 0 || of(SO_PASSPIDFD) != 0) {
-        found.push("a message with its sender's credentials (SO_PASSCRED) that it has not read yet; try again once it has".into());
+        found.push(format!(
+            "a message with its sender's credentials (SO_PASSCRED) that it has not read yet{ONCE_IT_HAS}"
+        ));
     }
     if domain == AF_UNIX && kind == SOCK_DGRAM && waits && has_name(socket) {
-        found.push("datagrams at its Unix socket that it has not read yet, whose senders would be lost; try again once it has".into());
+        found.push(format!(
+            "datagrams at its Unix socket that it has not read yet, whose senders would be lost{ONCE_IT_HAS}"
+        ));
     }
     if kind == SOCK_STREAM && !is_listening && socket_option::has_urgent(socket) {
-        found.push("urgent data (MSG_OOB) that it has not read yet; try again once it has".into());
+        found.push(format!("urgent data (MSG_OOB) that it has not read yet{ONCE_IT_HAS}"));
     }
     if poll_events(socket).contains(PollFlags::ERR) {
-        found.push("an error of a socket that it has not been told yet; try again once it has".into());
+        found.push(format!("an error of a socket that it has not been told yet{ONCE_IT_HAS}"));
     }
     if is_thread(socket).is_ok_and(|is_one| is_one) {
         found.push("a socket whose signals go to one thread (F_SETOWN_EX)".into());
@@ -220,26 +225,24 @@ pub(super) fn sockets(
         found.push("an open TCP connection on a network of the host's; only those on a network of the instance's own can be saved".into());
     }
     if ["tcp", "tcp6"].iter().any(|name| ours(name, Socket::has_waiting)) {
-        found.push("a TCP connection that waits to be accepted; try again once it has been".into());
+        found.push(format!("a TCP connection that waits to be accepted{ONCE_IT_HAS_BEEN}"));
     }
     if unix_waiting(&table("unix"), sockets) {
-        found.push(
-            "a connection to its Unix socket that waits to be accepted; try again once it has been".into(),
-        );
+        found.push(format!("a connection to its Unix socket that waits to be accepted{ONCE_IT_HAS_BEEN}"));
     }
     if ["udp", "udp6"].iter().any(|name| ours(name, |s| s.unsent > 0)) {
-        found.push("a datagram that it has not completed (MSG_MORE), or that has not left yet; try again once it has".into());
+        found.push(format!(
+            "a datagram that it has not completed (MSG_MORE), or that has not left yet{ONCE_IT_HAS}"
+        ));
     }
     if netlink_waiting(&table("netlink"), sockets) {
-        found.push(
-            "messages of the kernel's (netlink) that it has not read yet; try again once it has".into(),
-        );
+        found.push(format!("messages of the kernel's (netlink) that it has not read yet{ONCE_IT_HAS}"));
     }
     if !own_network && unix_relative(&table("unix"), sockets) {
         found.push("a Unix socket whose name is relative to a directory; only on a network of the instance's own can it be saved".into());
     }
     if ["udp", "udp6", "raw", "raw6"].iter().any(|name| ours(name, |s| s.queue > 0)) {
-        found.push("datagrams that it has not read yet, which would be lost; try again once it has".into());
+        found.push(format!("datagrams that it has not read yet, which would be lost{ONCE_IT_HAS}"));
     }
     found
 }

@@ -53,7 +53,7 @@ impl Head<'_> {
             AgentMessage::Ended(end) if at == 0 => self.ended = Some(end),
             AgentMessage::Ended(_) | AgentMessage::Left(..) | AgentMessage::Serves(_) => {}
             AgentMessage::Failed(message, hint) => {
-                return Err(Fault { message, hint }.about(&format!("host {name}")));
+                return Err(Fault::new(message).hint(hint).about(&format!("host {name}")));
             }
             AgentMessage::Beat => {}
         }

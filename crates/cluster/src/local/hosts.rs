@@ -226,7 +226,7 @@ impl Hosts {
                 }
                 Incoming::Message(AgentMessage::Failed(message, hint)) => {
                     let host = format!("host {}", self.fleet.remotes[at].name);
-                    return Err(Error { message, hint }.about(&host));
+                    return Err(Error::new(message).hint(hint).about(&host));
                 }
                 Incoming::Message(_) | Incoming::Data(..) => {}
             }

@@ -112,7 +112,7 @@ impl MemberLink {
                     place.instance, place.node
                 )),
                 Some(DestinationMessage::Failed(message, hint)) => {
-                    return Err(place.about(Error { message, hint }));
+                    return Err(place.about(Error::new(message).hint(hint)));
                 }
                 Some(message) => return take(message).map(Some).map_err(|e| place.about(e)),
             }
