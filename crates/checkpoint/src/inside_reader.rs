@@ -43,7 +43,7 @@ struct ReadReport {
     sysv: Option<SystemV>,
     has_posix_queues: bool,
     files: Vec<FoundFile>,
-    trees: Vec<String>,
+    trees: Vec<Option<String>>,
     watched: Option<BegunWatch>,
 }
 

@@ -12,6 +12,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use skiff_env::contents::ours;
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::{self, EnterTarget};
+use skiff_sandbox::mountinfo;
 use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};
@@ -45,8 +46,34 @@ pub fn own_places(plan: &Plan) -> Vec<PathBuf> {
         Source::Text(_) | Source::Hosts(_) | Source::Files(_) | Source::Program(_) => true,
         _ => false,
     };
-    let own = plan.mounts.iter().filter(is_own).map(|mount| mount.target.clone());
-    [PathBuf::from("/")].into_iter().chain(own).collect()
+    // Where something else may be mounted over it, what is seen there counts as that.
+    let is_seen = |(at, _): &(usize, &Mount)| covering(&plan.mounts, *at).next().is_none();
+    let own = plan.mounts.iter().enumerate().filter(is_seen).map(|(_, mount)| mount).filter(is_own);
+    [PathBuf::from("/")].into_iter().chain(own.map(|mount| mount.target.clone())).collect()
+}
+
+/// The later mounts of a plan that hide all of an earlier one.
+fn covering(mounts: &[Mount], at: usize) -> impl Iterator<Item = &Mount> {
+    let target = &mounts[at].target;
+    mounts[at + 1..].iter().filter(move |later| target.starts_with(&later.target))
+}
+
+/// Inside, where these are the places of all mounts: whether something else is mounted over what the instance has in memory at this place. What is
+/// seen there is not the instance's then, and what is below nobody sees.
+fn is_covered(mounts: &[Mount], target: &Path, mounted: &[PathBuf]) -> bool {
+    let is_one = |mount: &Mount| mount.target == target && matches!(mount.source, Source::Memory { .. });
+    let Some(at) = mounts.iter().rposition(is_one) else { return false };
+    let is_there = |one: &Mount| {
+        let needed = mounts.iter().filter(|mount| mount.target == one.target && !mount.optional).count();
+        !one.optional || mounted.iter().filter(|place| **place == one.target).count() > needed
+    };
+    covering(mounts, at).any(is_there)
+}
+
+/// Inside: the places of all mounts.
+fn mounted() -> Result<Vec<PathBuf>> {
+    let listed = fs::read("/proc/self/mountinfo").context(|| "the list of mounts")?;
+    Ok(mountinfo::parse(&listed).into_iter().map(|mount| mount.place).collect())
 }
 
 /// New files for all of them, of a checkpoint.
@@ -93,25 +120,27 @@ impl<'a> TreeFiles<'a> {
         self.output.hold()
     }
 
-    /// Inside: writes all of them; their ids. Nothing may change them meanwhile.
-    pub fn write(&self) -> Result<Vec<String>> {
-        self.all.iter().map(|tree| tree.write(self.plan)).collect()
+    /// Inside: writes all of them; their ids, but of those that nobody sees. Nothing may change them meanwhile.
+    pub fn write(&self) -> Result<Vec<Option<String>>> {
+        let mounted = mounted()?;
+        self.all.iter().map(|tree| tree.write(self.plan, &mounted)).collect()
     }
 
     /// What has been written, by the ids.
-    pub fn written(self, ids: Vec<String>) -> Vec<SavedTree> {
-        self.all
-            .into_iter()
-            .zip(ids)
-            .map(|(TreeFile { name: file, of, .. }, id)| SavedTree { file, of, id })
+    pub fn written(self, ids: Vec<Option<String>>) -> Vec<SavedTree> {
+        let all = self.all.into_iter().zip(ids);
+        all.filter_map(|(TreeFile { name: file, of, .. }, id)| Some(SavedTree { file, of, id: id? }))
             .collect()
     }
 }
 
 impl TreeFile {
-    fn write(&self, plan: &Plan) -> Result<String> {
+    fn write(&self, plan: &Plan, mounted: &[PathBuf]) -> Result<Option<String>> {
         let Self { name, of, file, from } = self;
         let from = match (of, from) {
+            (TreeContents::Memory(target), _) if is_covered(&plan.mounts, target, mounted) => {
+                return Ok(None);
+            }
             (TreeContents::Memory(target), _) => without_mounts(target)?,
             (_, Some(from)) => from.try_clone().context(|| name.clone())?,
             (_, None) => return Err(Error::new(format!("{name}: it was not opened"))),
@@ -120,7 +149,7 @@ impl TreeFile {
         let places = places_in(plan, of);
         let left_out = |path: &[u8]| places.iter().any(|place| place.as_os_str().as_bytes() == path);
         let whole = whole::keep(from.as_fd(), file, name, left_out).map_err(ours)?;
-        Ok(whole.id.to_string())
+        Ok(Some(whole.id.to_string()))
     }
 }
 
@@ -180,7 +209,12 @@ pub fn put_back_memory(inside: EnterTarget<'_>, checkpoint: &Checkpoint, dir: &P
     }
     let fds: Vec<BorrowedFd<'_>> = opened.iter().map(|(_, _, file)| file.as_fd()).collect();
     enter::run(inside, &fds, || {
+        let mounted = mounted()?;
         for (tree, target, file) in &opened {
+            // Checkpoints of before have what was mounted there.
+            if is_covered(&checkpoint.instance.plan.mounts, target, &mounted) {
+                continue;
+            }
             let to = without_mounts(target)?;
             whole::put_back(file, &tree.file, &id(tree)?, to.as_fd(), true).map_err(ours)?;
         }
@@ -267,6 +301,33 @@ mod tests {
         let from = open_dir(CWD, from).unwrap();
         let whole = whole::keep(from.as_fd(), file, "output", |_| false).unwrap();
         (dir, SavedTree { file: "output".into(), of: TreeContents::Output, id: whole.id.to_string() })
+    }
+
+    #[test]
+    fn memory_that_something_is_mounted_over_is_not_the_instances() {
+        let memory = |target: &str| (Source::Memory { mode: 0o1777, size: None }, target.to_owned(), false);
+        let bind = |target: &str, optional| (Source::Bind("/x".into()), target.to_owned(), optional);
+        let shm = || memory("/dev/shm");
+        for (mounts, mounted, covered) in [
+            (vec![shm()], vec!["/dev/shm"], false),
+            (vec![bind("/dev/shm", false), shm()], vec!["/dev/shm", "/dev/shm"], false),
+            (vec![shm(), bind("/dev/shm/below", false)], vec!["/dev/shm", "/dev/shm/below"], false),
+            (vec![shm(), bind("/dev/shm", false)], vec!["/dev/shm", "/dev/shm"], true),
+            (vec![shm(), bind("/dev", false)], vec!["/dev"], true),
+            (vec![shm(), bind("/dev/shm", true)], vec!["/dev/shm"], false),
+            (vec![shm(), bind("/dev/shm", true)], vec!["/dev/shm", "/dev/shm"], true),
+        ] {
+            let mount = |(source, target, optional): (Source, String, bool)| Mount {
+                source,
+                target: target.into(),
+                read_only: false,
+                optional,
+                propagation: None,
+            };
+            let mounts: Vec<Mount> = mounts.into_iter().map(mount).collect();
+            let mounted: Vec<PathBuf> = mounted.into_iter().map(PathBuf::from).collect();
+            assert_eq!(is_covered(&mounts, Path::new("/dev/shm"), &mounted), covered, "{mounts:?}");
+        }
     }
 
     #[test]

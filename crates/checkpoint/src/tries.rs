@@ -15,11 +15,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 /// What is done to processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointAction {
-    /// They are saved.
+    /// Saving them.
     Save,
-    /// They are moved to another host.
+    /// Moving them to another host.
     Move,
-    /// They are restored, which stops none.
+    /// Restoring them, which stops none.
     Restore,
 }
 

@@ -54,7 +54,7 @@ pub fn hold(number: i32) {
 
 /// The signals by which a user or Slurm asks a command to end.
 const ASKED_TO_END: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
-/// Those of them that a [`HeldEnd`] holds, as in [`SignalMask::to_bits`].
+/// Of them, those that a [`HeldEnd`] holds, as in [`SignalMask::to_bits`].
 static HELD_BY_END: AtomicU64 = AtomicU64::new(0);
 
 /// Keeps SIGINT and SIGTERM from this process until it is dropped: what has been begun can be taken back first. One that came meanwhile then
