@@ -29,8 +29,9 @@ use crate::previous_pages::PreviousPages;
 pub const OLDEST: (i32, i32) = (4, 1);
 /// Open files without a name are kept in the images up to this size, in bytes.
 pub(crate) const GHOST_LIMIT: u32 = 1 << 30;
-/// What CRIU says of a message that no process that it restores has sent.
-const STRANGERS_MESSAGE: &str = "Unexpected fle";
+/// What CRIU says of a message that no process that it restores has sent, and of a name that only one of these should have: where their sockets could
+/// not be moved (`transport_sockets.rs`).
+const STRANGERS: [&str; 2] = ["Unexpected fle", "Can't bind transport socket"];
 /// How long CRIU may do nothing at all while processes stand still and it is waited for.
 const LONGEST_STALL: Duration = Duration::from_secs(60);
 
@@ -71,8 +72,8 @@ pub fn fault(error: skiff_criu::Error) -> Fault {
     let hint = match error {
         skiff_criu::Error::UnknownCommand(_) => "CRIU must be of the same version on both hosts",
         skiff_criu::Error::Io { what: "open" | "run", .. } => "make its folder anew: packaging/get-criu",
-        skiff_criu::Error::Failed { ref why, .. } if why.contains(STRANGERS_MESSAGE) => {
-            "another user of this host wrote to a socket of CRIU's: restore it again. An instance with a network of its own (--net) is out of their reach"
+        skiff_criu::Error::Failed { ref why, .. } if STRANGERS.iter().any(|said| why.contains(said)) => {
+            "another user of this host used a socket of CRIU's, or its name: restore it again. An instance with a network of its own (--net) is out of their reach"
         }
         _ => "",
     };

@@ -1,5 +1,7 @@
 //! Daemons come back as children of the command's reaper. CRIU makes a process for the session of each, which ends before the reaper is again
 //! what takes over orphans: they would become children of process 1, and nobody could save them again.
+//!
+//! CRIU is traced for that. A process has one tracer: so where the sockets of what CRIU makes are moved ([`TransportSockets`]), that tracer does both.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use skiff_sys::process::positive_pid;
 use skiff_sys::subreaper::Maker;
 
 use crate::record::Checkpoint;
+use crate::transport_sockets::TransportSockets;
 
 /// In messages.
 const NAME: &str = "the parent of daemons";
@@ -20,25 +23,40 @@ const NAME: &str = "the parent of daemons";
 /// How long what CRIU made first may take to be known when CRIU has made all: that was done long before.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What has CRIU's first process take over orphans from its beginning, where that is needed.
+/// What has CRIU's first process take over orphans from its beginning, where that is needed, and moves sockets on the host's network.
 pub struct Daemons<'a> {
     inside: EnterTarget<'a>,
-    /// The numbers inside of CRIU and of the first process that it makes; nothing if there are no daemons.
-    numbers: Option<(Pid, Pid)>,
-    adopting: Option<ReportingChild<()>>,
+    /// CRIU's number inside.
+    criu: Option<Pid>,
+    /// The number of the first process that CRIU makes; nothing if there are no daemons.
+    first: Option<Pid>,
+    moves_sockets: bool,
+    tracing: Option<Tracing>,
+}
+
+/// Who traces CRIU.
+enum Tracing {
+    Adopting(ReportingChild<()>, Pid),
+    Moving(TransportSockets),
 }
 
 impl<'a> Daemons<'a> {
-    /// Of a checkpoint that a CRIU in `inside` restores, which has the number that is given there.
+    /// Of a checkpoint that a CRIU in `inside` restores, which has the number that is given there; and whether sockets are to be moved.
     ///
     /// # Errors
     /// When there is no process in it.
-    pub fn of(checkpoint: &Checkpoint, inside: EnterTarget<'a>) -> Result<Self> {
+    pub fn of(checkpoint: &Checkpoint, inside: EnterTarget<'a>, moves_sockets: bool) -> Result<Self> {
         let reaper = checkpoint.main()?.pid;
         let children = checkpoint.processes.iter().filter(|process| process.parent == reaper).count();
         let has_any = checkpoint.instance.plan.has_reaper() && children > 1;
-        let numbers = inside.number.zip(positive_pid(reaper)).filter(|_| has_any);
-        Ok(Self { inside: EnterTarget { number: None, ..inside }, numbers, adopting: None })
+        let first = positive_pid(reaper).filter(|_| has_any);
+        Ok(Self {
+            inside: EnterTarget { number: None, ..inside },
+            criu: inside.number,
+            first,
+            moves_sockets,
+            tracing: None,
+        })
     }
 
     /// Does what is to be done at a stage of CRIU's work.
@@ -46,29 +64,45 @@ impl<'a> Daemons<'a> {
     /// # Errors
     /// When CRIU or its process cannot be traced.
     pub fn at(&mut self, stage: &str) -> Result<()> {
-        match (stage, self.numbers) {
-            ("pre-restore", Some((criu, first))) => {
-                self.adopting = Some(begin(self.inside, criu, first)?);
-                Ok(())
-            }
-            ("post-restore", Some((_, first))) => {
-                let untold = || Fault::new(format!("{NAME}: CRIU has not said when it makes that"));
-                finish(self.adopting.take().ok_or_else(untold)?, first, PATIENCE)
-            }
-            _ => Ok(()),
+        match stage {
+            "pre-restore" => self.tracing = self.begin()?,
+            "post-restore" => match self.tracing.take() {
+                Some(Tracing::Adopting(adopting, first)) => finish(adopting, first, PATIENCE)?,
+                Some(Tracing::Moving(sockets)) => {
+                    let is_adopting = sockets.end()?;
+                    self.first.filter(|_| !is_adopting).map_or(Ok(()), |first| Err(unmade(first)))?;
+                }
+                None if self.first.is_some() => {
+                    return Err(Fault::new(format!("{NAME}: CRIU has not said when it makes that")));
+                }
+                None => {}
+            },
+            _ => {}
         }
+        Ok(())
     }
+
+    fn begin(&self) -> Result<Option<Tracing>> {
+        let Some(criu) = self.criu else { return Ok(None) };
+        if self.moves_sockets {
+            return TransportSockets::begin(self.inside, criu, self.first).map(Tracing::Moving).map(Some);
+        }
+        let adopting = |first| Ok(Tracing::Adopting(begin(self.inside, criu, first)?, first));
+        self.first.map(adopting).transpose()
+    }
+}
+
+/// That CRIU has made no process with this number.
+fn unmade(first: Pid) -> Fault {
+    let first = first.as_raw_nonzero();
+    Fault::new(format!("{NAME}: CRIU has made all processes, and none with the number {first}"))
+        .hint("the checkpoint's record is not of its images: take another checkpoint")
 }
 
 /// Waits until it is done. CRIU waits for that, and whoever does it for CRIU: if the first process has another number than the record says, one of
 /// the two has to give up.
 fn finish(adopting: ReportingChild<()>, first: Pid, patience: Duration) -> Result<()> {
-    let none = || {
-        let first = first.as_raw_nonzero();
-        Fault::new(format!("{NAME}: CRIU has made all processes, and none with the number {first}"))
-            .hint("the checkpoint's record is not of its images: take another checkpoint")
-    };
-    adopting.end_by(Instant::now() + patience)?.ok_or_else(none)
+    adopting.end_by(Instant::now() + patience)?.ok_or_else(|| unmade(first))
 }
 
 /// Has a process inside do it, as soon as CRIU makes that process.

@@ -51,6 +51,7 @@ pub mod sysv;
 mod sysv_tables;
 pub mod target;
 pub mod timers;
+mod transport_sockets;
 pub mod trees;
 pub mod tries;
 mod undo;

@@ -49,6 +49,7 @@ use crate::probe;
 use crate::read_files::ReadFiles;
 use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
 use crate::stored::{self, WholeImages};
+use crate::transport_sockets::TransportSockets;
 use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end};
 use crate::{timers, trees};
 
@@ -368,7 +369,9 @@ impl Restorer for CriuRestorer<'_> {
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
             positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
-        let (mut process, mut daemons) = (None, Daemons::of(checkpoint, inside)?);
+        let moves_sockets =
+            !net.is_its() && TransportSockets::can_move(criu.number()?, self.images, checkpoint);
+        let (mut process, mut daemons) = (None, Daemons::of(checkpoint, inside, moves_sockets)?);
         // Last: what has been cut stays so if the restore fails after that.
         let own_places = trees::own_places(&checkpoint.instance.plan);
         let expected = self.files.as_ref().map(|rules| {

@@ -5,8 +5,10 @@ use std::ptr::null_mut;
 
 use rustix::process::Pid;
 
+mod descendants;
 mod through;
 
+pub use descendants::{Followed, TracedDescendants};
 pub use through::TracedThrough;
 
 /// Registers of a stopped process, as `PTRACE_GETREGSET` has them: `struct user_regs_struct`, of `asm/user_64.h` or `asm/ptrace.h`.
