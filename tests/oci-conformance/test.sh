@@ -32,7 +32,7 @@ echo "runtime-tools: $((passed - skipped)) checks passed, $skipped skipped"
 passed=0 skipped=0
 cd /home/alice/suites/runc/tests/integration
 for file in *.bats; do
-    limit=600 try as alice env -C "$PWD" TERM=dumb RUNC=/usr/bin/skiff-oci bats --tap "$file"
+    limit=200 try as alice env -C "$PWD" TERM=dumb RUNC=/usr/bin/skiff-oci bats --tap "$file"
     count
     failed_cases "$file"
 done >>/shared/failed

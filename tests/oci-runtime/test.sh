@@ -51,6 +51,8 @@ rm /home/alice/full
 # Much input at a terminal, whose program writes before it has read all.
 limit=20 ok as alice sh -c 'seq 100000 | skiff-oci exec -t box sh -c "stty -echo; cat; echo end" | tail -n 2'
 equal "$(tr -d '\r' <<<"$out")" $'100000\nend'
+# A shell sets up its terminal, and loses what was typed before: it hears of the end of the input all the same.
+limit=20 ok as alice sh -c 'skiff-oci exec -t box sh -c "sleep 1; exec sh -i" </dev/null'
 # A process may come by a pipe; signal 0 asks whether there is one.
 process='{"args": ["/bin/echo", "piped"], "cwd": "/"}'
 ok as alice bash -c "skiff-oci exec -p <(echo '$process') box"

@@ -100,7 +100,7 @@ fn is_number(text: &str) -> bool {
         && (digits.parse::<f64>().is_ok() || digits.starts_with("0x") || digits.starts_with("0o"))
 }
 
-/// Values of lists and maps that have not ended, with their keys, those of an inner one behind those of the outer: each list and map is made when its
+/// Values, with their keys, of lists and maps that have not ended: those of an inner one behind those of the outer. Each list and map is made when its
 /// length is known, and takes no more memory than it needs.
 #[derive(Default)]
 struct OpenValues<'a>(Vec<(Cow<'a, str>, LinedNode<'a>)>);

@@ -1,8 +1,9 @@
 //! Waits for a process that a call has started, hands signals on to it, and operates its terminal.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read, write};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, waitpid};
@@ -20,6 +21,9 @@ const MOST_READS: usize = 8;
 const PIPE_BUF: usize = 4096;
 /// What the key for the end of the input types.
 const END_OF_INPUT: u8 = 4;
+/// How long after the end of the input that key is typed again; each time twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The user's terminal, which passes each key on; as it was again when this is dropped.
 struct RawTerminal(Option<Termios>);
@@ -90,6 +94,8 @@ pub fn wait(pid: Pid, master: Option<OwnedFd>, signals: Signals) -> Result<i32> 
 struct Relay {
     master: Option<OwnedFd>,
     reads_input: bool,
+    /// When the end of the input is typed again, and the pause until then.
+    end_again: Option<(Instant, Duration)>,
     /// From standard input, on its way to the terminal.
     typed: Vec<u8>,
     /// From the terminal, on its way to standard output.
@@ -101,24 +107,26 @@ impl Relay {
         if let Some(master) = &master {
             fcntl_setfl(master, fcntl_getfl(master)? | OFlags::NONBLOCK)?;
         }
-        Ok(Self { reads_input: master.is_some(), master, typed: vec![], shown: vec![] })
+        Ok(Self { reads_input: master.is_some(), master, end_again: None, typed: vec![], shown: vec![] })
     }
 
     /// Passes on what there is; whether the process has ended.
     fn wait(&mut self, pidfd: BorrowedFd<'_>, signals: &Signals) -> rustix::io::Result<bool> {
+        self.repeat_end();
         let (may_read, may_type) = (self.shown.is_empty(), !self.typed.is_empty());
         let flag = |is_set, flag| if is_set { flag } else { PollFlags::empty() };
         let at_master = flag(may_read, PollFlags::IN) | flag(may_type, PollFlags::OUT);
         // One that is asked nothing would still tell that it is closed, again and again.
         let master = self.master.as_ref().filter(|_| !at_master.is_empty());
         let reads_input = self.reads_input && self.typed.is_empty() && self.master.is_some();
-        let [ended, _, master, input, output] = ready([
+        let waited = [
             Some((pidfd, PollFlags::IN)),
             Some((signals.as_fd(), PollFlags::IN)),
             master.map(|master| (master.as_fd(), at_master)),
             reads_input.then_some((stdin(), PollFlags::IN)),
             (!may_read).then_some((stdout(), PollFlags::OUT)),
-        ])?;
+        ];
+        let [ended, _, master, input, output] = ready(waited, self.patience())?;
         if may_type && !master.is_empty() {
             self.type_in();
         }
@@ -166,8 +174,32 @@ impl Relay {
                 // Whoever reads at the terminal is told as by the key.
                 self.typed = vec![END_OF_INPUT];
                 self.reads_input = false;
+                self.end_again = Some((Instant::now() + FIRST_PAUSE, FIRST_PAUSE));
             }
         }
+    }
+
+    /// Types the end of the input again when its time has come. A program that sets up the terminal for itself, as a shell does, loses what was typed
+    /// before; and who reads from a file that has ended finds its end each time.
+    fn repeat_end(&mut self) {
+        if let Some((next, pause)) = self.end_again.filter(|_| self.can_repeat_end())
+            && Instant::now() >= next
+        {
+            let pause = (pause * 2).min(LONGEST_PAUSE);
+            self.typed = vec![END_OF_INPUT];
+            self.end_again = Some((Instant::now() + pause, pause));
+        }
+    }
+
+    /// Whether the last one has been taken, and somebody may want one more.
+    fn can_repeat_end(&self) -> bool {
+        self.master.is_some() && self.typed.is_empty()
+    }
+
+    /// How long to wait at most.
+    fn patience(&self) -> Option<Duration> {
+        let (next, _) = self.end_again.filter(|_| self.can_repeat_end())?;
+        Some(next.saturating_duration_since(Instant::now()))
     }
 
     fn type_in(&mut self) {
@@ -190,7 +222,7 @@ impl Relay {
             }
             let Some(master) = &self.master else { return };
             let mut waited = [PollFd::from_borrowed_fd(master.as_fd(), PollFlags::IN)];
-            let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
             if !poll(&mut waited, Some(&none)).is_ok_and(|count| count > 0) {
                 return;
             }
@@ -235,13 +267,15 @@ fn read_some(from: BorrowedFd<'_>) -> Option<Vec<u8>> {
     }
 }
 
-/// Waits until one of some descriptors is ready; for each, what it is ready for.
+/// Waits until one of some descriptors is ready, or for so long; for each, what it is ready for.
 fn ready<const N: usize>(
     waited: [Option<(BorrowedFd<'_>, PollFlags)>; N],
+    patience: Option<Duration>,
 ) -> rustix::io::Result<[PollFlags; N]> {
     let asked = waited.iter().flatten();
     let mut asked: Vec<PollFd<'_>> = asked.map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-    match poll(&mut asked, None) {
+    let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    match poll(&mut asked, patience.as_ref()) {
         Err(Errno::INTR) => return Ok([PollFlags::empty(); N]),
         polled => polled?,
     };

@@ -13,7 +13,7 @@ use crate::process_info::{InitProcess, send};
 /// How long processes that have been killed may take to be gone.
 pub const DYING: Duration = Duration::from_secs(10);
 
-/// Ends all processes of a group that this runtime has made, and removes it with those below; and those above it that were made for it (by the
+/// Ends all processes of a group that this runtime has made, and removes it with those below. Those above it go as well that were made for it (by the
 /// container's record) or for other containers, as far as nobody is in them.
 ///
 /// # Errors
