@@ -1,7 +1,7 @@
 //! Daemons come back as children of the command's reaper. CRIU makes a process for the session of each, which ends before the reaper is again
 //! what takes over orphans: they would become children of process 1, and nobody could save them again.
 //!
-//! CRIU is traced for that. A process has one tracer: so where the sockets of what CRIU makes are moved ([`TransportSockets`]), that tracer does both.
+//! CRIU is traced for that. A process has one tracer: so where the sockets of what CRIU makes are moved (`transport_sockets`), that tracer does both.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
