@@ -300,13 +300,13 @@ equal "$(state early)" 'running '
 ok as alice skiff instance rm --force early
 
 # What is mounted over the instance's own memory is the host's: files there do not go into a checkpoint, and none is put back over newer ones.
-as alice mkdir shared-memory
+as alice mkdir /home/alice/shared-memory
 ok as alice skiff instance start --checkpoint --mount /home/alice/shared-memory:/dev/shm host covered sleep 300
-as alice tee shared-memory/file <<<before >/dev/null
+as alice tee /home/alice/shared-memory/file <<<before >/dev/null
 ok as alice skiff checkpoint save covered
-as alice tee shared-memory/file <<<newer >/dev/null
+as alice tee /home/alice/shared-memory/file <<<newer >/dev/null
 ok as alice skiff checkpoint restore covered
-equal "$(cat shared-memory/file)" newer 'a file of the host'
+equal "$(cat /home/alice/shared-memory/file)" newer 'a file of the host'
 ok as alice skiff instance rm --force covered
 ok as alice skiff checkpoint delete covered
 ok as alice skiff checkpoint delete fast slow
