@@ -150,7 +150,10 @@ pub fn end_all(nodes: usize) -> anyhow::Result<()> {
             break;
         }
         if begun.elapsed() > LAST {
-            anyhow::bail!("jobs that do not end: {}", jobs.join(" "));
+            let states = people::output(Command::new("squeue").args(["-h", "-o", "%i %T %r %N"]), "squeue")?;
+            let processes =
+                people::output(Command::new("ps").args(["-eo", "pid,ppid,stat,etime,wchan:20,args"]), "ps")?;
+            anyhow::bail!("jobs that do not end:\n{states}\n{processes}");
         }
         people::output(Command::new("scancel").args(&jobs), "scancel")
             .map_or_else(|e| eprintln!("soak: {e:#}"), drop);
