@@ -92,7 +92,7 @@ impl<'a> Daemons<'a> {
     }
 }
 
-/// That CRIU has made no process with this number.
+/// The fault that CRIU has made no process with this number.
 fn unmade(first: Pid) -> Fault {
     let first = first.as_raw_nonzero();
     Fault::new(format!("{NAME}: CRIU has made all processes, and none with the number {first}"))

@@ -17,7 +17,7 @@ use skiff_sandbox::mounts::{bind_one, open_dir};
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{LayerId, whole};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::plan::{Mount, Plan, Route, Source, inside};
+use skiff_spec::plan::{Mount, Plan, Route, Source, covering, inside};
 use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 
@@ -50,12 +50,6 @@ pub fn own_places(plan: &Plan) -> Vec<PathBuf> {
     let is_seen = |(at, _): &(usize, &Mount)| covering(&plan.mounts, *at).next().is_none();
     let own = plan.mounts.iter().enumerate().filter(is_seen).map(|(_, mount)| mount).filter(is_own);
     [PathBuf::from("/")].into_iter().chain(own.map(|mount| mount.target.clone())).collect()
-}
-
-/// The later mounts of a plan that hide all of an earlier one.
-fn covering(mounts: &[Mount], at: usize) -> impl Iterator<Item = &Mount> {
-    let target = &mounts[at].target;
-    mounts[at + 1..].iter().filter(move |later| target.starts_with(&later.target))
 }
 
 /// Inside, where these are the places of all mounts: whether something else is mounted over what the instance has in memory at this place. What is

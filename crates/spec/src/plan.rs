@@ -133,6 +133,13 @@ pub struct Mount {
     pub propagation: Option<Propagation>,
 }
 
+/// The later of these mounts that hide all of an earlier one.
+pub fn covering(mounts: &[Mount], at: usize) -> impl Iterator<Item = &Mount> {
+    let earlier = mounts.get(at).map(|mount| &mount.target);
+    let later = mounts.get(at + 1..).unwrap_or_default();
+    later.iter().filter(move |later| earlier.is_some_and(|earlier| earlier.starts_with(&later.target)))
+}
+
 /// How a mount, with all that is mounted below it, takes part in mounts that others make (mount_namespaces(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

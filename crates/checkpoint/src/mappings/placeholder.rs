@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::ftruncate;
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_spec::plan::{Mount, Plan, Source, inside};
+use skiff_spec::plan::{Mount, Plan, Source, covering, inside};
 use skiff_sys::IgnoreError;
 use skiff_sys::memory::page_size;
 
@@ -71,14 +71,10 @@ impl Placeholders {
 
 /// A directory of the instance's own that takes new files, also where the root does not: if it can be, that of POSIX shared memory.
 fn own_dir(mounts: &[Mount]) -> Option<&Path> {
-    let is_covered = |at: usize| {
-        let later = &mounts[at + 1..];
-        later.iter().any(|later| mounts[at].target.starts_with(&later.target))
-    };
     let is_own = |mount: &Mount| matches!(mount.source, Source::Own(_) | Source::Memory { .. });
     let own: Vec<&Path> = (0..)
         .zip(mounts)
-        .filter(|(at, mount)| is_own(mount) && !mount.read_only && !is_covered(*at))
+        .filter(|(at, mount)| is_own(mount) && !mount.read_only && covering(mounts, *at).next().is_none())
         .map(|(_, mount)| mount.target.as_path())
         .collect();
     own.iter().find(|dir| **dir == Path::new(SHARED_MEMORY)).or(own.first()).copied()

@@ -83,7 +83,7 @@ impl TracedDescendants {
     /// even the first can be replaced, none is.
     ///
     /// # Errors
-    /// Some have been replaced, and another cannot be; or the kernel refuses.
+    /// When some sockets have been replaced and another cannot be, or the kernel refuses.
     pub fn follow(
         mut self,
         end: BorrowedFd<'_>,
