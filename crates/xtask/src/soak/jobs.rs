@@ -8,6 +8,7 @@ use anyhow::Context;
 use super::Counts;
 use crate::bench::people::{self, RunAs, TestUser};
 use crate::random::Random;
+use crate::testbed;
 
 /// Each user's environment.
 const ENVIRONMENT: &str = "soak";
@@ -153,7 +154,7 @@ pub fn end_all(nodes: usize) -> anyhow::Result<()> {
             let states = people::output(Command::new("squeue").args(["-h", "-o", "%i %T %r %N"]), "squeue")?;
             let processes =
                 people::output(Command::new("ps").args(["-eo", "pid,ppid,stat,etime,wchan:20,args"]), "ps")?;
-            anyhow::bail!("jobs that do not end:\n{states}\n{processes}");
+            anyhow::bail!("jobs that do not end:\n{states}\n{processes}\n{}", testbed::node_logs(nodes));
         }
         people::output(Command::new("scancel").args(&jobs), "scancel")
             .map_or_else(|e| eprintln!("soak: {e:#}"), drop);

@@ -66,6 +66,15 @@ pub fn is_inside() -> bool {
     std::env::var_os("SKIFF_TESTBED").is_some()
 }
 
+/// Inside a bed: the ends of its nodes' logs and of their slurmds'.
+pub fn node_logs(nodes: usize) -> String {
+    let logs = PathBuf::from(std::env::var_os("SKIFF_TESTBED_DIR").unwrap_or_default()).join("logs");
+    (1..=nodes)
+        .flat_map(|node| [format!("n{node}.log"), format!("slurmd.n{node}.log")])
+        .map(|name| process::log_tail(&logs.join(name)) + "\n")
+        .collect()
+}
+
 /// Installs what the working tree is, built with these variables, and runs the same command line again on the login node of a bed with
 /// these options. Returns only if that fails.
 pub fn run_again_inside(bed: &[&str], build: &[(&str, &str)]) -> anyhow::Result<()> {

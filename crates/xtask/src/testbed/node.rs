@@ -1,9 +1,9 @@
 //! A compute node: namespaces of its own, its own disk and memory, a slurmd.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -39,14 +39,21 @@ pub fn boot(bed: &Bed, node: &str) -> anyhow::Result<()> {
     fs::write(&file, format!("{pid}\n")).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Process 1 of a node: sets it up, starts slurmd, then collects the dead for ever.
+/// Process 1 of a node: sets it up, starts slurmd, then collects the dead for ever. How slurmd ends it says in the node's log.
 pub fn run(bed: &Bed, node: &str) -> anyhow::Result<()> {
     rustix::system::sethostname(node.as_bytes()).context("cannot set the host name")?;
     mount(bed, node)?;
     network::set_up_node(node)?;
     slurm::start_slurmd(bed, node)?;
+    let mut slurmd = None;
     loop {
-        reap_one();
+        // A test may have started another one; and one that ends in peace removes the file first.
+        slurmd = fs::read_to_string(slurm::SLURMD_PID_FILE).ok().or(slurmd);
+        if let Some((pid, status)) = reap_one()
+            && slurmd.as_deref().is_some_and(|slurmd| slurmd.trim() == pid.as_raw_pid().to_string())
+        {
+            eprintln!("slurmd ({pid}) has ended: {}", ExitStatus::from_raw(status));
+        }
     }
 }
 
