@@ -80,6 +80,25 @@ ok as alice skiff instance rm again
 equal "$(packs)" 0 'chunks that nobody needs'
 rm -rf $home /tmp/work.file && mv kept $home
 
+# Encrypted on its way, as the docs say. What was altered there, or cut, is refused and leaves nothing.
+ok as alice ssh-keygen -q -t ed25519 -N '' -f /tmp/key
+ok as alice sh -c 'skiff checkpoint export work@2 - | age -R /tmp/key.pub >/tmp/work.age'
+ok as alice sh -c 'age -d -i /tmp/key /tmp/work.age | skiff checkpoint import - opened'
+ok as alice skiff checkpoint restore opened again
+eventually 20 tells again 4
+equal "$(sed -n '/^3/,$p' $instances/again/output)" "$(sed -n '/^3/,$p' $instances/work/output)" 'encrypted'
+ok as alice skiff instance rm --force again
+ok as alice skiff checkpoint delete opened
+for harm in "truncate -s 5000000 /tmp/work.age" "printf x | dd of=/tmp/work.age bs=1 seek=4000000 conv=notrunc status=none"; do
+    as alice sh -c "$harm"
+    fails 125 as alice sh -c 'age -d -i /tmp/key /tmp/work.age | skiff checkpoint import - opened'
+    has "$err" 'hint:'
+    ok as alice skiff checkpoint list
+    lacks "$out" opened
+    lacks "$(ls -A $home)" opened
+done
+rm -f /tmp/key* /tmp/work.age
+
 # What is damaged is refused before anything is started. (The largest pack is the first.)
 pack=$(ls -S $home/.chunks/packs/* | head -1)
 rm -rf kept && cp -a $home kept

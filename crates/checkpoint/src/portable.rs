@@ -11,7 +11,7 @@
 //! Whoever imports one checks each file by its digest, and all of it is there only once all of it is right.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -41,6 +41,8 @@ const KEPT_FREE: u64 = 50;
 
 /// Standard output, or input, in the place of a file.
 const DASH: &str = "-";
+const ALTERED: &str =
+    "it was cut or altered on its way: export it again, and see what the commands say that it came through";
 
 /// Writes a checkpoint to a file that is not there yet, or to standard output.
 ///
@@ -143,10 +145,25 @@ pub fn import(context: &UserContext, path: &Path, name: Option<&EnvName>) -> Res
     }
     let new = NewCheckpoint::make(&home(context)?, name)?;
     new.check()?;
-    let mut unpacked = zstd::Decoder::with_buffer(file).context(about)?;
-    unpack(&mut unpacked, &new.dir).map_err(|e| e.about(&about()))?;
+    let mut unpacked = Source { from: zstd::Decoder::with_buffer(file).context(about)?, failed: false };
+    if let Err(e) = unpack(&mut unpacked, &new.dir) {
+        let e = e.about(&about());
+        return Err(if unpacked.failed { e.hint(ALTERED) } else { e });
+    }
     new.publish(Retention::default())?;
     Ok(name.clone())
+}
+
+/// What is read, and whether that failed: a disk that is full fails in the same step.
+struct Source<R> {
+    from: R,
+    failed: bool,
+}
+
+impl<R: Read> Read for Source<R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.from.read(out).inspect_err(|e| self.failed |= e.kind() != ErrorKind::Interrupted)
+    }
 }
 
 /// The name in the first line, if it is one of such a file.
@@ -176,11 +193,11 @@ fn unpack(from: &mut impl Read, dir: &Path) -> Result<()> {
         let found = FileDigest::of_copy(&wanted.path, &mut from.take(wanted.size), &mut file);
         let found = found.context(|| wanted.path.clone())?;
         if found != *wanted {
-            return Err(Fault::new(format!("{} is damaged", wanted.path)));
+            return Err(Fault::new(format!("{} is damaged", wanted.path)).hint(ALTERED));
         }
     }
     if from.read(&mut [0]).context(cut)? != 0 {
-        return Err(Fault::new("trailing data after the last file"));
+        return Err(Fault::new("trailing data after the last file").hint(ALTERED));
     }
     let record = dir.join(record::FILE);
     let about = || record.display().to_string();

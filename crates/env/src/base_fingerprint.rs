@@ -15,6 +15,7 @@ use skiff_spec::image::ImageId;
 use skiff_sys::kernel::host_name;
 use skiff_sys::{IgnoreError, small_file};
 use skiff_user::context::UserContext;
+use skiff_user::dirs;
 
 /// The release, the architecture, the packages of a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,7 +278,10 @@ fn packages(keep: &Path) -> Result<BTreeSet<String>> {
     let list: String = found.iter().map(|p| format!("{p}\n")).collect();
     if let (Some(dir), Some(name)) = (keep.parent(), keep.file_name()) {
         TrustedDir::make(dir, getuid().as_raw(), 0o700)
-            .and_then(|dir| dir.write(name, format!("{key}\n{list}").as_bytes(), 0o600))
+            .and_then(|dir| {
+                dirs::sweep(&dir);
+                dir.write(name, format!("{key}\n{list}").as_bytes(), 0o600)
+            })
             .ignore_error("without the copy the packages are read again the next time");
     }
     Ok(found)

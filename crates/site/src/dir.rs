@@ -239,7 +239,8 @@ impl TrustedDir {
         openat2(&self.fd, name, flags, mode, BENEATH).on("open", || self.path_of(name))
     }
 
-    /// Puts a file in it, in place of one that has this name: nobody ever sees half of it.
+    /// Puts a file in it, in place of one that has this name: nobody ever sees half of it. Whoever is killed as they replace one may leave
+    /// `.new.PID.NUMBERS@HOST`.
     ///
     /// # Errors
     /// The system's.
@@ -250,8 +251,11 @@ impl TrustedDir {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         // Processes of several PID namespaces may have one number.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let new = format!(".new.{}.{count}.{:x}{:08x}.{host}", std::process::id(), now.tv_sec, now.tv_nsec);
-        let written = self.make_file((&new, name), bytes, mode).and_then(|()| self.rename(&new, self, name));
+        let new = format!(".new.{}.{count}.{:x}{:08x}@{host}", std::process::id(), now.tv_sec, now.tv_nsec);
+        let written = self.make_file((&new, name), bytes, mode).and_then(|is_named| match is_named {
+            true => Ok(()),
+            false => self.rename(&new, self, name),
+        });
         if written.is_err() {
             // The first error is the one to tell.
             let (Ok(()) | Err(_)) = self.remove_file(&new);
@@ -259,8 +263,8 @@ impl TrustedDir {
         written
     }
 
-    /// Makes the file `new`, which will be `name`. Where that can be it has no name at all until it is whole: of one that is killed nothing is left.
-    fn make_file(&self, (new, name): (&str, &OsStr), bytes: &[u8], mode: u32) -> Result<()> {
+    /// Makes a file, `name` if there is none (then it says true), else `new`. Where that can be it has no name at all until it is whole.
+    fn make_file(&self, (new, name): (&str, &OsStr), bytes: &[u8], mode: u32) -> Result<bool> {
         let fill = |file: &OwnedFd| {
             let mut rest = bytes;
             while !rest.is_empty() {
@@ -272,11 +276,16 @@ impl TrustedDir {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         if let Ok(file) = openat2(&self.fd, ".", flags, Mode::from_raw_mode(mode), BENEATH) {
             fill(&file)?;
-            if linkat(CWD, proc_path(&file), &self.fd, new, AtFlags::SYMLINK_FOLLOW).is_ok() {
-                return Ok(());
+            let link =
+                |name: &OsStr| linkat(CWD, proc_path(&file), &self.fd, name, AtFlags::SYMLINK_FOLLOW).is_ok();
+            if link(name) {
+                return Ok(true);
+            }
+            if link(OsStr::new(new)) {
+                return Ok(false);
             }
         }
-        fill(&self.file(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?)
+        fill(&self.file(new, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?).map(|()| false)
     }
 
     /// Gives an entry another name, or another place.

@@ -96,8 +96,9 @@ impl Census {
         ] {
             let mut names = vec![];
             list(&root.join(directory), deep, &mut names);
-            // The places of helpers, one file for each that a user may have at once: they stay.
-            names.retain(|name| !name.contains("/run/skiff/callers/") && !name.contains(IMAGES));
+            // The places of helpers, one file for each that a user may have at once, stay; and what the host has, which others may change.
+            let stay = ["/run/skiff/callers/", "/run/skiff/base/layers/", IMAGES];
+            names.retain(|name| !stay.iter().any(|part| name.contains(part)));
             if directory == "tmp" {
                 list(&root.join("dev/shm"), 2, &mut names);
                 names.retain(|name| fs::symlink_metadata(name).is_ok_and(|file| is_users(file.uid())));
