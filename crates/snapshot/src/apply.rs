@@ -16,10 +16,11 @@ use rustix::io::Errno;
 
 use crate::base::{BaseRoot, find};
 use crate::chunk::{OpenHere, StreamBytes};
+use crate::clock::Clock;
 use crate::depot::{Depot, SNAPSHOTS, make_dir};
 use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
-use crate::index::{self, Clock, SnapshotIndex};
+use crate::index::{self, SnapshotIndex};
 use crate::layer::{LayerReader, expect, fingerprint, unpack};
 use crate::manifest::LayerRef;
 use crate::remove::remove_all;
@@ -32,7 +33,7 @@ use skiff_sys::SystemContext;
 const UPPER: &str = "upper";
 /// A layer until it is merged.
 const LAYER: &str = "layer";
-/// Longer than a change may take to show in a ctime (see `index`): what is looked at after it is not young.
+/// Longer than a change may take to show in a ctime (see `index`): what is looked at after it is not racy.
 const PAUSE: Duration = Duration::from_millis(60);
 
 /// The snapshots that a depot has. (Their layers may be damaged all the same: whoever reads them is told.)
@@ -226,7 +227,7 @@ fn write_index(upper: BorrowedFd<'_>, snapshot: SnapshotId, work: BorrowedFd<'_>
     let clock = Clock::of(work);
     let mut nodes = walk(upper)?;
     for node in &mut nodes {
-        node.young = clock.is_young(&node.stamp);
+        node.racy = clock.is_racy(&node.stamp);
         // Moving the upper changes its stamp, and an overlay leaves notes on directories.
         if node.kind.is_dir() {
             node.fingerprint = fingerprint(upper, node)?;

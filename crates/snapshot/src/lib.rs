@@ -12,6 +12,7 @@ mod cache_lists;
 mod changes;
 mod chunk;
 mod chunk_store;
+mod clock;
 mod collect;
 mod compare;
 mod content_hash;

@@ -108,7 +108,7 @@ fn settle(old: &[TreeNode], new: &mut [TreeNode], upper: BorrowedFd<'_>) -> Resu
         if now.kind != before.kind {
             continue;
         }
-        if now.stamp == before.stamp && !before.young {
+        if now.stamp == before.stamp && !before.racy {
             now.fingerprint = before.fingerprint;
         } else if before.fingerprint.is_some() && travels_alike(before, now) {
             now.fingerprint = fingerprint(upper, now)?;
@@ -138,7 +138,7 @@ fn is_same(before: &TreeNode, now: &TreeNode) -> bool {
         // The kernel makes all whiteouts of an upper one inode with many names: its stamp says nothing.
         return now.kind == NodeType::Whiteout;
     }
-    let trusted = before.stamp == now.stamp && !before.young;
+    let trusted = before.stamp == now.stamp && !before.racy;
     before.kind == now.kind
         && (trusted || (before.fingerprint.is_some() && before.fingerprint == now.fingerprint))
 }

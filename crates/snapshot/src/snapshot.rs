@@ -14,10 +14,11 @@ use rustix::io::Errno;
 
 use crate::base::BaseRoot;
 use crate::chunk::ChunkList;
+use crate::clock::Clock;
 use crate::depot::Depot;
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
-use crate::index::{Clock, SnapshotIndex, StoredIndex};
+use crate::index::{SnapshotIndex, StoredIndex};
 use crate::layer::{self, FinishedLayer, Item, LayerWriter, pack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::plan::{MergedLayers, SnapshotPlan, full, incremental, take_out_unshippable};
@@ -405,7 +406,7 @@ impl Work<'_> {
 
     fn save_index(&mut self, snapshot: SnapshotId) -> Result<()> {
         let mut nodes = std::mem::take(&mut self.nodes);
-        nodes.iter_mut().for_each(|node| node.young = self.clock.is_young(&node.stamp));
+        nodes.iter_mut().for_each(|node| node.racy = self.clock.is_racy(&node.stamp));
         SnapshotIndex { snapshot, nodes }.save(self.input.state)
     }
 }
