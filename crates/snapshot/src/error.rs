@@ -156,7 +156,7 @@ impl Error {
             ),
             Error::OtherVersion { .. } => Some("install the same Skiff everywhere"),
             Error::Missing { .. } => {
-                Some("it was pruned or the depot is not the same directory on this node; submit again")
+                Some("it was removed, or the depot is another directory on this node; submit again")
             }
             Error::Busy { .. } => {
                 Some("stop the program that writes it, or move the file to the home directory")

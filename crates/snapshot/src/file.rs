@@ -104,7 +104,7 @@ impl<'a> Temp<'a> {
 impl Drop for Temp<'_> {
     fn drop(&mut self) {
         if self.has_name {
-            // Best effort: the error that brought us here is the one to tell; old ones are pruned.
+            // Best effort: the error that brought us here is the one to tell; a collection removes old ones.
             let (Ok(()) | Err(_)) = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }

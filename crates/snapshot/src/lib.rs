@@ -39,7 +39,7 @@ mod walk;
 pub mod whole;
 mod xattr;
 
-pub use apply::{apply, present, put_in_place, unshippable};
+pub use apply::{apply, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle, is_bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use cache_lists::LEAST_SHARED;
@@ -49,7 +49,7 @@ pub use chunk_store::{
     ChunkStore, ChunkUse, CollectedChunks, StoreWriter, StoredList, StoredStream, StreamPart, WrittenList,
 };
 pub use collect::{
-    CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
+    CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, CollectedFiles,
     UnnamedFile,
 };
 pub use compare::{ChangeConflict, Side, compare, conflicts};

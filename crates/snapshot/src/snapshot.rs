@@ -104,7 +104,7 @@ pub struct Pushed {
     pub skipped: Vec<Vec<u8>>,
 }
 
-/// The snapshot that the environment's index is based on: pruning should keep it.
+/// The snapshot that the environment's index is based on: the next one builds on it, so a collection should keep it.
 pub fn last_snapshot(state: BorrowedFd<'_>) -> Result<Option<SnapshotId>> {
     Ok(StoredIndex::load(state)?.map(|index| index.snapshot))
 }
@@ -193,7 +193,7 @@ fn unchanged(depot: &Depot, input: &SnapshotInput<'_>, stored: &StoredIndex) -> 
         return Ok(None);
     }
     let Some(manifest) = find_manifest(depot, &id)? else { return Ok(None) };
-    let same = is_of(&manifest, input) && depot.use_snapshot(&id, &manifest)?;
+    let same = is_of(&manifest, input) && depot.mark_used(&id, &manifest)?;
     let pushed = Pushed { id, how: How::Unchanged, entries: 0, bytes: 0, skipped: vec![] };
     Ok(same.then_some(pushed))
 }
@@ -207,13 +207,13 @@ fn is_of(manifest: &SnapshotManifest, input: &SnapshotInput<'_>) -> bool {
 fn find_last(depot: &Depot, stored: &StoredIndex) -> Result<Option<(Last, Vec<TreeNode>)>> {
     let Some(manifest) = find_manifest(depot, &stored.snapshot)? else { return Ok(None) };
     let Some(SnapshotIndex { snapshot: id, nodes }) = stored.parse() else { return Ok(None) };
-    Ok(depot.use_snapshot(&id, &manifest)?.then_some((Last { id, manifest }, nodes)))
+    Ok(depot.mark_used(&id, &manifest)?.then_some((Last { id, manifest }, nodes)))
 }
 
 fn find_manifest(depot: &Depot, id: &SnapshotId) -> Result<Option<SnapshotManifest>> {
     match depot.manifest_now(id) {
         Ok(manifest) => Ok(Some(manifest)),
-        // Pruned, damaged, or another depot.
+        // Removed, damaged, or in another depot.
         Err(Error::Missing { .. } | Error::BadManifest { .. }) => Ok(None),
         Err(error) => Err(error),
     }
@@ -332,8 +332,8 @@ pub(crate) fn write_manifest(
     let created = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec.cast_unsigned();
     let manifest = SnapshotManifest::new(environment, base_fingerprint, created, layers);
     let id = depot.add_manifest(&manifest)?;
-    // Someone may have pruned a layer just before the manifest named it.
-    if !depot.use_snapshot(&id, &manifest)? || !depot.has_packs(packs)? {
+    // A collection may have removed a layer just before the manifest named it.
+    if !depot.mark_used(&id, &manifest)? || !depot.has_packs(packs)? {
         return Err(Error::Moved { object: format!("the depot {}", depot.path().display()) });
     }
     Ok(id)

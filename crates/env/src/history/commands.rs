@@ -126,7 +126,7 @@ pub fn tag(
             Some(revision) => history.find(name, revision)?,
             None => history.find_newest_own(name)?,
         };
-        if !skiff_snapshot::present(&depot).map_err(ours)?.contains(&id) {
+        if !depot.snapshot_ids().map_err(ours)?.contains(&id) {
             return Err(Error::new(format!("environment {name}: snapshot {} was removed", short(id)))
                 .hint(format!("`skiff env history {name}` shows those that are there")));
         }
