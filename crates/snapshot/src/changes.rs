@@ -17,10 +17,11 @@ use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
 use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
+use crate::new_layer::{PushedLayer, write_layer, write_manifest};
 use crate::plan::{full, take_out_unshippable};
 use crate::remove::remove_all;
 use crate::room::{free_bytes, is_full};
-use crate::snapshot::{How, Pushed, PushedLayer, TRIES, write_layer, write_manifest};
+use crate::snapshot::{How, Pushed, TRIES};
 use crate::tree::{NodeType, TreeNode, dir_flags, is_within, order};
 use crate::walk::walk;
 

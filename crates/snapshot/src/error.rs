@@ -128,7 +128,7 @@ pub enum Error {
     #[error("{object} changed its kind during the snapshot")]
     #[doc(hidden)]
     Moved {
-        /// The path in the environment.
+        /// The path in the environment, or the depot.
         object: String,
     },
 }

@@ -1,7 +1,7 @@
-//! Walking a directory tree by descriptors.
+//! What a directory tree consists of: its nodes and their stamps, the order of their paths, and the way to each by descriptors.
 //!
-//! An upper belongs to its user, who may change it while it is walked: each step opens one name in a directory that
-//! is already open and never follows a symbolic link, so no tree can lead the walk out of its root.
+//! An upper belongs to its user, who may change it while it is looked at: each step opens one name in a directory that
+//! is already open and never follows a symbolic link, so no tree leads out of its root.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;

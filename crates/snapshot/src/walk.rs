@@ -1,4 +1,4 @@
-//! Walking a tree, by several threads where it is large. Each takes one directory after the other from a queue and looks at what is in it.
+//! Lists all of a tree, by several threads where it is large. Each takes one directory after the other from a queue and looks at what is in it.
 //! So no more directories are open than there are threads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

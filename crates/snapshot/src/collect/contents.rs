@@ -107,6 +107,7 @@ pub struct DepotContents {
     /// Files whose times were further ahead than clocks are apart: directory and name. They count as used now.
     pub(super) ahead: Vec<(DepotPart, String)>,
 }
+
 impl DepotSnapshot {
     /// The manifest, if it can be read.
     pub fn sound(&self) -> Option<&SnapshotManifest> {
