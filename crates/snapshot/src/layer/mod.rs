@@ -42,8 +42,8 @@ pub(crate) const VERSION: u32 = 1;
 pub const HEADER: [u8; 16] = *b"SKIFFLAY\x01\0\0\0\0\0\0\0";
 /// In place of an extent's offset: no more extents.
 pub const NO_EXTENT: u64 = u64::MAX;
-/// File data is read, hashed and written in pieces of this size.
-pub(crate) const CHUNK: usize = 1 << 20;
+/// File data is read, hashed and written through buffers of this size.
+pub(crate) const BUFFER: usize = 1 << 20;
 
 pub(crate) mod tag {
     pub(crate) const DIR: u8 = 1;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{CHUNK, HEADER, LayerRecord, NO_EXTENT};
+use super::{BUFFER, HEADER, LayerRecord, NO_EXTENT};
 use crate::digest::LayerId;
 use crate::error::Result;
 use skiff_sys::SystemContext;
@@ -84,7 +84,7 @@ pub(crate) struct FinishedLayer<S> {
 impl<S: LayerSink> LayerWriter<S> {
     pub(crate) fn new(sink: S) -> Result<Self> {
         let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, entries: 0, data: 0 };
-        let mut writer = LayerWriter { sink, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
+        let mut writer = LayerWriter { sink, buffer: vec![0; BUFFER], filled: 0, scratch: Vec::new(), state };
         writer.meta(&HEADER)?;
         Ok(writer)
     }
