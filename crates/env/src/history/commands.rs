@@ -15,13 +15,6 @@ use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, change, che
 use crate::calling;
 use crate::snapshot_fault::ours;
 
-/// The snapshot that is meant.
-pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
-    let env = Environment::existing(context, name.clone())?;
-    catch_up(context, &env);
-    SnapshotHistory::of(&env.dir)?.find(name, revision)
-}
-
 /// A snapshot, for people and programs.
 #[derive(Serialize)]
 struct ListedSnapshot<'a> {
