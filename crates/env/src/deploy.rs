@@ -27,7 +27,6 @@ use crate::layer_store::{self, StoredLayers};
 use crate::near_images::ImageSources;
 use crate::snapshot_fault::ours;
 
-
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 use skiff_cli::DepotCommand;
 use skiff_output as output;
-use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, CollectedFiles, SnapshotId};
+use skiff_snapshot::{CollectOptions, CollectedFiles, CollectionPlan, Depot, DepotContents, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::size;

@@ -34,7 +34,12 @@ impl Default for MergePolicy {
 }
 
 /// The layers at the end of a chain that the next one replaces if it has so much more, and their paths.
-pub(crate) fn merged(depot: &Depot, policy: MergePolicy, layers: &[LayerRef], added: u64) -> Result<MergedLayers> {
+pub(crate) fn merged(
+    depot: &Depot,
+    policy: MergePolicy,
+    layers: &[LayerRef],
+    added: u64,
+) -> Result<MergedLayers> {
     let replaced = replaced(policy, layers, added);
     let mut paths = vec![];
     // Where all of them would be read, what is there now is all that counts.
@@ -59,7 +64,12 @@ fn replaced(policy: MergePolicy, layers: &[LayerRef], added: u64) -> usize {
 }
 
 /// Whether a chain should be made anew: nothing of it stays, or most of what stays is replaced by layers above it.
-pub(crate) fn is_worn(manifest: &SnapshotManifest, replaced: usize, items: &[Item], nodes: &[TreeNode]) -> bool {
+pub(crate) fn is_worn(
+    manifest: &SnapshotManifest,
+    replaced: usize,
+    items: &[Item],
+    nodes: &[TreeNode],
+) -> bool {
     let kept = &manifest.layers[..manifest.layers.len() - replaced];
     if kept.is_empty() {
         return true;

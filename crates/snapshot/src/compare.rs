@@ -240,8 +240,14 @@ impl<'a> StateDiffer<'a> {
     }
 
     /// Extended attributes, target and digest of the content; nothing of what vanished or is closed.
-    fn details(&self, path: &[u8], seen: &ShownEntry<'_>, state: &FlatLayers<'a>) -> Result<Option<Rc<Details>>> {
-        let (Some(entry), root) = (seen.entry(), state.upper.filter(|_| matches!(seen, ShownEntry::Own(_)))) else {
+    fn details(
+        &self,
+        path: &[u8],
+        seen: &ShownEntry<'_>,
+        state: &FlatLayers<'a>,
+    ) -> Result<Option<Rc<Details>>> {
+        let (Some(entry), root) = (seen.entry(), state.upper.filter(|_| matches!(seen, ShownEntry::Own(_))))
+        else {
             return Ok(None);
         };
         match &entry.details {

@@ -45,13 +45,14 @@ pub use apply::{apply, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle, is_bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use cache_lists::LEAST_SHARED;
+pub use chain::MergePolicy;
 pub use changes::{ChangesInput, push_changes};
 pub use chunk::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub use chunk_store::{
     ChunkStore, ChunkUse, CollectedChunks, StoreWriter, StoredList, StoredStream, StreamPart, WrittenList,
 };
 pub use collect::{
-    CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, CollectedFiles,
+    CollectOptions, CollectedFiles, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot,
     UnnamedFile,
 };
 pub use compare::{ChangeConflict, Side, compare, conflicts};
@@ -64,7 +65,6 @@ pub use file_chunks::{FileChunks, FileFault, ImageFileStream};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use packs::OpenLayer;
 pub use piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
-pub use chain::MergePolicy;
 pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
 pub use unchanged::looks_changed;
 pub use verify::{DepotCheck, DepotVerdict};

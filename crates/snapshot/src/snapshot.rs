@@ -162,7 +162,11 @@ fn attempt_push(depot: &Depot, input: &SnapshotInput<'_>, only_full: bool) -> Re
 }
 
 /// The last snapshot, if the upper still is what it was then, and nothing else needs to be said of it.
-fn last_if_unchanged(depot: &Depot, input: &SnapshotInput<'_>, stored: &StoredIndex) -> Result<Option<Pushed>> {
+fn last_if_unchanged(
+    depot: &Depot,
+    input: &SnapshotInput<'_>,
+    stored: &StoredIndex,
+) -> Result<Option<Pushed>> {
     let id = stored.snapshot;
     if !is_unchanged(stored, input.upper) {
         return Ok(None);
@@ -245,7 +249,11 @@ impl NewSnapshot<'_> {
     }
 
     /// Writes a layer, unless it is the one named; and how many entries and bytes were written. Nodes that vanished meanwhile are forgotten.
-    fn write_layer(&mut self, items: &[Item], except: Option<LayerId>) -> Result<(Option<LayerRef>, (u64, u64))> {
+    fn write_layer(
+        &mut self,
+        items: &[Item],
+        except: Option<LayerId>,
+    ) -> Result<(Option<LayerRef>, (u64, u64))> {
         let written = write_layer(self.depot, self.input.upper, &mut self.nodes, items, &self.chain, except)?;
         let Some(PushedLayer { layer, entries, bytes, packs }) = written else { return Ok((None, (0, 0))) };
         self.packs = packs;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use skiff_snapshot::{
-    CollectOptions, Depot, DepotVerdict, Error, How, CollectedFiles, Pushed, SnapshotId, SnapshotInput, fetch, push,
+    CollectOptions, CollectedFiles, Depot, DepotVerdict, Error, How, Pushed, SnapshotId, SnapshotInput,
+    fetch, push,
 };
 
 use crate::common::{NO_MERGE, World, collect, make_old};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{DepotContents, DepotManifest, DepotPart, DepotSnapshot, CollectedFiles, UnnamedFile};
+use super::{CollectedFiles, DepotContents, DepotManifest, DepotPart, DepotSnapshot, UnnamedFile};
 use crate::depot::{Depot, manifest_name};
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::packs::pack_name;

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_snapshot::{
-    Cache, CollectOptions, Depot, How, LayerDir, MergePolicy, CollectedFiles, Pushed, SnapshotId, SnapshotInput,
-    fetch, push,
+    Cache, CollectOptions, CollectedFiles, Depot, How, LayerDir, MergePolicy, Pushed, SnapshotId,
+    SnapshotInput, fetch, push,
 };
 use std::time::{Duration, SystemTime};
 
