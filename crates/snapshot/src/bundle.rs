@@ -195,8 +195,9 @@ impl Bundle {
         if rest.get(4..) != Some(MAGIC) {
             return Err(bad("it is not an exported environment"));
         }
-        if rest[..4] != VERSION.to_le_bytes() {
-            return Err(bad("it is of another version; export it with this one"));
+        let version = u32::from_le_bytes(rest.first_chunk().copied().unwrap_or_default());
+        if version != VERSION {
+            return Err(Error::OtherVersion { layer: name.into(), version });
         }
         let begin = about.checked_add(list).and_then(|both| tail_at.checked_sub(both));
         let begin =
