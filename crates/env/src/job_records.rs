@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_task_of_an_array_is_found_by_what_its_user_calls_it() {
         let path = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(path.path().join(SNAPSHOTS)).expect("a depot");
+        std::fs::create_dir(path.path().join(depot_dir::SNAPSHOTS)).expect("a depot");
         let records = JobRecords::make(path.path()).expect("made").expect("a depot");
         for (job, number) in [(46, 2), (47, 1)] {
             let array_task = Some(ArrayTask { array: 46, task: number });
