@@ -24,7 +24,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// That of the file system of `dir`.
+    /// The moment now, by the clock of the file system of `dir`.
     pub(crate) fn of(dir: BorrowedFd<'_>) -> Clock {
         // Where no file can be made no index can be written, which that will tell.
         file_system_time(dir).map_or_else(|_| Clock::now(), |now| Clock { now })
