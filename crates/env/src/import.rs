@@ -221,10 +221,10 @@ fn damaged(e: skiff_snapshot::Error) -> Error {
     match e {
         skiff_snapshot::Error::BadLayer { layer, why } => Error::new(format!("{layer}: {why}"))
             .hint("the file is damaged: export the environment again, and copy it whole"),
-        skiff_snapshot::Error::OtherVersion { layer, version } => {
-            Error::new(format!("{layer}: an exported environment of version {version}, which is unknown here"))
-                .hint("export it again by the version of Skiff that is here, or install that other one")
-        }
+        skiff_snapshot::Error::OtherVersion { layer, version } => Error::new(format!(
+            "{layer}: an exported environment of version {version}, which is unknown here"
+        ))
+        .hint("export it again by the version of Skiff that is here, or install that other one"),
         e => ours(e),
     }
 }

@@ -126,11 +126,7 @@ fn plan_root(
     let below = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
     let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &below)? };
     let asked = options(snapshot, upper, paths, vec![spool(context)], temporary(job.id));
-    let gpus = snapshot
-        .devices
-        .iter()
-        .any(|word| word.starts_with(GPUS))
-        .then(|| format!("{GPUS}{GRANTED}"));
+    let gpus = snapshot.devices.iter().any(|word| word.starts_with(GPUS)).then(|| format!("{GPUS}{GRANTED}"));
     let (facts, asked) = container::with_devices(facts, asked, gpus, dir)?;
     let stored_layers = deployed.stored_layers.into_iter().rev().collect();
     let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
