@@ -20,7 +20,7 @@ use skiff_user::context::UserContext;
 use skiff_user::dirs;
 use skiff_user::scratch::{self, Scratch};
 
-use crate::plan::Key;
+use crate::plan::BuildKey;
 use crate::room::WorkRoom;
 
 /// What nobody has needed for so long is removed.
@@ -87,7 +87,7 @@ impl<'a> BuildCache<'a> {
     }
 
     /// The files of a layer, if the step was done before.
-    pub fn layer(&self, key: &Key) -> Option<PathBuf> {
+    pub fn layer(&self, key: &BuildKey) -> Option<PathBuf> {
         let layer = self.layers.dir(self.name(key)).ok()?;
         layer.stat(UPPER).ok().flatten()?;
         touch(layer.path());
@@ -98,7 +98,7 @@ impl<'a> BuildCache<'a> {
     ///
     /// # Errors
     /// The system's.
-    pub fn keep(&self, key: &Key, upper: &Upper) -> Result<PathBuf> {
+    pub fn keep(&self, key: &BuildKey, upper: &Upper) -> Result<PathBuf> {
         let (Upper::Scratch(path) | Upper::Directory(path)) = upper else {
             return Err(Fault::new("build: a step's changes are in memory"));
         };
@@ -125,12 +125,12 @@ impl<'a> BuildCache<'a> {
     }
 
     /// The name of a layer.
-    fn name(&self, key: &Key) -> String {
+    fn name(&self, key: &BuildKey) -> String {
         format!("{}{}", self.prefix, key.0)
     }
 
     /// The image that was made of these files with this configuration.
-    pub fn image(&self, key: &Key) -> Option<ImageName> {
+    pub fn image(&self, key: &BuildKey) -> Option<ImageName> {
         let note = self.images.path_of(format!("{}.json", key.0));
         // One that cannot be read is made anew.
         let image = ImageName::read(&note).ok().flatten()?;
@@ -142,7 +142,7 @@ impl<'a> BuildCache<'a> {
     ///
     /// # Errors
     /// The system's.
-    pub fn note_image(&self, key: &Key, image: &ImageName) -> Result<()> {
+    pub fn note_image(&self, key: &BuildKey, image: &ImageName) -> Result<()> {
         let text =
             serde_json::to_vec(image).map_err(|e| Fault::new(format!("image {}: {e}", image.reference)))?;
         Ok(self.images.write(format!("{}.json", key.0), &text, 0o600)?)

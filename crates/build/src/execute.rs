@@ -36,10 +36,10 @@ use skiff_user::scratch::Scratch;
 use crate::BuildOutcome;
 use crate::cache::BuildCache;
 use crate::container::{Containers, ReadyMounts, RunEnd, StageFiles};
+use crate::inputs::BuildInputs;
 use crate::plan::{
-    Action, BuildPlan, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, RunAction, StageBase,
+    Action, BuildKey, BuildPlan, CopyAction, CopyFrom, PlannedStage, PlannedStep, RunAction, StageBase,
 };
-use crate::read::Inputs;
 use crate::{transfer, variables};
 
 /// Names of layers in the making.
@@ -53,12 +53,12 @@ const CLONE: &str = "clone";
 pub fn carry_out(
     context: &UserContext,
     cache: &BuildCache<'_>,
-    inputs: &Inputs,
+    inputs: &BuildInputs,
     plan: &BuildPlan,
     (names, args): (&[String], &BuildArgs),
 ) -> Result<BuildOutcome> {
     let Some(last) = plan.stages.last() else { return Err(Fault::new("build: no stage")) };
-    let made_of = Key::of(&json!([last.key, last.config]));
+    let made_of = BuildKey::of(&json!([last.key, last.config]));
     if !args.no_cache
         && let Some(image) = cache.image(&made_of).filter(|image| client::has(context, image.id))
     {
@@ -147,7 +147,7 @@ impl From<Fault> for StepFault {
 
 struct Builder<'a> {
     cache: &'a BuildCache<'a>,
-    inputs: &'a Inputs,
+    inputs: &'a BuildInputs,
     containers: Containers<'a>,
     work: Scratch,
     /// The files of the stages before.

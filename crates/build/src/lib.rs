@@ -14,8 +14,9 @@ pub mod dockerfile;
 mod execute;
 pub mod fuzz;
 pub mod git;
+mod inputs;
+mod lookup;
 pub mod plan;
-mod read;
 mod remote;
 mod room;
 mod secrets;
@@ -34,6 +35,8 @@ use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
 use cache::BuildCache;
+use inputs::BuildInputs;
+use lookup::HostLookup;
 use plan::{Action, BuildOptions, BuildPlan, PlannedSource};
 
 /// Where to build instead of in a job's environment, where the helper has no power.
@@ -69,21 +72,21 @@ pub fn build(args: &BuildArgs) -> Result<BuildOutcome> {
     if !args.dry_run {
         refuse_inside(&context).map_err(|fault| fault.hint(ELSEWHERE))?;
     }
-    let mut inputs = read::Inputs::open(args)?;
+    let mut inputs = BuildInputs::open(args)?;
     let names = names(args, &inputs)?;
     let cache = BuildCache::open(&context, args.no_cache)?;
     inputs.remotes.room = cache.room();
-    let mut given = read::arguments(&args.build_args)?;
+    let mut given = inputs::arguments(&args.build_args)?;
     given.retain(|name, _| !inputs.dockerfile.used_args.contains(name));
     let options = BuildOptions {
         file: inputs.shown.clone(),
         args: given,
         target: args.target.clone(),
-        labels: read::labels(&args.labels)?,
+        labels: inputs::labels(&args.labels)?,
         ids: format!("{:?} {}", context.route(), cache::ids(&context)?),
     };
-    let mut surroundings = read::Outside { context: &context, inputs: &inputs, is_for_show: args.dry_run };
-    let plan = plan::plan(&inputs.dockerfile, &options, &mut surroundings)?;
+    let mut lookup = HostLookup { context: &context, inputs: &inputs, is_dry_run: args.dry_run };
+    let plan = plan::plan(&inputs.dockerfile, &options, &mut lookup)?;
     if let Some(note) = inputs.note_of_context().filter(|_| plan.reads_context() && !args.quiet) {
         output::note(&note);
     }
@@ -114,7 +117,7 @@ fn leave_copy(context: &UserContext, image: &ImageName) {
 }
 
 /// What the image is called: what was asked for, else as the context is.
-fn names(args: &BuildArgs, inputs: &read::Inputs) -> Result<Vec<String>> {
+fn names(args: &BuildArgs, inputs: &BuildInputs) -> Result<Vec<String>> {
     if !args.tags.is_empty() {
         return args.tags.iter().map(|name| Ok(name_for(name)?)).collect();
     }

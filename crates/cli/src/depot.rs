@@ -19,7 +19,7 @@ pub enum DepotCommand {
         /// Remove what was unused for so many days [default: depot_keep_days]
         #[arg(long, value_name = "DAYS")]
         days: Option<u64>,
-        /// Remove also what jobs need that are queued or running
+        /// Also remove what queued and running jobs need
         #[arg(long)]
         ignore_jobs: bool,
         /// Print what would be done, and change nothing

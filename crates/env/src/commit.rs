@@ -190,7 +190,7 @@ fn take(context: &UserContext, root: &JobRoot<'_>) -> Result<Taken> {
             leave_out_places(&mut changes, &places);
             changes
         };
-        let (pushed, changes) = push_changes(&depot, &input, counts).map_err(ours).map_err(room)?;
+        let (pushed, changes) = push_changes(&depot, &input, counts).map_err(ours).map_err(hint_from_node)?;
         Ok(Taken {
             snapshot: pushed.as_ref().map(|pushed| pushed.id),
             changes: changes.len() as u64,
@@ -202,7 +202,7 @@ fn take(context: &UserContext, root: &JobRoot<'_>) -> Result<Taken> {
 }
 
 /// How to make room in a depot that has none; the rest of the hint is not for a node.
-fn room(e: Error) -> Error {
+fn hint_from_node(e: Error) -> Error {
     match e.hint == SPACE {
         true => Error::new(e.message)
             .hint("on the login node: `skiff depot gc --budget 0` makes room, and the job can be run again"),

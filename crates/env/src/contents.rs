@@ -93,7 +93,7 @@ pub fn changes(context: &UserContext, env: &Environment) -> Result<Vec<Change>> 
     Ok(changes)
 }
 
-/// Leaves out what was added only for something to be mounted there: nobody has seen it.
+/// Leaves out what was added only for something of the environment's to be mounted there: nobody has seen it.
 pub(crate) fn leave_out_mount_points(context: &UserContext, env: &Environment, changes: &mut Vec<Change>) {
     // One that cannot run now has its places shown.
     if let Ok(plan) = root::plan_with(context, env, UnreadData::Place) {
@@ -116,7 +116,7 @@ pub(crate) fn is_place(targets: &[&Path], path: &Path) -> bool {
     targets.iter().any(|target| target.starts_with(path)) || path.starts_with(inside::DIR)
 }
 
-/// The same by these places. (Files come in order, a directory before what is in it.)
+/// Leaves out what was added only as one of these places, or on the way to one. (Files come in order, a directory before what is in it.)
 pub(crate) fn leave_out_places(changes: &mut Vec<Change>, targets: &[&Path]) {
     let mut kept: Vec<Change> = vec![];
     for change in std::mem::take(changes).into_iter().rev() {
@@ -163,7 +163,7 @@ pub fn take_snapshot(
     occasion.check()?;
     let dir = context.depot()?;
     let report = write_snapshot(context, env, dir.clone(), occasion).map_err(|e| {
-        match is_full(&e, &dir, &env.dir) {
+        match is_depot_full(&e, &dir, &env.dir) {
             true => depot::fullness(context, &dir, e),
             false => e,
         }
@@ -175,17 +175,17 @@ pub fn take_snapshot(
 }
 
 /// Whether there was no room for what was to be written.
-pub(crate) fn is_space(e: &Error) -> bool {
+pub(crate) fn is_out_of_space(e: &Error) -> bool {
     [Errno::NOSPC, Errno::DQUOT]
         .iter()
         .any(|errno| e.message.contains(&format!("(os error {})", errno.raw_os_error())))
 }
 
 /// Whether it was the depot that had no room: in the environment's directory something is written, too.
-fn is_full(e: &Error, depot: &Path, state: &Path) -> bool {
+fn is_depot_full(e: &Error, depot: &Path, state: &Path) -> bool {
     let device = |path: &Path| rustix::fs::stat(path).ok().map(|stat| stat.st_dev);
     let has_room = || rustix::fs::statvfs(state).is_ok_and(|state| state.f_bavail > 0);
-    is_space(e) && (device(depot) == device(state) || has_room())
+    is_out_of_space(e) && (device(depot) == device(state) || has_room())
 }
 
 fn write_snapshot(

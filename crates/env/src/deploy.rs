@@ -19,14 +19,13 @@ use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
+use crate::bounded::until_with;
 use crate::depot;
 use crate::fan_out::JobRelay;
 use crate::job_records::{StartOrigin, StartPart};
 use crate::layer_store::{self, StoredLayers};
 use crate::near_images::ImageSources;
 use crate::snapshot_fault::ours;
-
-pub use crate::bounded::{until, until_with};
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;
@@ -104,7 +103,7 @@ fn fetch_until(
         let (name, depot, node) = (&job.environment, &job.depot, node_name());
         let (_, limit) = time_limit(context);
         return Err(Error::new(format!("environment {name}: not fetched from {depot} to node {node} within {limit} s"))
-            .hint("does that file system answer there? `slurm.fetch_seconds` in the configuration allows more time, up to 570"));
+            .hint("check that this file system answers there; `slurm.fetch_seconds` in the configuration allows more time, up to 570"));
     };
     Ok(fetched)
 }

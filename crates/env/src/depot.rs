@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::Serialize;
 use skiff_cli::DepotCommand;
 use skiff_output as output;
-use skiff_snapshot::{CollectOptions, CollectionPlan, Depot, DepotContents, Pruned, SnapshotId};
+use skiff_snapshot::{CollectOptions, CollectedFiles, CollectionPlan, Depot, DepotContents, SnapshotId};
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::size;
@@ -140,8 +140,8 @@ struct CollectionReport {
 }
 
 impl CollectionReport {
-    fn of(pruned: &Pruned) -> Self {
-        let Pruned { snapshots, files, bytes } = pruned;
+    fn of(collected: &CollectedFiles) -> Self {
+        let CollectedFiles { snapshots, files, bytes } = collected;
         Self {
             snapshots: snapshots.iter().map(ToString::to_string).collect(),
             files: files.iter().map(|file| file.display().to_string()).collect(),
@@ -168,14 +168,14 @@ impl Collection {
         Ok(Some(Self { depot, contents, keepers, plan }))
     }
 
-    fn carry_out(&self) -> Result<Pruned> {
-        let pruned = self.depot.carry_out(&self.contents, &self.plan).map_err(ours)?;
+    fn carry_out(&self) -> Result<CollectedFiles> {
+        let collected = self.depot.carry_out(&self.contents, &self.plan).map_err(ours)?;
         uses::forget(self.depot.path(), &self.keepers.ended_uses)?;
         if let Some(records) = JobRecords::find(self.depot.path())? {
             records.forget(&self.keepers.old_records)?;
         }
         base_fingerprint::forget_lists(self.depot.path(), &self.keepers.old_lists)?;
-        Ok(pruned)
+        Ok(collected)
     }
 }
 
@@ -186,24 +186,24 @@ fn collect(context: &UserContext, limits: &Limits, ignore: bool, dry_run: bool, 
     };
     let Some(collection) = Collection::plan(context, limits, &jobs)? else {
         return match json {
-            true => output::json(&CollectionReport::of(&Pruned::default())),
+            true => output::json(&CollectionReport::of(&CollectedFiles::default())),
             false => output::line("removed 0 B in all"),
         };
     };
-    let pruned = match dry_run {
+    let collected = match dry_run {
         true => collection.depot.would_remove(&collection.contents, &collection.plan),
         false => collection.carry_out()?,
     };
     if json {
-        output::json(&CollectionReport::of(&pruned))?;
+        output::json(&CollectionReport::of(&collected))?;
     } else {
-        say_removed(&collection.contents, &pruned, dry_run)?;
+        say_removed(&collection.contents, &collected, dry_run)?;
     }
     let Collection { contents, keepers, plan, .. } = &collection;
     if let Some(young) = YoungFiles::left_by(limits, contents, keepers, plan) {
         young.say();
     }
-    let left = collection.contents.bytes().saturating_sub(pruned.bytes);
+    let left = collection.contents.bytes().saturating_sub(collected.bytes);
     if let Some(budget) = limits.budget.filter(|budget| left > *budget) {
         output::note(&format!(
             "{} are left, {} more than the budget: `skiff depot ls` shows what needs them",
@@ -214,17 +214,17 @@ fn collect(context: &UserContext, limits: &Limits, ignore: bool, dry_run: bool, 
     Ok(())
 }
 
-fn say_removed(contents: &DepotContents, pruned: &Pruned, dry_run: bool) -> Result<()> {
+fn say_removed(contents: &DepotContents, collected: &CollectedFiles, dry_run: bool) -> Result<()> {
     let verb = if dry_run { "would remove" } else { "removed" };
-    for id in &pruned.snapshots {
+    for id in &collected.snapshots {
         let environment = contents.snapshots.get(id).and_then(|one| one.sound());
         let of = environment.map_or_else(String::new, |one| format!(" of {}", one.environment));
         output::line(&format!("{verb} snapshot {id}{of}"))?;
     }
-    for file in &pruned.files {
+    for file in &collected.files {
         output::line(&format!("{verb} {}", file.display()))?;
     }
-    output::line(&format!("{verb} {} in all", output::size(pruned.bytes)))
+    output::line(&format!("{verb} {} in all", output::size(collected.bytes)))
 }
 
 /// Removes the snapshots that only an environment had which is removed: those taken under its name, and those that it `had`. Those that jobs need

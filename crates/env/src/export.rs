@@ -23,7 +23,7 @@ use skiff_user::new_file::NewFile;
 use crate::base_fingerprint;
 use crate::calling;
 use crate::contents::{open_dir, ours, own_view, view_of_base};
-use crate::unnamed::with_state_of;
+use crate::snapshot_copy::with_state_of;
 
 /// The name of the list of the host's packages; those of `package_database` have others.
 pub(crate) const HOST_PACKAGES: &str = "host-packages";

@@ -23,13 +23,15 @@ use skiff_user::dirs;
 
 mod commands;
 mod file;
+mod find;
 mod from_jobs;
 mod past;
 #[cfg(test)]
 mod tests;
 
-pub use commands::{find, list, remove_tag, tag};
+pub use commands::{list, remove_tag, tag};
 pub use file::{catch_up, change, copy, copy_until};
+pub use find::{find, find_whole, open_depot_of};
 
 /// In the environment's directory.
 pub const FILE: &str = "history.json";

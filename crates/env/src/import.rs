@@ -21,13 +21,12 @@ use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::name::EnvName;
 use skiff_spec::plan::Base;
 use skiff_store::client;
-use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
-use skiff_user::dirs;
 
 use crate::base_fingerprint;
 use crate::contents::{open_dir, ours};
 use crate::export::{DASH, HOST_PACKAGES};
+use crate::snapshot_copy::delete_if_failed;
 
 /// What to do for an image that only its maker has: who exported the environment may be somebody else, whose depot is of no use here.
 const NO_REGISTRY: &str = "no registry has that image: `skiff import` here what it was made of, if that was a file; or have the environment as an image, by `skiff commit --full NAME IMAGE` and `skiff export IMAGE FILE` where it was exported";
@@ -180,12 +179,7 @@ fn fill<T: serde::Serialize + serde::de::DeserializeOwned>(
     let target = dir.join("upper");
     let filled =
         as_root_of_ids(context.helper.as_deref(), Base::Host, |_| unpack(open_dir(&target)?.as_fd()));
-    if filled.is_err() {
-        // Of root's files inside none are the user's to remove outside.
-        dirs::delete(context, dir.to_owned())
-            .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
-    }
-    filled
+    delete_if_failed(context, filled, dir)
 }
 
 /// The host's root as the base. Another host's is judged as a job's node is; by default it is said, and another architecture refused.
@@ -222,11 +216,15 @@ fn not_exported(said: &str) -> Error {
     ))
 }
 
-/// Of a file that nobody submits.
+/// An error of a file that nobody submits: what the depot's errors say does not help here.
 fn damaged(e: skiff_snapshot::Error) -> Error {
     match e {
         skiff_snapshot::Error::BadLayer { layer, why } => Error::new(format!("{layer}: {why}"))
             .hint("the file is damaged: export the environment again, and copy it whole"),
+        skiff_snapshot::Error::OtherVersion { layer, version } => Error::new(format!(
+            "{layer}: an exported environment of version {version}, which is unknown here"
+        ))
+        .hint("export it again by the version of Skiff that is here, or install that other one"),
         e => ours(e),
     }
 }

@@ -20,6 +20,8 @@ use skiff_spec::name::EnvName;
 use skiff_sys::clock::{DAY, was_within};
 use skiff_sys::small_file;
 
+use crate::depot_dir;
+
 mod names;
 mod start;
 
@@ -29,8 +31,6 @@ pub use start::{JobFigures, StartOrigin, StartPart, StartPartKind, StartRecord};
 
 /// In a depot.
 pub const DIR: &str = "jobs";
-/// By this directory a depot is told from a place where one will be mounted.
-const SNAPSHOTS: &str = "snapshots";
 /// Longest record that is read, in bytes.
 const LONGEST: u64 = 64 << 10;
 /// Longest reason of a failure that is written, in characters.
@@ -129,24 +129,21 @@ impl JobRecords {
 
     /// The same to be written to; nothing where there is no depot, as before its file system is mounted.
     pub fn make(depot: &Path) -> Result<Option<Self>> {
-        let Some(depot) = TrustedDir::find(depot, geteuid().as_raw())? else { return Ok(None) };
-        if depot.stat(SNAPSHOTS)?.is_none() {
-            return Ok(None);
-        }
+        let Some(depot) = depot_dir::find(depot, geteuid())? else { return Ok(None) };
         Ok(Some(Self { dir: depot.make_dir(DIR, 0o700)? }))
     }
 
     /// All of them. What else lies there is left alone.
     pub fn all(&self) -> Result<Vec<RecordFile>> {
-        self.such(|_, _| true)
+        self.matching(|_, _| true)
     }
 
     /// What became of changes that no history has yet. (Only these are looked at, of many others.)
     pub fn ends(&self) -> Result<Vec<RecordFile>> {
-        self.such(|_, kind| kind == RecordKind::End)
+        self.matching(|_, kind| kind == RecordKind::End)
     }
 
-    fn such(&self, is_wanted: impl Fn(&JobPlace, RecordKind) -> bool) -> Result<Vec<RecordFile>> {
+    fn matching(&self, is_wanted: impl Fn(&JobPlace, RecordKind) -> bool) -> Result<Vec<RecordFile>> {
         let mut all = vec![];
         for name in self.dir.names()? {
             let Some((place, kind)) = name.to_str().and_then(parse) else { continue };
@@ -173,7 +170,7 @@ impl JobRecords {
             _ => self.read::<CommitRecord>(file).is_ok_and(|end| end.array_task == Some(task)),
         };
         // The array has the number of one of its tasks, and the others have later ones.
-        let files = self.such(|place, _| place.job >= task.array)?;
+        let files = self.matching(|place, _| place.job >= task.array)?;
         Ok(files.iter().find(|file| is_it(file)).map(|file| file.place.job))
     }
 
@@ -289,7 +286,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("skiff-job-records.{}", std::process::id()));
         let depot = TrustedDir::make(&path, geteuid().as_raw(), 0o700).expect("a directory");
         assert!(JobRecords::make(&path).expect("asked").is_none(), "no depot yet");
-        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        depot.new_dir(depot_dir::SNAPSHOTS, 0o700).expect("a depot");
         assert!(JobRecords::find(&path).expect("asked").is_none(), "nothing was noted yet");
         let records = JobRecords::make(&path).expect("made").expect("a depot");
         records.write(&place(7, "n1", "r"), RecordKind::Start, &1).expect("written");
@@ -319,7 +316,7 @@ mod tests {
     fn jobs_whose_changes_are_still_to_come_are_known_by_their_starts() {
         let path = std::env::temp_dir().join(format!("skiff-job-starts.{}", std::process::id()));
         let depot = TrustedDir::make(&path, geteuid().as_raw(), 0o700).expect("a directory");
-        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        depot.new_dir(depot_dir::SNAPSHOTS, 0o700).expect("a depot");
         let records = JobRecords::make(&path).expect("made").expect("a depot");
         let start = |environment: &str, commit| StartRecord {
             environment: environment.into(),
@@ -354,7 +351,7 @@ mod tests {
     fn old_records_are_removed_once_a_day_and_what_no_history_has_stays_longer() {
         let path = tempfile::tempdir().expect("a directory");
         let depot = TrustedDir::open(path.path(), geteuid().as_raw()).expect("opened");
-        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        depot.new_dir(depot_dir::SNAPSHOTS, 0o700).expect("a depot");
         let records = JobRecords::make(path.path()).expect("made").expect("a depot");
         let end = |snapshot| CommitRecord { snapshot, ..record() };
         let kept = Some(SnapshotId([2; 32]));
@@ -389,7 +386,7 @@ mod tests {
     #[test]
     fn a_task_of_an_array_is_found_by_what_its_user_calls_it() {
         let path = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(path.path().join(SNAPSHOTS)).expect("a depot");
+        std::fs::create_dir(path.path().join(depot_dir::SNAPSHOTS)).expect("a depot");
         let records = JobRecords::make(path.path()).expect("made").expect("a depot");
         for (job, number) in [(46, 2), (47, 1)] {
             let array_task = Some(ArrayTask { array: 46, task: number });

@@ -2,13 +2,13 @@
 
 pub mod base_fingerprint;
 mod base_view;
-pub mod between;
 pub mod bounded;
 pub mod calling;
 pub mod commit;
 pub mod contents;
 pub mod deploy;
 pub mod depot;
+mod depot_dir;
 mod device_variables;
 mod export;
 pub mod fan_out;
@@ -16,6 +16,7 @@ pub mod history;
 pub mod host_image;
 mod import;
 pub mod job_records;
+pub mod job_snapshot;
 mod job_status;
 pub mod latest;
 mod layer_store;
@@ -27,11 +28,12 @@ mod remove;
 mod rollback;
 pub mod root;
 mod settings;
+pub mod snapshot_copy;
+mod snapshot_diff;
 mod snapshot_fault;
 mod ssh_agent;
 mod status;
 mod tag_list;
-pub mod unnamed;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
@@ -76,7 +78,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Clone { env, new } => settings::copy(&context, env, new)?,
         EnvCommand::Rename { name, new } => settings::rename(&context, name, new)?,
         EnvCommand::Diff { env, snapshots, output } => {
-            between::diff(&context, env, snapshots, output.json)?;
+            snapshot_diff::diff(&context, env, snapshots, output.json)?;
         }
         EnvCommand::Refresh { env, output } => live::refresh(&context, &env.name, output.json)?,
         EnvCommand::Status { env, job, output } => match job_status::meant(&context, &env.name, *job)? {

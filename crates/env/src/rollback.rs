@@ -24,7 +24,7 @@ use skiff_user::dirs;
 use crate::history::{self, SnapshotOrigin, short};
 use crate::settings::lock_ended;
 use crate::snapshot_fault::of_history;
-use crate::{between, calling, contents};
+use crate::{calling, contents, snapshot_diff};
 
 /// What a rollback would do.
 #[derive(Serialize)]
@@ -46,10 +46,8 @@ pub fn rollback(
     let name = calling::named_or_own(of.name.as_ref())?;
     let env = Environment::existing(context, name.clone())?;
     let (whose, revision) = resolve_revision(&name, of, to)?;
-    let snapshot = history::find(context, (whose, revision))?;
-    let depot = Depot::open(&context.depot()?).map_err(contents::ours)?;
     // Before anything else: a snapshot that is gone is told at once.
-    depot.rely_on(&snapshot).map_err(|e| of_history(e, whose, revision))?;
+    let (depot, snapshot) = history::find_whole(context, (whose, revision))?;
     if dry_run {
         return show_changes(context, &env, snapshot, json);
     }
@@ -57,7 +55,7 @@ pub fn rollback(
     refuse_inside(context)?;
     let _held = lock_ended(&env)?;
     let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())
-        .map_err(|e| if contents::is_space(&e) { without_room(e, whose, revision) } else { e })?;
+        .map_err(|e| if contents::is_out_of_space(&e) { without_room(e, whose, revision) } else { e })?;
     if before.descriptor.snapshot == snapshot.to_string() && before.skipped.is_empty() {
         output::note(&format!("environment {name} is already as in {}", described(revision, snapshot)));
         return Ok(());
@@ -117,7 +115,7 @@ fn resolve_revision<'a>(
 }
 
 fn show_changes(context: &UserContext, env: &Environment, snapshot: SnapshotId, json: bool) -> Result<()> {
-    let changes = between::changes_back(context, env, snapshot)?;
+    let changes = snapshot_diff::changes_back(context, env, snapshot)?;
     let base = env.ground()?.base();
     let lost: Vec<String> = as_root_of_ids(context.helper.as_deref(), base, |_| {
         let upper = contents::open_dir(&env.dir.join("upper"))?;

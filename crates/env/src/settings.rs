@@ -18,7 +18,7 @@ use skiff_spec::revision::{EnvRevision, Revision};
 use skiff_user::context::UserContext;
 
 use crate::live::ListedEnvironment;
-use crate::unnamed::{delete_if_failed, fill, whole_snapshot};
+use crate::snapshot_copy::{delete_if_failed, fill};
 use crate::{calling, history, latest};
 
 /// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
@@ -78,7 +78,7 @@ pub fn copy(context: &UserContext, of: &EnvRevision, new: &EnvName) -> Result<()
 /// The environment itself may be running. Its own `/tmp` and `/var/tmp` are in no snapshot.
 fn copy_snapshot(context: &UserContext, env: &Environment, revision: &Revision, new: &EnvName) -> Result<()> {
     // Before anything else: a snapshot that is gone is told at once.
-    let (depot, id) = whole_snapshot(context, env, revision)?;
+    let (depot, id) = history::find_whole(context, (&env.name, revision))?;
     Environment::named(context, new.clone())?.create_like(env, |dir| {
         fill(context, (env, &depot), (revision, id), dir)?;
         history::copy_until(&env.dir, dir, (&env.name, revision))

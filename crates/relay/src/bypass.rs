@@ -62,7 +62,7 @@ impl LinkPace {
 type ReceivedPiece = (RelayPiece, Arc<Vec<u8>>);
 
 /// Asks the next node for the first of the pieces that another one has been asked for, which has sent at this pace. Gives them if they have come within `limit`, and several times as fast.
-pub(crate) fn faster<'a>(
+pub(crate) fn fetch_if_faster<'a>(
     pace: &LinkPace,
     asked: impl Iterator<Item = &'a RelayPiece>,
     (reader, writer): (&mut LinkReader, &mut LinkWriter),

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use skiff_snapshot::{DepotPiece, PieceCounts, PieceReader};
 
 use crate::link::{LinkReader, LinkWriter};
 use crate::piece::{IMAGE_PIECE, RelayFile, RelayPiece};
+use crate::thread::lock;
 use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 
 /// Bytes that are asked for before they are read.
@@ -25,28 +26,30 @@ const LEAST: u64 = 30 << 20;
 
 /// Reads pieces by the relay on this node.
 pub struct RelayReader {
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<RelayConnection>>,
     counts: Mutex<PieceCounts>,
 }
 
-struct State {
+/// The connection to the relay, and what is asked for by it.
+struct RelayConnection {
     reader: LinkReader,
     writer: LinkWriter,
     /// What will be read, and has not been asked for.
     planned: VecDeque<RelayPiece>,
+    /// What has been asked for and has not come, and how many bytes these are.
     asked: VecDeque<RelayPiece>,
     open: usize,
-    pace: Pace,
+    pace: ArrivalPace,
 }
 
 /// How fast pieces come, while they are waited for.
 #[derive(Default)]
-struct Pace {
+struct ArrivalPace {
     waited: Duration,
     came: u64,
 }
 
-impl Pace {
+impl ArrivalPace {
     /// Whether enough has come, with this that has been waited for so long.
     fn is_enough(&mut self, waited: Duration, came: u64) -> bool {
         self.waited += waited;
@@ -70,13 +73,13 @@ impl RelayReader {
         relay.set_write_timeout(Some(SILENCE))?;
         let reader = LinkReader::Local(relay.try_clone()?, vec![]);
         let (planned, asked) = (VecDeque::new(), VecDeque::new());
-        let state = State {
+        let state = RelayConnection {
             reader,
             writer: LinkWriter::Local(relay),
             planned,
             asked,
             open: 0,
-            pace: Pace::default(),
+            pace: ArrivalPace::default(),
         };
         Ok(Self { state: Mutex::new(Some(state)), counts: Mutex::default() })
     }
@@ -178,11 +181,7 @@ fn of_image(piece: &DepotPiece) -> RelayPiece {
     RelayPiece { file: RelayFile::Image(digest), at: piece.at, length: piece.length }
 }
 
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl State {
+impl RelayConnection {
     /// A piece; `Some(None)` if the relay cannot have it, and nothing if that is of no use any more.
     fn read(&mut self, piece: &RelayPiece) -> Option<Option<(Vec<u8>, PieceCounts)>> {
         self.ask()?;

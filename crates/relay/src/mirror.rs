@@ -7,7 +7,7 @@ use std::io::{Error, ErrorKind, Result, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,11 @@ use skiff_oci::manifest::MAX_DOCUMENT;
 use skiff_snapshot::PieceCounts;
 use skiff_sys::IgnoreError;
 
+use crate::patience::ACCEPT_PAUSE;
 use crate::piece::{RelayFile, RelayPiece};
 use crate::request::{COUNTS, LONGEST_HEAD, MirrorRequest, parse, read_until, receive_head};
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
-use crate::thread::spawn_thread;
+use crate::thread::{lock, spawn_thread};
 use crate::visitors::{Visitor, Visitors};
 
 /// So many bytes of a range are wanted before the first of them has been sent.
@@ -35,8 +36,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const TO_TAKE: Duration = Duration::from_secs(60);
 /// Longest wait for the answer to a question for counts.
 const TO_COUNT: Duration = Duration::from_secs(2);
-/// After a connection that could not be taken: descriptors may be free then.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A mirror that listens.
 pub struct Mirror {
@@ -114,13 +113,13 @@ pub(crate) fn serve_mirror(mirror: &Mirror, spool: &Arc<Spool>) {
         spool: Arc::clone(spool),
         path: mirror.address.path.clone(),
         counts: Mutex::default(),
-        pace: Mutex::new(Pace { since: Instant::now(), came: 0, waiting: 0 }),
+        pace: Mutex::new(MirrorPace { since: Instant::now(), came: 0, waiting: 0 }),
         is_disabled: AtomicBool::new(false),
     });
     let visitors = Arc::new(Visitors::default());
     for socket in mirror.listener.incoming() {
         let Ok(socket) = socket else {
-            sleep(PAUSE);
+            sleep(ACCEPT_PAUSE);
             continue;
         };
         let Ok(visitor) = visitors.come(&socket) else { continue };
@@ -137,18 +136,18 @@ struct MirrorState {
     spool: Arc<Spool>,
     path: String,
     counts: Mutex<PieceCounts>,
-    pace: Mutex<Pace>,
+    pace: Mutex<MirrorPace>,
     is_disabled: AtomicBool,
 }
 
 /// How much has come since when, while somebody waited.
-struct Pace {
+struct MirrorPace {
     since: Instant,
     came: u64,
     waiting: usize,
 }
 
-impl Pace {
+impl MirrorPace {
     fn begin_to_wait(&mut self) {
         if self.waiting == 0 {
             (self.since, self.came) = (Instant::now(), 0);
@@ -307,8 +306,4 @@ fn reply(socket: &mut TcpStream, status: &str, headers: &str, body: &[u8]) -> Re
 
 fn reply_not_found(socket: &mut TcpStream) -> Result<()> {
     reply(socket, "404 Not Found", "", b"")
-}
-
-fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

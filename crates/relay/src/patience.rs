@@ -5,6 +5,9 @@ use std::time::Duration;
 /// For so long after the last piece files and answers are kept open: the unread rest of an answer would have to be asked for again.
 pub(crate) const KEPT_OPEN: Duration = Duration::from_secs(3);
 
+/// After a connection that could not be accepted: descriptors may be free then.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long other nodes may take.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayPatience {

@@ -19,7 +19,7 @@ use skiff_sys::IgnoreError;
 
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::mirror::{Mirror, serve_mirror};
-use crate::patience::RelayPatience;
+use crate::patience::{ACCEPT_PAUSE, RelayPatience};
 use crate::piece::{ImageOpener, RegistryReader};
 use crate::registry::RegistryThreads;
 use crate::spool::{PieceOrigin, Spool, WaitedPiece};
@@ -33,8 +33,6 @@ use crate::wire::{PieceAnswer, PieceRequest, PieceState};
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// So long after the last question the pieces are kept.
 const IDLE: Duration = Duration::from_secs(60);
-/// After a connection that could not be taken: descriptors may be free then.
-const PAUSE: Duration = Duration::from_millis(100);
 /// How long whoever has connected may take to prove that they belong to the job.
 const TO_PROVE: Duration = Duration::from_secs(5);
 /// Questions of one side that wait for their answers.
@@ -104,13 +102,13 @@ pub fn serve(setup: RelaySetup, local: UnixStream, alive: &OwnedFd) -> Result<()
     }
     let reading = local.try_clone()?;
     serve_one(LinkReader::Local(reading, vec![]), LinkWriter::Local(local), &spool, || false)?;
-    wait(listener.as_ref(), alive, &spool, &peers, &word(here));
+    accept_connections(listener.as_ref(), alive, &spool, &peers, &word(here));
     spool.end();
     Ok(())
 }
 
 /// Takes connections until the end.
-fn wait(
+fn accept_connections(
     listener: Option<&TcpListener>,
     alive: &OwnedFd,
     spool: &Arc<Spool>,
@@ -133,14 +131,15 @@ fn wait(
         }
         let has_come = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         match listener.filter(|_| has_come).map(TcpListener::accept) {
-            Some(Ok((socket, _))) => take(socket, (spool, peers, word), &visitors),
-            Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => sleep(PAUSE),
+            Some(Ok((socket, _))) => serve_connection(socket, (spool, peers, word), &visitors),
+            Some(Err(e)) if e.kind() != ErrorKind::WouldBlock => sleep(ACCEPT_PAUSE),
             _ => {}
         }
     }
 }
 
-fn take(
+/// Serves whoever has connected, if they prove that they belong to the job.
+fn serve_connection(
     socket: TcpStream,
     (spool, peers, word): (&Arc<Spool>, &Arc<PeerSettings>, &str),
     visitors: &Arc<Visitors>,

@@ -35,15 +35,15 @@ pub(crate) enum WaitedPiece {
 
 /// What is known of the pieces.
 pub(crate) struct Spool {
-    state: Mutex<State>,
+    state: Mutex<SpoolState>,
     changed: Condvar,
     /// Whether others below will ask for a tree's pieces.
     is_kept: [bool; 2],
     file: Option<File>,
 }
 
-struct State {
-    slots: HashMap<RelayPiece, Slot>,
+struct SpoolState {
+    slots: HashMap<RelayPiece, PieceSlot>,
     /// By tree, what nobody has been asked for yet.
     wanted: [VecDeque<RelayPiece>; 2],
     /// What is in memory, oldest first.
@@ -57,7 +57,7 @@ struct State {
     is_over: bool,
 }
 
-enum Slot {
+enum PieceSlot {
     Wanted,
     Memory { bytes: Arc<Vec<u8>>, origin: PieceOrigin, kept_at: Option<u64> },
     Kept { at: u64, length: usize, origin: PieceOrigin },
@@ -67,7 +67,7 @@ enum Slot {
 impl Spool {
     /// `file`: where pieces can be kept, if there is room anywhere.
     pub(crate) fn new(is_kept: [bool; 2], file: Option<File>) -> Self {
-        let state = State {
+        let state = SpoolState {
             slots: HashMap::new(),
             wanted: [VecDeque::new(), VecDeque::new()],
             recent: VecDeque::new(),
@@ -85,10 +85,10 @@ impl Spool {
         self.want_in(&mut self.lock(), piece);
     }
 
-    fn want_in(&self, state: &mut State, piece: RelayPiece) {
+    fn want_in(&self, state: &mut SpoolState, piece: RelayPiece) {
         state.used = Instant::now();
-        if matches!(state.slots.get(&piece), None | Some(Slot::Failed)) {
-            state.slots.insert(piece, Slot::Wanted);
+        if matches!(state.slots.get(&piece), None | Some(PieceSlot::Failed)) {
+            state.slots.insert(piece, PieceSlot::Wanted);
             state.wanted[tree_of(&piece) as usize].push_back(piece);
             self.changed.notify_all();
         }
@@ -110,16 +110,16 @@ impl Spool {
         loop {
             state.used = Instant::now();
             match state.slots.get(piece) {
-                Some(Slot::Memory { bytes, origin, .. }) => {
+                Some(PieceSlot::Memory { bytes, origin, .. }) => {
                     return WaitedPiece::Here(Arc::clone(bytes), *origin);
                 }
-                Some(Slot::Failed) => return WaitedPiece::Failed,
-                Some(Slot::Kept { at, length, origin }) => {
+                Some(PieceSlot::Failed) => return WaitedPiece::Failed,
+                Some(PieceSlot::Kept { at, length, origin }) => {
                     let (at, length, origin, epoch) = (*at, *length, *origin, state.epoch);
                     drop(state);
                     return self.kept(piece, (at, length, epoch), origin);
                 }
-                Some(Slot::Wanted) => {}
+                Some(PieceSlot::Wanted) => {}
                 // It has been dropped meanwhile.
                 None => self.want_in(&mut state, *piece),
             }
@@ -177,8 +177,8 @@ impl Spool {
     /// Wants pieces again that were asked for in vain, before all others.
     pub(crate) fn still_wanted(&self, tree: RelayTree, pieces: impl DoubleEndedIterator<Item = RelayPiece>) {
         let mut state = self.lock();
-        let State { slots, wanted, .. } = &mut *state;
-        let missing = pieces.filter(|piece| matches!(slots.get(piece), None | Some(Slot::Wanted)));
+        let SpoolState { slots, wanted, .. } = &mut *state;
+        let missing = pieces.filter(|piece| matches!(slots.get(piece), None | Some(PieceSlot::Wanted)));
         missing.rev().for_each(|piece| wanted[tree as usize].push_front(piece));
     }
 
@@ -188,8 +188,8 @@ impl Spool {
         let mut state = self.lock();
         let kept_at = kept.filter(|(_, epoch)| *epoch == state.epoch).map(|(at, _)| at);
         let length = bytes.len();
-        let slot = Slot::Memory { bytes, origin, kept_at };
-        if !matches!(state.slots.insert(piece, slot), Some(Slot::Memory { .. })) {
+        let slot = PieceSlot::Memory { bytes, origin, kept_at };
+        if !matches!(state.slots.insert(piece, slot), Some(PieceSlot::Memory { .. })) {
             state.recent.push_back((piece, length));
             state.in_memory += length;
         }
@@ -220,7 +220,7 @@ impl Spool {
 
     /// A piece cannot be had.
     pub(crate) fn fail(&self, piece: RelayPiece) {
-        self.lock().slots.insert(piece, Slot::Failed);
+        self.lock().slots.insert(piece, PieceSlot::Failed);
         self.changed.notify_all();
     }
 
@@ -246,19 +246,19 @@ impl Spool {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SpoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl SpoolState {
     fn leave_memory(&mut self, piece: RelayPiece, length: usize) {
         match self.slots.get(&piece) {
-            Some(Slot::Memory { kept_at: Some(at), origin, .. }) => {
+            Some(PieceSlot::Memory { kept_at: Some(at), origin, .. }) => {
                 let (at, origin) = (*at, *origin);
-                self.slots.insert(piece, Slot::Kept { at, length, origin });
+                self.slots.insert(piece, PieceSlot::Kept { at, length, origin });
             }
-            Some(Slot::Memory { .. }) => {
+            Some(PieceSlot::Memory { .. }) => {
                 self.slots.remove(&piece);
             }
             _ => {}

@@ -1,6 +1,7 @@
-//! Threads of the relay, of which there may be many.
+//! Threads of the relay, of which there may be many, and what they share.
 
 use std::io::{ErrorKind, Result};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
 /// Each thread's stack. What is large lies on the heap.
@@ -22,4 +23,9 @@ fn spawn(stack: usize, act: impl FnOnce() + Send + 'static) -> Result<()> {
         ErrorKind::WouldBlock => std::io::Error::new(e.kind(), "no more threads"),
         _ => e,
     })
+}
+
+/// Locks what threads share, also where one of them has panicked.
+pub(crate) fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,7 +14,7 @@ use skiff_launch::secure;
 use skiff_snapshot::Depot;
 use skiff_sys::IgnoreError;
 
-use crate::bypass::{LinkPace, faster};
+use crate::bypass::{LinkPace, fetch_if_faster};
 use crate::link::{LinkReader, LinkWriter, word};
 use crate::patience::{KEPT_OPEN, RelayPatience};
 use crate::piece::{ImageOpener, RelayFile, RelayPiece};
@@ -152,7 +152,7 @@ impl Upstream<'_> {
         let faster = match found {
             Some(Ok(mut next)) => {
                 let halves = (&mut next.reader, &mut next.writer);
-                faster(&slow.pace, slow.asked.iter(), halves, self.peers.patience.to_try)
+                fetch_if_faster(&slow.pace, slow.asked.iter(), halves, self.peers.patience.to_try)
                     .map(|pieces| (next, pieces))
             }
             // It is another program's port, or has no address.

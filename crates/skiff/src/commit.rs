@@ -17,7 +17,7 @@ use skiff_env::host_image::full::HostRoot;
 use skiff_env::host_image::{HostChanges, ImageContents, ImageTarget, ReadProgress, watched};
 use skiff_env::own_files::{BaseFiles, CleanedList, OwnFiles};
 use skiff_env::root::session;
-use skiff_env::unnamed::with_state_of;
+use skiff_env::snapshot_copy::with_state_of;
 use skiff_image::export::root::{self, OtherContent, RootFilter, RootSize};
 use skiff_image::source::{ImageSource, temporary};
 use skiff_output as output;

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
+use std::mem::take;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use skiff_cli::HostArgs;
 use skiff_env::commit::{note_upper, time_limit};
-use skiff_env::deploy::deploy;
+use skiff_env::deploy::{Deployed, deploy};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::{JobFigures, StartRecord};
 use skiff_plan::device_words::GRANTED;
@@ -17,11 +18,12 @@ use skiff_plan::{self as plan, Facts, GPUS, PlanOptions, RootOptions, base};
 use skiff_runtime::control::{self, HeldDirectories, Live};
 use skiff_runtime::environments::EnvironmentBase;
 use skiff_runtime::supervisor::{self, Lifetime, RuntimeDir};
+use skiff_site::TrustedDir;
 use skiff_spec::config::NodeLayers;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::names::TEMPORARY;
 use skiff_spec::job::{JobSpec, Snapshot};
-use skiff_spec::plan::Upper;
+use skiff_spec::plan::{Plan, Upper};
 use skiff_store::index::ImageName;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
@@ -68,42 +70,16 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
                 (Path::new(&snapshot.depot), RelayImage::OfSnapshot(snapshot.snapshot.clone()));
             let place = RelayPlace { job: job.id, dir: &runtime.dir, depot, image };
             let relay = fan_out::begin(context, &place);
-            let deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
+            let mut deployed = deploy(context, (snapshot, job.id), form, relay.as_ref())?;
             is_mounted.set(!deployed.stored_layers.is_empty());
             if !deployed.not_mounted.is_empty() {
-                not_mounted.replace(deployed.not_mounted);
+                not_mounted.replace(take(&mut deployed.not_mounted));
             }
-            commit::keep_earlier(context, &runtime.dir)?;
-            let record = runtime.dir.join(DIFFERENCE);
-            fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
-            let layers = deployed.layers.into_iter().rev();
-            let (paths, mut held): (Vec<_>, Vec<_>) =
-                layers.map(|(path, lease)| (path, OwnedFd::from(lease))).unzip();
+            let parts = deployed.parts.clone();
+            let (plan, mut held) = plan_root(context, job, snapshot, (&runtime.dir, &own), deployed)?;
             // Others may begin later; it ends with the job.
             held.extend(relay.map(JobRelay::into_holder_end));
-            let upper = match keep {
-                Some(_) => scratch::on_disk(&own)?,
-                None => scratch::not_kept(context, &own)?,
-            };
-            if let Some(entry) = &deployed.image {
-                entry.write(&runtime.dir.join(IMAGE))?;
-            }
-            let ground = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
-            let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &ground)? };
-            let services = vec![spool(context)];
-            let asked = options(snapshot, upper, paths, services, temporary(job.id));
-            let gpus = snapshot
-                .devices
-                .iter()
-                .any(|word| word.starts_with(GPUS))
-                .then(|| format!("{GPUS}{GRANTED}"));
-            let (facts, asked) = container::with_devices(facts, asked, gpus, &runtime.dir)?;
-            let stored_layers = deployed.stored_layers.into_iter().rev().collect();
-            let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
-            if keep.is_some() {
-                note_upper(&runtime.dir, &plan)?;
-            }
-            times.prepared(deployed.parts.clone());
+            times.prepared(parts);
             Ok((plan, held))
         })
     };
@@ -124,6 +100,40 @@ fn of_snapshot(context: &UserContext, job: &SlurmJob, snapshot: &Snapshot) -> Re
     }
     times.note(job);
     Ok(live)
+}
+
+/// The plan of a job's root in `dir`, over what was brought to this node; and what has to stay open as long as the root is there.
+fn plan_root(
+    context: &UserContext,
+    job: &SlurmJob,
+    snapshot: &Snapshot,
+    (dir, own): (&Path, &TrustedDir),
+    deployed: Deployed,
+) -> Result<(Plan, Vec<OwnedFd>)> {
+    commit::keep_earlier(context, dir)?;
+    let record = dir.join(DIFFERENCE);
+    fs::write(&record, &deployed.difference).context(|| record.display().to_string())?;
+    let layers = deployed.layers.into_iter().rev();
+    let (paths, held): (Vec<_>, Vec<_>) = layers.map(|(path, lease)| (path, OwnedFd::from(lease))).unzip();
+    let keeps_changes = snapshot.commit.is_some();
+    let upper = match keeps_changes {
+        true => scratch::on_disk(own)?,
+        false => scratch::not_kept(context, own)?,
+    };
+    if let Some(entry) = &deployed.image {
+        entry.write(&dir.join(IMAGE))?;
+    }
+    let below = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
+    let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &below)? };
+    let asked = options(snapshot, upper, paths, vec![spool(context)], temporary(job.id));
+    let gpus = snapshot.devices.iter().any(|word| word.starts_with(GPUS)).then(|| format!("{GPUS}{GRANTED}"));
+    let (facts, asked) = container::with_devices(facts, asked, gpus, dir)?;
+    let stored_layers = deployed.stored_layers.into_iter().rev().collect();
+    let plan = plan::build(PlanOptions { stored_layers, ..asked }, facts)?;
+    if keeps_changes {
+        note_upper(dir, &plan)?;
+    }
+    Ok((plan, held))
 }
 
 /// Why layers were not mounted, by the helper's message and the file systems that the kernel knows.

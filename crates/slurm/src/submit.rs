@@ -6,7 +6,7 @@ use skiff_cli::{ContainerArgs, SubmitArgs};
 use skiff_env::contents::take_snapshot;
 use skiff_env::depot::trim_records_daily;
 use skiff_env::history::SnapshotOrigin;
-use skiff_env::{between, fan_out, latest, root};
+use skiff_env::{fan_out, job_snapshot, latest, root};
 use skiff_output as output;
 use skiff_plan::definition::with_context;
 use skiff_runtime::environments::Environment;
@@ -135,7 +135,7 @@ pub fn describe(context: &UserContext, asked: RequestedRoot<'_>, commit: Option<
             JobSpec::Snapshot(taken.descriptor)
         }
         RequestedRoot::Snapshot(name, revision) => {
-            JobSpec::Snapshot(between::for_job(context, name, &revision)?)
+            JobSpec::Snapshot(job_snapshot::for_job(context, name, &revision)?)
         }
         RequestedRoot::Container(asked, step) => of(asked, step)?,
         RequestedRoot::Image(image, step) => {

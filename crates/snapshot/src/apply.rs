@@ -3,10 +3,8 @@
 //! Each layer is unpacked beside the result and moved into it by renames: so data is written once, and a layer is in use only after all
 //! of it was verified. What the layers hide of the base, the result hides too.
 
-use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -16,15 +14,16 @@ use rustix::io::Errno;
 
 use crate::base::{BaseRoot, find};
 use crate::chunk::{OpenHere, StreamBytes};
-use crate::depot::{Depot, SNAPSHOTS, make_dir};
+use crate::clock::Clock;
+use crate::depot::{Depot, make_dir};
 use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
-use crate::index::{self, Clock, SnapshotIndex};
+use crate::index::{self, SnapshotIndex};
 use crate::layer::{LayerReader, expect, fingerprint, unpack};
 use crate::manifest::LayerRef;
 use crate::remove::remove_all;
 use crate::room::is_full;
-use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, names, split};
+use crate::tree::{DirStack, NodeType, Stamp, TreeNode, dir_flags, is_within, split};
 use crate::walk::walk;
 use crate::xattr;
 use skiff_sys::SystemContext;
@@ -32,20 +31,8 @@ use skiff_sys::SystemContext;
 const UPPER: &str = "upper";
 /// A layer until it is merged.
 const LAYER: &str = "layer";
-/// Longer than a change may take to show in a ctime (see `index`): what is looked at after it is not young.
+/// Longer than a change may take to show in a ctime (see `index`): what is looked at after it is not racy.
 const PAUSE: Duration = Duration::from_millis(60);
-
-/// The snapshots that a depot has. (Their layers may be damaged all the same: whoever reads them is told.)
-pub fn present(depot: &Depot) -> Result<BTreeSet<SnapshotId>> {
-    let path = depot.path().join(SNAPSHOTS);
-    let object = path.as_os_str().as_bytes();
-    let dir = rustix::fs::open(&path, dir_flags(), Mode::empty()).on("open", object)?;
-    let names = names(dir.as_fd()).on("read the directory", object)?;
-    Ok(names
-        .iter()
-        .filter_map(|name| std::str::from_utf8(name).ok()?.strip_suffix(".json")?.parse().ok())
-        .collect())
-}
 
 /// Makes `upper` in `work`, an empty directory of the caller, as the snapshot has it, and the index that goes with it.
 /// `base` is what the upper will lie on. Runs inside the environment's user namespace.
@@ -226,7 +213,7 @@ fn write_index(upper: BorrowedFd<'_>, snapshot: SnapshotId, work: BorrowedFd<'_>
     let clock = Clock::of(work);
     let mut nodes = walk(upper)?;
     for node in &mut nodes {
-        node.young = clock.is_young(&node.stamp);
+        node.racy = clock.is_racy(&node.stamp);
         // Moving the upper changes its stamp, and an overlay leaves notes on directories.
         if node.kind.is_dir() {
             node.fingerprint = fingerprint(upper, node)?;

@@ -24,12 +24,13 @@ use crate::base::BaseRoot;
 use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, ListReadFault, MAX_LIST, PackSource};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
-use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack, write_at};
+use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack};
 use crate::plan::{full, take_out_unshippable};
-use crate::room::DiskRoom;
+use crate::room::{DiskRoom, free_bytes};
 use crate::snapshot::TRIES;
 use crate::walk::walk;
 use skiff_sys::error::show;
+use skiff_sys::positional::write_all_at;
 use skiff_sys::{SystemContext, SystemError};
 
 const MAGIC: &[u8; 8] = b"SKIFFENV";
@@ -157,7 +158,7 @@ fn attempt(
         MAGIC,
     ];
     let end = [&list[..], &about, &tail.concat()].concat();
-    write_at(file, &end, length).on("write to", name)?;
+    write_all_at(file, &end, length).on("write to", name)?;
     Ok(Bundled { entries: finished.entries, bytes: length + end.len() as u64, skipped })
 }
 
@@ -194,8 +195,9 @@ impl Bundle {
         if rest.get(4..) != Some(MAGIC) {
             return Err(bad("it is not an exported environment"));
         }
-        if rest[..4] != VERSION.to_le_bytes() {
-            return Err(bad("it is of another version; export it with this one"));
+        let version = u32::from_le_bytes(rest.first_chunk().copied().unwrap_or_default());
+        if version != VERSION {
+            return Err(Error::OtherVersion { layer: name.into(), version });
         }
         let begin = about.checked_add(list).and_then(|both| tail_at.checked_sub(both));
         let begin =
@@ -225,9 +227,7 @@ impl Bundle {
     /// inside the environment's user namespace.
     pub fn unpack(&self, target: BorrowedFd<'_>) -> Result<()> {
         let size = rustix::fs::fstat(&self.file).on("look at", &*self.name)?.st_size.cast_unsigned();
-        let disk = rustix::fs::fstatvfs(target).on("look at the room for", &*self.name)?;
-        // One that does not know how large it is has room.
-        let free = (disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize));
+        let free = free_bytes(target).on("look at the room for", &*self.name)?;
         check_length(&self.name, self.list.length(), (size, free))?;
         let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
         let before = DiskRoom::of(target);
@@ -240,6 +240,7 @@ impl Bundle {
 /// Refuses an environment whose files are longer than the free room, or than a part of it if they are far longer than the exported file. All that is
 /// known before the first byte is written.
 fn check_length(name: &str, length: u64, (size, free): (u64, Option<u64>)) -> Result<()> {
+    // A disk that does not know how large it is has room.
     let Some(free) = free else { return Ok(()) };
     if length > free {
         return Err(Error::NoRoomFor { object: name.into(), needed: length, free });

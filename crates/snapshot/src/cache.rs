@@ -29,7 +29,7 @@ use crate::file::{read_to_end, write_atomically};
 use crate::layer::{expect, unpack};
 use crate::manifest::{LayerRef, SnapshotManifest};
 use crate::remove::remove_all;
-use crate::room::DiskRoom;
+use crate::room::{DiskRoom, is_full};
 use crate::tree::{dir_flags, names};
 use skiff_sys::error::show;
 use skiff_sys::{SystemContext, SystemError};
@@ -223,8 +223,7 @@ impl Cache {
     fn unpack_or_make_room(&self, depot: &Depot, layer: &LayerRef, name: &str) -> Result<()> {
         let before = DiskRoom::of(&self.temps);
         let unpacked = self.unpack(depot, layer, name).map_err(|e| before.explain(e, layer.size));
-        let no_room = |error: &Error| matches!(error.errno(), Some(Errno::NOSPC | Errno::DQUOT));
-        if !unpacked.as_ref().is_err_and(no_room) {
+        if !unpacked.as_ref().is_err_and(|error| error.errno().is_some_and(is_full)) {
             return unpacked;
         }
         if self.evict_to(0)?.layers == 0 {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Mode, fstatvfs};
+use rustix::fs::Mode;
 use skiff_sys::SystemContext;
 
 use crate::apply::merge_layers;
@@ -17,10 +17,11 @@ use crate::digest::SnapshotId;
 use crate::error::{Error, Result};
 use crate::layer::paths;
 use crate::manifest::{LayerRef, MAX_LAYERS, SnapshotManifest};
+use crate::new_layer::{PushedLayer, write_layer, write_manifest};
 use crate::plan::{full, take_out_unshippable};
 use crate::remove::remove_all;
-use crate::room::is_full;
-use crate::snapshot::{How, Pushed, PushedLayer, TRIES, write_layer, write_manifest};
+use crate::room::{free_bytes, is_full};
+use crate::snapshot::{How, Pushed, TRIES};
 use crate::tree::{NodeType, TreeNode, dir_flags, is_within, order};
 use crate::walk::walk;
 
@@ -141,8 +142,7 @@ fn room_for(layers: &[LayerRef], bytes: u64) -> u64 {
 
 /// The bytes that are free on a disk; all where it does not know.
 fn free(dir: BorrowedFd<'_>) -> Result<u64> {
-    let disk = fstatvfs(dir).on("look at the room beside", MERGED)?;
-    Ok(if disk.f_blocks == 0 { u64::MAX } else { disk.f_bavail.saturating_mul(disk.f_frsize) })
+    Ok(free_bytes(dir).on("look at the room beside", MERGED)?.unwrap_or(u64::MAX))
 }
 
 /// Takes out sockets and devices. Where one hides something of the base or of a layer, a whiteout takes its place.

@@ -42,7 +42,7 @@ struct Leaving<T> {
 
 /// What a collection removed, or would remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pruned {
+pub struct CollectedFiles {
     /// Snapshots.
     pub snapshots: Vec<SnapshotId>,
     /// Other files: layers, remains of processes that died.
@@ -53,13 +53,13 @@ pub struct Pruned {
 
 impl Depot {
     /// Removes what a plan names, unless somebody has begun to rely on it since `contents` was listed.
-    pub fn carry_out(&self, contents: &DepotContents, plan: &CollectionPlan) -> Result<Pruned> {
+    pub fn carry_out(&self, contents: &DepotContents, plan: &CollectionPlan) -> Result<CollectedFiles> {
         self.restore_interrupted(contents)?;
         for (part, name) in &contents.ahead {
             let Some(dir) = self.dir_of(*part) else { continue };
             self.touch(dir, part.name(), name)?;
         }
-        let mut done = Pruned::default();
+        let mut done = CollectedFiles::default();
         for (id, used) in &plan.snapshots {
             let name = manifest_name(id);
             if self.set_aside(&self.snapshots, &name)? && self.settle(&self.snapshots, &name, *used, false)? {
@@ -98,7 +98,7 @@ impl Depot {
         part: DepotPart,
         files: Vec<Leaving<T>>,
         in_use: impl FnOnce() -> Result<Option<BTreeSet<T>>>,
-        done: &mut Pruned,
+        done: &mut CollectedFiles,
     ) -> Result<()> {
         let Some(dir) = self.dir_of(part) else { return Ok(()) };
         let mut aside = vec![];

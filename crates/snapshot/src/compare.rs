@@ -77,7 +77,7 @@ pub(crate) fn changes_over(
 }
 
 fn differences(before: &FlatLayers<'_>, after: &FlatLayers<'_>, base: BorrowedFd<'_>) -> Result<Vec<Change>> {
-    let mut differ = Differ { before, after, base: BaseRoot(base), changes: vec![] };
+    let mut differ = StateDiffer { before, after, base: BaseRoot(base), changes: vec![] };
     differ.entry(b"", (false, false))?;
     differ.changes.sort_by(|a, b| order(&a.path, &b.path));
     Ok(differ.changes)
@@ -95,19 +95,19 @@ fn of_snapshots<'a>(
 }
 
 /// What shows at a path.
-enum Seen<'a> {
+enum ShownEntry<'a> {
     Nothing,
     Own(&'a FlatEntry),
     /// The base's; nothing is known of what lies under a mount, or is closed.
     Base(Option<FlatEntry>),
 }
 
-impl Seen<'_> {
+impl ShownEntry<'_> {
     fn entry(&self) -> Option<&FlatEntry> {
         match self {
-            Seen::Own(entry) => Some(entry),
-            Seen::Base(entry) => entry.as_ref(),
-            Seen::Nothing => None,
+            ShownEntry::Own(entry) => Some(entry),
+            ShownEntry::Base(entry) => entry.as_ref(),
+            ShownEntry::Nothing => None,
         }
     }
 
@@ -117,27 +117,27 @@ impl Seen<'_> {
 
     /// Whether the base is hidden in this directory, which lies in one where it is or is not.
     fn hides(&self, above: bool) -> bool {
-        above || matches!(self, Seen::Own(entry) if entry.kind == NodeType::Dir { opaque: true })
+        above || matches!(self, ShownEntry::Own(entry) if entry.kind == NodeType::Dir { opaque: true })
     }
 }
 
-struct Differ<'a> {
+struct StateDiffer<'a> {
     before: &'a FlatLayers<'a>,
     after: &'a FlatLayers<'a>,
     base: BaseRoot<'a>,
     changes: Vec<Change>,
 }
 
-impl<'a> Differ<'a> {
-    fn look(&self, state: &'a FlatLayers<'a>, path: &[u8], hides: bool) -> Result<Seen<'a>> {
+impl<'a> StateDiffer<'a> {
+    fn look(&self, state: &'a FlatLayers<'a>, path: &[u8], hides: bool) -> Result<ShownEntry<'a>> {
         match state.entries.get(&key(path)) {
-            Some(entry) if entry.kind == NodeType::Whiteout => Ok(Seen::Nothing),
-            Some(entry) => Ok(Seen::Own(entry)),
-            None if hides => Ok(Seen::Nothing),
+            Some(entry) if entry.kind == NodeType::Whiteout => Ok(ShownEntry::Nothing),
+            Some(entry) => Ok(ShownEntry::Own(entry)),
+            None if hides => Ok(ShownEntry::Nothing),
             None => Ok(match self.base.look(path)? {
-                BaseEntry::Absent => Seen::Nothing,
-                BaseEntry::Unknown => Seen::Base(None),
-                BaseEntry::Here { kind, stat, .. } => Seen::Base(Some(FlatEntry {
+                BaseEntry::Absent => ShownEntry::Nothing,
+                BaseEntry::Unknown => ShownEntry::Base(None),
+                BaseEntry::Here { kind, stat, .. } => ShownEntry::Base(Some(FlatEntry {
                     kind,
                     stamp: Stamp::from(&stat),
                     details: None,
@@ -156,9 +156,9 @@ impl<'a> Differ<'a> {
         let seen = (self.look(self.before, path, hides.0)?, self.look(self.after, path, hides.1)?);
         let hides = (seen.0.hides(hides.0), seen.1.hides(hides.1));
         match &seen {
-            (Seen::Nothing, Seen::Nothing) | (Seen::Base(_), Seen::Base(_)) => Ok(()),
-            (Seen::Nothing, after) => self.added(path, after, hides.1),
-            (_, Seen::Nothing) => {
+            (ShownEntry::Nothing, ShownEntry::Nothing) | (ShownEntry::Base(_), ShownEntry::Base(_)) => Ok(()),
+            (ShownEntry::Nothing, after) => self.added(path, after, hides.1),
+            (_, ShownEntry::Nothing) => {
                 self.tell(path, ChangeKind::Deleted);
                 Ok(())
             }
@@ -184,7 +184,7 @@ impl<'a> Differ<'a> {
         all.iter().try_for_each(|name| self.entry(&join(path, name), hides))
     }
 
-    fn added(&mut self, path: &[u8], seen: &Seen<'_>, hides: bool) -> Result<()> {
+    fn added(&mut self, path: &[u8], seen: &ShownEntry<'_>, hides: bool) -> Result<()> {
         self.tell(path, ChangeKind::Added);
         if seen.is_dir() { self.added_below(path, hides) } else { Ok(()) }
     }
@@ -197,7 +197,7 @@ impl<'a> Differ<'a> {
         for name in all {
             let path = join(path, &name);
             let seen = self.look(self.after, &path, hides)?;
-            if !matches!(seen, Seen::Nothing) {
+            if !matches!(seen, ShownEntry::Nothing) {
                 self.added(&path, &seen, seen.hides(hides))?;
             }
         }
@@ -212,7 +212,7 @@ impl<'a> Differ<'a> {
         }
     }
 
-    fn is_same(&self, path: &[u8], before: &Seen<'_>, after: &Seen<'_>) -> Result<bool> {
+    fn is_same(&self, path: &[u8], before: &ShownEntry<'_>, after: &ShownEntry<'_>) -> Result<bool> {
         let (Some(a), Some(b)) = (before.entry(), after.entry()) else {
             // Of a directory, nothing can be told.
             return Ok([before, after].iter().any(|seen| seen.is_dir()));
@@ -231,7 +231,7 @@ impl<'a> Differ<'a> {
             NodeType::Other | NodeType::Whiteout => Ok(x.rdev == y.rdev),
             NodeType::Fifo => Ok(true),
             NodeType::Dir { .. } | NodeType::File | NodeType::Symlink => {
-                let of = |seen: &Seen<'_>, state: &FlatLayers<'a>| self.details(path, seen, state);
+                let of = |seen: &ShownEntry<'_>, state: &FlatLayers<'a>| self.details(path, seen, state);
                 let (a_more, b_more) = (of(before, self.before)?, of(after, self.after)?);
                 // Of a directory that is closed only what can be seen is compared.
                 Ok(a_more.zip(b_more).map_or(a.kind.is_dir(), |(a, b)| a == b))
@@ -240,8 +240,14 @@ impl<'a> Differ<'a> {
     }
 
     /// Extended attributes, target and digest of the content; nothing of what vanished or is closed.
-    fn details(&self, path: &[u8], seen: &Seen<'_>, state: &FlatLayers<'a>) -> Result<Option<Rc<Details>>> {
-        let (Some(entry), root) = (seen.entry(), state.upper.filter(|_| matches!(seen, Seen::Own(_)))) else {
+    fn details(
+        &self,
+        path: &[u8],
+        seen: &ShownEntry<'_>,
+        state: &FlatLayers<'a>,
+    ) -> Result<Option<Rc<Details>>> {
+        let (Some(entry), root) = (seen.entry(), state.upper.filter(|_| matches!(seen, ShownEntry::Own(_))))
+        else {
             return Ok(None);
         };
         match &entry.details {

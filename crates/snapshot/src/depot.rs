@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Files appear whole, by rename, and never change; so neither writers nor readers need locks, which network file systems do badly.
-//! Whoever relies on a layer that is already there makes it young first, and looks for it again at the end ([`collect`](crate::collect)).
+//! Whoever relies on a layer that is already there marks it as used first, by its time, and looks for it again at the end ([`collect`](crate::collect)).
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -126,10 +127,18 @@ impl Depot {
         SnapshotManifest::parse(id, &bytes.ok_or_else(too_long)?)
     }
 
+    /// The snapshots whose manifests are there. What these say may be damaged all the same: whoever reads one is told.
+    pub fn snapshot_ids(&self) -> Result<BTreeSet<SnapshotId>> {
+        let object = self.path.join(SNAPSHOTS).into_os_string().into_encoded_bytes();
+        let fresh = open_anew(&self.snapshots).on("open", &object)?;
+        let names = names(fresh.as_fd()).on("read the directory", &object)?;
+        Ok(names.iter().filter_map(|name| manifest_id(name)).collect())
+    }
+
     /// The regular files in one of its directories: what else was put there is not ours.
     pub(crate) fn list(&self, dir: &OwnedFd) -> Result<Vec<(Vec<u8>, Stat)>> {
         let path = self.path.as_os_str().as_bytes();
-        let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty()).on("open", path)?;
+        let fresh = open_anew(dir).on("open", path)?;
         let mut listed = Vec::new();
         for name in names(fresh.as_fd()).on("read the directory", path)? {
             match rustix::fs::statat(dir, &name[..], AtFlags::SYMLINK_NOFOLLOW) {
@@ -151,25 +160,26 @@ impl Depot {
         Ok(id)
     }
 
-    /// Makes a snapshot young that somebody is about to rely on, so that it is not removed; an error if it is not whole.
+    /// Marks a snapshot as used that somebody is about to rely on, so that no collection removes it; an error if it is not whole.
     pub fn rely_on(&self, id: &SnapshotId) -> Result<()> {
-        if self.use_snapshot(id, &self.manifest(id)?)? {
+        if self.mark_used(id, &self.manifest(id)?)? {
             return Ok(());
         }
         let depot = show(self.path.as_os_str().as_bytes());
         Err(Error::Missing { what: format!("a part of snapshot {id}"), depot })
     }
 
-    /// Makes a snapshot and its layers young; false if it is not whole.
-    pub(crate) fn use_snapshot(&self, id: &SnapshotId, manifest: &SnapshotManifest) -> Result<bool> {
+    /// Marks a snapshot, its layers and their packs as used now; false if it is not whole.
+    pub(crate) fn mark_used(&self, id: &SnapshotId, manifest: &SnapshotManifest) -> Result<bool> {
         for layer in &manifest.layers {
-            if !self.use_layer(layer)? || !self.use_packs(layer)? {
+            if !self.mark_layer_used(layer)? || !self.mark_packs_used(layer)? {
                 return Ok(false);
             }
         }
         Ok(self.touch(&self.snapshots, SNAPSHOTS, &manifest_name(id))?.is_some())
     }
 
+    /// Sets the times of a file of the depot to now, and gives what it is; nothing if it is not there.
     pub(crate) fn touch(&self, dir: &OwnedFd, part: &str, name: &str) -> Result<Option<Stat>> {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
@@ -192,9 +202,7 @@ impl Depot {
     ) -> Result<(&'n str, OwnedFd)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         for look in 1..=looks {
-            // Opening the directory anew makes an NFS client ask whether it changed.
-            let fresh = rustix::fs::openat(dir, c".", dir_flags(), Mode::empty());
-            let fresh = fresh.on("open", self.path.as_os_str().as_bytes())?;
+            let fresh = open_anew(dir).on("open", self.path.as_os_str().as_bytes())?;
             for name in names {
                 match rustix::fs::openat(&fresh, *name, flags, Mode::empty()) {
                     Ok(file) => return Ok((name, file)),
@@ -215,6 +223,11 @@ impl Depot {
     pub(crate) fn object(&self, part: &str, name: &str) -> Vec<u8> {
         object(&self.path.join(part), name)
     }
+}
+
+/// Opens a directory again, which makes an NFS client ask whether it changed.
+fn open_anew(dir: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(dir, c".", dir_flags(), Mode::empty())
 }
 
 /// Makes a directory for the caller only, unless there is one.

@@ -102,7 +102,7 @@ impl Default for DiffOptions<'_> {
 /// copied up but is still the same. Files are the same if type, mode, owner, attributes, size, time and content are.
 pub fn diff(upper: BorrowedFd<'_>, base: BorrowedFd<'_>, options: &DiffOptions<'_>) -> Result<Vec<Change>> {
     let nodes = walk(upper)?;
-    let mut differ = Differ { upper, base: BaseRoot(base), options, changes: Vec::new() };
+    let mut differ = UpperDiffer { upper, base: BaseRoot(base), options, changes: Vec::new() };
     // Directories on the way to the current node, and whether the base is hidden in them.
     let mut hiding: Vec<(&[u8], bool)> = Vec::new();
     for (at, node) in nodes.iter().enumerate() {
@@ -123,14 +123,14 @@ pub fn diff(upper: BorrowedFd<'_>, base: BorrowedFd<'_>, options: &DiffOptions<'
     Ok(differ.changes)
 }
 
-struct Differ<'a> {
+struct UpperDiffer<'a> {
     upper: BorrowedFd<'a>,
     base: BaseRoot<'a>,
     options: &'a DiffOptions<'a>,
     changes: Vec<Change>,
 }
 
-impl Differ<'_> {
+impl UpperDiffer<'_> {
     fn node(&mut self, node: &TreeNode, found: BaseEntry) -> Result<()> {
         let mut base_changed = false;
         let kind = match (node.kind, found) {

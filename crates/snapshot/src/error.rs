@@ -128,7 +128,7 @@ pub enum Error {
     #[error("{object} changed its kind during the snapshot")]
     #[doc(hidden)]
     Moved {
-        /// The path in the environment.
+        /// The path in the environment, or the depot.
         object: String,
     },
 }
@@ -156,7 +156,7 @@ impl Error {
             ),
             Error::OtherVersion { .. } => Some("install the same Skiff everywhere"),
             Error::Missing { .. } => {
-                Some("it was pruned or the depot is not the same directory on this node; submit again")
+                Some("it was removed, or the depot is another directory on this node; submit again")
             }
             Error::Busy { .. } => {
                 Some("stop the program that writes it, or move the file to the home directory")

@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::error::Result;
+use skiff_sys::positional::read_at;
 use skiff_sys::{SystemContext, SystemError};
 
 /// How the names of files that are not finished begin.
@@ -39,14 +40,7 @@ pub(crate) fn read_to_end(file: BorrowedFd<'_>, limit: u64) -> rustix::io::Resul
 /// So many bytes of a file from there on; fewer if it ends before.
 pub fn read_at_most(file: BorrowedFd<'_>, length: usize, at: u64) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        let from = at.checked_add(filled as u64).ok_or(Errno::INVAL)?;
-        match rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut bytes[filled..], from))? {
-            0 => break,
-            got => filled += got,
-        }
-    }
+    let filled = read_at(file, &mut bytes, at)?;
     bytes.truncate(filled);
     Ok(bytes)
 }
@@ -110,7 +104,7 @@ impl<'a> Temp<'a> {
 impl Drop for Temp<'_> {
     fn drop(&mut self) {
         if self.has_name {
-            // Best effort: the error that brought us here is the one to tell; old ones are pruned.
+            // Best effort: the error that brought us here is the one to tell; a collection removes old ones.
             let (Ok(()) | Err(_)) = rustix::fs::unlinkat(self.dir, &self.name, AtFlags::empty());
         }
     }

@@ -1,7 +1,7 @@
 //! The index: what an upper looked like at its last snapshot, in a file beside it.
 //!
 //! An entry whose stamp (inode, size, times, mode, owner, links) is still the same is unchanged - except that a change within
-//! the clock's granularity of the moment it was read leaves the same ctime. Of entries that young ("racy" in git's index)
+//! the clock's granularity of the moment it was read leaves the same ctime. Of such entries ("racy" in git's index)
 //! the fingerprint of attributes and content is compared; so it is where only stamps that do not travel differ, as
 //! after a rename there and back.
 //!
@@ -31,40 +31,6 @@ const FIXED: usize = 1 + 4 * 8 + 2 * 12 + 3 * 4 + 1;
 pub(crate) const NAME: &str = "snapshot.index";
 /// Largest index that is read: some ten million entries.
 const MAX_SIZE: u64 = 4 << 30;
-/// A change this long or less before a read might not show in the ctime: two ticks of the slowest kernel clock (100 Hz).
-const GRANULE_NS: u32 = 20_000_000;
-
-/// The moment a snapshot began, by the clock that file systems take their times from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Clock {
-    now: (i64, u32),
-}
-
-impl Clock {
-    /// As a new file in `dir` says, since its file system may be another host's, and that one's clock hours from this one's.
-    pub(crate) fn of(dir: BorrowedFd<'_>) -> Clock {
-        let made = Temp::create(dir)
-            .and_then(|(temp, file)| Ok(rustix::fs::fstat(&file).on("look at", temp.name())?));
-        // Where no file can be made no index can be written, which that will tell.
-        made.map_or_else(|_| Clock::now(), |made| Clock { now: Stamp::from(&made).ctime })
-    }
-
-    fn now() -> Clock {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Clock { now: (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0)) }
-    }
-
-    /// Whether a later change might leave this stamp as it is.
-    pub(crate) fn is_young(self, stamp: &Stamp) -> bool {
-        // No nanoseconds at all: most likely a file system that counts whole seconds.
-        let (seconds, nanoseconds) = if stamp.ctime.1 == 0 { (1, 0) } else { (0, GRANULE_NS) };
-        let mut safe_from = (stamp.ctime.0 + seconds, stamp.ctime.1 + nanoseconds);
-        if safe_from.1 >= 1_000_000_000 {
-            safe_from = (safe_from.0 + 1, safe_from.1 - 1_000_000_000);
-        }
-        self.now <= safe_from
-    }
-}
 
 /// The bytes of an index that is whole. Its entries are parsed where they are needed.
 #[derive(Debug)]
@@ -82,7 +48,7 @@ pub(crate) struct IndexedNode<'a> {
     pub(crate) kind: NodeType,
     pub(crate) stamp: Stamp,
     pub(crate) fingerprint: Option<[u8; 32]>,
-    pub(crate) young: bool,
+    pub(crate) racy: bool,
     pub(crate) partial: bool,
 }
 
@@ -220,7 +186,7 @@ fn header(rest: &mut &[u8]) -> Option<Header> {
 }
 
 fn put(out: &mut Vec<u8>, node: &TreeNode) {
-    let TreeNode { path, kind, stamp, fingerprint, young, partial, data: _ } = node;
+    let TreeNode { path, kind, stamp, fingerprint, racy, partial, data: _ } = node;
     out.extend((path.len() as u16).to_le_bytes());
     out.extend(path);
     out.push(match kind {
@@ -242,7 +208,7 @@ fn put(out: &mut Vec<u8>, node: &TreeNode) {
     for number in [stamp.mode, stamp.uid, stamp.gid] {
         out.extend(number.to_le_bytes());
     }
-    out.push(u8::from(*young) | u8::from(*partial) << 1);
+    out.push(u8::from(*racy) | u8::from(*partial) << 1);
     out.push(u8::from(fingerprint.is_some()));
     out.extend(fingerprint.iter().flatten());
 }
@@ -278,7 +244,7 @@ impl<'a> IndexedNode<'a> {
         let [ino, size, nlink, rdev] = [long(rest)?, long(rest)?, long(rest)?, long(rest)?];
         let [mtime, ctime] = [time(rest)?, time(rest)?];
         let [mode, uid, gid] = [int(rest)?, int(rest)?, int(rest)?];
-        let (young, partial) = match take::<1>(rest)? {
+        let (racy, partial) = match take::<1>(rest)? {
             [flags @ 0..=3] => (flags & 1 != 0, flags & 2 != 0),
             _ => return None,
         };
@@ -288,12 +254,12 @@ impl<'a> IndexedNode<'a> {
             _ => return None,
         };
         let stamp = Stamp { ino, size, mtime, ctime, mode, uid, gid, nlink, rdev };
-        Some(IndexedNode { path, kind, stamp, fingerprint, young, partial })
+        Some(IndexedNode { path, kind, stamp, fingerprint, racy, partial })
     }
 
     fn node(self) -> TreeNode {
-        let IndexedNode { path, kind, stamp, fingerprint, young, partial } = self;
-        TreeNode { path: path.to_vec(), kind, stamp, fingerprint, young, partial, data: 0 }
+        let IndexedNode { path, kind, stamp, fingerprint, racy, partial } = self;
+        TreeNode { path: path.to_vec(), kind, stamp, fingerprint, racy, partial, data: 0 }
     }
 }
 
@@ -329,7 +295,7 @@ mod tests {
             kind,
             stamp,
             fingerprint,
-            young: true,
+            racy: true,
             partial: path == b"a",
             data: 0,
         };
@@ -408,38 +374,6 @@ mod tests {
             let mut altered = bytes.clone();
             altered[at] ^= 1;
             assert_eq!(SnapshotIndex::parse(&altered), None);
-        }
-    }
-
-    #[test]
-    fn the_clock_is_that_of_the_file_system() {
-        let dir = tempfile::tempdir().unwrap();
-        let stamp = |name: &str| {
-            std::fs::write(dir.path().join(name), "").unwrap();
-            Stamp::from(&rustix::fs::stat(dir.path().join(name)).unwrap())
-        };
-        let before = stamp("before");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let clock = Clock::of(std::fs::File::open(dir.path()).unwrap().as_fd());
-        assert!(!clock.is_young(&before));
-        assert!(clock.is_young(&stamp("after")));
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn a_stamp_is_young_until_the_clock_has_moved_on() {
-        let clock = Clock { now: (100, 500_000_000) };
-        let young = |ctime| clock.is_young(&Stamp { ctime, ..Stamp::default() });
-        for (ctime, expected) in [
-            ((100, 499_999_999), true),
-            ((100, 480_000_000), true),
-            ((100, 479_999_999), false),
-            ((99, 999_999_999), false),
-            ((100, 0), true),
-            ((99, 0), false),
-            ((200, 1), true),
-        ] {
-            assert_eq!(young(ctime), expected, "{ctime:?}");
         }
     }
 }

@@ -9,9 +9,11 @@ mod base;
 mod bundle;
 mod cache;
 mod cache_lists;
+mod chain;
 mod changes;
 mod chunk;
 mod chunk_store;
+mod clock;
 mod collect;
 mod compare;
 mod content_hash;
@@ -24,6 +26,7 @@ mod file_chunks;
 mod index;
 mod layer;
 mod manifest;
+mod new_layer;
 mod packs;
 mod piece;
 mod piece_files;
@@ -38,17 +41,18 @@ mod walk;
 pub mod whole;
 mod xattr;
 
-pub use apply::{apply, present, put_in_place, unshippable};
+pub use apply::{apply, put_in_place, unshippable};
 pub use bundle::{Bundle, BundleInfo, Bundled, bundle, is_bundle};
 pub use cache::{Cache, Evicted, LayerDir, LayerLease, fetch};
 pub use cache_lists::LEAST_SHARED;
+pub use chain::MergePolicy;
 pub use changes::{ChangesInput, push_changes};
 pub use chunk::{LayerStream, NearLayer, OpenHere, SharedChunks};
 pub use chunk_store::{
     ChunkStore, ChunkUse, CollectedChunks, StoreWriter, StoredList, StoredStream, StreamPart, WrittenList,
 };
 pub use collect::{
-    CollectOptions, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot, Pruned,
+    CollectOptions, CollectedFiles, CollectionPlan, DepotContents, DepotFile, DepotManifest, DepotSnapshot,
     UnnamedFile,
 };
 pub use compare::{ChangeConflict, Side, compare, conflicts};
@@ -61,7 +65,7 @@ pub use file_chunks::{FileChunks, FileFault, ImageFileStream};
 pub use manifest::{LayerRef, SnapshotManifest};
 pub use packs::OpenLayer;
 pub use piece::{DepotPiece, LARGEST_PIECE, PieceCounts, PieceFile, PieceReader};
-pub use snapshot::{How, MergePolicy, Pushed, SnapshotInput, last_snapshot, push};
+pub use snapshot::{How, Pushed, SnapshotInput, last_snapshot, push};
 pub use unchanged::looks_changed;
 pub use verify::{DepotCheck, DepotVerdict};
 

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 const FORMAT: u32 = 1;
 /// Largest manifest that is read.
 pub(crate) const MAX_SIZE: u64 = 1 << 20;
-/// The longest chain of layers that is read; what is written is far shorter.
+/// The longest chain of layers that is read. Snapshots of environments have far fewer (`chain`), and each of a job's changes has one more than the
+/// snapshot that the job ran in (`changes`).
 pub(crate) const MAX_LAYERS: usize = 64;
 
 /// A snapshot of an environment.
@@ -36,7 +37,7 @@ pub struct SnapshotManifest {
 pub struct LayerRef {
     /// Name of the layer in the depot.
     pub digest: LayerId,
-    /// Size of the layer's file in bytes.
+    /// Length of the layer's stream in bytes: of its records and data, not compressed.
     pub size: u64,
 }
 

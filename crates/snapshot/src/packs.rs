@@ -1,6 +1,6 @@
 //! Layers in a depot: lists of chunks, and the packs that hold these.
 //!
-//! Whoever relies on a pack that is already there makes it young first, and looks for it again when the manifest is written.
+//! Whoever relies on a pack that is already there marks it as used first, and looks for it again when the manifest is written.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -244,15 +244,15 @@ impl Depot {
     pub(crate) fn add_layer(&self, temp: Temp<'_>, written: Written, digest: LayerId) -> Result<Added> {
         let Written { list, pack } = written;
         let layer = LayerRef { digest, size: list.length() };
-        if self.use_layer(&layer)?
-            && self.use_packs(&layer)?
+        if self.mark_layer_used(&layer)?
+            && self.mark_packs_used(&layer)?
             && let Some(found) = self.chunk_list(&digest)?
         {
             return Ok(Added { layer, packs: found.packs, bytes: 0 });
         }
         let (new, mut bytes) = pack.as_ref().map_or((None, 0), |(_, id, length)| (Some(*id), *length));
         for pack in list.packs.iter().filter(|pack| Some(**pack) != new) {
-            if !self.use_pack(pack)? {
+            if !self.mark_pack_used(pack)? {
                 return Err(Error::Moved { object: format!("the depot {}", self.path().display()) });
             }
         }
@@ -269,13 +269,13 @@ impl Depot {
         Ok(Added { layer, packs: list.packs, bytes })
     }
 
-    fn use_pack(&self, pack: &PackId) -> Result<bool> {
+    fn mark_pack_used(&self, pack: &PackId) -> Result<bool> {
         let Some(packs) = &self.packs else { return Ok(false) };
         Ok(self.touch(packs, PACKS, &pack_name(pack))?.is_some())
     }
 
-    /// Makes a layer young, so that it is not pruned; false if it is not there, or not of its length.
-    pub(crate) fn use_layer(&self, layer: &LayerRef) -> Result<bool> {
+    /// Marks a layer as used now, so that no collection removes it; false if it is not there, or not of its length.
+    pub(crate) fn mark_layer_used(&self, layer: &LayerRef) -> Result<bool> {
         if self.touch(&self.layers, LAYERS, &list_name(&layer.digest))?.is_some() {
             return Ok(true);
         }
@@ -283,9 +283,9 @@ impl Depot {
         Ok(whole.is_some_and(|stat| stat.st_size.cast_unsigned() == layer.size))
     }
 
-    /// Makes young all that a layer relies on; false if something is missing. Its list alone would not keep it: while one collector has set that aside,
-    /// another finds nothing that names the packs.
-    pub(crate) fn use_packs(&self, layer: &LayerRef) -> Result<bool> {
+    /// Marks the packs that a layer relies on as used now; false if one is missing. The layer's list alone would not keep them: while one collector has
+    /// set that aside, another finds nothing that names the packs.
+    pub(crate) fn mark_packs_used(&self, layer: &LayerRef) -> Result<bool> {
         let (list, packs) = match (self.stored_list(&layer.digest)?, &self.packs) {
             (Some(Ok(list)), Some(packs)) => (list, packs),
             (Some(Ok(list)), None) => return Ok(list.packs.is_empty()),

@@ -73,7 +73,7 @@ pub(crate) fn incremental(
     base: BaseRoot<'_>,
     merged: impl FnOnce(u64) -> Result<MergedLayers>,
 ) -> Result<SnapshotPlan> {
-    let stale = settle(old, new, upper)?;
+    let stale = fingerprint_doubtful(old, new, upper)?;
     let mut plan = Planner {
         new,
         base,
@@ -99,7 +99,7 @@ pub(crate) fn incremental(
 
 /// Gives nodes of `new` that are as the last snapshot holds them its fingerprint, after comparing where the stamps cannot tell.
 /// True if something was compared so: the index should then be written again, so that it need not be the next time.
-fn settle(old: &[TreeNode], new: &mut [TreeNode], upper: BorrowedFd<'_>) -> Result<bool> {
+fn fingerprint_doubtful(old: &[TreeNode], new: &mut [TreeNode], upper: BorrowedFd<'_>) -> Result<bool> {
     let mut compared = false;
     let mut new = new.iter_mut().peekable();
     for before in old {
@@ -108,7 +108,7 @@ fn settle(old: &[TreeNode], new: &mut [TreeNode], upper: BorrowedFd<'_>) -> Resu
         if now.kind != before.kind {
             continue;
         }
-        if now.stamp == before.stamp && !before.young {
+        if now.stamp == before.stamp && !before.racy {
             now.fingerprint = before.fingerprint;
         } else if before.fingerprint.is_some() && travels_alike(before, now) {
             now.fingerprint = fingerprint(upper, now)?;
@@ -138,7 +138,7 @@ fn is_same(before: &TreeNode, now: &TreeNode) -> bool {
         // The kernel makes all whiteouts of an upper one inode with many names: its stamp says nothing.
         return now.kind == NodeType::Whiteout;
     }
-    let trusted = before.stamp == now.stamp && !before.young;
+    let trusted = before.stamp == now.stamp && !before.racy;
     before.kind == now.kind
         && (trusted || (before.fingerprint.is_some() && before.fingerprint == now.fingerprint))
 }

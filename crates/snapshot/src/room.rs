@@ -16,8 +16,7 @@ pub(crate) struct DiskRoom {
 impl DiskRoom {
     /// On the disk that has this file or directory.
     pub(crate) fn of(dir: impl AsFd) -> Self {
-        let disk = fstatvfs(dir).ok().filter(|disk| disk.f_blocks > 0);
-        Self { free: disk.map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)) }
+        Self { free: free_bytes(dir).ok().flatten() }
     }
 
     /// Adds to an error of a full disk how many bytes may be needed, if there were fewer. Where there were more, others have taken them, or it is a
@@ -30,6 +29,12 @@ impl DiskRoom {
             (error, _) => error,
         }
     }
+}
+
+/// Bytes that are free on the disk that has this file or directory; nothing where the disk does not know how large it is.
+pub(crate) fn free_bytes(dir: impl AsFd) -> rustix::io::Result<Option<u64>> {
+    let disk = fstatvfs(dir)?;
+    Ok((disk.f_blocks > 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
 /// Whether a disk, or the user's quota of it, is full.

@@ -1,7 +1,7 @@
-//! Walking a directory tree by descriptors.
+//! What a directory tree consists of: its nodes and their stamps, the order of their paths, and the way to each by descriptors.
 //!
-//! An upper belongs to its user, who may change it while it is walked: each step opens one name in a directory that
-//! is already open and never follows a symbolic link, so no tree can lead the walk out of its root.
+//! An upper belongs to its user, who may change it while it is looked at: each step opens one name in a directory that
+//! is already open and never follows a symbolic link, so no tree leads out of its root.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -100,8 +100,8 @@ pub(crate) struct TreeNode {
     pub(crate) stamp: Stamp,
     /// What the entry was when it was shipped, attributes and content, where that is known (see `index`).
     pub(crate) fingerprint: Option<[u8; 32]>,
-    /// A later change might have left the stamp as it is.
-    pub(crate) young: bool,
+    /// Whether a later change might have left the stamp as it is ("racy", see `index`).
+    pub(crate) racy: bool,
     /// A directory of which not all names are among the nodes: what cannot be shipped has been taken out.
     pub(crate) partial: bool,
     /// Bytes of data without holes, roughly. Not part of what is compared or kept.
@@ -113,7 +113,7 @@ impl TreeNode {
         let stamp = Stamp::from(stat);
         let room = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         let data = if kind == NodeType::File { stamp.size.min(room) } else { 0 };
-        TreeNode { path, kind, stamp, fingerprint: None, young: false, partial: false, data }
+        TreeNode { path, kind, stamp, fingerprint: None, racy: false, partial: false, data }
     }
 
     /// What it takes in a layer, roughly, in bytes.

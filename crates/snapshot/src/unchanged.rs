@@ -65,7 +65,7 @@ fn has_same_stamps(index: &StoredIndex, upper: BorrowedFd<'_>, in_doubt: bool) -
 fn is_same_piece(stack: &mut DirStack, mut piece: &[u8], device: u64, in_doubt: bool) -> bool {
     while !piece.is_empty() {
         let same = IndexedNode::take(&mut piece).is_some_and(|entry| {
-            let is_doubtful = in_doubt && (entry.young || entry.partial) && entry.kind != NodeType::Whiteout;
+            let is_doubtful = in_doubt && (entry.racy || entry.partial) && entry.kind != NodeType::Whiteout;
             !is_doubtful && is_same(stack, &entry, device)
         });
         if !same {
@@ -177,10 +177,10 @@ mod tests {
         let dir = tree();
         let upper = File::open(dir.path()).unwrap();
         for at in [0, 5, 300] {
-            let young = index(upper.as_fd(), |nodes| nodes[at].young = true);
-            assert!(!is_unchanged(&young, upper.as_fd()), "{at}");
+            let racy = index(upper.as_fd(), |nodes| nodes[at].racy = true);
+            assert!(!is_unchanged(&racy, upper.as_fd()), "{at}");
             assert!(
-                has_same_stamps(&young, upper.as_fd(), false),
+                has_same_stamps(&racy, upper.as_fd(), false),
                 "{at}: but nothing says that it has changed"
             );
         }

@@ -1,4 +1,4 @@
-//! Walking a tree, by several threads where it is large. Each takes one directory after the other from a queue and looks at what is in it.
+//! Lists all of a tree, by several threads where it is large. Each takes one directory after the other from a queue and looks at what is in it.
 //! So no more directories are open than there are threads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,7 +43,7 @@ fn walk_at_most(root: BorrowedFd<'_>, most: usize) -> Result<Vec<TreeNode>> {
             }
         });
     });
-    let State { found, failed, .. } = walk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let WalkState { found, failed, .. } = walk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     failed.map_or_else(|| Ok(in_order(found)), Err)
 }
 
@@ -53,30 +53,32 @@ struct Walk<'a> {
     /// How many entries there may be, and how many names have been listed.
     most: usize,
     listed: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<WalkState>,
     more: Condvar,
 }
 
+/// What the threads have in common.
 #[derive(Default)]
-struct State {
+struct WalkState {
     /// Directories that nobody has begun: their numbers and paths.
     waiting: Vec<(usize, Vec<u8>)>,
     /// How many directories are looked at now.
     begun: usize,
     /// What each directory is, by its number.
-    found: Vec<Option<Found>>,
+    found: Vec<Option<WalkedEntry>>,
     failed: Option<Error>,
 }
 
 /// What is at the path of a directory.
-enum Found {
+enum WalkedEntry {
     /// The directory, and what is in it in the order of the names.
-    Dir(TreeNode, Vec<Inside>),
+    Dir(TreeNode, Vec<Child>),
     /// Something else meanwhile.
     Leaf(TreeNode),
 }
 
-enum Inside {
+/// What is in a directory.
+enum Child {
     Leaf(TreeNode),
     /// A directory, by its number.
     Dir(usize),
@@ -92,7 +94,7 @@ impl Drop for BegunGuard<'_, '_> {
     }
 }
 
-impl State {
+impl WalkState {
     fn add(&mut self, path: Vec<u8>) -> usize {
         self.found.push(None);
         self.waiting.push((self.found.len() - 1, path));
@@ -108,7 +110,7 @@ impl<'a> Walk<'a> {
         Ok(Self { root, device, most, listed, state: Mutex::default(), more: Condvar::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, WalkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -146,7 +148,7 @@ impl<'a> Walk<'a> {
     }
 
     /// What is at the path of something that was a directory; nothing if it vanished.
-    fn look(&self, path: Vec<u8>) -> Result<Option<Looked>> {
+    fn look(&self, path: Vec<u8>) -> Result<Option<UnnumberedEntry>> {
         if path.len() > MAX_PATH {
             return Err(SystemError::new("open", path, Errno::NAMETOOLONG).into());
         }
@@ -166,7 +168,7 @@ impl<'a> Walk<'a> {
             let stat = rustix::fs::fstat(&fd).on("look at", &path)?;
             let kind = NodeType::of(&stat);
             if !kind.is_dir() {
-                return Ok(Some(Looked::Leaf(TreeNode::new(path, kind, &stat))));
+                return Ok(Some(UnnumberedEntry::Leaf(TreeNode::new(path, kind, &stat))));
             }
         }
         Err(Error::Busy { object: show(&path), tries: TRIES })
@@ -177,7 +179,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A directory as its descriptor shows it, and then what is in it: so what comes later than its stamp changes that stamp.
-    fn directory(&self, dir: BorrowedFd<'_>, path: Vec<u8>) -> Result<Looked> {
+    fn directory(&self, dir: BorrowedFd<'_>, path: Vec<u8>) -> Result<UnnumberedEntry> {
         let stat = rustix::fs::fstat(dir).on("look at", &path)?;
         if stat.st_dev != self.device {
             let why = "another file system is mounted there".into();
@@ -198,56 +200,57 @@ impl<'a> Walk<'a> {
                     let (path, kind) = (join(&path, &name), NodeType::of(&stat));
                     let dir = kind.is_dir();
                     inside.push(if dir {
-                        Seen::Dir(path)
+                        UnnumberedChild::Dir(path)
                     } else {
-                        Seen::Leaf(TreeNode::new(path, kind, &stat))
+                        UnnumberedChild::Leaf(TreeNode::new(path, kind, &stat))
                     });
                 }
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(SystemError::new("look at", join(&path, &name), errno).into()),
             }
         }
-        Ok(Looked::Dir(TreeNode::new(path, NodeType::Dir { opaque }, &stat), inside))
+        Ok(UnnumberedEntry::Dir(TreeNode::new(path, NodeType::Dir { opaque }, &stat), inside))
     }
 }
 
-/// As [`Found`], before the directories in it have numbers.
-enum Looked {
-    Dir(TreeNode, Vec<Seen>),
+/// As [`WalkedEntry`], before the directories in it have numbers.
+enum UnnumberedEntry {
+    Dir(TreeNode, Vec<UnnumberedChild>),
     Leaf(TreeNode),
 }
 
-enum Seen {
+/// As [`Child`], before a directory has its number.
+enum UnnumberedChild {
     Leaf(TreeNode),
     Dir(Vec<u8>),
 }
 
-impl Looked {
-    fn numbered(self, state: &mut State) -> Found {
+impl UnnumberedEntry {
+    fn numbered(self, state: &mut WalkState) -> WalkedEntry {
         match self {
-            Looked::Leaf(node) => Found::Leaf(node),
-            Looked::Dir(node, inside) => {
+            UnnumberedEntry::Leaf(node) => WalkedEntry::Leaf(node),
+            UnnumberedEntry::Dir(node, inside) => {
                 let number = |seen| match seen {
-                    Seen::Leaf(node) => Inside::Leaf(node),
-                    Seen::Dir(path) => Inside::Dir(state.add(path)),
+                    UnnumberedChild::Leaf(node) => Child::Leaf(node),
+                    UnnumberedChild::Dir(path) => Child::Dir(state.add(path)),
                 };
-                Found::Dir(node, inside.into_iter().map(number).collect())
+                WalkedEntry::Dir(node, inside.into_iter().map(number).collect())
             }
         }
     }
 }
 
 /// All nodes, beginning with those of the directory of number 0.
-fn in_order(mut found: Vec<Option<Found>>) -> Vec<TreeNode> {
-    let (mut nodes, mut open) = (vec![], vec![vec![Inside::Dir(0)].into_iter()]);
+fn in_order(mut found: Vec<Option<WalkedEntry>>) -> Vec<TreeNode> {
+    let (mut nodes, mut open) = (vec![], vec![vec![Child::Dir(0)].into_iter()]);
     while let Some(level) = open.last_mut() {
         match level.next() {
             None => drop(open.pop()),
-            Some(Inside::Leaf(node)) => nodes.push(node),
-            Some(Inside::Dir(number)) => match found[number].take() {
+            Some(Child::Leaf(node)) => nodes.push(node),
+            Some(Child::Dir(number)) => match found[number].take() {
                 None => {}
-                Some(Found::Leaf(node)) => nodes.push(node),
-                Some(Found::Dir(node, inside)) => {
+                Some(WalkedEntry::Leaf(node)) => nodes.push(node),
+                Some(WalkedEntry::Dir(node, inside)) => {
                     nodes.push(node);
                     open.push(inside.into_iter());
                 }

@@ -116,6 +116,16 @@ fn chunks_that_come_again_and_again_write_nothing() {
 }
 
 #[test]
+fn a_file_of_another_version_is_not_called_damaged() {
+    let world = World::new();
+    let mut file = export(&world);
+    let version = file.len() - 12;
+    file[version] = 2;
+    let error = import(&file, &world.path("newer")).unwrap_err();
+    assert!(error.contains("is of version 2"), "{error}");
+}
+
+#[test]
 fn names_without_end_are_not_kept() {
     let world = World::new();
     let mut parts = Parts::of(&export(&world));

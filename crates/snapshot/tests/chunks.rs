@@ -276,9 +276,9 @@ fn what_no_layer_needs_goes() {
     for file in ["packs", "layers", "snapshots"].iter().flat_map(|part| files(&world, part)) {
         make_old(&file);
     }
-    let pruned = collect(&world.depot, &[kept.id], Duration::from_secs(600));
+    let collected = collect(&world.depot, &[kept.id], Duration::from_secs(600));
     // Its layer, its pack, and what a process that died has left.
-    assert_eq!((pruned.snapshots.len(), pruned.files.len()), (1, 3), "{pruned:?}");
+    assert_eq!((collected.snapshots.len(), collected.files.len()), (1, 3), "{collected:?}");
     assert_eq!(files(&world, "packs").len(), 1);
     assert_same(&world.seen_in(&kept.id), &world.seen());
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use skiff_snapshot::{
-    CollectOptions, Depot, DepotVerdict, Error, How, Pruned, Pushed, SnapshotId, SnapshotInput, fetch, push,
+    CollectOptions, CollectedFiles, Depot, DepotVerdict, Error, How, Pushed, SnapshotId, SnapshotInput,
+    fetch, push,
 };
 
 use crate::common::{NO_MERGE, World, collect, make_old};
@@ -52,12 +53,12 @@ fn what_is_needed_or_young_stays() {
     let depot = world.path("depot");
     std::fs::write(depot.join("layers/.new-dead-1-2-3"), b"half").unwrap();
     std::fs::write(depot.join("layers/not ours"), b"").unwrap();
-    assert_eq!(collect(&world.depot, &[], GRACE), Pruned::default());
+    assert_eq!(collect(&world.depot, &[], GRACE), CollectedFiles::default());
     files(&depot).iter().for_each(|file| make_old(file));
     // Two layers are those of the second one. The third one's goes, with its pack, and what a process that died has left.
-    let pruned = collect(&world.depot, &[ids[1]], GRACE);
-    assert_eq!(pruned.snapshots.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&ids[0], &ids[2]]));
-    assert_eq!(pruned.files.len(), 3, "{pruned:?}");
+    let collected = collect(&world.depot, &[ids[1]], GRACE);
+    assert_eq!(collected.snapshots.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&ids[0], &ids[2]]));
+    assert_eq!(collected.files.len(), 3, "{collected:?}");
     assert_eq!(world.fetch(&ids[1]).len(), 2);
     assert_eq!(names(&depot.join("layers")).len(), 3);
     let error = fetch(&world.depot, &ids[0], &world.cache).unwrap_err();
@@ -81,14 +82,14 @@ fn times_that_no_clock_can_have_set_keep_nothing_for_ever() {
     // Ahead by no more than clocks may be apart: nothing is known of it.
     set(SystemTime::now() + HOUR * 7 / 4);
     let is_ahead = |file: &PathBuf| file.metadata().unwrap().modified().unwrap() > SystemTime::now();
-    assert_eq!(collect(&world.depot, &[], Duration::ZERO), Pruned::default());
+    assert_eq!(collect(&world.depot, &[], Duration::ZERO), CollectedFiles::default());
     assert!(files(&depot).iter().all(is_ahead));
     // By years: they are as if they had been used now, and a look changes nothing.
     set(SystemTime::now() + 24 * 365 * 50 * HOUR);
     let contents = world.depot.contents().unwrap();
     assert!(contents.snapshots.values().all(|snapshot| snapshot.file.used == contents.now));
     assert!(files(&depot).iter().all(is_ahead));
-    assert_eq!(collect(&world.depot, &[], GRACE), Pruned::default());
+    assert_eq!(collect(&world.depot, &[], GRACE), CollectedFiles::default());
     std::thread::sleep(Duration::from_millis(40));
     assert!(!files(&depot).iter().any(is_ahead));
     ids.iter().for_each(|id| drop(world.fetch(id)));
@@ -129,8 +130,8 @@ fn what_is_not_ours_stays_whatever_it_is_called() {
     let others = planted(&ours);
     assert_eq!(others.len(), 7);
     ours.iter().for_each(|file| make_old(file));
-    let pruned = collect(&world.depot, &[], Duration::ZERO);
-    assert_eq!((pruned.snapshots.len(), pruned.files.len()), (ids.len(), 6));
+    let collected = collect(&world.depot, &[], Duration::ZERO);
+    assert_eq!((collected.snapshots.len(), collected.files.len()), (ids.len(), 6));
     assert_eq!(files(&depot).into_iter().collect::<BTreeSet<_>>(), others);
     assert_eq!(std::fs::read_to_string(elsewhere).unwrap(), "kept");
 }
@@ -163,8 +164,8 @@ fn a_manifest_of_another_version_keeps_all_layers_and_itself() {
     let name = format!("{}.json", blake3::hash(text).to_hex());
     std::fs::write(snapshots.join(&name), text).unwrap();
     files(&world.path("depot")).iter().for_each(|file| make_old(file));
-    let pruned = collect(&world.depot, &[], Duration::ZERO);
-    assert_eq!((pruned.snapshots.len(), pruned.files), (3, vec![]));
+    let collected = collect(&world.depot, &[], Duration::ZERO);
+    assert_eq!((collected.snapshots.len(), collected.files), (3, vec![]));
     assert_eq!(names(&snapshots), [name]);
     // One that lies about its name is nobody's, and its layers go.
     std::fs::write(snapshots.join(format!("{}.json", "ab".repeat(32))), text).unwrap();
@@ -267,8 +268,8 @@ fn collect_until(end: &AtomicBool, path: &Path, older_than: Duration, grace: Dur
             budget: Some(0),
             grace,
         };
-        let pruned = depot.carry_out(&contents, &contents.collectable(&options)).unwrap();
-        removed += pruned.snapshots.len() as u64 + pruned.files.len() as u64;
+        let collected = depot.carry_out(&contents, &contents.collectable(&options)).unwrap();
+        removed += collected.snapshots.len() as u64 + collected.files.len() as u64;
     }
     removed
 }

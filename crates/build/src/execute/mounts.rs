@@ -13,7 +13,7 @@ use skiff_user::context::UserContext;
 use super::Builder;
 use crate::agents;
 use crate::container::{ReadyMounts, StageFiles};
-use crate::plan::{CopyAction, Key, MOUNTED, PlannedMount, PlannedMountKind};
+use crate::plan::{BuildKey, CopyAction, MOUNTED, PlannedMount, PlannedMountKind};
 
 /// Permission bits of a file system in memory.
 const MEMORY_MODE: u32 = 0o1777;
@@ -88,7 +88,7 @@ impl Builder<'_> {
     }
 
     /// The layer that has the files of a mount: by its key one of the cache, else one that goes with the build.
-    fn mounted_files(&self, number: usize, key: Option<&Key>, copy: &CopyAction) -> Result<PathBuf> {
+    fn mounted_files(&self, number: usize, key: Option<&BuildKey>, copy: &CopyAction) -> Result<PathBuf> {
         if let Some(layer) = key.and_then(|key| self.cache.layer(key)) {
             return Ok(layer);
         }

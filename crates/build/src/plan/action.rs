@@ -3,7 +3,7 @@
 use serde::Serialize;
 use skiff_spec::image::ImageId;
 
-use super::Key;
+use super::BuildKey;
 use crate::context::CopyOptions;
 use crate::context::ignore::IgnoreRules;
 use crate::context::mode::ModeChange;
@@ -73,7 +73,7 @@ pub enum PlannedMountKind {
     /// Files, from a layer that has nothing else.
     Files {
         /// The key of that layer.
-        key: Key,
+        key: BuildKey,
         /// How it is made.
         copy: CopyAction,
         /// Whether the command may change them; a copy then, which goes with the command.

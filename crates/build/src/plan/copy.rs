@@ -38,7 +38,7 @@ impl StagePlanner<'_, '_> {
         };
         // Other servers' files have theirs already, and stages and images their keys.
         if from == CopyFrom::Context && !action.sources.iter().all(PlannedSource::is_remote) {
-            action.sum = self.planner.surroundings.sum(&action)?;
+            action.sum = self.planner.lookup.sum(&action)?;
         }
         Ok(action)
     }
@@ -50,7 +50,7 @@ impl StagePlanner<'_, '_> {
         if find_stage(self.planner.file, name, self.planner.file.stages.len()).is_some() {
             return Err(Fault::new(format!("--from={name}: the stage is not before this one")));
         }
-        let image = self.planner.surroundings.image(name);
+        let image = self.planner.lookup.image(name);
         image.map(|image| CopyFrom::Image(image.id)).map_err(|fault| self.no_stage(name, fault))
     }
 

@@ -133,7 +133,7 @@ pub struct PlannedStage {
     /// Arguments at its end, which stages that begin with it have.
     pub args: BTreeMap<String, String>,
     /// The key of its files.
-    pub key: Key,
+    pub key: BuildKey,
 }
 
 /// What a stage begins with.
@@ -149,12 +149,12 @@ pub enum StageBase {
 
 /// What identifies files by how they were made: the steps and all that they depend on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Key(pub String);
+pub struct BuildKey(pub String);
 
 /// Counts up whenever the same steps make other files, or are written otherwise: then no layer from before is taken.
 const FORMAT: u32 = 4;
 
-impl Key {
+impl BuildKey {
     /// The key of what is made of this.
     #[must_use]
     pub fn of(what: &Value) -> Self {
@@ -173,18 +173,14 @@ pub struct PlannedStep {
     /// The instruction.
     pub text: String,
     /// What it does to files, if anything.
-    pub action: Option<(Key, Action)>,
+    pub action: Option<(BuildKey, Action)>,
 }
 
 /// Plans a build.
 ///
 /// # Errors
 /// What it names cannot be had, or contradicts itself.
-pub fn plan(
-    file: &Dockerfile,
-    options: &BuildOptions,
-    surroundings: &mut dyn PlanLookup,
-) -> Result<BuildPlan> {
+pub fn plan(file: &Dockerfile, options: &BuildOptions, lookup: &mut dyn PlanLookup) -> Result<BuildPlan> {
     if let Some(stage) = file.stages.get(MOST_STAGES) {
         let fault = Fault::new(format!("FROM: more than {MOST_STAGES} stages"));
         return Err(fault.about(&format!("{}:{}", options.file, stage.line)));
@@ -196,7 +192,7 @@ pub fn plan(
         Some(name) => find_stage(file, name, file.stages.len()).ok_or_else(|| no_target(file, name))?,
     };
     let mut planner =
-        Planner { file, options, surroundings, arguments, budget, planned: BTreeMap::new(), stages: vec![] };
+        Planner { file, options, lookup, arguments, budget, planned: BTreeMap::new(), stages: vec![] };
     planner.stage(target)?;
     let Planner { mut stages, arguments, .. } = planner;
     if let Some(last) = stages.last_mut() {
@@ -245,7 +241,7 @@ fn finish(config: &mut Value, options: &BuildOptions) {
 pub(crate) struct Planner<'a> {
     pub file: &'a Dockerfile,
     pub options: &'a BuildOptions,
-    pub surroundings: &'a mut dyn PlanLookup,
+    pub lookup: &'a mut dyn PlanLookup,
     pub arguments: Arguments,
     /// What values may take still.
     pub(crate) budget: ValueBudget,
@@ -271,14 +267,14 @@ impl Planner<'_> {
         &mut self,
         number: usize,
         from: StageFrom,
-    ) -> Result<(StageBase, Key, Value, BTreeMap<String, String>)> {
+    ) -> Result<(StageBase, BuildKey, Value, BTreeMap<String, String>)> {
         let ids = &self.options.ids;
         let image = match from {
             StageFrom::Scratch => {
                 return Ok((
                     StageBase::Scratch,
                     // What a step puts there itself (debootstrap) is for this machine.
-                    Key::of(&json!(["scratch", ids, Platform::host().to_string()])),
+                    BuildKey::of(&json!(["scratch", ids, Platform::host().to_string()])),
                     json!({}),
                     BTreeMap::new(),
                 ));
@@ -296,12 +292,12 @@ impl Planner<'_> {
                     let PlannedStage { key, config, args, .. } = &self.stages[at];
                     return Ok((StageBase::Stage(at), key.clone(), config.clone(), args.clone()));
                 }
-                self.surroundings.image(&from)?
+                self.lookup.image(&from)?
             }
-            StageFrom::Image(name) => self.surroundings.image(&name)?,
-            StageFrom::Local(name) => self.surroundings.local_image(&name)?,
+            StageFrom::Image(name) => self.lookup.image(&name)?,
+            StageFrom::Local(name) => self.lookup.local_image(&name)?,
         };
-        let key = Key::of(&json!([image.id, ids]));
+        let key = BuildKey::of(&json!([image.id, ids]));
         Ok((StageBase::Image(image.id), key, image.config, BTreeMap::new()))
     }
 

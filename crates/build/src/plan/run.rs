@@ -5,7 +5,7 @@ use skiff_spec::fault::{Fault, Result};
 use skiff_spec::size;
 
 use super::stage::StagePlanner;
-use super::{Key, PlannedMount, PlannedMountKind, RunAction};
+use super::{BuildKey, PlannedMount, PlannedMountKind, RunAction};
 use crate::dockerfile::{CopyInstruction, CopySource, MountInstruction, MountKind, RunInstruction};
 
 /// Where the files of a mount are in their own layer.
@@ -94,7 +94,7 @@ impl StagePlanner<'_, '_> {
         };
         let mut copy = self.copy(&copy)?;
         copy.destination = format!("/{MOUNTED}");
-        let key = Key::of(&json!(["mount", self.planner.options.ids, copy, self.origin(&copy)]));
+        let key = BuildKey::of(&json!(["mount", self.planner.options.ids, copy, self.origin(&copy)]));
         Ok(PlannedMountKind::Files { key, copy, is_writable })
     }
 }

@@ -56,7 +56,7 @@ impl StagePlanner<'_, '_> {
                 return Err(Fault::new(format!("{path}: by http anybody on the way could change it"))
                     .hint("ADD --checksum=sha256:... says what it is to be"));
             }
-            None => self.planner.surroundings.remote(&path)?,
+            None => self.planner.lookup.remote(&path)?,
         };
         let name = name_of(&path);
         Ok(PlannedSource::Remote { address: path, name, digest, unpacks: transfer.unpack == Some(true) })
@@ -80,7 +80,7 @@ impl StagePlanner<'_, '_> {
         }
         let commit = match repository.commit().or(whole) {
             Some(commit) => commit.to_owned(),
-            None => self.planner.surroundings.commit(repository)?,
+            None => self.planner.lookup.commit(repository)?,
         };
         if let Some(checksum) =
             checksum.filter(|checksum| !commit.is_empty() && !commit.starts_with(&**checksum))

@@ -9,7 +9,7 @@ use skiff_oci::platform::Platform;
 use skiff_spec::fault::{Fault, Result};
 
 use super::environment::StageVariables;
-use super::{Action, CopyAction, CopyFrom, Key, PlannedStage, PlannedStep, Planner, StageBase};
+use super::{Action, BuildKey, CopyAction, CopyFrom, PlannedStage, PlannedStep, Planner, StageBase};
 use crate::dockerfile::{Command, Healthcheck, Instruction, InstructionStep, StageFrom, parse_trigger};
 
 /// What runs lines of a command where SHELL names nothing else.
@@ -21,7 +21,7 @@ pub(super) struct StagePlanner<'p, 'a> {
     pub(super) planner: &'p mut Planner<'a>,
     pub(super) number: usize,
     base: StageBase,
-    key: Key,
+    key: BuildKey,
     /// The whole configuration of the image below, and its part that is changed.
     whole: Value,
     pub(super) config: Instructions,
@@ -101,7 +101,7 @@ impl<'p, 'a> StagePlanner<'p, 'a> {
             if let Action::Copy(copy) = &action {
                 parts.push(self.origin(copy));
             }
-            self.key = Key::of(&json!(parts));
+            self.key = BuildKey::of(&json!(parts));
             (self.key.clone(), action)
         });
         self.steps.push(PlannedStep { line: step.line, text: step.text.clone(), action });

@@ -312,7 +312,7 @@ fn keys_change_with_all_that_a_step_depends_on_and_nothing_else() {
     let text = "FROM a\nRUN x\nCOPY f /\nRUN y";
     let before = keys(text, "s", "i");
     assert_eq!(keys(text, "s", "i"), before);
-    let same = |other: &[Key]| before.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let same = |other: &[BuildKey]| before.iter().zip(other).take_while(|(a, b)| a == b).count();
     for (text, sum, ids, want) in [
         ("FROM a\nRUN x\nCOPY f /\nRUN z", "s", "i", 2),
         (text, "t", "i", 1),
@@ -482,6 +482,6 @@ fn files_that_a_step_puts_into_nothing_are_for_this_machine_alone() {
     let plan = planned("FROM scratch\nWORKDIR /a", &options(&[]), &mut MadeUp::default()).expect("planned");
     let (key, action) = plan.stages[0].steps[0].action.as_ref().expect("files");
     let machine = Platform::host().to_string();
-    let below = Key::of(&json!(["scratch", options(&[]).ids, machine]));
-    assert_eq!(*key, Key::of(&json!([below, action])));
+    let below = BuildKey::of(&json!(["scratch", options(&[]).ids, machine]));
+    assert_eq!(*key, BuildKey::of(&json!([below, action])));
 }

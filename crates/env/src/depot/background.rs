@@ -78,8 +78,8 @@ pub(super) fn collect(context: &UserContext) {
 /// The files that go; nothing goes while it is not known what jobs need.
 fn collect_now(context: &UserContext) -> Result<Vec<PathBuf>> {
     let Some(collection) = plan(context)? else { return Ok(vec![]) };
-    let pruned = collection.carry_out()?;
-    Ok(collection.depot.paths_of(&pruned))
+    let collected = collection.carry_out()?;
+    Ok(collection.depot.paths_of(&collected))
 }
 
 fn plan(context: &UserContext) -> Result<Option<Collection>> {

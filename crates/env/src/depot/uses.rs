@@ -13,10 +13,10 @@ use skiff_site::TrustedDir;
 use skiff_snapshot::SnapshotId;
 use skiff_spec::fault::Result;
 
+use crate::depot_dir;
+
 /// In a depot.
 pub(super) const DIR: &str = "uses";
-/// By this directory a depot is told from a place where one will be mounted.
-const SNAPSHOTS: &str = "snapshots";
 /// How long a note counts where nobody knows which jobs there are, in seconds.
 pub(super) const LONGEST: u64 = 30 * skiff_sys::clock::DAY;
 
@@ -34,10 +34,7 @@ pub(super) struct NotedUse {
 /// Notes that a job uses a snapshot, unless another of its nodes has done so.
 pub fn note_use(depot: &Path, job: u32, snapshot: &SnapshotId) -> Result<()> {
     // Where the depot is not mounted, nothing is to be made in its place.
-    let Some(depot) = TrustedDir::find(depot, getuid().as_raw())? else { return Ok(()) };
-    if depot.stat(SNAPSHOTS)?.is_none() {
-        return Ok(());
-    }
+    let Some(depot) = depot_dir::find(depot, getuid())? else { return Ok(()) };
     let uses = depot.make_dir(DIR, 0o700)?;
     let name = format!("{job}-{snapshot}");
     // Of a thousand nodes most only look.
@@ -97,7 +94,7 @@ mod tests {
             std::fs::read_dir(&empty).expect("a directory").next().is_none()
                 && !path.join("nowhere").exists()
         );
-        depot.new_dir(SNAPSHOTS, 0o700).expect("a depot");
+        depot.new_dir(depot_dir::SNAPSHOTS, 0o700).expect("a depot");
         for (job, snapshot) in [(7, &one), (7, &one), (7, &two), (8, &one)] {
             note_use(depot.path(), job, snapshot).expect("noted");
         }

@@ -15,13 +15,6 @@ use super::{HistoryEntry, SnapshotHistory, SnapshotOrigin, catch_up, change, che
 use crate::calling;
 use crate::snapshot_fault::ours;
 
-/// The snapshot that is meant.
-pub fn find(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
-    let env = Environment::existing(context, name.clone())?;
-    catch_up(context, &env);
-    SnapshotHistory::of(&env.dir)?.find(name, revision)
-}
-
 /// A snapshot, for people and programs.
 #[derive(Serialize)]
 struct ListedSnapshot<'a> {
@@ -126,7 +119,7 @@ pub fn tag(
             Some(revision) => history.find(name, revision)?,
             None => history.find_newest_own(name)?,
         };
-        if !skiff_snapshot::present(&depot).map_err(ours)?.contains(&id) {
+        if !depot.snapshot_ids().map_err(ours)?.contains(&id) {
             return Err(Error::new(format!("environment {name}: snapshot {} was removed", short(id)))
                 .hint(format!("`skiff env history {name}` shows those that are there")));
         }

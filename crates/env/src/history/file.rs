@@ -47,7 +47,7 @@ pub fn change<T>(
     let done = act(&mut after);
     if after != before {
         past::note(&dir, &before, &after).ignore_error("what jobs have changed in these is not taken in");
-        let present = skiff_snapshot::present(depot).map_err(ours)?;
+        let present = depot.snapshot_ids().map_err(ours)?;
         after.forget(&context.config.history, &present, now());
         let missing = after.tags.values().filter(|id| !present.contains(id)).count();
         if let Some(what) = missing_from(before.is_all_away(&present), missing) {

@@ -41,7 +41,7 @@ pub(super) fn adopt(
     if files.is_empty() {
         return Ok(AdoptedRecords::default());
     }
-    let present = skiff_snapshot::present(depot).map_err(ours)?;
+    let present = depot.snapshot_ids().map_err(ours)?;
     // Some of them may have been forgotten since the jobs were submitted.
     let had = past::all(&dirs::open(&env.dir)?);
     let had: BTreeSet<SnapshotId> = had.into_iter().chain(history.ids()).collect();

@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use skiff_sys::SystemContext;
+use skiff_sys::positional::write_all_at;
 use zstd::bulk::Compressor;
 
 use super::LARGEST_FRAME;
 use super::list::PackFrame;
 use crate::digest::PackId;
 use crate::error::Result;
-use crate::layer::write_at;
 
 /// As fast as disks; higher levels make programs and libraries a tenth smaller, in twice the time and more.
 const LEVEL: i32 = 1;
@@ -84,7 +84,7 @@ fn append(
     (hasher, at): (&mut blake3::Hasher, &mut u64),
     (stored, length): (&[u8], usize),
 ) -> Result<PackFrame> {
-    write_at(file.as_fd(), stored, *at).on("write to", object)?;
+    write_all_at(file.as_fd(), stored, *at).on("write to", object)?;
     hasher.update(stored);
     let frame = PackFrame { pack: 0, at: *at, stored: stored.len() as u32, length: length as u32 };
     *at += stored.len() as u64;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use skiff_sys::SystemContext;
+use skiff_sys::positional::{read_at, write_all_at};
 use zstd::bulk::Decompressor;
 
 use super::LARGEST_FRAME;
@@ -124,7 +125,8 @@ impl<'a> ChunkReader<'a> {
             None => slot.insert(self.packs.open_pack(&id)?),
         };
         self.current = None;
-        if !read_at(file, &mut self.stored[..stored as usize], at).on("read", id.to_string())? {
+        let into = &mut self.stored[..stored as usize];
+        if read_at(file.as_fd(), into, at).on("read", id.to_string())? < into.len() {
             return Err(self.damaged("it is cut off", (&id, at)));
         }
         self.inflate(number, (&id, at), (stored, length))
@@ -203,7 +205,7 @@ pub(crate) fn read_all(list: ChunkList, bytes: &[u8]) -> Option<u64> {
         }
     }
     let file = rustix::fs::memfd_create(c"pack", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-    crate::layer::write_at(file.as_fd(), bytes, 0).ok()?;
+    write_all_at(file.as_fd(), bytes, 0).ok()?;
     let packs = Same(file);
     let mut reader = ChunkReader::new(&packs, None, LayerId([0; 32]), list).ok()?;
     let (mut read, mut buffer) = (0, vec![0; 1 << 16]);
@@ -211,18 +213,4 @@ pub(crate) fn read_all(list: ChunkList, bytes: &[u8]) -> Option<u64> {
         read += got as u64;
     }
     Some(read)
-}
-
-/// Fills the buffer from there; false if the file ends before.
-fn read_at(file: &OwnedFd, mut into: &mut [u8], mut at: u64) -> rustix::io::Result<bool> {
-    while !into.is_empty() {
-        match rustix::io::retry_on_intr(|| rustix::io::pread(file.as_fd(), &mut *into, at))? {
-            0 => return Ok(false),
-            got => {
-                into = &mut into[got..];
-                at += got as u64;
-            }
-        }
-    }
-    Ok(true)
 }

@@ -25,8 +25,8 @@ const WAITING: usize = 64;
 /// A layer being cut, compressed and written.
 pub(crate) struct ChunkWriter {
     cutter: Cutter,
-    /// Nothing once the thread has failed.
-    way: Option<SyncSender<Message>>,
+    /// To the second thread; nothing once that has failed.
+    to_packer: Option<SyncSender<CutMessage>>,
     thread: Option<JoinHandle<Result<Written>>>,
 }
 
@@ -37,7 +37,8 @@ pub(crate) struct Written {
     pub(crate) pack: Option<(OwnedFd, PackId, u64)>,
 }
 
-enum Message {
+/// What the first thread tells the second one.
+enum CutMessage {
     Chunk(Vec<u8>),
     /// All but so many chunks are not part of the layer.
     Rewind(usize),
@@ -46,7 +47,7 @@ enum Message {
 impl ChunkWriter {
     /// Writes what none of the `known` lists has to `pack`, an empty file.
     pub(crate) fn new(pack: OwnedFd, object: Vec<u8>, known: Vec<ChunkList>) -> Result<Self> {
-        let packer = Packer::new(PackWriter::new(pack, object.clone())?, known);
+        let packer = ChunkPacker::new(PackWriter::new(pack, object.clone())?, known);
         Self::begin(packer, object, WAITING)
     }
 
@@ -58,13 +59,13 @@ impl ChunkWriter {
         known: Vec<ChunkList>,
         (waiting, threads): (usize, usize),
     ) -> Result<Self> {
-        let mut packer = Packer::new(PackWriter::new(pack, object.clone())?, known);
+        let mut packer = ChunkPacker::new(PackWriter::new(pack, object.clone())?, known);
         packer.workers = Some(FrameWorkers::start(threads, &object)?);
         Self::begin(packer, object, waiting)
     }
 
-    fn begin(mut packer: Packer, object: Vec<u8>, waiting: usize) -> Result<Self> {
-        let (way, waiting) = sync_channel(waiting);
+    fn begin(mut packer: ChunkPacker, object: Vec<u8>, waiting: usize) -> Result<Self> {
+        let (to_packer, waiting) = sync_channel(waiting);
         let work = move || {
             packer.work(&waiting)?;
             packer.finish()
@@ -74,27 +75,27 @@ impl ChunkWriter {
             let errno = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
             SystemError::new("start the thread that writes", object, errno)
         })?;
-        Ok(Self { cutter: Cutter::default(), way: Some(way), thread: Some(thread) })
+        Ok(Self { cutter: Cutter::default(), to_packer: Some(to_packer), thread: Some(thread) })
     }
 
     /// Appends a chunk, cut by whoever knows better. Not together with [`LayerSink::append`].
     pub(crate) fn chunk(&mut self, bytes: Vec<u8>) -> Result<()> {
-        send(self.way.as_ref(), Message::Chunk(bytes)).map_err(|Closed| self.failure())
+        send(self.to_packer.as_ref(), CutMessage::Chunk(bytes)).map_err(|Closed| self.failure())
     }
 
     pub(crate) fn finish(mut self) -> Result<Written> {
         let cutter = take(&mut self.cutter);
-        let way = self.way.take();
+        let to_packer = self.to_packer.take();
         // If that fails, the thread says why.
         let (Ok(()) | Err(Closed)) =
-            cutter.finish(|chunk| send(way.as_ref(), Message::Chunk(chunk.to_vec())));
-        drop(way);
+            cutter.finish(|chunk| send(to_packer.as_ref(), CutMessage::Chunk(chunk.to_vec())));
+        drop(to_packer);
         self.end()
     }
 
     /// Why the thread has ended too early.
     fn failure(&mut self) -> crate::Error {
-        self.way = None;
+        self.to_packer = None;
         match self.end() {
             Err(e) => e,
             Ok(_) => broken().into(),
@@ -111,8 +112,8 @@ impl ChunkWriter {
 
 impl LayerSink for ChunkWriter {
     fn append(&mut self, bytes: &[u8], _at: u64) -> Result<()> {
-        let way = &self.way;
-        match self.cutter.append(bytes, |chunk| send(way.as_ref(), Message::Chunk(chunk.to_vec()))) {
+        let to_packer = &self.to_packer;
+        match self.cutter.append(bytes, |chunk| send(to_packer.as_ref(), CutMessage::Chunk(chunk.to_vec()))) {
             Ok(()) => Ok(()),
             Err(Closed) => Err(self.failure()),
         }
@@ -128,14 +129,14 @@ impl LayerSink for ChunkWriter {
 
     fn rewind(&mut self, _at: u64) -> Result<()> {
         let left = self.cutter.rewind();
-        send(self.way.as_ref(), Message::Rewind(left)).map_err(|Closed| self.failure())
+        send(self.to_packer.as_ref(), CutMessage::Rewind(left)).map_err(|Closed| self.failure())
     }
 }
 
 impl Drop for ChunkWriter {
     /// A layer that is given up is written to no longer.
     fn drop(&mut self) {
-        self.way = None;
+        self.to_packer = None;
         // What it says is of no use any more.
         let (Ok(_) | Err(_)) = self.end();
     }
@@ -144,8 +145,8 @@ impl Drop for ChunkWriter {
 /// The thread takes no more.
 struct Closed;
 
-fn send(way: Option<&SyncSender<Message>>, message: Message) -> std::result::Result<(), Closed> {
-    way.ok_or(Closed)?.send(message).map_err(|_| Closed)
+fn send(to_packer: Option<&SyncSender<CutMessage>>, message: CutMessage) -> std::result::Result<(), Closed> {
+    to_packer.ok_or(Closed)?.send(message).map_err(|_| Closed)
 }
 
 fn broken() -> SystemError {
@@ -161,7 +162,8 @@ enum ChunkLocation {
     New { frame: u32, offset: u32 },
 }
 
-struct Packer {
+/// The second thread's work.
+struct ChunkPacker {
     pack: PackWriter,
     /// Who compresses; nobody: this thread does.
     workers: Option<FrameWorkers>,
@@ -175,7 +177,7 @@ struct Packer {
     frame: Vec<u8>,
 }
 
-impl Packer {
+impl ChunkPacker {
     fn new(pack: PackWriter, mut known: Vec<ChunkList>) -> Self {
         let mut locations = HashMap::with_capacity(known.iter().map(|list| list.chunks.len()).sum());
         for (number, list) in known.iter_mut().enumerate() {
@@ -192,11 +194,11 @@ impl Packer {
         Self { pack, workers: None, known, locations, chunks: vec![], frames: vec![], frame }
     }
 
-    fn work(&mut self, waiting: &Receiver<Message>) -> Result<()> {
+    fn work(&mut self, waiting: &Receiver<CutMessage>) -> Result<()> {
         for message in waiting {
             match message {
-                Message::Chunk(bytes) => self.chunk(&bytes)?,
-                Message::Rewind(left) => self.chunks.truncate(left),
+                CutMessage::Chunk(bytes) => self.chunk(&bytes)?,
+                CutMessage::Rewind(left) => self.chunks.truncate(left),
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ const OVERDUE: i64 = 3600;
 /// How long they do, as long as others read or write: shorter than they wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// NeededFrames of a pack, by where they begin, with their length.
+/// The frames of a pack that are needed, by where they begin, with their length.
 type NeededFrames = BTreeMap<u64, u64>;
 
 /// What has gone.

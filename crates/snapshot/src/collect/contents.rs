@@ -7,10 +7,11 @@ use rustix::fs::Stat;
 use rustix::time::{ClockId, clock_gettime};
 use skiff_sys::SystemContext;
 
+use crate::clock::file_system_time;
 use crate::depot::{Depot, LAYERS, PACKS, SNAPSHOTS, manifest_id, manifest_name};
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::error::{Error, Result};
-use crate::file::{TEMP_PREFIX, Temp, read_to_end};
+use crate::file::{TEMP_PREFIX, read_to_end};
 use crate::manifest::{self, SnapshotManifest};
 use crate::packs::{LayerForm, layer_of, list_name, pack_name, pack_of, whole_name};
 
@@ -106,6 +107,7 @@ pub struct DepotContents {
     /// Files whose times were further ahead than clocks are apart: directory and name. They count as used now.
     pub(super) ahead: Vec<(DepotPart, String)>,
 }
+
 impl DepotSnapshot {
     /// The manifest, if it can be read.
     pub fn sound(&self) -> Option<&SnapshotManifest> {
@@ -214,12 +216,10 @@ impl Depot {
         Ok(())
     }
 
-    /// What the clock says that sets the times of files here: by a file that is made now. It fails where nothing can be written, as the file
-    /// system may be full.
+    /// The time by the clock that sets the times of files here. It fails where nothing can be written, as the file system may be full.
     fn clock(&self) -> Result<i64> {
-        let (temp, file) = Temp::create(self.layers.as_fd())?;
-        let stat = rustix::fs::fstat(&file).on("look at", temp.name())?;
-        Ok(time(stat.st_mtime, stat.st_mtime_nsec))
+        let (seconds, nanoseconds) = file_system_time(self.layers.as_fd())?;
+        Ok(time(seconds, nanoseconds.into()))
     }
 
     /// Nothing if it has gone meanwhile.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{DepotContents, DepotManifest, DepotPart, DepotSnapshot, Pruned, UnnamedFile};
+use super::{CollectedFiles, DepotContents, DepotManifest, DepotPart, DepotSnapshot, UnnamedFile};
 use crate::depot::{Depot, manifest_name};
 use crate::digest::{LayerId, PackId, SnapshotId};
 use crate::packs::pack_name;
@@ -72,7 +72,7 @@ impl DepotContents {
         collector.plan
     }
 
-    /// How long ago somebody relied on a file. What seems to be used in the future is young.
+    /// How long ago somebody relied on a file. What seems to be used in the future was used just now.
     pub fn age(&self, used: i64) -> Duration {
         Duration::from_nanos(u64::try_from(self.now.saturating_sub(used)).unwrap_or(0))
     }
@@ -89,12 +89,12 @@ impl DepotContents {
 
 impl Depot {
     /// What [`Depot::carry_out`] would remove if nobody else came.
-    pub fn would_remove(&self, contents: &DepotContents, plan: &CollectionPlan) -> Pruned {
+    pub fn would_remove(&self, contents: &DepotContents, plan: &CollectionPlan) -> CollectedFiles {
         let layer = |(id, _): &(LayerId, i64)| self.path_in(DepotPart::Layers, &contents.layer_name(id));
         let packs = plan.packs.iter().map(|(id, _)| self.path_in(DepotPart::Packs, &pack_name(id)));
         let layers = plan.layers.iter().map(layer).chain(packs);
         let unfinished = plan.unfinished.iter().map(|left| self.path_of(left));
-        Pruned {
+        CollectedFiles {
             snapshots: plan.snapshots.iter().map(|(id, _)| *id).collect(),
             files: layers.chain(unfinished).collect(),
             bytes: plan.bytes,
@@ -102,10 +102,10 @@ impl Depot {
     }
 
     /// Paths of all that was removed.
-    pub fn paths_of(&self, pruned: &Pruned) -> Vec<PathBuf> {
-        let snapshots = pruned.snapshots.iter();
+    pub fn paths_of(&self, collected: &CollectedFiles) -> Vec<PathBuf> {
+        let snapshots = collected.snapshots.iter();
         let paths = snapshots.map(|id| self.path_in(DepotPart::Snapshots, &manifest_name(id)));
-        paths.chain(pruned.files.iter().cloned()).collect()
+        paths.chain(collected.files.iter().cloned()).collect()
     }
 }
 

@@ -65,7 +65,7 @@ impl<'a> FlatLayers<'a> {
             while known.next_if(|node| order(&node.path, &path).is_lt()).is_some() {}
             let unchanged = known
                 .next_if(|node| node.path == path)
-                .is_some_and(|node| node.stamp == stamp && node.kind == kind && !node.young);
+                .is_some_and(|node| node.stamp == stamp && node.kind == kind && !node.racy);
             entries.insert(key(&path), FlatEntry { kind, stamp, details: None, unchanged });
         }
         Ok(FlatLayers { entries, upper: Some(upper) })

@@ -6,7 +6,7 @@ use rustix::fs::{OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::write::Extents;
-use super::{Attr, CHUNK, LayerRecord};
+use super::{Attr, BUFFER, LayerRecord};
 use crate::error::{Error, Result};
 use crate::tree::{NodeType, Stamp, TreeNode, open_beneath};
 use crate::xattr;
@@ -81,7 +81,7 @@ pub(super) fn digest(record: &LayerRecord, extents: &[(u64, u64)], data: Option<
 /// The digest of a file's data; nothing if it is shorter than its extents.
 fn hash(file: BorrowedFd<'_>, extents: &Extents) -> rustix::io::Result<Option<[u8; 32]>> {
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; BUFFER];
     for &(offset, length) in extents {
         let mut at = offset;
         while at < offset + length {

@@ -34,10 +34,6 @@ pub use read::LayerReader;
 pub(crate) use unpack::{expect, unpack, unpack_over};
 pub(crate) use write::{FileSink, FinishedLayer, LayerSink, LayerWriter};
 
-use std::os::fd::BorrowedFd;
-
-use rustix::io::Errno;
-
 use crate::xattr::XattrList;
 
 pub(crate) const MAGIC: &[u8; 8] = b"SKIFFLAY";
@@ -46,8 +42,8 @@ pub(crate) const VERSION: u32 = 1;
 pub const HEADER: [u8; 16] = *b"SKIFFLAY\x01\0\0\0\0\0\0\0";
 /// In place of an extent's offset: no more extents.
 pub const NO_EXTENT: u64 = u64::MAX;
-/// File data is read, hashed and written in pieces of this size.
-pub(crate) const CHUNK: usize = 1 << 20;
+/// File data is read, hashed and written through buffers of this size.
+pub(crate) const BUFFER: usize = 1 << 20;
 
 pub(crate) mod tag {
     pub(crate) const DIR: u8 = 1;
@@ -58,20 +54,6 @@ pub(crate) mod tag {
     pub(crate) const LINK: u8 = 6;
     pub(crate) const UP: u8 = 7;
     pub(crate) const END: u8 = 8;
-}
-
-/// Writes all of it at this place.
-pub(crate) fn write_at(file: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::retry_on_intr(|| rustix::io::pwrite(file, bytes, at))? {
-            0 => return Err(Errno::IO),
-            now => {
-                bytes = &bytes[now..];
-                at += now as u64;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Owner, mode, time and extended attributes of an entry.

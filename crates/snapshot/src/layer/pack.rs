@@ -31,7 +31,7 @@ pub(crate) enum Item {
 
 /// What happened to the nodes that were to be shipped.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct PackOutcome {
     /// Files that vanished before they were read.
     pub(crate) gone: Vec<usize>,
 }
@@ -43,13 +43,13 @@ pub(crate) fn pack<S: LayerSink>(
     items: &[Item],
     nodes: &mut [TreeNode],
     writer: &mut LayerWriter<S>,
-) -> Result<Outcome> {
-    let mut packer = Packer {
+) -> Result<PackOutcome> {
+    let mut packer = LayerPacker {
         stack: DirStack::new(root)?,
         writer,
         open: Vec::new(),
         links: HashMap::new(),
-        outcome: Outcome::default(),
+        outcome: PackOutcome::default(),
     };
     for item in items {
         match item {
@@ -70,17 +70,17 @@ pub(crate) fn pack<S: LayerSink>(
     Ok(packer.outcome)
 }
 
-struct Packer<'a, S> {
+struct LayerPacker<'a, S> {
     stack: DirStack,
     writer: &'a mut LayerWriter<S>,
     /// Paths of the directories whose records are not ended yet.
     open: Vec<Vec<u8>>,
     /// Numbers of the linked files already in the layer, by inode.
     links: HashMap<u64, (u32, [u8; 32])>,
-    outcome: Outcome,
+    outcome: PackOutcome,
 }
 
-impl<S: LayerSink> Packer<'_, S> {
+impl<S: LayerSink> LayerPacker<'_, S> {
     /// Appends one node; false if it is gone.
     fn ship(&mut self, node: &mut TreeNode, opaque: bool) -> Result<bool> {
         if node.kind.is_dir() {

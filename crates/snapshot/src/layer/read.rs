@@ -4,7 +4,7 @@ use std::io::Read;
 
 use rustix::io::Errno;
 
-use super::{Attr, CHUNK, LayerRecord, MAGIC, NO_EXTENT, VERSION, tag};
+use super::{Attr, BUFFER, LayerRecord, MAGIC, NO_EXTENT, VERSION, tag};
 use crate::digest::LayerId;
 use crate::error::{Error, Result};
 use crate::tree::{MAX_PATH, join, split};
@@ -52,7 +52,7 @@ impl<R: Read> LayerReader<R> {
         let mut reader = LayerReader {
             source,
             name,
-            buffer: vec![0; CHUNK],
+            buffer: vec![0; BUFFER],
             at: 0,
             end: 0,
             catalog: blake3::Hasher::new(),

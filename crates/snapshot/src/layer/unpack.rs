@@ -11,6 +11,7 @@ use crate::digest::LayerId;
 use crate::error::{Error, Result};
 use crate::tree::{DirStack, join, open_beneath, split};
 use crate::xattr;
+use skiff_sys::positional::write_all_at;
 use skiff_sys::{SystemContext, SystemError};
 
 /// The memory that the paths of files with several names may take.
@@ -136,7 +137,7 @@ impl Unpacker {
         while let Some((offset, length)) = reader.extent()? {
             let mut at = offset;
             while let Some(piece) = reader.piece()? {
-                super::write_at(file.as_fd(), piece, at).on("write to", &path)?;
+                write_all_at(file.as_fd(), piece, at).on("write to", &path)?;
                 at += piece.len() as u64;
             }
             end = offset + length;

@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{CHUNK, HEADER, LayerRecord, NO_EXTENT};
+use super::{BUFFER, HEADER, LayerRecord, NO_EXTENT};
 use crate::digest::LayerId;
 use crate::error::Result;
 use skiff_sys::SystemContext;
+use skiff_sys::positional::write_all_at;
 
 /// Where file data lies in a file: offset and length, ascending, without the holes.
 pub(crate) type Extents = Vec<(u64, u64)>;
@@ -34,7 +35,7 @@ pub(crate) struct FileSink {
 
 impl LayerSink for FileSink {
     fn append(&mut self, bytes: &[u8], at: u64) -> Result<()> {
-        Ok(super::write_at(self.file.as_fd(), bytes, at).on("write to", &self.name)?)
+        Ok(write_all_at(self.file.as_fd(), bytes, at).on("write to", &self.name)?)
     }
 
     fn mark(&mut self, _at: u64) {}
@@ -83,7 +84,7 @@ pub(crate) struct FinishedLayer<S> {
 impl<S: LayerSink> LayerWriter<S> {
     pub(crate) fn new(sink: S) -> Result<Self> {
         let state = State { written: 0, catalog: blake3::Hasher::new(), records: 0, entries: 0, data: 0 };
-        let mut writer = LayerWriter { sink, buffer: vec![0; CHUNK], filled: 0, scratch: Vec::new(), state };
+        let mut writer = LayerWriter { sink, buffer: vec![0; BUFFER], filled: 0, scratch: Vec::new(), state };
         writer.meta(&HEADER)?;
         Ok(writer)
     }

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use skiff_snapshot::{
-    Cache, CollectOptions, Depot, How, LayerDir, MergePolicy, Pruned, Pushed, SnapshotId, SnapshotInput,
-    fetch, push,
+    Cache, CollectOptions, CollectedFiles, Depot, How, LayerDir, MergePolicy, Pushed, SnapshotId,
+    SnapshotInput, fetch, push,
 };
 use std::time::{Duration, SystemTime};
 
@@ -297,7 +297,7 @@ pub fn make_old(path: &Path) {
 }
 
 /// Removes what nobody has used for an hour, but for what is to be kept.
-pub fn collect(depot: &Depot, keep: &[SnapshotId], grace: Duration) -> Pruned {
+pub fn collect(depot: &Depot, keep: &[SnapshotId], grace: Duration) -> CollectedFiles {
     let contents = depot.contents().unwrap();
     let keep = keep.iter().copied().collect();
     let older_than = Duration::from_secs(3600);

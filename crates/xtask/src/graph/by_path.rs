@@ -14,6 +14,7 @@ const BY_DESCRIPTOR: &[&str] = &[
     "crates/env/src/depot/background.rs",
     "crates/env/src/depot/keepers.rs",
     "crates/env/src/depot/uses.rs",
+    "crates/env/src/depot_dir.rs",
     "crates/env/src/latest.rs",
     "crates/env/src/remove.rs",
     "crates/runtime/src/environments.rs",

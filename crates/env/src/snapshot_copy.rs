@@ -1,4 +1,4 @@
-//! An environment as it was in a snapshot, for who reads its files: a copy that has no name and is gone afterwards.
+//! An environment as it was in a snapshot, for who reads its files: a copy, which has no name and is gone afterwards.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use skiff_sys::IgnoreError;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
-use crate::contents::{make_upper, ours};
-use crate::snapshot_fault::of_history;
-use crate::{calling, history};
+use crate::calling;
+use crate::contents::make_upper;
+use crate::history::find_whole;
 
 /// Does something with an environment; where a snapshot is named, with a copy that is as that shows. Its own `/tmp` and `/var/tmp` are in no
 /// snapshot, and empty in the copy.
@@ -27,24 +27,12 @@ pub fn with_state_of<T>(
 ) -> Result<T> {
     let env = Environment::existing(context, calling::named_or_own(of.name.as_ref())?)?;
     let Some(revision) = &of.revision else { return act(&env) };
-    let (depot, id) = whole_snapshot(context, &env, revision)?;
+    let (depot, id) = find_whole(context, (&env.name, revision))?;
     let copy = Environment::unnamed_like(&env, |dir| fill(context, (&env, &depot), (revision, id), dir))?;
     let done = act(&copy);
     control::stop_at(&copy.dir).ignore_error("what runs in it ends with its files");
     let done = delete_if_failed(context, done, &copy.dir)?;
     dirs::delete(context, copy.dir).map(|()| done)
-}
-
-/// A snapshot of an environment's history, which is whole and stays for some time.
-pub(crate) fn whole_snapshot(
-    context: &UserContext,
-    env: &Environment,
-    revision: &Revision,
-) -> Result<(Depot, SnapshotId)> {
-    let id = history::find(context, (&env.name, revision))?;
-    let depot = Depot::open(&context.depot()?).map_err(ours)?;
-    depot.rely_on(&id).map_err(|e| of_history(e, &env.name, revision))?;
-    Ok((depot, id))
 }
 
 /// Makes the upper of a new environment as a snapshot shows it.

@@ -2,21 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use skiff_plan::device_words;
 use skiff_runtime::environments::Environment;
 use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Change, Depot, Side, SnapshotId, compare};
 use skiff_spec::fault::{Fault as Error, Result};
-use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, EnvRevision, Revision, SnapshotRef};
 use skiff_user::context::UserContext;
 
 use crate::calling;
 use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
-use crate::history::{SnapshotHistory, find};
-use crate::latest;
-use crate::snapshot_fault::of_history;
+use crate::history::{SnapshotHistory, find, open_depot_of};
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
@@ -44,20 +40,18 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
                 .hint(format!("`skiff env diff {name} A B` compares two")));
         }
     };
-    let before = find_whole(context, before)?;
-    let after = after.map(|after| find_whole(context, after)).transpose()?;
+    let before = find_named(context, before)?;
+    let after = after.map(|after| find_named(context, after)).transpose()?;
     contents::print(&changes(context, &env, before, after)?, json)
 }
 
 /// A snapshot that a user names, which is whole and stays for some time.
-fn find_whole(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
+fn find_named(context: &UserContext, (name, revision): (&EnvName, &Revision)) -> Result<SnapshotId> {
     let id = find(context, (name, revision)).map_err(|e| match what_was_meant(context, name, revision) {
         Some(hint) => e.hint(hint),
         None => e,
     })?;
-    let depot = Depot::open(&context.depot()?).map_err(ours)?;
-    depot.rely_on(&id).map_err(|e| of_history(e, name, revision))?;
-    Ok(id)
+    open_depot_of(context, (name, revision), id).map(|_| id)
 }
 
 /// What a word that is no tag of the environment may stand for.
@@ -81,32 +75,6 @@ fn is_name_of(env: &Environment, word: &SnapshotRef) -> Result<bool> {
         }
         _ => Ok(false),
     }
-}
-
-/// The snapshot that is meant as a job carries it. It has to be in the depot, and stays there for the job.
-pub fn for_job(context: &UserContext, environment: EnvName, revision: &Revision) -> Result<Snapshot> {
-    let id = find(context, (&environment, revision))?;
-    let path = context.depot()?;
-    Depot::open(&path)
-        .and_then(|depot| depot.rely_on(&id))
-        .map_err(|e| of_history(e, &environment, revision))?;
-    let depot = path.to_str().ok_or_else(|| Error::new(format!("{}: not UTF-8", path.display())))?;
-    let devices =
-        device_words::pick(&Environment::existing(context, environment.clone())?.settings()?.mounts)?;
-    let of = |id: SnapshotId| Snapshot {
-        environment: environment.clone(),
-        snapshot: id.to_string(),
-        depot: depot.into(),
-        commit: None,
-        devices: devices.clone(),
-    };
-    // Of a copy, or under a new name, none was taken yet. By that record the job's nodes know that the environment is there.
-    if latest::get(&path, &environment)?.is_none() {
-        let env = Environment::existing(context, environment.clone())?;
-        let newest = SnapshotHistory::of(&env.dir)?.newest_own().map(|entry| entry.snapshot);
-        latest::set(&path, &of(newest.unwrap_or(id)))?;
-    }
-    Ok(of(id))
 }
 
 /// What changed from one snapshot to another, or to the environment as it is.

@@ -1,4 +1,4 @@
-//! What a build is made of: the context, its Dockerfile and the list of what it leaves out; and the images that it names.
+//! What a build is made of: the context, its Dockerfile and the list of what it leaves out, and what else the user gives.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,24 +12,19 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2, readlink};
 use rustix::io::Errno;
 use rustix::process::getuid;
 use skiff_cli::BuildArgs;
-use skiff_plan::get::{self, PullWhen};
-use skiff_plan::import;
 use skiff_sandbox::command::own_variable;
 use skiff_spec::fault::{Context as _, Fault, Result};
-use skiff_store::file::ImageFile;
-use skiff_store::index::{ImageName, Names};
-use skiff_user::context::UserContext;
 
 use crate::agents;
 use crate::context::ignore::IgnoreRules;
 use crate::context::{CopyOptions, SourceTree};
 use crate::definition::{self, DefinitionOptions};
 use crate::dockerfile::{self, Dockerfile};
-use crate::git::{Git, GitSource};
-use crate::plan::{BaseImage, CopyAction, PlanLookup, fault_of};
+use crate::git::Git;
+use crate::plan::fault_of;
 use crate::remote::Remotes;
+use crate::secrets;
 use crate::text_file::{read_all, read_file, read_file_of};
-use crate::{secrets, transfer};
 
 /// Names that a Dockerfile or a definition has in its context.
 const NAMES: [&str; 5] = ["Dockerfile", "dockerfile", "Containerfile", "Apptainer", "Singularity"];
@@ -39,7 +34,7 @@ const IGNORED: &str = ".dockerignore";
 const INPUT: &str = "-";
 
 /// What a user gives.
-pub struct Inputs {
+pub struct BuildInputs {
     context: OwnedFd,
     /// Where that is.
     place: PathBuf,
@@ -60,7 +55,7 @@ pub struct Inputs {
     pub remotes: Remotes,
 }
 
-impl Inputs {
+impl BuildInputs {
     /// Opens and reads all.
     pub fn open(args: &BuildArgs) -> Result<Self> {
         let (directory, file) = named(args)?;
@@ -124,12 +119,10 @@ impl Inputs {
             copy,
         }
     }
-}
 
-impl Inputs {
     /// Opens a base that is a file or directory of the context, by its path without links. Whoever can write to the context can put a link into
     /// the path as soon as it has been looked up: then it is refused.
-    fn open_base(&self, path: &Path) -> Result<File> {
+    pub fn open_base(&self, path: &Path) -> Result<File> {
         let outside = || {
             Fault::new(format!("From: {} is outside of {}", path.display(), self.place.display())).hint(
                 "import it, and name the image; or name a directory that has it as the context: skiff build -f FILE.def DIR",
@@ -276,85 +269,6 @@ pub fn labels(texts: &[String]) -> Result<Vec<(String, String)>> {
     texts.iter().map(label).collect()
 }
 
-/// Where planning looks things up.
-pub struct Outside<'a> {
-    /// Whose images count.
-    pub context: &'a UserContext,
-    /// What is built.
-    pub inputs: &'a Inputs,
-    /// Whether nothing is pulled.
-    pub is_for_show: bool,
-}
-
-impl PlanLookup for Outside<'_> {
-    fn image(&mut self, reference: &str) -> Result<BaseImage> {
-        let name = with_tag(reference);
-        // Whose Dockerfile it is may be somebody who may not read the user's files.
-        if ImageFile::of(&name).is_some() {
-            return Err(Fault::new(format!("image {reference}: a file of this host, not an image's name"))
-                .hint(format!("import it, and name the image: skiff import {reference}")));
-        }
-        let entry = match self.is_for_show {
-            true => skiff_store::find(self.context, &name)?,
-            false => get::to_run(self.context, &name, PullWhen::Missing)?,
-        };
-        // Commands are run in it.
-        entry.exec()?;
-        Ok(BaseImage { id: entry.id, config: entry.config })
-    }
-
-    fn local_image(&mut self, name: &str) -> Result<BaseImage> {
-        // An image of the user's list counts first.
-        if ImageFile::of(name).is_none()
-            && let Some(entry) = skiff_store::known(self.context, name)?
-        {
-            let entry = if self.is_for_show { entry } else { get::again(self.context, entry)? };
-            return Ok(BaseImage { id: entry.id, config: entry.config });
-        }
-        let entry = match Path::new(name).canonicalize() {
-            Ok(path) => {
-                let file = ImageFile::opened(path.clone(), self.inputs.open_base(&path)?);
-                match self.is_for_show {
-                    true => self.listed(&file.name)?,
-                    false => import::imported(self.context, &file)?,
-                }
-            }
-            // As the list has it: where a path leads may be another file than the one that was not there.
-            Err(_) if ImageFile::of(name).is_some() => self.listed(name)?,
-            Err(_) => get::to_run(self.context, name, PullWhen::Never)?,
-        };
-        Ok(BaseImage { id: entry.id, config: entry.config })
-    }
-
-    fn remote(&mut self, address: &str) -> Result<String> {
-        // Nothing is fetched only to be shown: it may be another file by then.
-        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.digest(address) }
-    }
-
-    fn commit(&mut self, repository: &GitSource) -> Result<String> {
-        if self.is_for_show { Ok(String::new()) } else { self.inputs.remotes.git.commit(repository) }
-    }
-
-    fn sum(&mut self, copy: &CopyAction) -> Result<String> {
-        let excluded = copy.excluded();
-        transfer::sum(self.inputs.tree(copy.options(&excluded)), &copy.sources)
-    }
-}
-
-impl Outside<'_> {
-    /// The image that the user has imported of a file.
-    fn listed(&self, name: &str) -> Result<ImageName> {
-        let found = Names::of(self.context)?.find(name)?;
-        Ok(found.ok_or_else(|| skiff_store::Error::NotImported(name.into()))?)
-    }
-}
-
-/// With the tag that is meant where there is none: so the name is one of an image, and of nothing else that a word could name.
-fn with_tag(reference: &str) -> String {
-    let last = reference.rsplit('/').next().unwrap_or(reference);
-    if last.contains([':', '@']) { reference.into() } else { format!("{reference}:latest") }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
@@ -391,7 +305,7 @@ mod tests {
         let context = open_context(&at("context")).expect("open");
         let place = place_of(&context).expect("a path");
         let path = place.join("sub/base.tar");
-        let inputs = Inputs {
+        let inputs = BuildInputs {
             context,
             place,
             rules: IgnoreRules::default(),
