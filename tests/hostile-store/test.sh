@@ -104,6 +104,16 @@ for stolen in $store /home/bob/.local/share/skiff/store; do
 done
 rm -rf /home/mallory/.local/share/skiff/store /home/mallory/$names
 
+# A file that does not say for which machine it is: what mallory says of it, who imports it first, is told to nobody else.
+mksquashfs "$root" "$images_tmp/site.sqsh" -quiet -no-progress >/dev/null
+chmod 644 "$images_tmp/site.sqsh"
+ok as mallory skiff import --quiet --arch arm64 "$images_tmp/site.sqsh"
+fails 125 as mallory skiff run "$images_tmp/site.sqsh" sh -c 'echo ran'
+has "$err" 'made for linux/arm64'
+ok as bob skiff run "$images_tmp/site.sqsh" sh -c 'echo ran'
+equal "$out" ran
+for user in bob mallory; do ok as $user skiff rmi "$images_tmp/site.sqsh"; done
+
 # Room. (An image of random data takes as much in the store as in the registry, and its layers are kept besides.)
 install -d /etc/skiff
 echo 'store_user_quota = 8M' >/etc/skiff/helper.conf

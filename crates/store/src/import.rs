@@ -93,19 +93,29 @@ fn room(store: &Store) -> Result<(OwnedFd, String)> {
 fn layered(import: &ImportJob<'_>, opened: &OpenedImage, watch: &mut dyn PullWatch) -> Result<Pulled> {
     let ImportJob { store, platform, uid, .. } = *import;
     let id = id_of(&opened.digest)?;
-    let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
-        Begun::There(record) => {
-            // Who only knows the manifest of someone else's image does not have that image.
-            if !store.permitted(uid, id) {
-                opened.layers.iter().try_for_each(prove)?;
+    let (record, there) = loop {
+        let had = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
+            Begun::There(record) => {
+                // Who only knows the manifest of someone else's image does not have that image.
+                if !store.permitted(uid, id) {
+                    opened.layers.iter().try_for_each(prove)?;
+                }
+                (record, true)
             }
-            (record, true)
+            Begun::New(making) => (unpack(import, opened, making, watch)?, false),
+        };
+        if is_kept(store, (uid, id))? {
+            break had;
         }
-        Begun::New(making) => (unpack(import, opened, making, watch)?, false),
     };
-    store.permit_more(uid, id)?;
     store.remember(uid, &opened.digest, platform, id)?;
     Ok(Pulled { id, digest: opened.digest, record, there })
+}
+
+/// Lets a user use an image; whether it is there. Whoever else had it may have removed it meanwhile. By the permit it stays from now on.
+fn is_kept(store: &Store, (uid, id): (u32, ImageId)) -> Result<bool> {
+    store.permit_more(uid, id)?;
+    Ok(store.find(id)?.is_some())
 }
 
 pub(crate) fn id_of(digest: &Digest) -> Result<ImageId> {
@@ -177,21 +187,64 @@ fn unpack(
 fn file_system(import: &ImportJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled> {
     let ImportJob { store, platform, uid, .. } = *import;
     let (copy, digest) = private_copy(import)?;
-    let form = form_of(import, &copy)?;
+    let (form, made_for) = form_of(import, &copy)?;
     let id = id_of(&digest)?;
     let layer = ImageLayer { digest: digest.to_string(), size: copy.size, media_type: None };
-    let (record, there) = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
-        // Images of registries are called by their manifests, which others may know.
-        Begun::There(record) if record.layers != [layer] => {
-            let why = "it is the manifest of an image, and not the image".into();
-            return Err(Foreign { object: import.source.name(), why, hint: None }.into());
+    let (record, there) = loop {
+        let had = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
+            // Images of registries are called by their manifests, which others may know.
+            Begun::There(record) if record.layers != [layer.clone()] => {
+                let why = "it is the manifest of an image, and not the image".into();
+                return Err(Foreign { object: import.source.name(), why, hint: None }.into());
+            }
+            Begun::There(record) => (record, true),
+            Begun::New(making) => {
+                (rewrite(import, (form, &made_for), &copy, &digest, making, watch)?, false)
+            }
+        };
+        if is_kept(store, (uid, id))? {
+            break had;
         }
-        Begun::There(record) => (record, true),
-        Begun::New(making) => (rewrite(import, form, &copy, &digest, making, watch)?, false),
     };
-    store.permit_more(uid, id)?;
     store.remember(uid, &digest, platform, id)?;
-    Ok(Pulled { id, digest, record, there })
+    Ok(Pulled { id, digest, record: made_for.told(record, platform), there })
+}
+
+/// What a file system's file says of the machine that it is for.
+enum MadeFor {
+    /// It has a configuration, which says that or does not.
+    Config,
+    /// This one, in its own format.
+    Platform(Platform),
+    /// Nothing. So what one user says of it is nothing that the store may tell another.
+    Unknown,
+}
+
+impl MadeFor {
+    /// The configuration of an image that has none itself.
+    fn config(&self) -> Value {
+        let mut config = json!({"config": {}, "rootfs": {"type": "layers", "diff_ids": []}});
+        if let Self::Platform(platform) = self {
+            note_platform(&mut config, platform);
+        }
+        config
+    }
+
+    /// The record as a user gets it who has said that the image is for this machine.
+    fn told(&self, mut record: ImageMetadata, wanted: &Platform) -> ImageMetadata {
+        if matches!(self, Self::Unknown) {
+            note_platform(&mut record.config, wanted);
+        }
+        record
+    }
+}
+
+fn note_platform(config: &mut Value, Platform { os, architecture, variant }: &Platform) {
+    config["os"] = json!(os);
+    config["architecture"] = json!(architecture);
+    if let Some(variant) = variant {
+        config["variant"] = json!(variant);
+    }
 }
 
 /// A file of the store's own with the same bytes, and their digest.
@@ -219,25 +272,29 @@ fn private_copy(import: &ImportJob<'_>) -> Result<(FilePart, Digest)> {
 }
 
 /// What policies were asked about must be what is read; and be for the platform, if it says for which it is.
-fn form_of(import: &ImportJob<'_>, copy: &FilePart) -> Result<Form> {
+fn form_of(import: &ImportJob<'_>, copy: &FilePart) -> Result<(Form, MadeFor)> {
     let form = import.source.form();
     if Form::of_file_system(copy).is_some_and(|found| found != form) {
         let why = "it has changed meanwhile".into();
         return Err(Foreign { object: copy.name.clone(), why, hint: Some("try again") }.into());
     }
-    let said = match trailer::split(copy)?.1 {
+    let (said, made_for) = match trailer::split(copy)?.1 {
         Some(config) => {
-            ImageConfig::parse(&copy.name, config.to_string().as_bytes()).map_err(Error::from)?.platform
+            let config = ImageConfig::parse(&copy.name, config.to_string().as_bytes()).map_err(Error::from)?;
+            (config.platform, MadeFor::Config)
         }
-        None => form.platform(copy)?,
+        None => match form.platform(copy)? {
+            Some(platform) => (Some(platform.clone()), MadeFor::Platform(platform)),
+            None => (None, MadeFor::Unknown),
+        },
     };
     import.platform.check(import.source.name(), said.as_ref())?;
-    Ok(form)
+    Ok((form, made_for))
 }
 
 fn rewrite(
     import: &ImportJob<'_>,
-    form: Form,
+    (form, made_for): (Form, &MadeFor),
     copy: &FilePart,
     digest: &Digest,
     mut making: UnfinishedImage<'_>,
@@ -274,12 +331,7 @@ fn rewrite(
         origins: vec![],
         layer: false,
         files: summary.inodes,
-        config: config.unwrap_or_else(|| {
-            json!({
-                "architecture": import.platform.architecture, "os": import.platform.os, "config": {},
-                "rootfs": {"type": "layers", "diff_ids": []}
-            })
-        }),
+        config: config.unwrap_or_else(|| made_for.config()),
     };
     import.store.permit(import.uid, making.id())?;
     making.publish(&record)?;

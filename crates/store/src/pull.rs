@@ -115,23 +115,27 @@ fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled>
     policies.admit(&found, || fetcher.signatures(&found))?;
     let (id, digest) = (image_id(&found), found.digest);
     let (record, there) = loop {
-        match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
+        let had = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
             Begun::There(record) => {
                 if !store.permitted(uid, id) {
                     // Before what proves it takes room, too.
                     store.check_room(uid, 0)?;
                     prove(pull, &found, &record, watch)?;
                 }
-                break (record, true);
+                (record, true)
             }
             Begun::New(making) => match make(pull, &found, making, watch) {
                 // What was fetched is there still, if it is needed for a proof.
-                Err(Error::Overtaken(_)) => {}
-                made => break (made?, false),
+                Err(Error::Overtaken(_)) => continue,
+                made => (made?, false),
             },
+        };
+        store.permit_more(uid, id)?;
+        // While access was proven, whoever else had the image may have removed it. By the permit it stays from now on.
+        if store.find(id)?.is_some() {
+            break had;
         }
     };
-    store.permit_more(uid, id)?;
     store.remember(uid, &digest, platform, id)?;
     Ok(Pulled { id, digest, record, there })
 }
