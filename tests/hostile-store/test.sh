@@ -148,6 +148,11 @@ install -m 644 -o mallory "$images_tmp/6.sqsh" /home/mallory/6.sqsh
 fails 125 as mallory skiff import /home/mallory/6.sqsh too:big
 refused
 [ "$(taken)" -le $((8 << 20)) ] || fail "mallory takes up $(taken) bytes"
+# Nor do files that are needed only meanwhile, as of a few bytes that inflate to many.
+python3 -c 'import bz2, sys; sys.stdout.buffer.write(bz2.compress(bytes(40 << 20)))' >/home/mallory/bomb.tar.bz2
+fails 125 as mallory skiff import /home/mallory/bomb.tar.bz2 too:big
+has "$err" 'temporary files of your pulls and imports take'
+has "$err" 'hint: '
 equal "$(find $store/tmp -type f)" '' 'what is left of what was refused'
 # bob has his own share, and the administrator sees whose is what.
 ok as bob skiff pull --quiet $registry/big:1
