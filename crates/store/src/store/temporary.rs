@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn each_process_counts_and_a_killed_one_does_not() {
         let dir = tempfile::tempdir().expect("a directory");
-        let store = Store::open(dir.path()).expect("store").with_quota(Quota::Bytes(1 << 50));
+        let store = Store::open(dir.path()).expect("store").with_quota(Quota::Bytes(1 << 40));
         let (first, second) =
             (store.temporary_files(7).expect("begun"), store.temporary_files(7).expect("begun"));
         let others = |of: &TemporaryFiles<'_>| store.other_temporary_bytes(of.uid, &of.name).expect("known");
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(others(&first), 300);
         assert_eq!(others(&store.temporary_files(8).expect("begun")), 0, "another's");
         first.check().expect("within the quota");
-        ftruncate(&second.mark, 1 << 50).expect("as if it had so much");
+        ftruncate(&second.mark, 1 << 40).expect("as if it had so much");
         // Other tests of this process have such files, too.
         let mut file = tempfile::tempfile_in(dir.path()).expect("a file");
         std::io::Write::write_all(&mut file, b"x").expect("written");
