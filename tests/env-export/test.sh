@@ -71,6 +71,20 @@ rmdir /home/alice/small
 rm /home/alice/large.skiff
 ok as alice skiff env rm large
 
+# Very many empty files of the same names, again and again, take a byte or two each in the exported file: no such file takes all inodes of a disk.
+ok as alice skiff env create many
+inside alice many 'for d in 1 2 3 4 5 6 7 8; do mkdir /opt/$d; cd /opt/$d; touch -d @0 $(seq 1000); done'
+ok as alice skiff env export many many.skiff
+mkdir /home/alice/small
+mount -t tmpfs -o nr_inodes=20000,mode=700,uid="$(id -u alice)",gid="$(id -g alice)" small /home/alice/small
+fails 125 as alice env SKIFF_STATE=/home/alice/small skiff env import many.skiff
+has "$err" 'less than 16 bytes for each of its files'
+[ "$(find /home/alice/small | wc -l)" -lt 100 ] || fail 'half an environment is left'
+eventually 10 umount /home/alice/small
+rmdir /home/alice/small
+rm /home/alice/many.skiff
+ok as alice skiff env rm many
+
 # Typed inside, it is done outside, and the environment's own /tmp is not the host's.
 inside alice again 'cd; skiff env export again by-inside.skiff'
 fails 125 as alice skiff env exec again -- skiff env export again /tmp/x.skiff

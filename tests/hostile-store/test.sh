@@ -104,6 +104,16 @@ for stolen in $store /home/bob/.local/share/skiff/store; do
 done
 rm -rf /home/mallory/.local/share/skiff/store /home/mallory/$names
 
+# A file that does not say for which machine it is: what mallory says of it, who imports it first, is told to nobody else.
+mksquashfs "$root" "$images_tmp/site.sqsh" -quiet -no-progress >/dev/null
+chmod 644 "$images_tmp/site.sqsh"
+ok as mallory skiff import --quiet --arch arm64 "$images_tmp/site.sqsh"
+fails 125 as mallory skiff run "$images_tmp/site.sqsh" sh -c 'echo ran'
+has "$err" 'made for linux/arm64'
+ok as bob skiff run "$images_tmp/site.sqsh" sh -c 'echo ran'
+equal "$out" ran
+for user in bob mallory; do ok as $user skiff rmi "$images_tmp/site.sqsh"; done
+
 # Room. (An image of random data takes as much in the store as in the registry, and its layers are kept besides.)
 install -d /etc/skiff
 echo 'store_user_quota = 8M' >/etc/skiff/helper.conf
@@ -138,6 +148,11 @@ install -m 644 -o mallory "$images_tmp/6.sqsh" /home/mallory/6.sqsh
 fails 125 as mallory skiff import /home/mallory/6.sqsh too:big
 refused
 [ "$(taken)" -le $((8 << 20)) ] || fail "mallory takes up $(taken) bytes"
+# Nor do files that are needed only meanwhile, as of a few bytes that inflate to many.
+python3 -c 'import bz2, sys; sys.stdout.buffer.write(bz2.compress(bytes(40 << 20)))' >/home/mallory/bomb.tar.bz2
+fails 125 as mallory skiff import /home/mallory/bomb.tar.bz2 too:big
+has "$err" 'temporary files of your pulls and imports take'
+has "$err" 'hint: '
 equal "$(find $store/tmp -type f)" '' 'what is left of what was refused'
 # bob has his own share, and the administrator sees whose is what.
 ok as bob skiff pull --quiet $registry/big:1

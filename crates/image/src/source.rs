@@ -364,17 +364,21 @@ impl ImageSource {
         Error::Foreign { object: self.name(), why: "it is a directory".into(), hint: None }
     }
 
-    /// The files in it. What must be unpacked for that goes to `room`.
+    /// The files in it. What must be unpacked for that goes to `room`, as long as `goes_on` says so.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn files(&self, room: &OwnedFd, room_name: &str) -> Result<Box<dyn ImageFiles + '_>> {
+    pub fn files(
+        &self,
+        (room, room_name): (BorrowedFd<'_>, &str),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn ImageFiles + '_>> {
         match &self.held {
             Held::Files(_, given) => Ok(Box::new(given)),
             Held::Open(file) if is_directory(file, &self.path)? => {
                 Ok(Box::new(Directory::new(copy_of(file, &self.path)?.into(), self.name())))
             }
-            Held::Open(_) => Ok(Box::new(Archive::open(self.part()?, room.as_fd(), room_name)?)),
+            Held::Open(_) => Ok(Box::new(Archive::open_while(self.part()?, (room, room_name), goes_on)?)),
         }
     }
 }

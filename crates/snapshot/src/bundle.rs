@@ -24,7 +24,7 @@ use crate::base::BaseRoot;
 use crate::chunk::{ChunkList, ChunkReader, ChunkWriter, ListReadFault, MAX_LIST, PackSource};
 use crate::digest::{LayerId, PackId};
 use crate::error::{Error, Result};
-use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack};
+use crate::layer::{LayerReader, LayerWriter, expect, pack, unpack_at_most};
 use crate::plan::{full, take_out_unshippable};
 use crate::room::{DiskRoom, free_bytes};
 use crate::snapshot::TRIES;
@@ -44,6 +44,9 @@ const MAX_NAMES: usize = 64;
 /// image of zeros, or in what a stranger has made to fill disks.
 const LARGE_GROWTH: u64 = 1000;
 const PART_OF_ROOM: u64 = 8;
+/// A file that has fewer bytes for each of the files in it gets only that part of the free inodes: empty files of the same names, again and again,
+/// have about one.
+const FEW_BYTES: u64 = 16;
 /// A file is its only pack itself.
 const ONLY_PACK: u32 = 1;
 
@@ -231,8 +234,16 @@ impl Bundle {
         check_length(&self.name, self.list.length(), (size, free))?;
         let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
         let before = DiskRoom::of(target);
-        let done = unpack(LayerReader::new(source, self.name.clone())?, target)
+        let free_inodes = (disk.f_files > 0).then_some(disk.f_favail);
+        let most = most_entries(size, free_inodes);
+        let done = unpack_at_most(LayerReader::new(source, self.name.clone())?, target, most)
             .map_err(|e| before.explain(e, self.list.length()))?;
+        let done = done.ok_or_else(|| Error::BadLayer {
+            layer: self.name.clone(),
+            why: format!(
+                "it has less than {FEW_BYTES} bytes for each of its files, and more than {most} files, which is 1/{PART_OF_ROOM} of those that the disk has room for"
+            ),
+        })?;
         expect(&done, &self.about.layer)
     }
 }
@@ -252,6 +263,12 @@ fn check_length(name: &str, length: u64, (size, free): (u64, Option<u64>)) -> Re
         return Err(Error::BadLayer { layer: name.into(), why });
     }
     Ok(())
+}
+
+/// How many files there may be in an exported file of `size` bytes. How many there are shows as they come. A file system that does not say how many
+/// more it can have has room.
+fn most_entries(size: u64, free_inodes: Option<u64>) -> u64 {
+    free_inodes.map_or(u64::MAX, |free| (free / PART_OF_ROOM).max(size / FEW_BYTES))
 }
 
 /// A file's bytes from somewhere on.
@@ -301,5 +318,18 @@ mod tests {
         assert!(growth.contains("more than 1000 times as long"), "{growth}");
         let room = told(3 * GIB, GIB, Some(2 * GIB)).expect_err("no room");
         assert_eq!(room, "file: its files take 3.0 GiB, and the disk for them has 2.0 GiB free");
+    }
+
+    #[test]
+    fn a_small_file_of_very_many_files_gets_a_part_of_the_inodes() {
+        for (size, free, most) in [
+            (120_000, Some(15_000_000), 1_875_000),
+            (19_000_000, Some(15_000_000), 1_875_000),
+            (1 << 30, Some(15_000_000), 1 << 26),
+            (1600, Some(0), 100),
+            (120_000, None, u64::MAX),
+        ] {
+            assert_eq!(most_entries(size, free), most, "{size} {free:?}");
+        }
     }
 }

@@ -198,8 +198,9 @@ pub fn add_layer(
 
 /// An image of the user's, its file open.
 pub fn open_image(context: &UserContext, entry: &ImageName) -> Result<OpenImage> {
-    let (record, file) = open_file(context, entry.id, &entry.reference)?;
-    Ok(OpenImage { name: entry.id.to_string(), config: record.config, file })
+    let (_, file) = open_file(context, entry.id, &entry.reference)?;
+    // The user's own, which has what they have said of a file without a configuration.
+    Ok(OpenImage { name: entry.id.to_string(), config: entry.config.clone(), file })
 }
 
 /// The file of an image or of a layer that the user may use, and what is known of it; `name` is for messages.

@@ -137,6 +137,14 @@ pub enum Error {
         /// The quota.
         quota: u64,
     },
+    /// What works for one user would have too much in files that are needed only meanwhile.
+    #[error("temporary files of your pulls and imports take {bytes} bytes, {quota} are allowed")]
+    TooMuchTemporary {
+        /// How much they take.
+        bytes: u64,
+        /// The quota, which holds for these once more.
+        quota: u64,
+    },
     /// One user has too many images.
     #[error("store quota exceeded: {most} images used, {most} allowed")]
     TooManyImages {
@@ -207,6 +215,10 @@ impl Error {
             ),
             Error::Quota { .. } | Error::TooManyImages { .. } => Some(
                 "`skiff rmi IMAGE` gives up what you need no longer; `skiff store du` shows what you have; \
+                 administrator: store_user_quota in /etc/skiff/helper.conf",
+            ),
+            Error::TooMuchTemporary { .. } => Some(
+                "what inflates to so much may be a bomb; an archive that is inflated before it is imported needs no temporary file; \
                  administrator: store_user_quota in /etc/skiff/helper.conf",
             ),
             _ => None,

@@ -27,7 +27,7 @@ use skiff_sys::IgnoreError;
 
 use crate::error::{Error, Result};
 use crate::fetcher::{Fetcher, image_id};
-use crate::store::{self, Begun, ImageMetadata, Patience, Store, UnfinishedImage};
+use crate::store::{self, Begun, ImageMetadata, Patience, Store, TemporaryFiles, UnfinishedImage};
 use crate::threads;
 use access_proof::{origin_of, prove};
 use skiff_sys::SystemContext;
@@ -115,23 +115,27 @@ fn unless_there(pull: &PullJob<'_>, watch: &mut dyn PullWatch) -> Result<Pulled>
     policies.admit(&found, || fetcher.signatures(&found))?;
     let (id, digest) = (image_id(&found), found.digest);
     let (record, there) = loop {
-        match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
+        let had = match store.begin((id, uid), Patience::default(), &mut || watch.waiting())? {
             Begun::There(record) => {
                 if !store.permitted(uid, id) {
                     // Before what proves it takes room, too.
                     store.check_room(uid, 0)?;
                     prove(pull, &found, &record, watch)?;
                 }
-                break (record, true);
+                (record, true)
             }
             Begun::New(making) => match make(pull, &found, making, watch) {
                 // What was fetched is there still, if it is needed for a proof.
-                Err(Error::Overtaken(_)) => {}
-                made => break (made?, false),
+                Err(Error::Overtaken(_)) => continue,
+                made => (made?, false),
             },
+        };
+        store.permit_more(uid, id)?;
+        // While access was proven, whoever else had the image may have removed it. By the permit it stays from now on.
+        if store.find(id)?.is_some() {
+            break had;
         }
     };
-    store.permit_more(uid, id)?;
     store.remember(uid, &digest, platform, id)?;
     Ok(Pulled { id, digest, record, there })
 }
@@ -146,7 +150,9 @@ fn make(
     pull.store.check_room(pull.uid, sizes.fold(0, u64::saturating_add))?;
     making.count_for(pull.uid, 0)?;
     let overtaken = || making.is_overtaken().then(|| Error::Overtaken(making.id()));
-    let watch = &mut WithinQuota { overtaken: &overtaken, ..WithinQuota::new(pull.store, pull.uid, watch) };
+    let temporary = pull.store.temporary_files(pull.uid)?;
+    let within = WithinQuota::new((pull.store, &temporary), pull.uid, watch);
+    let watch = &mut WithinQuota { overtaken: &overtaken, ..within };
     let blobs = pull.store.blobs(pull.uid)?;
     let fetching = pull.fetcher.fetch(found, BlobDir::open(&blobs)?)?;
     let layers = fetching.blobs();
@@ -188,6 +194,7 @@ fn as_noted(layer: &Layer) -> store::ImageLayer {
 /// Who watches, and sees to it that the user's quota is kept.
 pub(crate) struct WithinQuota<'a> {
     store: &'a Store,
+    temporary: &'a TemporaryFiles<'a>,
     uid: u32,
     watch: &'a mut dyn PullWatch,
     looked: Option<Instant>,
@@ -197,8 +204,12 @@ pub(crate) struct WithinQuota<'a> {
 }
 
 impl<'a> WithinQuota<'a> {
-    pub(crate) fn new(store: &'a Store, uid: u32, watch: &'a mut dyn PullWatch) -> WithinQuota<'a> {
-        WithinQuota { store, uid, watch, looked: None, overtaken: &|| None, why_ended: None }
+    pub(crate) fn new(
+        (store, temporary): (&'a Store, &'a TemporaryFiles<'a>),
+        uid: u32,
+        watch: &'a mut dyn PullWatch,
+    ) -> WithinQuota<'a> {
+        WithinQuota { store, temporary, uid, watch, looked: None, overtaken: &|| None, why_ended: None }
     }
 
     /// What came of it; if it was ended from here, why.
@@ -220,7 +231,8 @@ impl PullWatch for WithinQuota<'_> {
     fn layers(&mut self, digests: &[Digest], progress: &[LayerProgress]) -> bool {
         if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_AT_QUOTA) {
             self.looked = Some(Instant::now());
-            self.why_ended = self.why_ended.take().or_else(|| self.store.check_quota(self.uid).err());
+            let checked = self.store.check_quota(self.uid).and_then(|()| self.temporary.check());
+            self.why_ended = self.why_ended.take().or_else(|| checked.err());
         }
         if self.why_ended.is_none() {
             self.why_ended = (self.overtaken)();

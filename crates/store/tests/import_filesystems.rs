@@ -13,6 +13,8 @@ use crate::common::stores::TestStore;
 use crate::common::tools::{has, run};
 use crate::common::{Builder, bytes, is_root, of_all_but_huge};
 use skiff_erofs::tree::Tree;
+use skiff_image::source::ImageSource;
+use skiff_oci::platform::Platform;
 
 /// A directory with all that squashfs keeps in ways of its own.
 fn make_tree(root: &Path) {
@@ -176,6 +178,26 @@ fn erofs_of_our_own_and_of_others() {
         let error = store.refused(&other.display().to_string());
         assert!(error.hint().is_some_and(|hint| hint.contains("tar archive or squashfs")), "{error}");
     }
+}
+
+/// A file that does not say for which machine it is: whoever imports it first does not say so for all others.
+#[test]
+fn what_one_user_says_of_a_file_is_told_to_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut builder = Builder::new(&dir);
+    builder.file(Tree::ROOT, "program", common::plain(), b"of some machine");
+    let image = builder.finish(dir);
+    let store = TestStore::new();
+    let source = || ImageSource::open(&image.path.display().to_string().parse().unwrap()).unwrap();
+    let import = |uid, architecture| {
+        let pulled = store.import_on(uid, &source(), &Platform::linux(architecture, None)).unwrap();
+        (pulled.id, pulled.record.config["architecture"].clone())
+    };
+    let (id, first) = import(1001, "arm64");
+    assert_eq!(first, "arm64", "it is what this user wants");
+    assert_eq!(import(1002, "amd64"), (id, "amd64".into()));
+    let record = store.store.find(id).unwrap().unwrap();
+    assert_eq!(record.config.get("architecture"), None, "{}", record.config);
 }
 
 /// Bytes are changed in what everything else hangs on, and here and there in the rest. `seeds.rs` has more of this.

@@ -68,6 +68,14 @@ impl Image {
 
 /// A registry of one image, and how many bytes of its layer it has sent.
 fn registry(oddity: Oddity) -> (Listener, Arc<Mutex<usize>>) {
+    registry_with(oddity, || ())
+}
+
+/// The same; before it sends anything of the layer it does something.
+fn registry_with(
+    oddity: Oddity,
+    before: impl Fn() + Clone + Send + Sync + 'static,
+) -> (Listener, Arc<Mutex<usize>>) {
     let sent = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&sent);
     let image = Image::new();
@@ -75,6 +83,9 @@ fn registry(oddity: Oddity) -> (Listener, Arc<Mutex<usize>>) {
         let mut from = BufReader::new(connection.try_clone().unwrap());
         let mut to = connection;
         while let Ok(Some(head)) = Head::read(&mut from) {
+            if head.path().ends_with(&digest(&image.layer)) {
+                before();
+            }
             if respond(&head, &image, oddity, &mut to, &counter).is_err() {
                 return;
             }
@@ -348,6 +359,28 @@ fn whole_layers_are_the_proof() {
         assert!(pulled(&store, &registry, "team/secret:1", BOB).unwrap().there);
         assert_eq!(std::fs::read_dir(store.blobs(BOB).unwrap()).unwrap().count(), 0, "nothing is kept of it");
     }
+}
+
+/// Whoever shared it lets go of it while another shows that they can have it: that one has it all the same.
+#[test]
+fn an_image_that_its_user_removes_meanwhile_is_there_for_who_wants_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let (registry, _) = registry(Oddity::None);
+    let first = pulled(&store, &registry, "team/secret:1", ALICE).unwrap();
+    let (path, removed) = (dir.path().to_owned(), Arc::new(Mutex::new(0)));
+    let counter = Arc::clone(&removed);
+    let (other, _) = registry_with(Oddity::None, move || {
+        let store = Store::open(&path).unwrap();
+        if store.permitted(ALICE, first.id) {
+            store.forbid(ALICE, first.id).unwrap();
+            *counter.lock().unwrap() += 1;
+        }
+    });
+    let second = pulled(&store, &other, "team/secret:1", BOB).unwrap();
+    assert_eq!(*removed.lock().unwrap(), 1);
+    assert!(store.find(second.id).unwrap().is_some() && store.permitted(BOB, second.id));
+    store.verify(second.id).unwrap();
 }
 
 /// Who tries again and again is not heard any more, even where they would succeed; others are.

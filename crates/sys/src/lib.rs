@@ -46,6 +46,7 @@ pub mod timer;
 pub mod title;
 pub mod traced;
 pub mod uncached;
+pub mod unnamed;
 pub mod verity;
 pub mod written;
 

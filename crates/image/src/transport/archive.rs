@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use skiff_tar::{self as tar, ByteStream, EntryKind, TarReader};
 
-use super::compressed::{bad, inflated};
+use super::compressed::{bad, inflated_while};
 use super::files::{FilePart, ImageFiles};
 use crate::error::{Error, Result};
 use crate::inflate::HEAD;
@@ -44,10 +44,22 @@ impl Archive {
     /// # Errors
     /// It is none, or one that can be read in two ways; there is no room.
     pub fn open(part: FilePart, room: BorrowedFd<'_>, room_name: &str) -> Result<Archive> {
+        Self::open_while(part, (room, room_name), &|| true)
+    }
+
+    /// The same, which ends with [`Error::Cancelled`] when `goes_on` says so. While a compressed one is inflated that is asked each 16 MiB.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub fn open_while(
+        part: FilePart,
+        room: (BorrowedFd<'_>, &str),
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Archive> {
         let mut head = [0; HEAD];
         let head = &mut head[..HEAD.min(part.size as usize)];
         part.read(head, 0)?;
-        let part = inflated(head, part, room, room_name)?;
+        let part = inflated_while(head, part, room, (None, goes_on))?;
         let (entries, is_root) = entries(&part)?;
         Ok(Archive { part, entries, is_root })
     }

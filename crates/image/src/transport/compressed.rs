@@ -22,32 +22,35 @@ const MOST_INFLATED: u64 = 1 << 40;
 
 /// The memory that `xz -9` needs is 65 MiB; of a header that wants more, nothing is allocated.
 const MOST_MEMORY_KIB: u32 = 128 << 10;
+/// So many bytes are inflated between two questions whether to go on.
+const BETWEEN_QUESTIONS: u64 = 16 << 20;
 /// Inflated at once, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// An archive without its compression, which its first bytes tell: itself, or a file without a name in `room`.
-pub(crate) fn inflated(
-    head: &[u8],
-    part: FilePart,
-    room: BorrowedFd<'_>,
-    room_name: &str,
-) -> Result<FilePart> {
-    inflated_within(head, part, (room, room_name), None)
-}
-
-/// The same; where `free` is given, so many bytes are free in `room`, of which half may be taken.
+/// An archive without its compression, which its first bytes tell: itself, or a file without a name in `room`. Where `free` is given, so many bytes are
+/// free there, of which half may be taken.
 pub(crate) fn inflated_within(
     head: &[u8],
     part: FilePart,
-    (room, room_name): (BorrowedFd<'_>, &str),
+    room: (BorrowedFd<'_>, &str),
     free: Option<u64>,
+) -> Result<FilePart> {
+    inflated_while(head, part, room, (free, &|| true))
+}
+
+/// The same, until `goes_on` says no.
+pub(crate) fn inflated_while(
+    head: &[u8],
+    part: FilePart,
+    room: (BorrowedFd<'_>, &str),
+    (free, goes_on): (Option<u64>, &dyn Fn() -> bool),
 ) -> Result<FilePart> {
     let other = OtherCompression::of(head);
     let is_plain = matches!(LayerCompression::of(head), LayerCompression::Plain);
     if is_plain && other.is_none() {
         return Ok(part);
     }
-    let mut to = InflatedFile::new(&part, (room, room_name), free)?;
+    let mut to = InflatedFile::new(&part, room, (free, goes_on))?;
     match other.filter(|_| is_plain) {
         Some(compression) => compression.inflate(&part, &mut to)?,
         None => {
@@ -153,24 +156,26 @@ struct InflatedFile<'a> {
     size: u64,
     /// How many bytes were free where it lies, if it is not to take them all.
     free: Option<u64>,
+    goes_on: &'a dyn Fn() -> bool,
 }
 
 impl<'a> InflatedFile<'a> {
     fn new(
         archive: &'a FilePart,
         (room, room_name): (BorrowedFd<'_>, &str),
-        free: Option<u64>,
+        (free, goes_on): (Option<u64>, &'a dyn Fn() -> bool),
     ) -> Result<Self> {
         let file = File::from(nameless(room).on("make a temporary file in", room_name)?);
-        Ok(Self { archive, file, name: format!("a temporary file in {room_name}"), size: 0, free })
+        Ok(Self { archive, file, name: format!("a temporary file in {room_name}"), size: 0, free, goes_on })
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
         let size = self.size + bytes.len() as u64;
         self.limit().check(size)?;
         write_all_at(self.file.as_fd(), bytes, self.size).on("write to", &self.name)?;
+        let is_asked = size / BETWEEN_QUESTIONS > self.size / BETWEEN_QUESTIONS;
         self.size = size;
-        Ok(())
+        if is_asked && !(self.goes_on)() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
     fn limit(&self) -> Limit<'a> {

@@ -31,7 +31,7 @@ pub(crate) use entry::fingerprint;
 pub(crate) use pack::{Item, pack};
 pub(crate) use paths::{LayerPath, paths};
 pub use read::LayerReader;
-pub(crate) use unpack::{expect, unpack, unpack_over};
+pub(crate) use unpack::{expect, unpack, unpack_at_most, unpack_over};
 pub(crate) use write::{FileSink, FinishedLayer, LayerSink, LayerWriter};
 
 use crate::xattr::XattrList;

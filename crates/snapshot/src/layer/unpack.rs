@@ -35,15 +35,30 @@ pub struct Unpacked {
 /// compared with the digest asked for, what lies there is not to be used. Needs the right to give files to any id in the
 /// layer, so it runs inside the environment's user namespace.
 pub fn unpack<R: Read>(reader: LayerReader<R>, target: BorrowedFd<'_>) -> Result<Unpacked> {
-    all(reader, target, false)
+    all(reader, target, (false, u64::MAX))
+}
+
+/// The same, of no more than `most` entries; nothing if there are more. What is there then is not to be used.
+pub fn unpack_at_most<R: Read>(
+    reader: LayerReader<R>,
+    target: BorrowedFd<'_>,
+    most: u64,
+) -> Result<Option<Unpacked>> {
+    let unpacked = all(reader, target, (false, most))?;
+    Ok((unpacked.entries <= most).then_some(unpacked))
 }
 
 /// The same into a directory that may have some of the layer's directories.
 pub fn unpack_over<R: Read>(reader: LayerReader<R>, target: BorrowedFd<'_>) -> Result<Unpacked> {
-    all(reader, target, true)
+    all(reader, target, (true, u64::MAX))
 }
 
-fn all<R: Read>(mut reader: LayerReader<R>, target: BorrowedFd<'_>, over: bool) -> Result<Unpacked> {
+/// Ends early, with one more than `most`, where there are more entries.
+fn all<R: Read>(
+    mut reader: LayerReader<R>,
+    target: BorrowedFd<'_>,
+    (over, most): (bool, u64),
+) -> Result<Unpacked> {
     let mut unpacker = Unpacker {
         stack: DirStack::new(target)?,
         attrs: Vec::new(),
@@ -55,6 +70,9 @@ fn all<R: Read>(mut reader: LayerReader<R>, target: BorrowedFd<'_>, over: bool) 
     while let Some(record) = reader.record()? {
         unpacker.done.entries += 1;
         unpacker.done.bytes += ENTRY;
+        if unpacker.done.entries > most {
+            return Ok(unpacker.done);
+        }
         unpacker.take(record, &mut reader)?;
     }
     unpacker.done.id = reader.finish()?;

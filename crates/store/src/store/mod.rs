@@ -12,7 +12,7 @@
 //! removed/UID.*        images that this user was the last to have, and that somebody still uses
 //! blobs/UID/...        layers as they came for this user, complete or not, for their next pull
 //! refusals/UID         when a user failed to show that they can have an image that is there
-//! tmp/                 what is being made
+//! tmp/                 what is being made, and marks of temporary files
 //! ```
 //!
 //! The trusted store belongs to a system user and all users share it; without the helper each has one of their own. Both are this.
@@ -29,6 +29,7 @@ mod refusals;
 mod removed;
 mod resolved_digests;
 mod squashfs;
+mod temporary;
 mod unfinished;
 mod users;
 mod verify;
@@ -60,6 +61,7 @@ pub use collect::{Collected, Usage};
 pub use metadata::{ImageLayer, ImageMetadata};
 pub use patience::Patience;
 pub use quota::{Quota, UserUsage};
+pub(crate) use temporary::TemporaryFiles;
 use unfinished::lock_name;
 pub use unfinished::{Begun, UnfinishedImage};
 pub(crate) use users::users_for_root;

@@ -21,6 +21,10 @@ const PART: u64 = 4;
 /// But so much in any case, which is an image or two: on a small file system whoever comes first is served.
 const LEAST: u64 = 4 << 30;
 
+/// No more files of layers are kept for the next pull than one for each so many bytes of the quota: file systems have about so many inodes, of which
+/// tiny layers could otherwise take all.
+const BYTES_OF_INODE: u64 = 16 << 10;
+
 /// What one user may have of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quota {
@@ -161,7 +165,9 @@ impl Store {
     pub(crate) fn check_quota(&self, uid: u32) -> Result<()> {
         let Some(quota) = self.quota_of(uid)? else { return Ok(()) };
         let usage = self.usage_of(uid)?;
-        if usage.total() > quota && usage.blobs > 0 {
+        let are_many =
+            usage.blobs > 0 && self.list(&format!("blobs/{uid}"))?.len() as u64 > quota / BYTES_OF_INODE;
+        if are_many || (usage.total() > quota && usage.blobs > 0) {
             // What is read still is open, and goes when that is closed.
             self.drop_blobs(uid)?;
         }
@@ -207,7 +213,7 @@ impl Store {
     }
 
     /// Root and the store's owner have none: they set it.
-    fn quota_of(&self, uid: u32) -> Result<Option<u64>> {
+    pub(super) fn quota_of(&self, uid: u32) -> Result<Option<u64>> {
         match self.quota {
             _ if uid == 0 || uid == rustix::process::getuid().as_raw() => Ok(None),
             Quota::Unlimited => Ok(None),
@@ -311,6 +317,21 @@ mod tests {
         store.check_quota(8).unwrap();
         drop(first);
         store.check_quota(7).unwrap();
+    }
+
+    #[test]
+    fn tiny_layers_do_not_take_all_inodes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap().with_quota(Quota::Bytes(1 << 20));
+        let blobs = store.blobs(7).unwrap();
+        let left = || std::fs::read_dir(&blobs).unwrap().count();
+        for (count, kept) in [(64, 64), (65, 0)] {
+            for number in 0..count {
+                std::fs::write(blobs.join(format!("sha256-{number:064}")), "1").unwrap();
+            }
+            store.check_quota(7).unwrap();
+            assert_eq!(left(), kept);
+        }
     }
 
     #[test]

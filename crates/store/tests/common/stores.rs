@@ -45,10 +45,18 @@ impl TestStore {
     }
 
     pub fn import_source(&self, uid: u32, source: &ImageSource) -> skiff_store::Result<Pulled> {
+        self.import_on(uid, source, &Platform::linux("amd64", None))
+    }
+
+    pub fn import_on(
+        &self,
+        uid: u32,
+        source: &ImageSource,
+        platform: &Platform,
+    ) -> skiff_store::Result<Pulled> {
         let mut watching = Watching::default();
-        let platform = Platform::linux("amd64", None);
         let policies = Policies::default();
-        let job = ImportJob { store: &self.store, source, policies: &policies, platform: &platform, uid };
+        let job = ImportJob { store: &self.store, source, policies: &policies, platform, uid };
         let pulled = import(&job, &mut watching)?;
         assert!(self.store.permitted(uid, pulled.id));
         if !pulled.there {

@@ -50,6 +50,7 @@ impl ImageStack {
             Ok(StackedImage { id, open, registry, layers: record.layers })
         };
         let mut images = vec![open(entry.id, entry.in_registry(), &entry.reference)?];
+        images[0].open.config = entry.config.clone();
         for base in &entry.bases {
             let named = base.reference.parse().ok().filter(|named: &Named| !named.is_local());
             // One that the user has no longer is skipped: what it changed is in the layer of the image above.
