@@ -242,7 +242,7 @@ fn file_system(
 
 /// What a file system's file says of the machine that it is for.
 enum MadeFor {
-    /// It has a configuration, which says that or does not.
+    /// The configuration behind it says that, or does not.
     Config,
     /// This one, in its own format.
     Platform(Platform),
