@@ -345,6 +345,30 @@ ok as alice skiff env stop dev
 ok as alice skiff env rollback dev @~0
 has "$err" "environment dev is as in snapshot ${anew:0:12};"
 equal "$(history '{{.Message}}' | head -1)" "to ${anew:0:12}"
+# The old files are deleted last, which may take long or fail: the rollback is in the history by then, and the environment can be used.
+inside alice dev 'echo y >/opt/y'
+ok as alice skiff env stop dev
+if chattr +i $state/env/dev/upper/opt/y 2>&-; then
+    fails 125 as alice skiff env rollback dev kept
+    chattr -i $state/env/.new.*.dev@*/upper/opt/y
+    has "$err" 'environment dev is as in kept ('
+    equal "$(history '{{.Origin}} {{.Message}}' | head -1)" 'rollback to kept'
+    inside alice dev 'test ! -e /opt/y'
+    ok as alice skiff env stop dev
+    ok as alice skiff env rollback dev @~1
+    ok as alice skiff sweep
+    equal "$(ls -A $state/env | grep new || true)" '' 'left over'
+fi
+# What another command holds is not called running.
+start alice flock -F $state/env/dev/lock sleep 30
+eventually 5 as alice sh -c "! flock -n $state/env/dev/lock true"
+for command in 'rollback dev kept' 'clone dev another' 'rename dev another' 'rm dev'; do
+    fails 125 as alice skiff env $command
+    has "$err" "environment dev: another command is busy with it: process $started (sleep)"
+    has "$err" 'hint: try again when that command has ended'
+done
+kill $started
+wait $started || true
 # What keeps a snapshot is named: by its tag.
 has "$(as alice skiff depot ls)" 'tag dev@kept'
 ok as alice skiff env rm --dry-run dev

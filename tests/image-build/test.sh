@@ -223,11 +223,14 @@ RUN echo two >/two; exit 7
 X
     fails 7 as $user skiff build -t failed ctx
     has "$err" 'ctx/Dockerfile:3: RUN: exit code 7'
+    has "$err" 'any steps before it are kept'
     has "$err" 'hint: no image was made'
     equal "$out" ''
     fails 125 as $user skiff inspect failed
     fails 7 as $user skiff build -t failed ctx
     has "$err" 'RUN echo one >/one (cached)'
+    fails 7 as $user skiff build --no-cache -t failed ctx
+    has "$err" 'hint: no image was made, and with --no-cache no step is kept'
     # Quiet, it prints the id alone; what a command said that fails is shown.
     ok as $user skiff build -q -t said -f - ctx <<X
 FROM $base

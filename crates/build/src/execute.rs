@@ -270,8 +270,12 @@ impl Builder<'_> {
         uppers: [Upper; 2],
         command: (&RunAction, &ReadyMounts),
     ) -> std::result::Result<(), StepFault> {
-        let hint =
-            "no image was made; the next build begins at this step again: any steps before it are kept";
+        let hint = match self.args.no_cache {
+            true => "no image was made, and with --no-cache no step is kept",
+            false => {
+                "no image was made; the next build begins at this step again: any steps before it are kept"
+            }
+        };
         match self.containers.run(files, uppers, command) {
             Ok(RunEnd::Exit(CommandExit::Code(0))) => Ok(()),
             Ok(RunEnd::Exit(CommandExit::Code(code))) => {

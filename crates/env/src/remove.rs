@@ -77,11 +77,7 @@ fn end(env: &Environment, force: bool, dry_run: bool) -> Result<()> {
 }
 
 fn locked(env: &Environment) -> Result<OwnedFd> {
-    lock::try_lock(&env.dir)?.ok_or_else(|| {
-        let name = &env.name;
-        Error::new(format!("environment {name} is running"))
-            .hint(format!("`skiff env stop {name}` first, or rm --force"))
-    })
+    lock::try_lock(&env.dir)?.ok_or_else(|| lock::is_held(env.name.as_str(), &env.dir, ", or rm --force"))
 }
 
 /// What jobs change is kept in the history of the environment, and that goes with it.

@@ -1,10 +1,11 @@
 //! `skiff env rollback`: an environment is again as one of its snapshots.
 //!
 //! The upper is made anew from the snapshot's layers beside the old one, and the two are exchanged by one rename. An interrupted
-//! rollback leaves either the old or the new upper, and a directory that `skiff sweep` removes.
+//! rollback leaves either the old or the new upper, and a directory that `skiff sweep` removes. The old upper is deleted last: by then
+//! the history says what was done, and the environment can be used.
 
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use skiff_output as output;
@@ -53,7 +54,7 @@ pub fn rollback(
     }
     // Nobody can work in it meanwhile.
     refuse_inside(context)?;
-    let _held = lock_ended(&env)?;
+    let held = lock_ended(&env)?;
     let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())
         .map_err(|e| if contents::is_out_of_space(&e) { without_room(e, whose, revision) } else { e })?;
     if before.descriptor.snapshot == snapshot.to_string() && before.skipped.is_empty() {
@@ -61,12 +62,14 @@ pub fn rollback(
         return Ok(());
     }
     before.skipped.iter().for_each(|path| output::note(&format!("lost: /{path} (a socket or device)")));
-    replace(context, &env, &depot, (whose, revision, snapshot))?;
+    let replaced = replace(context, &env, &depot, (whose, revision, snapshot))?;
     let message = Some(format!("to {}", history::lasting(revision, snapshot)));
     let occasion = history::Occasion { message, ..SnapshotOrigin::Rollback.into() };
     history::note(context, &env, &depot, (snapshot, 0, 0), &occasion)?;
     output::note(&rolled_back(&name, revision, snapshot, &before.descriptor.snapshot));
-    Ok(())
+    drop(held);
+    // Many files take long on some disks.
+    dirs::delete(context, replaced)
 }
 
 /// The way out where the present state cannot be kept: a copy of the snapshot beside it takes no room in the depot.
@@ -130,13 +133,13 @@ fn show_changes(context: &UserContext, env: &Environment, snapshot: SnapshotId, 
     Ok(())
 }
 
-/// Makes the new upper in a directory beside the environment's, and exchanges the two.
+/// Makes the new upper in a directory beside the environment's, and exchanges the two. Gives that directory, which has the old one then.
 fn replace(
     context: &UserContext,
     env: &Environment,
     depot: &Depot,
     (whose, revision, snapshot): (&EnvName, &Revision, SnapshotId),
-) -> Result<()> {
+) -> Result<PathBuf> {
     let all = dirs::open(env.dir.parent().unwrap_or(Path::new("/")))?;
     let work = dirs::new_name(&env.name);
     dirs::with_umask(|| all.new_dir(&work, 0o700))?;
@@ -144,7 +147,7 @@ fn replace(
     let base = env.ground()?.base();
     let own = contents::own_view(context, base)?;
     let image = env.ground()?.image().is_some();
-    let replaced = as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let replaced: Result<()> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let base = contents::view_of_base(view, &own)?;
         let (dir, environment) = (contents::open_dir(&work)?, contents::open_dir(&env.dir)?);
         dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))
@@ -155,12 +158,14 @@ fn replace(
         }
         skiff_snapshot::put_in_place(dir.as_fd(), environment.as_fd()).map_err(contents::ours)
     });
-    let deleted = dirs::delete(context, work);
-    if replaced.is_err() {
-        deleted.ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
-        return replaced;
+    match replaced {
+        Ok(()) => Ok(work),
+        Err(e) => {
+            dirs::delete(context, work)
+                .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
+            Err(e)
+        }
     }
-    deleted
 }
 
 #[cfg(test)]

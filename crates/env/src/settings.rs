@@ -123,8 +123,5 @@ fn refuse_same(name: &EnvName, new: &EnvName) -> Result<()> {
 /// The lock of an environment that is not running. One that only waits for its next session is ended.
 pub(crate) fn lock_ended(env: &Environment) -> Result<OwnedFd> {
     control::end_if_idle(&env.dir)?;
-    let name = &env.name;
-    lock::try_lock(&env.dir)?.ok_or_else(|| {
-        Error::new(format!("environment {name} is running")).hint(format!("`skiff env stop {name}` first"))
-    })
+    lock::try_lock(&env.dir)?.ok_or_else(|| lock::is_held(env.name.as_str(), &env.dir, ""))
 }

@@ -1,6 +1,6 @@
 //! A layer's tar stream out of its compressed bytes: gzip, zstd or neither, as the first bytes tell.
 //!
-//! Measured and chosen in docs/images.md. The digest is taken of the very bytes that are inflated, while they are in the
+//! Measured and chosen in docs/image-files.md. The digest is taken of the very bytes that are inflated, while they are in the
 //! processor's cache.
 
 use flate2::{Decompress, FlushDecompress, Status};

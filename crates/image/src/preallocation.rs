@@ -1,5 +1,5 @@
 //! Room in a file that is allocated before it is written to. Written into such room, data costs the kernel half the processor's time
-//! (docs/images.md): it need not reserve and find a place for each block by itself. And what is allocated at once lies together.
+//! (docs/image-files.md): it need not reserve and find a place for each block by itself. And what is allocated at once lies together.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;

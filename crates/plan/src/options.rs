@@ -78,9 +78,9 @@ impl RootSource {
         match base.strip_prefix(IMAGE) {
             Some(image) => Ok(Self::Image(image.into())),
             None if base == "host" => Ok(Self::Host),
-            None => {
-                Err(Fault::new(format!("base {base:?}: not known")).hint("a base is `host` or `image:IMAGE`"))
-            }
+            None => Err(Fault::new(format!("base {base:?}: not known")).hint(format!(
+                "a base is `host` or `image:IMAGE`; if an image is meant: --base image:{base}"
+            ))),
         }
     }
 }

@@ -13,7 +13,7 @@ use skiff_output as output;
 use skiff_sandbox::join::Failed;
 use skiff_sandbox::start::{RunningContainer, StartOptions, detach_stdio, reap_all_until, start};
 use skiff_sandbox::{IDLE, STILL};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::{Context as _, Result};
 use skiff_spec::plan::{Base, Plan};
 use skiff_sys::IgnoreError;
 use skiff_sys::fdpass;
@@ -87,24 +87,15 @@ pub fn session_at(
             let (plan, held) = make()?;
             launch(context, runtime, lifetime, &plan, &held, &lock).map_err(Failed::into_error)?;
         } else if begun.elapsed() > lifetime.patience() {
-            return Err(is_held(runtime));
+            return Err(lock::is_busy(&runtime.name, &runtime.dir));
         } else {
             if !is_told && begun.elapsed() > SILENCE {
-                output::note(&is_held(runtime).message);
+                output::note(&lock::is_busy(&runtime.name, &runtime.dir).message);
                 is_told = true;
             }
             std::thread::sleep(Duration::from_millis(3));
         }
     }
-}
-
-/// Why what neither runs nor can be started is waited for.
-fn is_held(runtime: &RuntimeDir) -> Error {
-    let (name, holder) = (&runtime.name, lock::holder(&runtime.dir));
-    let lock = runtime.dir.join("lock");
-    let by = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
-    Error::new(format!("environment {name}: is not running, and {} is held{by}", lock.display()))
-        .hint("another command may be busy with the environment; end the process if it hangs")
 }
 
 impl Lifetime<'_> {

@@ -2,7 +2,7 @@
 //!
 //! The sync at the end then finds next to nothing left to do. New data goes into the pages that the data before has just left,
 //! not into ever more memory, which the kernel would have to find, and take from the files of whoever works on the machine.
-//! Measured in docs/images.md.
+//! Measured in docs/image-files.md.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;

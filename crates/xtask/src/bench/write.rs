@@ -1,5 +1,5 @@
 //! How a pull's data is best written to the disk: the ways there are, against each other, with nothing else to do and beside as much work
-//! of the processor's as inflating is. What was chosen of it stands in docs/images.md.
+//! of the processor's as inflating is. What was chosen of it stands in docs/image-files.md.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
