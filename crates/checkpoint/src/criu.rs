@@ -10,6 +10,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use skiff_criu::rpc::{CgroupMode, CriuResponse, NetworkLock, Options, RequestType};
 pub use skiff_criu::{CriuEvent, Installation};
+use skiff_criu::{see_through, take_back};
 use skiff_ipc::ReportingChild;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::idle::{INTERVAL, IdleTime};
@@ -268,31 +269,15 @@ impl CriuProcess {
         &self,
         kind: RequestType,
         options: Options,
-        mut at: impl FnMut(&str) -> Result<()>,
+        at: impl FnMut(&str) -> Result<()>,
     ) -> Result<CriuResponse> {
         self.ask(kind, options)?;
-        let mut refused = None;
-        loop {
-            match self.next_event() {
-                Ok(CriuEvent::Done(answer)) => return refused.map_or(Ok(answer), Err),
-                Ok(CriuEvent::Stage(stage)) => {
-                    let outcome = at(&stage);
-                    self.proceed(outcome.is_ok())?;
-                    refused = refused.or(outcome.err());
-                }
-                // What CRIU says then follows from its being told to stop.
-                Err(why) => return Err(refused.unwrap_or(why)),
-            }
-        }
+        see_through(|| self.next_event(), |well| self.proceed(well), at)
     }
 
     /// Has CRIU take back what it did, and waits until that is done. It may be waiting at a stage.
     pub fn take_back(&self) {
-        let why = "CRIU takes all back if it does not hear that, too";
-        self.proceed(false).ignore_error(why);
-        while let Ok(CriuEvent::Stage(_)) = self.next_event() {
-            self.proceed(false).ignore_error(why);
-        }
+        take_back(|| self.next_event(), |well| self.proceed(well));
     }
 
     /// Readable once CRIU has something to say.
