@@ -146,6 +146,37 @@ for user in alice bob; do
     ok as $user skiff instance rm --force again
 done
 unset SKIFF_HELPER
+# For a System V segment the instance needs a directory: one without, whose root takes no changes, is refused beforehand.
+cat >/shared/attach.c <<'X'
+#include <stdio.h>
+#include <sys/shm.h>
+#include <unistd.h>
+int main(void) {
+    if (shmat(shmget(IPC_PRIVATE, 8192, 0600), 0, 0) == (void *)-1) return 1;
+    puts("attached"), fflush(stdout);
+    for (;;) pause();
+}
+X
+gcc -static -O1 -o "$root/bin/attach" /shared/attach.c
+push tools/attach:1 "$root"
+mkdir -m 1777 /shared/cover
+covered='-v /home:/home -v /shared/cover:/dev/shm -v /shared/cover:/tmp -v /shared/cover:/var/tmp'
+for options in '' "$covered"; do
+    ok as alice skiff instance start --checkpoint $options $registry/tools/attach:1 attached /bin/attach
+    eventually 10 lines attached 1
+    if [ -z "$options" ]; then
+        ok as alice skiff checkpoint save --dry-run attached
+        ok as alice skiff checkpoint save --leave-running attached
+        ok as alice skiff checkpoint delete attached
+    else
+        fails 1 as alice skiff checkpoint save --dry-run attached
+        has "$out" 'attach: System V shared memory: the instance has no directory for the file that stands for it'
+        fails 125 as alice skiff checkpoint save attached
+        has "$err" 'attach): System V shared memory: the instance has no directory'
+        equal "$(state attached)" 'running '
+    fi
+    ok as alice skiff instance rm --force attached
+done
 stop_registry
 
 # One that goes on is ended like any other, and its end is told.
@@ -378,7 +409,7 @@ ok as alice skiff instance rm --force gpu
 # Without CRIU.
 ok as alice skiff instance start --checkpoint host lone sleep 1000
 mount --bind /srv /usr/libexec/skiff/criu
-for words in 'save lone' 'restore ended'; do
+for words in 'save lone' 'save --dry-run lone' 'restore ended'; do
     fails 125 as alice skiff checkpoint $words
     has "$err" 'CRIU is not installed' "$words"
 done

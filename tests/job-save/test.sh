@@ -79,6 +79,11 @@ dd if=/dev/zero of=$part bs=1 seek=200 count=8 conv=notrunc status=none
 fails 125 job n3,n4 skiff job restore ring
 has "$err" ': its record is damaged'
 cp -a /shared/part $part
+ok at n4 alice skiff instance start host rank-3 sleep 1000
+fails 1 job n3,n4 skiff job restore --dry-run --json ring
+described skiff job restore --dry-run --json ring
+equal "$(json "$out" '[m["instance"] for m in d["members"] if m.get("obstacles")]')" "['rank-3']"
+ok at n4 alice skiff instance rm --force rank-3
 fits_job n3,n4 skiff job restore --dry-run --json ring
 equal "$(json "$out" '[(m["instance"], m["node"]) for m in d["members"]]')" \
     "[('rank-0', 'n3'), ('rank-1', 'n3'), ('rank-2', 'n4'), ('rank-3', 'n4')]"
@@ -115,14 +120,36 @@ begin mpich
 move=(as alice skiff job move --on n1,n2 --to n3,n4)
 ok "${move[@]}" --dry-run --json ring $names
 described skiff job move --dry-run --json --to n3,n4 ring $names
-# If one cannot be there, all go on where they were.
+# If one cannot be there, nothing is stopped.
 ok at n4 alice skiff instance start host rank-3 sleep 1000
+fails 1 "${move[@]}" --dry-run ring $names
+has "$out" 'in the way   n4: instance rank-3 is already running'
+fails 1 "${move[@]}" --dry-run --json ring $names
+described skiff job move --dry-run --json --to n3,n4 ring $names
 fails 125 "${move[@]}" ring $names
-has "$err" 'instance rank-3 on n4'
-has "$err" 'restored where they were'
+has "$err" 'nothing is moved, and all instances go on: instance rank-3 on n4: instance rank-3 is already running'
 goes_on n1
 equal "$(states n3)" ''
 ok at n4 alice skiff instance rm --force rank-3
+# What shows only there: all are restored where they were. (This CRIU says its version, and no more.)
+mkdir /shared/mute
+touch /shared/mute/criu
+cat >/shared/mute/ld.so <<'X2'
+#!/usr/bin/python3
+import socket, sys
+with socket.socket(fileno=int(sys.argv[-1])) as peer:
+    peer.recv(65536)
+    peer.send(bytes([8, 10, 16, 1, 82, 4, 8, 99, 16, 0]))  # answer to `version`: well, 99.0
+    peer.recv(1)
+X2
+chmod 755 /shared/mute/ld.so
+on n4 mount --bind /shared/mute /usr/libexec/skiff/criu
+fails 125 "${move[@]}" ring $names
+has "$err" 'on n4'
+has "$err" 'restored where they were'
+goes_on n1
+equal "$(states n3)" ''
+on n4 umount /usr/libexec/skiff/criu
 ok "${move[@]}" --json ring $names
 described skiff job move --json --to n3,n4 ring $names
 equal "$(json "$out" '[m["node"] for m in d["members"]]')" "['n3', 'n3', 'n4', 'n4']"

@@ -196,20 +196,29 @@ refused() { # WORDS CMD...
     has "$err" "$words"
     equal "$(state n1 stays)" 'running ' "after: $*"
 }
+foreseen() { # the same, and `--dry-run` says so, too
+    refused "$@"
+    fails 1 at n1 "${@:2}" --dry-run
+    has "$out" "in the way   "
+    has "$out" "$1"
+    equal "$(state n1 stays)" 'running ' "after: $* --dry-run"
+}
 refused 'no such instance' bob skiff migrate stays n2
-refused 'could not be started there: ssh:' alice skiff migrate stays 192.0.2.1
+foreseen 'could not be started there: ssh:' alice skiff migrate stays 192.0.2.1
 refused 'that is this host' alice skiff migrate stays n1
 refused 'not a valid host name' alice skiff migrate stays -- -oProxyCommand=x
 refused 'no such instance' alice skiff migrate nothing n2
-refused 'cannot be read here' alice env XDG_DATA_HOME=/tmp/alices skiff migrate --mode disk stays n2
+foreseen 'cannot be read here' alice env XDG_DATA_HOME=/tmp/alices skiff migrate --mode disk stays n2
 ok at n2 alice skiff instance start host stays sleep 1000
-refused 'instance stays is already running' alice skiff migrate stays n2
+foreseen 'instance stays is already running' alice skiff migrate stays n2
+ok at n1 alice skiff drain --dry-run --to n2 n1
+has "$err" 'instance stays stays on n1: n2: instance stays is already running'
 ok at n2 alice skiff instance rm --force stays
 ok at n1 alice skiff instance start host plain sleep 1000
 refused 'start --checkpoint' alice skiff migrate plain n2
 ok at n1 alice skiff instance rm --force plain
 on n2 mount --bind /srv /usr/libexec/skiff/criu
-refused 'CRIU is not installed' alice skiff migrate stays n2
+foreseen 'CRIU is not installed' alice skiff migrate stays n2
 on n2 umount /usr/libexec/skiff/criu
 # One too old: what is asked of it here is which one it is.
 mkdir /shared/old
@@ -225,16 +234,19 @@ X2
 chmod 755 /shared/old/ld.so
 for node in n1 n2; do
     on $node mount --bind /shared/old /usr/libexec/skiff/criu
-    refused 'CRIU 3.17: too old' alice skiff migrate stays n2
+    foreseen 'CRIU 3.17: too old' alice skiff migrate stays n2
     on $node umount /usr/libexec/skiff/criu
 done
 echo 'MemAvailable: 1024 kB' >/shared/meminfo
 on n2 mount --bind /shared/meminfo /proc/meminfo
-refused 'no room' alice skiff migrate stays n2
+foreseen 'no room' alice skiff migrate stays n2
+fails 1 at n1 alice skiff migrate --dry-run --json stays n2
+described skiff migrate --dry-run --json stays n2
+has "$(json "$out" '(d["obstacles"], d["refusal"]["why"], d["refusal"]["hint"])')" "([], 'n2: no room: it needs "
 on n2 umount /proc/meminfo
 sed 's/^flags.*: fpu/flags : /' /proc/cpuinfo >/shared/cpuinfo
 on n2 mount --bind /shared/cpuinfo /proc/cpuinfo
-refused 'lacks what the programs have seen: fpu' alice skiff migrate stays n2
+foreseen 'lacks what the programs have seen: fpu' alice skiff migrate stays n2
 on n2 umount /proc/cpuinfo
 ok at n1 alice skiff instance start --checkpoint host short true
 eventually 10 is n1 short 'exited 0'
@@ -255,9 +267,12 @@ skeleton "$images_tmp/root"
 push tools/small:1 "$images_tmp/root"
 ok at n1 alice skiff instance start --checkpoint $registry/tools/small:1 small sleep 1000
 stop_registry
-refused "$registry" alice skiff migrate small n2
+foreseen "$registry" alice skiff migrate small n2
 equal "$(state n1 small)" 'running '
 start_registry
+ok at n1 alice skiff migrate --dry-run small n2
+ok at n2 alice skiff store du --json
+equal "$(json "$out" 'd["images"]')" 0 'images on n2 after --dry-run'
 ok at n1 alice skiff migrate small n2
 equal "$(state n2 small)" 'running '
 ok at n2 alice skiff instance rm --force small

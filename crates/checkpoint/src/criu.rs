@@ -1,7 +1,8 @@
 //! CRIU in a running environment: as root of its user namespace, from a folder that runs in any root.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,11 +11,12 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use skiff_criu::rpc::{CgroupMode, CriuResponse, NetworkLock, Options, RequestType};
 pub use skiff_criu::{CriuEvent, Installation};
+use skiff_criu::{see_through, take_back};
 use skiff_ipc::ReportingChild;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::idle::{INTERVAL, IdleTime};
 use skiff_sandbox::join::NetSpace;
-use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_spec::fault::{Context as _, Fault, NO_ROOM, Result};
 use skiff_spec::plan::Plan;
 use skiff_sys::IgnoreError;
 use skiff_sys::intercept::Scans;
@@ -32,6 +34,8 @@ pub(crate) const GHOST_LIMIT: u32 = 1 << 30;
 /// What CRIU says of a message that no process that it restores has sent, and of a name that only one of these should have: where their sockets could
 /// not be moved (`transport_sockets.rs`).
 const STRANGERS: [&str; 2] = ["Unexpected fle", "Can't bind transport socket"];
+/// How CRIU says that a file system or a quota is full.
+const FULL: [&str; 2] = ["No space left on device", "Disk quota exceeded"];
 /// How long CRIU may do nothing at all while processes stand still and it is waited for.
 const LONGEST_STALL: Duration = Duration::from_secs(60);
 
@@ -80,6 +84,27 @@ pub fn fault(error: skiff_criu::Error) -> Fault {
     Fault::new(error.to_string()).hint(hint)
 }
 
+/// The same of a CRIU that writes to a directory of this path, or to memory.
+fn fault_of_images(error: skiff_criu::Error, dir: Option<&Path>) -> Fault {
+    match &error {
+        skiff_criu::Error::Failed { why, .. } if FULL.iter().any(|said| why.contains(said)) => match dir {
+            Some(dir) => {
+                Fault::new(format!("{}: no room for what CRIU writes: {why}", dir.display())).hint(NO_ROOM)
+            }
+            None => Fault::new(format!("no room in memory for what CRIU writes: {why}"))
+                .hint("`free -h` shows how much there is; a move by the disk (--mode disk) takes less at a time"),
+        },
+        _ => fault(error),
+    }
+}
+
+/// The path of a directory; nothing if it has none here, as one in memory.
+fn path_of(dir: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
+    let (here, open) = (std::fs::metadata(&path).ok()?, rustix::fs::fstat(dir).ok()?);
+    ((here.dev(), here.ino()) == (open.st_dev, open.st_ino)).then_some(path)
+}
+
 /// What CRIU's words about a file mean to a user; nothing of others. CRIU leaves out the slash at the beginning of a path.
 fn explain(why: &str) -> Option<Fault> {
     let first = why.split("; ").next()?;
@@ -105,6 +130,8 @@ pub struct CriuProcess {
     talk: skiff_criu::Criu,
     /// As long as this is open CRIU is in use.
     owner: Option<OwnedFd>,
+    /// Where images are, if that has a path here.
+    images: Option<PathBuf>,
     /// The process outside that waits for CRIU, and ends as it does.
     process: Child,
     /// The process inside that opens for CRIU what only the host's root may.
@@ -136,7 +163,7 @@ impl CriuProcess {
     ) -> Result<Self> {
         let (talk, launch) = skiff_criu::Criu::prepare(installation, images, also).map_err(fault)?;
         let process = enter::start(inside, &launch.descriptors(), || fault(launch.exec()))?;
-        Ok(Self { talk, owner: None, process, opener: None })
+        Ok(Self { talk, owner: None, images: images.and_then(path_of), process, opener: None })
     }
 
     /// Starts CRIU inside an instance with this plan to dump processes, with descriptors as [`CriuProcess::start_with`] takes them. It may open what they have mapped.
@@ -171,7 +198,7 @@ impl CriuProcess {
         if !intercept::is_available() {
             let become_it = || Err(fault(launch.exec()));
             let begun = enter::begin_owned::<()>(inside, &launch.descriptors(), owned.as_fd(), become_it)?;
-            return Ok(Self { talk, owner, process: begun.started()?, opener: None });
+            return Ok(Self { talk, owner, images: images.and_then(path_of), process: begun.started()?, opener: None });
         }
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -200,7 +227,7 @@ impl CriuProcess {
             })
         };
         let opener = listener.pop().map(open).transpose()?;
-        Ok(Self { talk, owner, process: begun.started()?, opener })
+        Ok(Self { talk, owner, images: images.and_then(path_of), process: begun.started()?, opener })
     }
 
     /// Questions that CRIU answers before it is asked for anything.
@@ -229,7 +256,7 @@ impl CriuProcess {
                 _ => break,
             }
         }
-        self.talk.next_event().map_err(fault)
+        self.talk.next_event().map_err(|e| fault_of_images(e, self.images.as_deref()))
     }
 
     /// Begins to measure how long CRIU does nothing; not of one that has ended, nor of one that does not dump: nothing stands still then that would go on
@@ -268,31 +295,15 @@ impl CriuProcess {
         &self,
         kind: RequestType,
         options: Options,
-        mut at: impl FnMut(&str) -> Result<()>,
+        at: impl FnMut(&str) -> Result<()>,
     ) -> Result<CriuResponse> {
         self.ask(kind, options)?;
-        let mut refused = None;
-        loop {
-            match self.next_event() {
-                Ok(CriuEvent::Done(answer)) => return refused.map_or(Ok(answer), Err),
-                Ok(CriuEvent::Stage(stage)) => {
-                    let outcome = at(&stage);
-                    self.proceed(outcome.is_ok())?;
-                    refused = refused.or(outcome.err());
-                }
-                // What CRIU says then follows from its being told to stop.
-                Err(why) => return Err(refused.unwrap_or(why)),
-            }
-        }
+        see_through(|| self.next_event(), |well| self.proceed(well), at)
     }
 
     /// Has CRIU take back what it did, and waits until that is done. It may be waiting at a stage.
     pub fn take_back(&self) {
-        let why = "CRIU takes all back if it does not hear that, too";
-        self.proceed(false).ignore_error(why);
-        while let Ok(CriuEvent::Stage(_)) = self.next_event() {
-            self.proceed(false).ignore_error(why);
-        }
+        take_back(|| self.next_event(), |well| self.proceed(well));
     }
 
     /// Readable once CRIU has something to say.
@@ -332,7 +343,7 @@ impl CriuProcess {
 
     /// Waits until CRIU has ended, and says what it could not be given.
     fn wait(self) -> Result<()> {
-        let Self { talk, owner, process, opener } = self;
+        let Self { talk, owner, process, opener, images: _ } = self;
         drop((talk, owner));
         enter::wait_for(&process);
         opener.map_or(Ok(()), ReportingChild::end)
@@ -342,6 +353,27 @@ impl CriuProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_criu_has_no_room_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = std::fs::File::open(dir.path()).unwrap();
+        let path = path_of(open.as_fd());
+        assert_eq!(path.as_deref(), Some(dir.path()));
+        let said = |why: &str, dir| {
+            let error = skiff_criu::Error::Failed { why: why.into(), errno: None };
+            let Fault { message, hint, .. } = fault_of_images(error, dir);
+            (message, hint)
+        };
+        let why = "page-xfer: Unable to spice data: No space left on device";
+        let (message, hint) = said(why, path.as_deref());
+        assert_eq!(message, format!("{}: no room for what CRIU writes: {why}", dir.path().display()));
+        assert_eq!(hint, NO_ROOM);
+        assert!(said(why, None).0.starts_with("no room in memory"));
+        assert_eq!(said("x", path.as_deref()), ("CRIU: x".into(), String::new()));
+        std::fs::remove_dir(dir.path()).unwrap();
+        assert_eq!(path_of(open.as_fd()), None);
+    }
 
     #[test]
     fn what_criu_says_of_a_file_is_said_with_its_path_and_how_to_mend_it() {

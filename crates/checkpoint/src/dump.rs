@@ -5,33 +5,25 @@ use std::mem::{replace, take};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, pidfd_send_signal};
 use serde::Serialize;
 use skiff_cli::SaveArgs;
 use skiff_criu::rpc::{Options, PageServer, RequestType};
 use skiff_output as output;
-use skiff_runtime::control;
-use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::clocks::Clocks;
-use skiff_sandbox::enter::EnterTarget;
 use skiff_snapshot::ChunkStore;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::instance::{End, Started};
+use skiff_spec::instance::End;
 use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
 use skiff_user::checkpoints::dir_of;
-use skiff_user::context::UserContext;
 
 use crate::criu::{self, CriuProcess};
 use crate::files::{CopySettings, FileRules, OpenedFiles, ReadFile, WrittenFile};
 use crate::inside_reader::{InsideContents, InsideReader};
 use crate::member::SavedInterface;
 use crate::memory;
-use crate::obstacles::{
-    Moment, PreflightReport, SavedProcess, WaitingLook, begin_look, look_by, look_for_policies,
-};
+use crate::obstacles::{Moment, SavedProcess, WaitingLook, begin_look, look_by, look_for_policies};
 use crate::page_intake::{self, PageIntake, WaitingPages};
 use crate::page_scan::LeftOutPages;
 use crate::place::NewCheckpoint;
@@ -40,6 +32,7 @@ use crate::previous_pages::PreviousPages;
 use crate::probe;
 use crate::record::{self, Checkpoint, IMAGES, SavedTree, sums, tidy};
 use crate::required_criu;
+use crate::running::RunningInstance;
 use crate::stored;
 use crate::sysv::SystemV;
 use crate::target::SaveTarget;
@@ -105,12 +98,7 @@ struct WrittenBytes {
 
 /// One that is being saved.
 pub(crate) struct Saving<'a> {
-    pub context: &'a UserContext,
-    pub record: &'a InstanceDir,
-    pub started: &'a Started,
-    pub init: Pid,
-    pub inside: EnterTarget<'a>,
-    pub found: &'a PreflightReport,
+    pub instance: RunningInstance<'a>,
     pub save: &'a SaveArgs,
 }
 
@@ -118,10 +106,12 @@ impl Saving<'_> {
     /// Does it. If anything fails the processes go on, and nothing is left of it.
     pub fn carry_out(&self, target: &SaveTarget<'_>, slot: &CheckpointName) -> Result<Saved> {
         let mut watch = self.watch(target);
-        let dir = self.record.dir.clone();
+        let dir = self.instance.record.dir.clone();
         let saved = self.dump(target, slot, &mut watch);
         match (&saved, self.save.leave_running) {
-            (Ok((_, record)), true) => watch.keep(&dir, &dir_of(self.context, slot)?, record.clone()),
+            (Ok((_, record)), true) => {
+                watch.keep(&dir, &dir_of(self.instance.context, slot)?, record.clone())
+            }
             // Whatever a save has failed over, the next one is not to fail over it again.
             (Ok(_), false) | (Err(_), _) => Ok(()),
         }
@@ -131,8 +121,8 @@ impl Saving<'_> {
 
     /// What is watched of it since its last save. Without that all memory is read.
     fn watch(&self, target: &SaveTarget<'_>) -> Watch {
-        let wanted = self.context.config.checkpoint.track && !target.is_joint();
-        let taken = if wanted { Watch::take(&self.record.dir) } else { Ok(Watch::default()) };
+        let wanted = self.instance.context.config.checkpoint.track && !target.is_joint();
+        let taken = if wanted { Watch::take(&self.instance.record.dir) } else { Ok(Watch::default()) };
         taken.default_on_error("all memory is read")
     }
 
@@ -157,7 +147,7 @@ impl Saving<'_> {
         }
         let saved = Saved {
             checkpoint: slot.to_string(),
-            instance: self.record.name.to_string(),
+            instance: self.instance.record.name.to_string(),
             processes: written.processes,
             bytes: written.bytes,
             written_bytes: written.new,
@@ -166,7 +156,7 @@ impl Saving<'_> {
             tries: 1,
             frozen_ms: frozen.as_millis(),
             total_ms: begun.elapsed().as_millis(),
-            path: dir_of(self.context, slot)?.display().to_string(),
+            path: dir_of(self.instance.context, slot)?.display().to_string(),
             lost: None,
         };
         Ok((saved, written.record))
@@ -179,9 +169,9 @@ impl Saving<'_> {
         watch: &Watch,
     ) -> Result<(CriuProcess, Options, Dump<'a>)> {
         let dir = target.dir();
-        let (rules, largest) =
-            (FileRules::of(self.context, None)?, self.context.config.checkpoint.copied_file_bytes);
-        let member = SavedInterface::leaving(self.context, self.record, self.started)?;
+        let RunningInstance { context, record, started, inside, .. } = self.instance;
+        let (rules, largest) = (FileRules::of(context, None)?, context.config.checkpoint.copied_file_bytes);
+        let member = SavedInterface::leaving(context, record, started)?;
         member.iter().try_for_each(|member| member.write(dir))?;
         let images = dir.join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
@@ -191,13 +181,13 @@ impl Saving<'_> {
         // waits in them, and reading them would no longer wait.
         let leave_running = Some(true);
         let goes_on = self.save.leave_running && !target.is_joint();
-        let pid = self.found.processes.first().map(|process| process.pid);
-        let options = Options { pid, leave_running, page_server, ..criu::options(self.inside.net) };
+        let pid = self.instance.first_process();
+        let options = Options { pid, leave_running, page_server, ..criu::options(inside.net) };
         // What enters now need not do so while they stand still.
-        let look = begin_look(self.inside)?;
-        let reader = InsideReader::begin_with(self.inside, (&self.started.plan, self.record, dir), watch)?;
+        let look = begin_look(inside)?;
+        let reader = InsideReader::begin_with(inside, (&started.plan, record, dir), watch)?;
         pages.as_mut().map_or(Ok(()), PageIntake::wait_until_ready)?;
-        target.before_stop(member.as_ref(), self.inside)?;
+        target.before_stop(member.as_ref(), inside)?;
         let dump = Dump {
             saving: self,
             target,
@@ -231,7 +221,7 @@ impl Saving<'_> {
         let taken = new.zip(store).map(|(new, store)| self.take_pages(new, store, previous));
         let (pages, socket) = taken.transpose()?.unzip();
         let also: Vec<BorrowedFd<'_>> = socket.iter().map(OwnedFd::as_fd).collect();
-        let inside = (self.inside, &self.started.plan);
+        let inside = (self.instance.inside, &self.instance.started.plan);
         let start =
             |previous| CriuProcess::start_to_dump_changes(&installed, inside, Some(images), &also, previous);
         let mut criu = start(previous)?;
@@ -249,30 +239,14 @@ impl Saving<'_> {
         Ok(DumpProcesses { criu, version, pages, page_server })
     }
 
-    /// Ends it, without its supervisor if that does not.
-    fn end(&self) -> Result<()> {
-        let told = control::stop_at(&self.record.dir);
-        if self.ended() {
-            return Ok(());
-        }
-        let killed =
-            pidfd_send_signal(self.inside.init, Signal::KILL).context(|| "process 1 of the instance");
-        told.and(killed)
-    }
-
-    /// Whether its process 1 has.
-    fn ended(&self) -> bool {
-        let (mut init, now) =
-            ([PollFd::new(&self.inside.init, PollFlags::IN)], Timespec { tv_sec: 0, tv_nsec: 0 });
-        poll(&mut init, Some(&now)).is_ok() && !init[0].revents().is_empty()
-    }
-
     /// Does what it ends with, and is shut out of its network from before then.
     fn shut<T>(&self, member: Option<&SavedInterface>, end: impl FnOnce() -> Result<T>) -> Result<T> {
         let Some(port) = member.map(SavedInterface::port) else { return end() };
-        port.shut(self.inside)?;
+        port.shut(self.instance.inside)?;
         // If it is not to end after all, it is to be heard again.
-        end().inspect_err(|_| port.open(self.inside).ignore_error("the first error is the one to tell"))
+        end().inspect_err(|_| {
+            port.open(self.instance.inside).ignore_error("the first error is the one to tell")
+        })
     }
 
     /// Has the pages of the processes taken, whose chunks others may have. A whole job's may lie on other hosts than its parts are saved on, and so
@@ -293,7 +267,7 @@ impl Saving<'_> {
         if !self.save.leave_running {
             return Ok(WaitingPages::default());
         }
-        Ok(WaitingPages { limit: memory::spare()?, init: Some(self.init) })
+        Ok(WaitingPages { limit: memory::spare()?, init: Some(self.instance.init) })
     }
 
     /// Makes it a checkpoint.
@@ -311,12 +285,12 @@ impl Saving<'_> {
         let (taken, store) = taken.unzip();
         let read = taken.as_ref().map(|taken| taken.read);
         let (in_store, stored) = taken.map_or((0, vec![]), |taken| (taken.new, taken.stored));
-        if let Some(entry) = self.record.image()? {
+        if let Some(entry) = self.instance.record.image()? {
             entry.write(&dir.join(crate::restore::IMAGE))?;
         }
         let checkpoint = Checkpoint {
             created: now(),
-            instance: self.started.clone(),
+            instance: self.instance.started.clone(),
             processes: stood.processes,
             left_running: self.save.leave_running,
             trees: stood.trees,
@@ -391,7 +365,7 @@ impl Dump<'_> {
         let frozen = stopped.elapsed();
         match dumped {
             // What CRIU says of its end nobody wants to know.
-            Err(_) if self.committed.is_some() && self.saving.ended() => Ok(frozen),
+            Err(_) if self.committed.is_some() && self.saving.instance.has_ended() => Ok(frozen),
             dumped => dumped.map(|_| frozen),
         }
     }
@@ -409,19 +383,20 @@ impl Dump<'_> {
         if goes_on {
             // All of the job have been saved as they stand: from here on they may talk again.
             let port = self.member.as_ref().filter(|_| is_joint).map(SavedInterface::port);
-            return port.map_or(Ok(()), |port| port.open(self.saving.inside));
+            return port.map_or(Ok(()), |port| port.open(self.saving.instance.inside));
         }
         // From here on it is to end, whatever fails: process 1 does, and takes all along, CRIU included, which is not heard of again.
-        self.noted = self.saving.record.note_end(Some(End::Saved));
-        self.saving.end()
+        self.noted = self.saving.instance.record.note_end(Some(End::Saved));
+        self.saving.instance.end()
     }
 
     fn read(&mut self, criu: &CriuProcess, watch: &mut Watch) -> Result<()> {
-        let Saving { init, inside, save, context, .. } = self.saving;
+        let Saving { instance: RunningInstance { started, init, inside, context, .. }, save } = self.saving;
         let (look, reader) =
             self.waiting.take().ok_or_else(|| Error::new("CRIU: it says twice that it has dumped all"))?;
         let dir = self.target.dir();
-        let found = look_by(*init, *inside, Moment::Frozen, look)?.with_images(&dir.join(IMAGES))?;
+        let found =
+            look_by(*init, (*inside, &started.plan), Moment::Frozen, look)?.with_images(&dir.join(IMAGES))?;
         found.refuse(CheckpointAction::Save)?;
         // Not before: what is left of a timer is read after its process's memory, and no timer may end early.
         self.stood.clocks = Some(Clocks::of(*init)?);
@@ -440,7 +415,7 @@ impl Dump<'_> {
     /// Refuses NUMA policies that were set since the first look. Processes that go on do not stand still for this: if they have set one since, the
     /// next save would be refused in any case.
     fn refuse_policies(&self) -> Result<()> {
-        look_for_policies(self.saving.init)?.refuse(CheckpointAction::Save)
+        look_for_policies(self.saving.instance.init)?.refuse(CheckpointAction::Save)
     }
 
     fn commit_before_end(&mut self) -> Result<()> {

@@ -22,6 +22,7 @@ use crate::obstacles::{Moment, PreflightReport, look};
 use crate::read_files::ReadFiles;
 use crate::record::{Checkpoint, CheckpointDir, IMAGES};
 use crate::restore::{CriuRestorer, Gate, fits, make_again};
+use crate::running::RunningInstance;
 use crate::save::{refuse_unprepared, try_alone};
 use crate::target::{JointSave, SaveTarget};
 
@@ -62,7 +63,7 @@ impl JointMember {
 
     /// Looks at its processes.
     pub fn look(&self) -> Result<PreflightReport> {
-        look(self.live.pid, self.inside(), Moment::Running)
+        look(self.live.pid, (self.inside(), &self.started.plan), Moment::Running)
     }
 
     /// Where its processes are.
@@ -70,6 +71,16 @@ impl JointMember {
         let Started { net, plan, .. } = &self.started;
         let net = enter::net_space(net, plan.dumpable).named(plan.hostname.is_some());
         EnterTarget { init: self.live.init.as_fd(), net, number: None }
+    }
+
+    /// Describes it as it is now, before anything is stopped.
+    pub fn outline(&self, context: &UserContext, found: &PreflightReport) -> Result<Checkpoint> {
+        self.running(context, found).outline_now()
+    }
+
+    fn running<'a>(&'a self, context: &'a UserContext, found: &'a PreflightReport) -> RunningInstance<'a> {
+        let Self { record, started, live } = self;
+        RunningInstance { context, record, started, init: live.pid, inside: self.inside(), found }
     }
 
     /// Saves it as a part of the checkpoint `slot`. Nobody else may do so meanwhile.
@@ -88,9 +99,7 @@ impl JointMember {
             output: OutputArgs { json: false },
             instance: self.record.name.clone(),
         };
-        let Self { record, started, live } = self;
-        let (init, inside) = (live.pid, self.inside());
-        let saving = Saving { context, record, started, init, inside, found: &found, save: &save };
+        let saving = Saving { instance: self.running(context, &found), save: &save };
         saving.carry_out(&SaveTarget::Joint(joint), slot)
     }
 }

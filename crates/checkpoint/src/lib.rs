@@ -42,6 +42,7 @@ pub mod probe;
 pub mod read_files;
 pub mod record;
 pub mod restore;
+pub mod running;
 pub mod save;
 mod saved_pages;
 pub mod set;

@@ -28,7 +28,7 @@ use skiff_sys::{IgnoreError, ns};
 
 use crate::attributes::{self, ThreadAttributes};
 use crate::locks;
-use crate::mappings::NamedFiles;
+use crate::mappings::Placeholders;
 use crate::socket_options::NewSockets;
 use crate::tries::CheckpointAction;
 
@@ -38,7 +38,7 @@ use process::{changed_options, held_locks, number, read, unread_timers};
 pub(crate) use space::{WaitingLook, begin_look};
 
 /// Exit code of `--dry-run` where something is in the way.
-const IN_THE_WAY: i32 = 1;
+pub const IN_THE_WAY: i32 = 1;
 
 /// Something that cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -167,12 +167,12 @@ pub enum Moment {
     Frozen,
 }
 
-/// Looks at all processes of the environment whose process 1 is `init`.
+/// Looks at all processes of the environment whose process 1 is `init`, which was started with this plan.
 ///
 /// # Errors
 /// When `/proc` does not show them.
-pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<PreflightReport> {
-    look_by(init, inside, moment, space::begin_look(inside)?)
+pub fn look(init: Pid, (inside, plan): (EnterTarget<'_>, &Plan), moment: Moment) -> Result<PreflightReport> {
+    look_by(init, (inside, plan), moment, space::begin_look(inside)?)
 }
 
 /// The same, with a process inside that has been waiting for it.
@@ -181,7 +181,7 @@ pub fn look(init: Pid, inside: EnterTarget<'_>, moment: Moment) -> Result<Prefli
 /// The same.
 pub(crate) fn look_by(
     init: Pid,
-    inside: EnterTarget<'_>,
+    (inside, plan): (EnterTarget<'_>, &Plan),
     moment: Moment,
     space: WaitingLook,
 ) -> Result<PreflightReport> {
@@ -206,7 +206,8 @@ pub(crate) fn look_by(
     // A reaper has a higher number than its command.
     let command = seen.iter().min_by_key(|(_, process)| process.pid).map(|(outer, _)| *outer);
     let spaces = space.ask(&seen.iter().map(|(_, process)| process.pid).collect())?;
-    let context = PreflightContext::of((init, inside), moment, &seen, spaces.named_files)?;
+    let openable = memory::Openable::with(spaces.named_files, Placeholders::of(plan))?;
+    let context = PreflightContext::of((init, inside), moment, &seen, openable)?;
     found.notes = spaces.notes;
     let mut new_sockets = NewSockets::of(inside);
     let outer_numbers: Vec<i32> = seen.iter().map(|(outer, _)| *outer).collect();
@@ -289,15 +290,13 @@ struct PreflightContext {
 }
 
 impl PreflightContext {
-    /// `shared` is what has names in `/dev/shm`.
     fn of(
         (init, inside): (Pid, EnterTarget<'_>),
         moment: Moment,
         seen: &[(i32, SavedProcess)],
-        shared: NamedFiles,
+        mut openable: memory::Openable,
     ) -> Result<Self> {
         let init_number = init.as_raw_nonzero().get();
-        let mut openable = memory::Openable::with(shared)?;
         for (outer, _) in seen {
             for (path, link) in links(*outer) {
                 openable.add(&path, &link, &fd_info(*outer, &path));

@@ -27,7 +27,19 @@ pub struct CriuFeatures {
 /// # Errors
 /// When it is too old or does not answer.
 pub fn version(criu: &CriuProcess) -> Result<String> {
-    let version = criu.talk().version().map_err(fault)?;
+    new_enough(criu.talk())
+}
+
+/// The same of an installation, whose CRIU is asked outside of any environment.
+///
+/// # Errors
+/// When it cannot be run, is too old or does not answer.
+pub fn version_of(installation: &Installation) -> Result<String> {
+    new_enough(&skiff_criu::Criu::spawn(installation, None).map_err(fault)?)
+}
+
+fn new_enough(criu: &skiff_criu::Criu) -> Result<String> {
+    let version = criu.version().map_err(fault)?;
     let (major, minor) = OLDEST;
     if !version.is_at_least(major, minor) {
         return Err(Fault::new(format!("CRIU {version}: too old, it must be {major}.{minor} or newer"))

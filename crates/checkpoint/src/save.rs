@@ -22,6 +22,8 @@ use skiff_user::context::UserContext;
 use crate::dump::{Saved, Saving};
 use crate::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look, lost_processor_time};
 use crate::place::NewCheckpoint;
+use crate::required_criu;
+use crate::running::RunningInstance;
 use crate::stored;
 use crate::target::SaveTarget;
 use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end, try_again};
@@ -53,7 +55,9 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
     // Before the look: what somebody else saves is traced.
     let _lock = if save.dry_run { None } else { Some(alone(&record)?) };
-    let found = look(live.pid, inside, Moment::Running).map_err(about)?;
+    let look = || look(live.pid, (inside, &started.plan), Moment::Running);
+    required_criu()?;
+    let found = look().map_err(about)?;
     found.tell();
     let name = save.name.as_ref().or(started.saved_as.as_ref()).unwrap_or(&record.name);
     let slot = CheckpointName::newest(name);
@@ -68,12 +72,13 @@ pub fn carry_out(context: &UserContext, save: &SaveArgs) -> Result<SaveOutcome> 
     let (mut found, mut number) = (Some(found), 0);
     let saved = try_again((&record.name, CheckpointAction::Save), || {
         number += 1;
-        let found = found.take().map_or_else(|| look(live.pid, inside, Moment::Running), Ok)?;
+        let found = found.take().map_or_else(look, Ok)?;
         found.refuse(CheckpointAction::Save)?;
         let new = NewCheckpoint::make(&home, &slot.name)?;
         new.check()?;
         let (record, started, found, init) = (&record, &started, &found, live.pid);
-        let saving = Saving { context, record, started, init, inside, found, save };
+        let instance = RunningInstance { context, record, started, init, inside, found };
+        let saving = Saving { instance, save };
         let saved = saving.carry_out(&SaveTarget::Own(&new), &slot)?;
         Ok((saved, lost_processor_time(&found.processes)))
     });

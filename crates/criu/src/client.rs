@@ -13,6 +13,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::conversation::{see_through, take_back};
 use crate::error::{Error, Result, WithObject as _};
 use crate::installation::{CriuExec, Installation, program_of};
 use crate::log;
@@ -201,31 +202,16 @@ impl Criu {
         mut at: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<CriuResponse, CarryOutError<E>> {
         self.ask(kind, options)?;
-        let mut refused = None;
-        loop {
-            match self.next_event() {
-                Ok(CriuEvent::Done(answer)) => {
-                    return refused.map_or(Ok(answer), |why| Err(CarryOutError::Refused(why)));
-                }
-                Ok(CriuEvent::Stage(stage)) => {
-                    let outcome = at(&stage);
-                    self.proceed(outcome.is_ok())?;
-                    refused = refused.or(outcome.err());
-                }
-                // What CRIU says then follows from its being told to stop.
-                Err(why) => return Err(refused.map_or(CarryOutError::Criu(why), CarryOutError::Refused)),
-            }
-        }
+        see_through(
+            || self.next_event().map_err(CarryOutError::Criu),
+            |well| self.proceed(well).map_err(CarryOutError::Criu),
+            |stage| at(stage).map_err(CarryOutError::Refused),
+        )
     }
 
     /// Has CRIU take back what it did, and waits until that is done. CRIU may be waiting at a stage.
     pub fn take_back(&self) {
-        // CRIU takes everything back if it does not hear that, too: what is waited for is the end.
-        let (Ok(()) | Err(_)) = self.proceed(false);
-        while let Ok(CriuEvent::Stage(_)) = self.next_event() {
-            // As above.
-            let (Ok(()) | Err(_)) = self.proceed(false);
-        }
+        take_back(|| self.next_event(), |well| self.proceed(well));
     }
 
     /// A descriptor to poll: readable once [`Criu::next_event`] would not wait.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod conversation;
 pub mod core_image;
 mod error;
 pub mod file_locks;
@@ -13,6 +14,7 @@ pub mod pagemap;
 pub mod rpc;
 
 pub use client::{CarryOutError, Criu, CriuEvent};
+pub use conversation::{see_through, take_back};
 pub use error::{Error, Result};
 pub use installation::{CriuExec, Installation};
 

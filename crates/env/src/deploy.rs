@@ -329,3 +329,15 @@ pub fn own_layers(context: &UserContext, snapshot: &str) -> Result<Vec<(PathBuf,
     let depot = Depot::open_existing(&context.depot()?).map_err(ours)?;
     unpack(context, &depot, snapshot)
 }
+
+/// Refuses a snapshot that [`own_layers`] would not find whole, and unpacks nothing.
+pub fn refuse_missing_layers(context: &UserContext, snapshot: &str) -> Result<()> {
+    let depot = Depot::open_existing(&context.depot()?).map_err(ours)?;
+    let id = snapshot.parse().map_err(|e| Error::new(format!("snapshot: {e}")))?;
+    let manifest = depot.manifest(&id).map_err(ours)?;
+    let dir = context.state()?.join("layers");
+    if dir.exists() && open_cache(context, &dir)?.missing(&manifest).map_err(ours)?.is_none() {
+        return Ok(());
+    }
+    depot.rely_on(&id).map_err(ours)
+}

@@ -189,17 +189,21 @@ fn in_new(
         return as_me_in_new(context, started, command, plan, session);
     }
     let hosts = network::hosts(plan)?;
-    let options = StartOptions {
-        helper: context.helper.as_deref(),
-        started,
-        hosts: hosts.as_deref(),
-        ..StartOptions::default()
-    };
+    let options = start_options(context.helper.as_deref(), started, hosts.as_deref());
     let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
     let (instance, process) =
         start_for(plan, options, &First { command, attr, mask: session.mask(), stdio: Stdio::Inherited })?;
     instance.notes.iter().for_each(|note| output::note(note));
     Ok(session.wait_first(instance, process)?)
+}
+
+/// A start by this helper, if there is one, of a container that sees these names of hosts.
+fn start_options<'a>(
+    helper: Option<&'a Path>,
+    started: Option<Helper>,
+    hosts: Option<&'a str>,
+) -> StartOptions<'a> {
+    StartOptions { helper, started, hosts, ..StartOptions::default() }
 }
 
 /// The same where the user's terminal has no name inside: only when the container is there it has a terminal for the command.
@@ -210,8 +214,8 @@ fn at_own_terminal(
     plan: &Plan,
 ) -> std::result::Result<CommandExit, Failed> {
     let MainProcess { command, identity, stop } = process;
-    let (helper, hosts) = (context.helper.as_deref(), network::hosts(plan)?);
-    let options = StartOptions { helper, started, hosts: hosts.as_deref(), ..StartOptions::default() };
+    let hosts = network::hosts(plan)?;
+    let options = start_options(context.helper.as_deref(), started, hosts.as_deref());
     let instance = start_container(plan, options)?;
     instance.notes.iter().for_each(|note| output::note(note));
     let init = &instance.init;
@@ -232,8 +236,8 @@ fn as_me_in_new(
     plan: &Plan,
     session: Session,
 ) -> std::result::Result<CommandExit, Failed> {
-    let (helper, hosts) = (Some(enter::helper_for_me(context)?), network::hosts(plan)?);
-    let options = StartOptions { helper, started, hosts: hosts.as_deref(), ..StartOptions::default() };
+    let (helper, hosts) = (enter::helper_for_me(context)?, network::hosts(plan)?);
+    let options = start_options(Some(helper), started, hosts.as_deref());
     let attr = session.spawn_attr(rustix::process::Signal::KILL.as_raw());
     let request = ExecRequest::new(command, attr, session.mask(), plan.hostname.is_some());
     let (instance, child, mut helper) = start_for_me(plan, options, &request)?;

@@ -18,7 +18,8 @@ use skiff_sys::IgnoreError;
 use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
-use crate::{in_step, sender, way};
+use crate::sender::{self, MovePreflight};
+use crate::{in_step, way};
 
 /// How long what a launcher says before its end may take to arrive.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -70,15 +71,12 @@ fn leave(context: &UserContext, words: &DrainArgs, targets: &[String]) -> Result
         let mut left = Left { instance: record.name.to_string(), node: None, why: None };
         if !started.checkpoint {
             left.why = Some("it was not started with --checkpoint".into());
-        } else if words.dry_run {
-            left.node = Some(targets[turn % targets.len()].clone());
-            turn += 1;
         } else {
             // The next one begins with the next: the first would else have to take all.
             for step in 0..targets.len() {
                 let node = &targets[(turn + step) % targets.len()];
-                match sender::carry_out(context, &moving(&record, node, words.mode)) {
-                    Ok(_) => {
+                match move_or_ask(context, words, &record, node) {
+                    Ok(()) => {
                         (left.node, left.why) = (Some(node.clone()), None);
                         turn += step + 1;
                         break;
@@ -90,6 +88,15 @@ fn leave(context: &UserContext, words: &DrainArgs, targets: &[String]) -> Result
         all.push(left);
     }
     Ok(all)
+}
+
+/// Moves an instance, or only asks whether it could be moved.
+fn move_or_ask(context: &UserContext, words: &DrainArgs, record: &InstanceDir, node: &str) -> Result<()> {
+    let moving = moving(record, node, words.mode);
+    match words.dry_run {
+        true => MovePreflight::look(context, &moving)?.refuse(),
+        false => sender::carry_out(context, &moving).map(drop),
+    }
 }
 
 fn moving(record: &InstanceDir, node: &str, mode: Mode) -> MigrateArgs {

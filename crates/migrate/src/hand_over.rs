@@ -8,33 +8,27 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::Pid;
 use skiff_checkpoint::criu::{self, CriuEvent, CriuProcess};
 use skiff_checkpoint::inside_reader::{InsideContents, InsideReader};
 use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::memory;
-use skiff_checkpoint::obstacles::{Moment, PreflightReport, description_locks, look, look_for_policies};
+use skiff_checkpoint::obstacles::{Moment, description_locks, look, look_for_policies};
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::probe;
-use skiff_checkpoint::record::{Checkpoint, IMAGES, SavedTree, sums};
+use skiff_checkpoint::record::{Checkpoint, IMAGES, sums};
 use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::IMAGE;
+use skiff_checkpoint::running::RunningInstance;
 use skiff_checkpoint::tries::{CheckpointAction, refuse_interrupted};
-use skiff_checkpoint::versions::Versions;
 use skiff_cli::{MigrateArgs, Mode};
 use skiff_criu::rpc::{Options, PageServer, RequestType};
-use skiff_runtime::record::InstanceDir;
-use skiff_sandbox::clocks::Clocks;
-use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::idle::INTERVAL;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::instance::Started;
 use skiff_sys::IgnoreError;
-use skiff_sys::clock::now;
 use skiff_sys::signal::Signals;
 use skiff_user::checkpoints::home;
-use skiff_user::context::UserContext;
 
+use crate::consider::refusal;
 use crate::direct;
 use crate::direct::{MemoryRanges, PageRun};
 use crate::hear::{DestinationProgress, hear_progress, last_words, said, strange};
@@ -45,7 +39,7 @@ use crate::parcel;
 use crate::peer::{ControlChannel, wait};
 use crate::progress::Progress;
 use crate::rounds::{self, RoundReport};
-use crate::talk::{DestinationMessage, FileLocation, Offer, RestoreRequest, SourceMessage, VERSION};
+use crate::talk::{DestinationMessage, FileLocation, Offer, RestoreRequest, SourceMessage};
 use crate::way::ReceiverLink;
 
 /// How long the other side may take to look at the offer: it may have to get an image.
@@ -59,12 +53,7 @@ const STARTING: Duration = Duration::from_secs(30);
 
 /// One that is to be moved.
 pub struct Migration<'a> {
-    pub context: &'a UserContext,
-    pub record: &'a InstanceDir,
-    pub started: &'a Started,
-    pub init: Pid,
-    pub inside: EnterTarget<'a>,
-    pub found: &'a PreflightReport,
+    pub instance: RunningInstance<'a>,
     pub member: Option<SavedInterface>,
     pub words: &'a MigrateArgs,
 }
@@ -102,6 +91,14 @@ impl DumpDir {
         match self {
             Self::Memory(dir) => PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())),
             Self::Shared(new) => new.dir.clone(),
+        }
+    }
+
+    /// The same, if the destination is to see it.
+    fn shared(&self) -> Option<PathBuf> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Shared(new) => Some(new.dir.clone()),
         }
     }
 }
@@ -143,27 +140,29 @@ impl Migration<'_> {
     ) -> Result<SwitchoverOutcome> {
         let scratch = match self.words.mode {
             Mode::Diskless | Mode::Precopy => DumpDir::Memory(memory::make(memory::available()? / 2)?),
-            Mode::Disk => DumpDir::Shared(NewCheckpoint::make(&home(self.context)?, &self.record.name)?),
+            Mode::Disk => DumpDir::Shared(self.shared_dir()?),
         };
         let images = scratch.dir().join(IMAGES);
         let images = File::open(&images).context(|| images.display().to_string())?;
         let folder = required_criu()?;
         let mut pages = Pages::prepare()?;
-        let inside = (self.inside, &self.started.plan);
-        let criu = CriuProcess::start_to_dump(&folder, inside, Some(images.as_fd()), &[pages.descriptor()])?;
+        let RunningInstance { started, init, inside, found, .. } = self.instance;
+        let planned = (inside, &started.plan);
+        let criu = CriuProcess::start_to_dump(&folder, planned, Some(images.as_fd()), &[pages.descriptor()])?;
         let version = probe::version(&criu)?;
-        let ranges = direct::ranges(self.init)?;
-        self.offer(&mut way.peer, &token, (&version, &ranges))?;
+        let ranges = direct::ranges(init)?;
+        let outline = self.instance.outline(&version, found.processes.clone())?;
+        self.offer(&mut way.peer, &token, (outline, scratch.shared(), &ranges))?;
         if self.words.mode.is_diskless() {
             pages.choose(way, self.words.compress)?;
         }
         progress.done("prepare");
         let (mut ranges, mut rounds) = (ranges, vec![]);
         if self.words.mode == Mode::Precopy {
-            rounds = rounds::send(&mut pages, way, (self.inside, &ranges), progress)?;
-            ranges = direct::ranges(self.init)?;
+            rounds = rounds::send(&mut pages, way, (inside, &ranges), progress)?;
+            ranges = direct::ranges(init)?;
             // Not while they stand still, which is to be short.
-            look_for_policies(self.init)?.refuse(CheckpointAction::Move)?;
+            look_for_policies(init)?.refuse(CheckpointAction::Move)?;
             progress.done("ahead");
         }
         let stopped = Instant::now();
@@ -186,7 +185,7 @@ impl Migration<'_> {
         match given {
             Ok((files, sent)) => {
                 let frozen = stopped.elapsed();
-                leaving::end(self.record)?;
+                leaving::end(self.instance.record)?;
                 progress.done("start");
                 criu.end();
                 let memory = progress.bytes();
@@ -201,43 +200,47 @@ impl Migration<'_> {
         }
     }
 
-    /// What is known of it, with these processes and trees.
-    fn checkpoint(&self, criu: &str, found: &PreflightReport, trees: Vec<SavedTree>) -> Result<Checkpoint> {
-        Ok(Checkpoint {
-            created: now(),
-            instance: self.started.clone(),
-            processes: found.processes.clone(),
-            left_running: false,
-            trees,
-            written: self.record.written()?,
-            // Nobody of theirs writes to them before they go on.
-            written_files: vec![],
-            read_files: vec![],
-            // While they stand still: this is called again then. Not before their timers have been read, or these would end early.
-            clocks: Some(Clocks::of(self.init)?),
-            sysv: None,
-            posix_queues: None,
-            made_with: Versions::here(criu),
-            files: vec![],
-            stored: vec![],
-        })
+    /// Asks the destination whether the instance could come, of which nothing is sent.
+    pub fn ask(&self) -> Result<()> {
+        let checkpoint = self.instance.outline_now()?;
+        let mut way = ReceiverLink::open(self.instance.context, &self.words.node)?;
+        let asked = self.ask_by(&mut way.peer, checkpoint);
+        way.give_up();
+        asked
+    }
+
+    fn ask_by(&self, peer: &mut ControlChannel, checkpoint: Checkpoint) -> Result<()> {
+        let shared = match self.words.mode {
+            Mode::Diskless | Mode::Precopy => None,
+            Mode::Disk => Some(self.shared_dir()?),
+        };
+        let (dir, ranges) = (shared.as_ref().map(|new| new.dir.clone()), direct::ranges(self.instance.init)?);
+        let offer = Offer::of(self.instance.record, checkpoint, self.words.mode)?;
+        peer.tell(&SourceMessage::Consider(Box::new(Offer { dir, direct: ranges, ..offer })))?;
+        let until = Instant::now() + CONSIDERING;
+        let answer = loop {
+            match peer.hear_unless_interrupted(until)? {
+                DestinationMessage::Beat => {}
+                answer => break answer,
+            }
+        };
+        refusal(answer)?.map_or(Ok(()), |why| Err(why.about(&self.words.node)))
+    }
+
+    /// A directory in the home for what goes by the disk.
+    fn shared_dir(&self) -> Result<NewCheckpoint> {
+        NewCheckpoint::make(&home(self.instance.context)?, &self.instance.record.name)
     }
 
     fn offer(
         &self,
         peer: &mut ControlChannel,
         token: &str,
-        (criu, ranges): (&str, &MemoryRanges),
+        (checkpoint, dir, ranges): (Checkpoint, Option<PathBuf>, &MemoryRanges),
     ) -> Result<()> {
-        let checkpoint = self.checkpoint(criu, self.found, vec![])?;
-        peer.tell(&SourceMessage::Offer(Box::new(Offer {
-            version: VERSION.into(),
-            token: token.into(),
-            checkpoint,
-            image: self.record.image()?,
-            mode: self.words.mode,
-            direct: ranges.clone(),
-        })))?;
+        let offer = Offer::of(self.instance.record, checkpoint, self.words.mode)?;
+        let (token, direct) = (token.into(), ranges.clone());
+        peer.tell(&SourceMessage::Offer(Box::new(Offer { token, dir, direct, ..offer })))?;
         match peer.hear_unless_interrupted(Instant::now() + CONSIDERING)? {
             DestinationMessage::Welcome => Ok(()),
             DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
@@ -254,16 +257,16 @@ impl Migration<'_> {
         progress: &mut Progress,
     ) -> Result<()> {
         let page_server = match self.words.mode {
-            mode if mode.is_diskless() => Some(pages.begin(way, self.init, ranges)?),
+            mode if mode.is_diskless() => Some(pages.begin(way, self.instance.init, ranges)?),
             _ => None,
         };
         let options = Options {
-            pid: self.found.processes.first().map(|process| process.pid),
+            pid: self.instance.first_process(),
             // They are ended by us, if they have gone. Of terminals whose processes it is to end itself, CRIU keeps what waits in them, and
             // has reading no longer wait, also if it then lets them go on.
             leave_running: Some(true),
             page_server: page_server.map(|socket| PageServer { fd: Some(socket), ..PageServer::default() }),
-            ..criu::options(self.inside.net)
+            ..criu::options(self.instance.inside.net)
         };
         criu.ask(RequestType::Dump, options)?;
         let mut stall = criu.stall();
@@ -304,27 +307,26 @@ impl Migration<'_> {
         progress: &mut Progress,
     ) -> std::result::Result<(u64, HeldLocks), SwitchoverError> {
         let dir = scratch.dir();
+        let RunningInstance { context, record, started, init, inside, .. } = self.instance;
         // Now that they stand still.
-        let found = look(self.init, self.inside, Moment::Frozen)?
-            .with_bound_locks(&self.started.plan)
+        let found = look(init, (inside, &started.plan), Moment::Frozen)?
+            .with_bound_locks(&started.plan)
             .with_images(&dir.join(IMAGES))?;
         refuse_interrupted(CheckpointAction::Move)?;
         found.refuse(CheckpointAction::Move)?;
         if self.words.mode != Mode::Precopy {
-            look_for_policies(self.init)?.refuse(CheckpointAction::Move)?;
+            look_for_policies(init)?.refuse(CheckpointAction::Move)?;
         }
-        let reader = InsideReader::begin(self.inside, &self.started.plan, self.record, &dir)?;
+        let reader = InsideReader::begin(inside, &started.plan, record, &dir)?;
         let InsideContents { sysv, posix_queues, trees, written, .. } =
             reader.read(&found.processes, criu)?;
-        if let Some(entry) = self.record.image()? {
+        if let Some(entry) = record.image()? {
             entry.write(&dir.join(IMAGE)).map_err(skiff_store::ours)?;
         }
-        let member = self.member.as_ref().map(|member| member.renewed(self.context, self.started));
+        let member = self.member.as_ref().map(|member| member.renewed(context, started));
         member.transpose()?.iter().try_for_each(|member| member.write(&dir))?;
-        let mut checkpoint = self.checkpoint(version, &found, trees)?;
-        checkpoint.written = written;
-        checkpoint.sysv = sysv;
-        checkpoint.posix_queues = posix_queues;
+        let outline = self.instance.outline(version, found.processes.clone())?;
+        let mut checkpoint = Checkpoint { trees, written, sysv, posix_queues, ..outline };
         let size;
         if let DumpDir::Shared(new) = scratch {
             checkpoint.files = sums(&new.dir)?;
@@ -362,7 +364,7 @@ impl Migration<'_> {
         while said(way.peer.hear_unless_interrupted(until)?, progress)? != DestinationProgress::Made {}
         progress.done("make");
         let before = progress.bytes();
-        let sending = pages.send(way, self.inside, runs)?;
+        let sending = pages.send(way, self.instance.inside, runs)?;
         let mut held = false;
         // It may say that it has all before we know that all has been sent.
         while !held {
@@ -413,23 +415,24 @@ impl Migration<'_> {
         token: String,
         locks: HeldLocks,
     ) -> std::result::Result<(), SwitchoverError> {
+        let RunningInstance { record, inside, .. } = self.instance;
         // A key on the terminal does not come in between, from here until all is said.
         let _signals = Signals::block(&[]).context(|| "signals")?;
-        let leaving = InDoubtRecord::begin(self.record, criu.number()?, &self.words.node, token, locks)?;
+        let leaving = InDoubtRecord::begin(record, criu.number()?, &self.words.node, token, locks)?;
         // There it has the address, too, and is heard from then on.
         let port = self.member.as_ref().map(SavedInterface::port);
-        let shut = || port.map_or(Ok(()), |port| port.shut(self.inside));
-        if let Err(why) = shut().and_then(|()| lock_hand_over::share(self.inside, &leaving.locks)) {
-            let locked = lock_hand_over::take_back(self.inside, &leaving.locks);
-            leaving.stay(self.record)?;
+        let shut = || port.map_or(Ok(()), |port| port.shut(inside));
+        if let Err(why) = shut().and_then(|()| lock_hand_over::share(inside, &leaving.locks)) {
+            let locked = lock_hand_over::take_back(inside, &leaving.locks);
+            leaving.stay(record)?;
             return Err(locked.err().unwrap_or(why).into());
         }
-        match lock_hand_over::give(peer, (self.inside, &leaving.locks), STARTING) {
+        match lock_hand_over::give(peer, (inside, &leaving.locks), STARTING) {
             Ok(DestinationMessage::Running) => Ok(()),
             Ok(DestinationMessage::Failed(message, hint)) => {
-                port.map_or(Ok(()), |port| port.open(self.inside))?;
-                let locked = lock_hand_over::take_back(self.inside, &leaving.locks);
-                leaving.stay(self.record)?;
+                port.map_or(Ok(()), |port| port.open(inside))?;
+                let locked = lock_hand_over::take_back(inside, &leaving.locks);
+                leaving.stay(record)?;
                 Err(locked.err().unwrap_or(Error::new(message).hint(hint)).into())
             }
             Ok(other) => Err(SwitchoverError::Unknown(strange(&other))),

@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod ahead;
 mod block;
+mod consider;
 #[cfg(test)]
 mod copied;
 mod decision;

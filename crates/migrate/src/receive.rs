@@ -15,20 +15,16 @@ use skiff_checkpoint::notes::RestoreNotes;
 use skiff_checkpoint::obstacles::{SavedProcess, description_locks};
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_checkpoint::required_criu;
-use skiff_checkpoint::restore::{CriuRestorer, Gate, fits, make_again};
+use skiff_checkpoint::restore::{CriuRestorer, Gate, make_again};
 use skiff_cli::Mode;
-use skiff_env::deploy::own_layers;
 use skiff_launch::callback;
 use skiff_output as output;
-use skiff_plan::{self as plan, get};
 use skiff_runtime::control::{self, ControlRequest, Live};
-use skiff_runtime::network;
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::mounts::open_dir;
 use skiff_sandbox::start::detach_stdio;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
-use skiff_spec::network::Net;
 use skiff_sys::IgnoreError;
 use skiff_sys::signal::Signals;
 use skiff_user::context::UserContext;
@@ -42,11 +38,8 @@ use crate::parcel;
 use crate::peer::{ControlChannel, wait};
 use crate::populate::Reserve;
 use crate::squeeze;
-use crate::talk::{
-    CONTROL, DestinationMessage, FileLocation, GOODS, Offer, RestoreRequest, SourceMessage,
-    refuse_other_version,
-};
-use crate::{decision, in_step, lock_hand_over};
+use crate::talk::{CONTROL, DestinationMessage, FileLocation, GOODS, Offer, RestoreRequest, SourceMessage};
+use crate::{consider, decision, in_step, lock_hand_over};
 
 /// Who has started us.
 const SENDER: &str = "the sender";
@@ -115,6 +108,7 @@ fn serve(
             Ok(None)
         }
         SourceMessage::Offer(offer) => take(context, peer, goods, &offer).map(|taken| Some((taken, false))),
+        SourceMessage::Consider(offer) => consider::consider(context, peer, &offer).map(|()| None),
         SourceMessage::Watch(instance, version) => {
             member::watch(context, peer, (&instance, &version)).map(|()| None)
         }
@@ -132,7 +126,8 @@ fn take(
     goods: OwnedFd,
     offer: &Offer,
 ) -> Result<InstanceDir> {
-    let record = consider(context, offer)?;
+    let record = consider::admit(context, offer)?;
+    consider::get_inputs(context, offer)?;
     let images = match offer.mode {
         mode if mode.is_diskless() => Some(Images::prepare(offer)?),
         _ => None,
@@ -157,27 +152,7 @@ fn take(
     Ok(record)
 }
 
-/// Whether it can come, as far as that shows beforehand; gets what it needs.
-fn consider(context: &UserContext, offer: &Offer) -> Result<InstanceDir> {
-    refuse_other_version(&offer.version)?;
-    plan::refuse_inside(context)?;
-    let record = InstanceDir::named(context, &offer.checkpoint.instance.name)?;
-    record.refuse_taken()?;
-    required_criu()?;
-    fits(context, &offer.checkpoint)?;
-    if let Net::Named(name) = &offer.checkpoint.instance.net {
-        network::read(name)?;
-    }
-    if let Some(entry) = &offer.image {
-        get::again(context, entry.clone())?;
-    }
-    if let Some(snapshot) = &offer.checkpoint.instance.snapshot {
-        own_layers(context, snapshot)?;
-    }
-    Ok(record)
-}
-
-/// Checks that this host sees the sender's directory.
+/// Checks that this host sees what the sender has written.
 fn visible(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
     let there = Checkpoint::read(dir).map_err(|e| {
         Error::new(format!("the instance's memory cannot be read here: {e}"))
@@ -261,9 +236,22 @@ struct Received {
     bytes: u64,
 }
 
-impl Images {
-    /// Makes it. CRIU gives back what it has read of an image, so that little is there twice: as an image, and as the process.
-    fn prepare(offer: &Offer) -> Result<Self> {
+/// How much memory an instance takes that comes without a disk.
+pub struct MemoryNeed {
+    /// Of each process, bytes that come in CRIU's images.
+    images: Vec<(i32, u64)>,
+    /// Bytes that are there twice for a while.
+    twice: u64,
+    /// Bytes that all processes have.
+    all: u64,
+    /// Bytes that this host has for them.
+    available: u64,
+}
+
+impl MemoryNeed {
+    /// Refuses an instance that takes more than there is. CRIU gives back what it has read of an image, so that little is there twice: as an image, and
+    /// as the process.
+    pub fn of(offer: &Offer) -> Result<Self> {
         let memory = |process: &SavedProcess| {
             let direct = offer.direct.get(&process.pid).map_or(&[][..], Vec::as_slice);
             let direct =
@@ -283,6 +271,14 @@ impl Images {
             ))
             .hint("--mode disk takes less at a time"));
         }
+        Ok(Self { images, twice, all, available })
+    }
+}
+
+impl Images {
+    /// Makes it.
+    fn prepare(offer: &Offer) -> Result<Self> {
+        let MemoryNeed { images, twice, all, available } = MemoryNeed::of(offer)?;
         let dir = memory::make(available - twice)?;
         let into = open_dir(dir.as_fd(), Path::new(IMAGES)).context(|| "directory in memory")?;
         let ahead = offer.mode == Mode::Precopy;

@@ -7,7 +7,8 @@ use rustix::fs::{CWD, FlockOperation, Mode as FileMode, OFlags, flock, openat};
 use serde::Serialize;
 use skiff_checkpoint::look as shown;
 use skiff_checkpoint::member::{InstanceInterface, SavedInterface};
-use skiff_checkpoint::obstacles::{Moment, Obstacle, PreflightReport, SavedProcess, look};
+use skiff_checkpoint::obstacles::{IN_THE_WAY, Moment, Obstacle, PreflightReport, SavedProcess, look};
+use skiff_checkpoint::running::RunningInstance;
 use skiff_checkpoint::save;
 use skiff_checkpoint::tries::{CheckpointAction, take_back_until_done, try_again};
 use skiff_cli::{MigrateArgs, Mode};
@@ -19,6 +20,7 @@ use skiff_runtime::record::{InstanceDir, State};
 use skiff_sandbox::enter::EnterTarget;
 use skiff_sandbox::join::NetSpace;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::instance::Started;
 use skiff_spec::name::EnvName;
 use skiff_sys::signal::is_end_wanted;
 use skiff_user::context::UserContext;
@@ -60,11 +62,54 @@ pub struct MigrationReport {
 
 /// Moves an instance, and says so; the exit code.
 pub fn migrate(context: &UserContext, words: &MigrateArgs) -> Result<i32> {
+    if words.dry_run {
+        return show(words, &MovePreflight::look(context, words)?);
+    }
     match carry_out(context, words)? {
         MigrationOutcome::Moved(moved) => say(words, &moved).map(|()| 0),
         MigrationOutcome::Before => output::line(words.instance.as_str()).map(|()| 0),
-        MigrationOutcome::Shown(code) => Ok(code),
     }
+}
+
+/// What was found of an instance that is to be moved, on both hosts.
+pub struct MovePreflight {
+    /// What starts the receiver.
+    start: Vec<String>,
+    found: PreflightReport,
+    /// Why the destination would not take it.
+    refusal: Option<Error>,
+}
+
+impl MovePreflight {
+    /// Looks at the instance, asks the destination, and changes nothing.
+    pub fn look(context: &UserContext, words: &MigrateArgs) -> Result<Self> {
+        let (record, started, live) = save::running(context, &words.instance)?;
+        let launch = way::launch(context, &words.node)?;
+        let inside = inside(&started, &live);
+        let found = look_at(&started, &live).map_err(|e| e.about(&format!("instance {}", record.name)))?;
+        let (record, started, init) = (&record, &started, live.pid);
+        let instance = RunningInstance { context, record, started, init, inside, found: &found };
+        let going = Migration { instance, member: None, words };
+        let refusal = going.ask().err();
+        let start = launch.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        Ok(Self { start, found, refusal })
+    }
+
+    /// Refuses it if anything is in the way.
+    pub fn refuse(self) -> Result<()> {
+        self.found.refuse(CheckpointAction::Move)?;
+        self.refusal.map_or(Ok(()), Err)
+    }
+}
+
+fn inside<'a>(started: &Started, live: &'a Live) -> EnterTarget<'a> {
+    let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
+    EnterTarget { init: live.init.as_fd(), net, number: None }
+}
+
+fn look_at(started: &Started, live: &Live) -> Result<PreflightReport> {
+    let found = look(live.pid, (inside(started, live), &started.plan), Moment::Running)?;
+    Ok(found.with_bound_locks(&started.plan))
 }
 
 /// What has come of it.
@@ -73,51 +118,37 @@ pub enum MigrationOutcome {
     Moved(MigrationReport),
     /// The instance had gone before, which was not known.
     Before,
-    /// The move was only shown, and the exit code says whether it is possible.
-    Shown(i32),
 }
 
 /// Moves an instance.
 pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<MigrationOutcome> {
     let begun = Instant::now();
-    if !words.dry_run && settle_ended(context, &words.instance)? {
+    if settle_ended(context, &words.instance)? {
         return Ok(MigrationOutcome::Before);
     }
     let (record, started, live) = save::running(context, &words.instance)?;
     let about = |e: Error| e.about(&format!("instance {}", record.name));
-    let launch = way::launch(context, &words.node)?;
-    let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
-    let inside = EnterTarget { init: live.init.as_fd(), net, number: None };
-    let look = || -> Result<PreflightReport> {
-        let found = look(live.pid, inside, Moment::Running)?;
-        Ok(found.with_bound_locks(&started.plan))
-    };
-    if words.dry_run {
-        let found = look().map_err(about)?;
-        found.tell();
-        found.tell_lost_time();
-        return show(words, &launch.argv, &found).map(|()| MigrationOutcome::Shown(found.exit_code()));
-    }
-    let _lock = lock(&record)?;
-    if settle(context, &record)? {
+    let (record, started, init, inside) = (&record, &started, live.pid, inside(&started, &live));
+    let _lock = lock(record)?;
+    if settle(context, record)? {
         return Ok(MigrationOutcome::Before);
     }
-    let _saving = save::alone(&record)?;
+    let _saving = save::alone(record)?;
     if live.sessions > 0 {
         output::note("a session is open in it (`instance exec`): that does not go along");
     }
     let mut number = 0;
     let attempt = || {
         number += 1;
-        let found = look()?;
+        let found = look_at(started, &live)?;
         found.refuse(CheckpointAction::Move)?;
         if number == 1 {
             found.tell();
             found.tell_lost_time();
         }
-        let (record, started, init) = (&record, &started, live.pid);
         let member = SavedInterface::leaving(context, record, started)?;
-        let going = Migration { context, record, started, init, inside, found: &found, member, words };
+        let instance = RunningInstance { context, record, started, init, inside, found: &found };
+        let going = Migration { instance, member, words };
         move_once(&going, (begun, number))
     };
     match try_again((&record.name, CheckpointAction::Move), attempt).map_err(about)? {
@@ -126,7 +157,7 @@ pub fn carry_out(context: &UserContext, words: &MigrateArgs) -> Result<Migration
             // Whoever asks now gets an answer that stays true.
             let (name, node) = (&record.name, &words.node);
             output::note(&format!("instance {name}: {why}; asking {node} what has become of it"));
-            match settle(context, &record)? {
+            match settle(context, record)? {
                 true => Ok(MigrationOutcome::Before),
                 false => Err(about(why).hint("it goes on here, as it was")),
             }
@@ -139,13 +170,14 @@ fn move_once(
     going: &Migration<'_>,
     (begun, number): (Instant, u32),
 ) -> Result<std::result::Result<MigrationReport, Error>> {
-    let mut progress = Progress::begin(going.found.processes.iter().map(|process| process.memory).sum());
-    let way = ReceiverLink::open(going.context, &going.words.node)?;
+    let mut progress =
+        Progress::begin(going.instance.found.processes.iter().map(|process| process.memory).sum());
+    let way = ReceiverLink::open(going.instance.context, &going.words.node)?;
     progress.done("connect");
     let token = SharedSecret::generate()?.to_hex();
     // Who is asked to end says why, and nobody after that.
     let about = |e: Error| match is_end_wanted() {
-        true => e.about(&format!("instance {}", going.record.name)),
+        true => e.about(&format!("instance {}", going.instance.record.name)),
         false => e,
     };
     let done = take_back_until_done(|| going.carry_out(way, token, &mut progress).map_err(about))?;
@@ -163,10 +195,10 @@ impl MigrationReport {
         progress: &Progress,
     ) -> Self {
         Self {
-            instance: going.record.name.to_string(),
+            instance: going.instance.record.name.to_string(),
             node: going.words.node.clone(),
             mode: going.words.mode,
-            processes: going.found.processes.len(),
+            processes: going.instance.found.processes.len(),
             memory_bytes: gone.memory,
             sent_bytes: gone.sent,
             file_bytes: gone.files,
@@ -240,9 +272,7 @@ fn listen_again(record: &InstanceDir) -> Result<()> {
 /// The locks on files that its processes had are theirs again.
 fn lock_again(record: &InstanceDir, left: &InDoubtRecord) -> Result<()> {
     let Some(live) = Live::connect(&record.dir, ControlRequest::Status)? else { return Ok(()) };
-    let started = record.started()?;
-    let net = enter::net_space(&started.net, started.plan.dumpable).named(started.plan.hostname.is_some());
-    lock_hand_over::take_back(EnterTarget { init: live.init.as_fd(), net, number: None }, &left.locks)
+    lock_hand_over::take_back(inside(&record.started()?, &live), &left.locks)
 }
 
 fn ask(context: &UserContext, record: &InstanceDir, left: &InDoubtRecord) -> Result<bool> {
@@ -268,21 +298,35 @@ fn say(words: &MigrateArgs, moved: &MigrationReport) -> Result<()> {
     output::line(instance)
 }
 
-fn show(words: &MigrateArgs, argv: &[std::ffi::OsString], found: &PreflightReport) -> Result<()> {
+/// Shows what would be moved; the exit code says whether it can be.
+fn show(words: &MigrateArgs, preflight: &MovePreflight) -> Result<i32> {
+    #[derive(Serialize)]
+    struct Refusal<'a> {
+        why: &'a str,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        hint: &'a str,
+    }
     #[derive(Serialize)]
     struct Shown<'a> {
         instance: &'a str,
         node: &'a str,
         mode: Mode,
-        start: Vec<String>,
+        start: &'a [String],
         processes: &'a [SavedProcess],
         obstacles: &'a [Obstacle],
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refusal: Option<Refusal<'a>>,
     }
-    let start: Vec<String> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let MovePreflight { start, found, refusal } = preflight;
+    found.tell();
+    found.tell_lost_time();
+    let code = if refusal.is_some() { IN_THE_WAY } else { found.exit_code() };
     let (processes, obstacles) = (&found.processes[..], &found.obstacles[..]);
     if words.output.json {
         let (instance, node, mode) = (words.instance.as_str(), &*words.node, words.mode);
-        return output::json(&Shown { instance, node, mode, start, processes, obstacles });
+        let refusal = refusal.as_ref().map(|Error { message, hint, .. }| Refusal { why: message, hint });
+        let shown = Shown { instance, node, mode, start, processes, obstacles, refusal };
+        return output::json(&shown).map(|()| code);
     }
     output::line(&format!("instance     {}", words.instance))?;
     output::line(&format!("to           {}", words.node))?;
@@ -293,5 +337,11 @@ fn show(words: &MigrateArgs, argv: &[std::ffi::OsString], found: &PreflightRepor
     for obstacle in obstacles {
         output::line(&shown::obstacle(obstacle))?;
     }
-    Ok(())
+    if let Some(Error { message, hint, .. }) = refusal {
+        output::line(&format!("in the way   {message}"))?;
+        if !hint.is_empty() {
+            output::line(&format!("hint         {hint}"))?;
+        }
+    }
+    Ok(code)
 }

@@ -7,6 +7,7 @@ use skiff_checkpoint::record::Checkpoint;
 use skiff_cli::Mode;
 use skiff_ipc::{Framing, Message, Protocol};
 use skiff_launch::frame::LONGEST;
+use skiff_runtime::record::InstanceDir;
 use skiff_spec::fault::{Fault, Result};
 use skiff_spec::name::EnvName;
 use skiff_store::index::ImageName;
@@ -37,6 +38,8 @@ pub const GOODS: &str = "goods";
 pub enum SourceMessage {
     /// Offers an instance; the answer says whether it can come.
     Offer(Box<Offer>),
+    /// Asks whether an instance could come, of which nothing is sent.
+    Consider(Box<Offer>),
     /// So many bytes come on the other connection, for nothing but to see how long they take.
     Probe(u64),
     /// The memory comes now; packed or not.
@@ -135,8 +138,23 @@ pub struct Offer {
     pub image: Option<ImageName>,
     /// How it comes.
     pub mode: Mode,
+    /// Directory of its files, which both are to see; none if they are sent.
+    pub dir: Option<PathBuf>,
     /// Memory of processes that comes straight into those that are made of them, as it is now.
     pub direct: MemoryRanges,
+}
+
+impl Offer {
+    /// An instance that comes by this way.
+    pub fn of(record: &InstanceDir, checkpoint: Checkpoint, mode: Mode) -> Result<Self> {
+        Ok(Self::new(checkpoint, record.image()?, mode))
+    }
+
+    /// The same over this image.
+    pub fn new(checkpoint: Checkpoint, image: Option<ImageName>, mode: Mode) -> Self {
+        let (token, direct) = (String::new(), MemoryRanges::new());
+        Self { version: VERSION.into(), token, checkpoint, image, mode, dir: None, direct }
+    }
 }
 
 /// What has come.
@@ -164,6 +182,8 @@ pub enum FileLocation {
 pub enum DestinationMessage {
     /// The instance can come.
     Welcome,
+    /// The instance could not come: message and hint.
+    Refused(String, String),
     /// What was to be seen has come.
     Probed,
     /// So many bytes of memory have come.
@@ -186,8 +206,8 @@ pub enum DestinationMessage {
     Busy,
     /// Nobody else saves the instance or moves it.
     Claimed,
-    /// How many processes the instance has, and what is in the way of saving them.
-    Found(usize, Vec<String>),
+    /// What was found of an instance that is to be saved.
+    Found(Box<FoundInstance>),
     /// The processes can be stopped at a word.
     Poised,
     /// The instance's network is shut.
@@ -202,6 +222,17 @@ pub enum DestinationMessage {
     Beat,
     /// The move has failed, and nothing is left of it: message and hint.
     Failed(String, String),
+}
+
+/// What was found of an instance that is to be saved with others.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FoundInstance {
+    /// How many processes it has.
+    pub processes: usize,
+    /// What is in the way of saving them, a line each.
+    pub obstacles: Vec<String>,
+    /// What other nodes are asked by whether it could come; none if it is to be saved at once, or cannot be.
+    pub offer: Option<Offer>,
 }
 
 /// An instance's part of a whole job's checkpoint.

@@ -239,6 +239,21 @@ pub fn again(context: &UserContext, entry: ImageName) -> Result<ImageName> {
     if client::has(context, entry.id) { Ok(entry) } else { by_id(context, entry) }
 }
 
+/// Refuses an image that [`again`] would not find, and gets nothing.
+pub fn refuse_missing(context: &UserContext, entry: &ImageName) -> Result<()> {
+    let (id, reference) = (entry.id, &*entry.reference);
+    if client::has(context, id) {
+        return Ok(());
+    }
+    if entry.origin.is_some() {
+        let copy = copies::find(&context.depot()?, id)?;
+        return copy.map(drop).ok_or_else(|| not_here(id, reference));
+    }
+    let exact = exact_name(id, reference)?;
+    let ask = client::pull(context, &exact, &Platform::host().to_string(), client::PATIENT)?;
+    Ok(fetcher::resolve(&ask).map(drop)?)
+}
+
 /// An image that the user has pulled, on a node that may not have it.
 fn by_id(context: &UserContext, entry: ImageName) -> Result<ImageName> {
     if entry.origin.is_some() {
@@ -364,11 +379,7 @@ fn fetch_exactly(
     mirror: Option<&PullMirror>,
     progress: &mut PullProgress,
 ) -> Result<ImageName> {
-    let missing = || not_here(id, reference);
-    let named = Named::from_str(reference).map_err(|_| missing())?;
-    let digest = Digest::Sha256(id.0);
-    let exact = Named::new(named.server(), named.repository(), None, Some(digest));
-    let exact = exact.map_err(|_| missing())?.to_string();
+    let exact = exact_name(id, reference)?;
     let ask = client::pull(context, &exact, &Platform::host().to_string(), client::PATIENT)?;
     let ask = match mirror {
         Some(mirror) => client::with_mirror(ask, mirror)?,
@@ -376,9 +387,18 @@ fn fetch_exactly(
     };
     let entry = fetch(context, &exact, ask, progress)?;
     if entry.id != id {
-        return Err(missing());
+        return Err(not_here(id, reference));
     }
     Ok(ImageName { reference: reference.into(), ..entry })
+}
+
+/// The name by which its registry has this very image.
+fn exact_name(id: ImageId, reference: &str) -> Result<String> {
+    let missing = || not_here(id, reference);
+    let named = Named::from_str(reference).map_err(|_| missing())?;
+    let digest = Digest::Sha256(id.0);
+    let exact = Named::new(named.server(), named.repository(), None, Some(digest));
+    Ok(exact.map_err(|_| missing())?.to_string())
 }
 
 /// Pulls an image and notes its name.

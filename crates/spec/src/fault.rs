@@ -1,7 +1,7 @@
 //! What went wrong, on which object, and how to mend it: what is printed in the end, and what crosses pipes and sockets until then.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, ErrorKind};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,9 @@ pub type Result<T> = std::result::Result<T, Fault>;
 
 /// The number of `ENOSYS`, which the standard library has no name of its own for.
 const ENOSYS: i32 = 38;
+
+/// What helps where a file system or a quota is full.
+pub const NO_ROOM: &str = "make room there: `df -h`, `df -i` and `quota -s` show what is full";
 
 /// An error for the user to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,12 +68,13 @@ impl Fault {
 
     fn of_system(e: &io::Error, what: impl Display) -> Self {
         let fault = Self::new(format!("{what}: {e}"));
-        if e.raw_os_error() == Some(ENOSYS) {
-            return fault.hint(
+        match e.kind() {
+            _ if e.raw_os_error() == Some(ENOSYS) => fault.hint(
                 "the kernel is too old (Linux 5.19 or newer is needed), or a filter of system calls is in force",
-            );
+            ),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => fault.hint(NO_ROOM),
+            _ => fault,
         }
-        fault
     }
 }
 
@@ -122,10 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn missing_system_calls_have_a_hint() {
+    fn what_the_kernel_says_has_a_hint_where_one_helps() {
         let fault =
             |number| Err::<(), _>(io::Error::from_raw_os_error(number)).context(|| "fork").unwrap_err();
         assert!(fault(ENOSYS).hint.contains("kernel"));
+        // ENOSPC, EDQUOT.
+        assert_eq!([28, 122].map(|number| fault(number).hint), [NO_ROOM; 2]);
         assert_eq!(fault(12).hint, "");
         assert!(fault(12).message.starts_with("fork: "), "{}", fault(12));
     }

@@ -1,6 +1,7 @@
 //! Files that stand for System V segments, which CRIU does not map.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::ftruncate;
@@ -14,10 +15,12 @@ const NAME: &str = "sysv.";
 const HIDDEN_NAME: &str = ".skiff.sysv.";
 /// Where they are in a root that takes no changes, if nothing else is mounted there.
 const SHARED_MEMORY: &str = "/dev/shm";
+/// Why there are none.
+const NO_DIRECTORY: &str = "the instance has no directory for the file that stands for it: its root is read-only, and all of its own directories are mounted from elsewhere";
 
 /// Where files are that stand for System V segments while CRIU saves or restores the processes that have these attached. CRIU notes their paths, so
 /// a restore has them where the save had them: the place follows from the plan, which both have.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placeholders {
     /// Nothing if the instance has no directory that takes new files.
     dir: Option<PathBuf>,
@@ -34,12 +37,15 @@ impl Placeholders {
         }
     }
 
-    fn path(&self, id: i32) -> Result<PathBuf> {
-        let why = || {
-            Fault::new(format!("System V shared memory {id}: the instance has no directory for the file that stands for it"))
-                .hint("its root is read-only, and all of its own directories are mounted from elsewhere: start it with --writable")
-        };
-        Ok(self.dir.as_ref().ok_or_else(why)?.join(format!("{}{id}", self.name)))
+    /// In a directory, by their hidden names.
+    #[cfg(test)]
+    pub(crate) fn in_dir(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: Some(dir.into()), name: HIDDEN_NAME }
+    }
+
+    /// Why there can be none, if there can be none.
+    pub(crate) fn missing(&self) -> Option<&'static str> {
+        self.dir.is_none().then_some(NO_DIRECTORY)
     }
 
     /// Inside: makes the one of a segment, as long as that.
@@ -47,13 +53,27 @@ impl Placeholders {
     /// # Errors
     /// When it cannot be made.
     pub(crate) fn make(&self, id: i32, length: u64) -> Result<File> {
-        let path = self.path(id)?;
-        let about = || path.display().to_string();
+        let segment = format!("System V shared memory {id}");
+        let Some(dir) = &self.dir else {
+            return Err(Fault::new(format!("{segment}: {NO_DIRECTORY}")).hint("start it with --writable"));
+        };
+        let path = dir.join(format!("{}{id}", self.name));
+        let about = || format!("{segment}: the file that stands for it, {}", path.display());
         fs::remove_file(&path).ignore_error("it is there only if one was killed that made it");
         let made = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-        let file = made.context(about)?;
-        ftruncate(&file, length.next_multiple_of(page_size() as u64)).context(about)?;
-        Ok(file)
+        let made: io::Result<File> = made.and_then(|file| {
+            ftruncate(&file, length.next_multiple_of(page_size() as u64))?;
+            Ok(file)
+        });
+        let is_full =
+            matches!(&made, Err(e) if [ErrorKind::StorageFull, ErrorKind::QuotaExceeded].contains(&e.kind()));
+        made.context(about).map_err(|fault| match is_full {
+            true => fault.hint(format!(
+                "make room for one more file in {0}: inside, `df {0}` and `df -i {0}` show what is full",
+                dir.display()
+            )),
+            false => fault,
+        })
     }
 
     /// Inside: removes all that are there, as one may have been killed that made them.
@@ -113,7 +133,7 @@ mod tests {
     #[test]
     fn those_that_are_left_are_removed_and_nothing_else() {
         let temp = tempfile::tempdir().expect("a directory");
-        let all = Placeholders { dir: Some(temp.path().to_owned()), name: HIDDEN_NAME };
+        let all = Placeholders::in_dir(temp.path());
         let names = || {
             let entries = fs::read_dir(temp.path()).expect("listed");
             entries
@@ -129,7 +149,7 @@ mod tests {
         fs::write(temp.path().join(".skiff.sysv.x"), "x").expect("written");
         all.remove_all();
         assert_eq!(names(), [".skiff.sysv.x"]);
-        let why = Placeholders { dir: None, name: HIDDEN_NAME }.make(3, 1).expect_err("there is no place");
+        let why = Placeholders::default().make(3, 1).expect_err("there is no place");
         assert!(why.to_string().contains("shared memory 3"));
     }
 }

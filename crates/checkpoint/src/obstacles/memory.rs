@@ -13,7 +13,7 @@ use skiff_sys::intercept;
 
 use super::descriptors::{IO_URING, device_in_the_way};
 use crate::criu::GHOST_LIMIT;
-use crate::mappings::{Mapping, NamedFiles, ObjectId, memory_device, nameless};
+use crate::mappings::{Mapping, NamedFiles, ObjectId, Placeholders, memory_device, nameless};
 
 /// Nothing of these is a device, or a file that must be found again.
 const HARMLESS: [&str; 2] = ["/dev/zero", "/dev/shm/"];
@@ -28,6 +28,8 @@ pub(super) struct Openable {
     /// The kernel's own device of what lies in memory, and `/dev/shm`.
     own: (u32, u32),
     shared: NamedFiles,
+    /// Where files are that stand for System V segments.
+    placeholders: Placeholders,
     /// Whether descriptors are in transit through sockets, where nobody sees what they lead to.
     in_flight: bool,
     /// Memory shared by `mmap`, each with how much of it is mapped; nothing if that differs or is not from the beginning on. Where it cannot be
@@ -36,10 +38,10 @@ pub(super) struct Openable {
 }
 
 impl Openable {
-    /// In an instance with this `/dev/shm`.
-    pub(super) fn with(shared: NamedFiles) -> Result<Self> {
+    /// In an instance with this `/dev/shm` and these placeholders.
+    pub(super) fn with(shared: NamedFiles, placeholders: Placeholders) -> Result<Self> {
         let is_available = intercept::is_available();
-        Ok(Self { is_available, own: memory_device()?, shared, ..Self::default() })
+        Ok(Self { is_available, own: memory_device()?, shared, placeholders, ..Self::default() })
     }
 
     /// Takes note of a descriptor, with what its link and its `fdinfo` say.
@@ -86,8 +88,12 @@ pub(super) fn mapping(line: &str, openable: &Openable) -> Option<String> {
     let is_harmless = HARMLESS.iter().any(|start| path.starts_with(start));
     let of_memory = (major, minor) == openable.own;
     if mapping.is_system_v() {
-        let why = if of_memory { "this kernel does not let CRIU save it" } else { "it has huge pages" };
-        (!of_memory || !openable.is_available).then(|| format!("System V shared memory: {why}"))
+        let why = match (of_memory, openable.is_available) {
+            (false, _) => Some("it has huge pages"),
+            (true, false) => Some("this kernel does not let CRIU save it"),
+            (true, true) => openable.placeholders.missing(),
+        };
+        why.map(|why| format!("System V shared memory: {why}"))
     } else if path.starts_with("/secretmem") {
         Some("secret memory (memfd_secret)".into())
     } else if path.starts_with("anon_inode:[io_uring]") {
@@ -204,6 +210,7 @@ mod tests {
             open: [(8, 1, 5)].into(),
             own: (0, 1),
             shared: shared.clone(),
+            placeholders: Placeholders::in_dir("/dev/shm"),
             ..Openable::default()
         };
         let flight = Openable { in_flight: true, open: BTreeSet::new(), ..all.clone() };
@@ -232,6 +239,11 @@ mod tests {
                 assert!(why.unwrap_or_default().contains(word.unwrap_or_default()), "{path}");
             }
         }
+
+        // The root takes no changes, and neither does anything in it.
+        let covered = Openable { placeholders: Placeholders::default(), ..all.clone() };
+        let why = mapping("7f00-7f01 rw-s 0 00:01 5 /SYSV00000000 (deleted)", &covered);
+        assert!(why.unwrap_or_default().contains("no directory for the file that stands for it"));
 
         // One with another name, whatever is under way; one that may have one.
         for (openable, number, word) in

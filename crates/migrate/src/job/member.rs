@@ -10,13 +10,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use skiff_checkpoint::joint::{self, JointMember};
 use skiff_checkpoint::locks::{self, LockChange};
 use skiff_checkpoint::member::InstanceInterface;
-use skiff_checkpoint::obstacles::description_locks;
+use skiff_checkpoint::obstacles::{Obstacle, PreflightReport, description_locks};
 use skiff_checkpoint::place;
 use skiff_checkpoint::record::{Checkpoint, CheckpointDir};
 use skiff_checkpoint::restore::Gate;
 use skiff_checkpoint::set::{self, JobCheckpoint};
 use skiff_checkpoint::target::JointSave;
-use skiff_cli::GrownFiles;
+use skiff_cli::{GrownFiles, Mode};
 use skiff_ipc::ReportingChild;
 use skiff_output as output;
 use skiff_runtime::record::{InstanceDir, State};
@@ -33,7 +33,8 @@ use super::beats::{self, BeatSender};
 use crate::in_step;
 use crate::peer::{ControlChannel, wait};
 use crate::talk::{
-    DestinationMessage, JointPart, JointRestoreOrder, JointSaveOrder, SourceMessage, refuse_other_version,
+    DestinationMessage, FoundInstance, JointPart, JointRestoreOrder, JointSaveOrder, Offer, SourceMessage,
+    refuse_other_version,
 };
 
 /// Who leads us.
@@ -52,7 +53,7 @@ pub fn save(context: &UserContext, peer: &mut ControlChannel, order: &JointSaveO
     let Some(member) = JointMember::find(context, &order.instance)? else {
         return peer.tell(&DestinationMessage::Absent);
     };
-    let Some(dir) = &order.dir else { return look(peer, &member) };
+    let Some(dir) = &order.dir else { return look_only(context, peer, &member) };
     peer.tell(&DestinationMessage::Present)?;
     // Before the look: what somebody else saves is traced.
     let _lock = claim(peer, &member)?;
@@ -112,9 +113,25 @@ pub fn watch(
 /// Says what an instance is, and what is in the way of saving it.
 fn look(peer: &mut ControlChannel, member: &JointMember) -> Result<()> {
     let found = member.look()?;
-    let obstacles = found.obstacles.iter();
-    let obstacles = obstacles.map(|one| format!("process {} ({}): {}", one.pid, one.name, one.why)).collect();
-    peer.tell(&DestinationMessage::Found(found.processes.len(), obstacles))
+    let (processes, obstacles, offer) = (found.processes.len(), lines(&found), None);
+    peer.tell(&DestinationMessage::Found(Box::new(FoundInstance { processes, obstacles, offer })))
+}
+
+/// The same of an instance that is not to be saved at once, with what other nodes are to know of it.
+fn look_only(context: &UserContext, peer: &mut ControlChannel, member: &JointMember) -> Result<()> {
+    let found = member.look()?;
+    let mut obstacles = lines(&found);
+    let offer = member
+        .outline(context, &found)
+        .and_then(|outline| Offer::of(&member.record, outline, Mode::Disk))
+        .inspect_err(|why| obstacles.push(why.message.clone()));
+    let (processes, offer) = (found.processes.len(), offer.ok());
+    peer.tell(&DestinationMessage::Found(Box::new(FoundInstance { processes, obstacles, offer })))
+}
+
+fn lines(found: &PreflightReport) -> Vec<String> {
+    let line = |one: &Obstacle| format!("process {} ({}): {}", one.pid, one.name, one.why);
+    found.obstacles.iter().map(line).collect()
 }
 
 /// Keeps others from saving or moving the instance, and waits for the end of that if somebody does; not longer than the coordinator waits.

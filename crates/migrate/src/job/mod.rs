@@ -6,17 +6,20 @@
 //! kernel sends it again.
 
 mod attend;
-mod beats;
+pub mod beats;
 mod links;
 pub mod member;
+mod preflight;
 mod restore;
 mod save;
 
 use skiff_cli::{JobMoveArgs, JobRestoreArgs, JobSaveArgs, OutputArgs, Retention};
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
-use skiff_spec::fault::Result;
+use skiff_spec::fault::{Fault as Error, Result};
 use skiff_user::context::UserContext;
+
+use save::{DestinationRefusal, MemberFound};
 
 /// Saves a job's instances; the exit code.
 pub fn save(words: &JobSaveArgs) -> Result<i32> {
@@ -48,9 +51,17 @@ pub fn move_to(words: &JobMoveArgs) -> Result<i32> {
         checkpoint: words.checkpoint.clone(),
         instances: words.instances.clone(),
     };
+    let mut found = save::look(&context, &saving)?;
+    let refusals = save::ask_destinations(&context, &mut found, &words.to);
     if words.dry_run {
-        return save::save(&context, &saving);
+        let asked = refusals.map(|refusals| DestinationRefusal::note(refusals, &mut found));
+        let code = save::show_all(&saving, &found)?;
+        return asked.map(|()| code);
     }
+    // As long as all go on. What is in the way where they are shows when nobody else saves them any more.
+    save::refuse_missing(&saving, found.iter().map(MemberFound::instance))?;
+    let nothing = |e: Error| e.about("nothing is moved, and all instances go on");
+    refusals.and_then(|refusals| DestinationRefusal::refuse(&refusals)).map_err(nothing)?;
     // While one may run on, nothing is restored: it would be there twice.
     let former = save::carry_out(&context, &saving)?.refuse_unknown()?.nodes();
     let restoring = |on: Vec<String>| JobRestoreArgs {

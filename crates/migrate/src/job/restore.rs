@@ -5,17 +5,22 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
+use skiff_checkpoint::obstacles::IN_THE_WAY;
 use skiff_checkpoint::place;
+use skiff_checkpoint::record::Checkpoint;
+use skiff_checkpoint::restore::IMAGE;
 use skiff_checkpoint::set::{self, JobCheckpoint};
-use skiff_cli::{GrownFiles, JobRestoreArgs};
+use skiff_cli::{GrownFiles, JobRestoreArgs, Mode};
 use skiff_output as output;
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::name::EnvName;
+use skiff_store::index::ImageName;
 use skiff_user::context::UserContext;
 
 use super::links::{self, MemberLink, MemberPlace, hear_all, hear_all_at_last, strange, tell_all};
-use crate::talk::{DestinationMessage, JointRestoreOrder, SourceMessage, VERSION};
+use super::preflight;
+use crate::talk::{DestinationMessage, JointRestoreOrder, Offer, SourceMessage, VERSION};
 use crate::way;
 
 /// What is said of a whole job's restore.
@@ -34,6 +39,9 @@ struct RestoredMember {
     /// Where it was saved.
     from: String,
     node: String,
+    /// What is in the way there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    obstacles: Vec<String>,
 }
 
 /// Does it, and says so; the exit code.
@@ -42,8 +50,22 @@ pub fn restore(context: &UserContext, words: &JobRestoreArgs) -> Result<i32> {
         return hold(context, words)?.run();
     }
     let (dir, job) = place::existing_job(context, &words.checkpoint)?;
-    let (_, members) = plan(words, &dir, &job).map_err(|e| about(words, e))?;
-    show(&words.checkpoint, &members, words.output.json).map(|()| 0)
+    let about = |e: Error| about(words, e);
+    let (places, mut members) = plan(words, &dir, &job).map_err(about)?;
+    let offer = |place: MemberPlace| offer(&dir, &place).map(|offer| (place, offer));
+    let wanted: Result<Vec<(MemberPlace, Offer)>> = places.into_iter().map(offer).collect();
+    let refusals = wanted.and_then(|wanted| preflight::ask_all(context, wanted)).map_err(about)?;
+    for (member, why) in members.iter_mut().zip(refusals) {
+        member.obstacles.extend(why.map(|why| format!("{}: {}", member.node, why.message)));
+    }
+    show(&words.checkpoint, &members, words.output.json)
+}
+
+/// What the node is to know of the instance that is to come there.
+fn offer(dir: &Path, place: &MemberPlace) -> Result<Offer> {
+    let dir = set::part(dir, place.part);
+    let (checkpoint, image) = (Checkpoint::read(&dir)?, ImageName::read(&dir.join(IMAGE))?);
+    Ok(Offer { dir: Some(dir), ..Offer::new(checkpoint, image, Mode::Disk) })
 }
 
 /// All instances of a job, made and standing still.
@@ -105,9 +127,11 @@ fn plan(
 ) -> Result<(Vec<MemberPlace>, Vec<RestoredMember>)> {
     let slot = &words.checkpoint;
     let nodes = if words.on.is_empty() { way::hosts_of_job()? } else { words.on.clone() };
-    let places = assign(job, &nodes)?;
+    let former: Vec<MemberPlace> = job.members.iter().map(former_place).collect();
+    let before = used_nodes(&former);
+    let places = assign(former, &nodes)?;
     job.members.iter().try_for_each(|member| member.check(dir))?;
-    let (former, now) = (former_nodes(job), used_nodes(&places));
+    let (former, now) = (before, used_nodes(&places));
     if now < former {
         let (former, now) = (count(former, "node"), count(now, "node"));
         output::note(&format!("checkpoint {slot}: instances of {former} come to {now}"));
@@ -116,42 +140,44 @@ fn plan(
         instance: place.instance.clone(),
         from: member.node.clone(),
         node: place.node.clone(),
+        obstacles: vec![],
     };
     let members = job.members.iter().zip(&places).map(restored).collect();
     Ok((places, members))
 }
 
+/// Where an instance was.
+fn former_place(member: &set::SavedMember) -> MemberPlace {
+    MemberPlace { instance: member.instance.clone(), node: member.node.clone(), part: member.part }
+}
+
 /// The node of each instance: those of one node come to one node again, in the order of the nodes.
-fn assign(job: &JobCheckpoint, nodes: &[String]) -> Result<Vec<MemberPlace>> {
+pub fn assign(former: Vec<MemberPlace>, nodes: &[String]) -> Result<Vec<MemberPlace>> {
     if nodes.is_empty() {
         return Err(Error::new("no node is named"));
     }
-    let mut former: Vec<&str> = vec![];
+    let wanted = used_nodes(&former);
+    let mut known: Vec<String> = vec![];
     let mut places: Vec<MemberPlace> = vec![];
-    for member in &job.members {
-        let at = former.iter().position(|node| *node == member.node).unwrap_or_else(|| {
-            former.push(&member.node);
-            former.len() - 1
+    for MemberPlace { instance, node, part } in former {
+        let at = known.iter().position(|one| *one == node).unwrap_or_else(|| {
+            known.push(node);
+            known.len() - 1
         });
-        let (instance, node) = (member.instance.clone(), nodes[at % nodes.len()].clone());
+        let node = nodes[at % nodes.len()].clone();
         if places.iter().any(|place| place.instance == instance && place.node == node) {
             let have = nodes.len();
             return Err(Error::new(format!(
                 "two instances {instance} would be on {node}: too few nodes, {have}"
             ))
-            .hint(format!("a job of {} nodes has room for all", former_nodes(job))));
+            .hint(format!("a job of {wanted} nodes has room for all")));
         }
-        places.push(MemberPlace { instance, node, part: member.part });
+        places.push(MemberPlace { instance, node, part });
     }
     Ok(places)
 }
 
-/// On how many nodes its instances were.
-fn former_nodes(job: &JobCheckpoint) -> usize {
-    job.members.iter().map(|member| &*member.node).collect::<BTreeSet<_>>().len()
-}
-
-/// On how many nodes they are to be.
+/// On how many nodes they are.
 fn used_nodes(places: &[MemberPlace]) -> usize {
     places.iter().map(|place| &*place.node).collect::<BTreeSet<_>>().len()
 }
@@ -214,42 +240,41 @@ fn say(words: &JobRestoreArgs, restored: &JobRestored) -> Result<()> {
         .try_for_each(|RestoredMember { instance, node, .. }| output::line(&format!("{instance}\t{node}")))
 }
 
-fn show(slot: &CheckpointName, members: &[RestoredMember], json: bool) -> Result<()> {
+/// Shows what would be restored where; the exit code says whether it can be.
+fn show(slot: &CheckpointName, members: &[RestoredMember], json: bool) -> Result<i32> {
     #[derive(Serialize)]
     struct Shown<'a> {
         checkpoint: String,
         members: &'a [RestoredMember],
     }
+    let is_in_the_way = members.iter().any(|member| !member.obstacles.is_empty());
+    let code = if is_in_the_way { IN_THE_WAY } else { 0 };
     if json {
-        return output::json(&Shown { checkpoint: slot.to_string(), members });
+        return output::json(&Shown { checkpoint: slot.to_string(), members }).map(|()| code);
     }
     output::line(&format!("checkpoint   {slot}"))?;
-    members.iter().try_for_each(|RestoredMember { instance, from, node }| {
-        output::line(&format!("instance     {instance} of {from} to {node}"))
-    })
+    for RestoredMember { instance, from, node, obstacles } in members {
+        output::line(&format!("instance     {instance} of {from} to {node}"))?;
+        obstacles.iter().try_for_each(|why| output::line(&format!("in the way   {why}")))?;
+    }
+    Ok(code)
 }
 
 #[cfg(test)]
 mod tests {
-    use skiff_checkpoint::set::SavedMember;
-
     use super::*;
 
     #[test]
     fn instances_of_one_node_stay_together() {
-        let member = |(part, (instance, node)): (usize, &(&str, &str))| SavedMember {
+        let member = |(part, (instance, node)): (usize, &(&str, &str))| MemberPlace {
             instance: instance.parse().unwrap(),
             node: (*node).into(),
             part,
-            processes: 1,
-            bytes: 1,
-            record: String::new(),
         };
         let placed = |members: &[(&str, &str)], nodes: &[&str]| {
-            let members = members.iter().enumerate().map(member).collect();
-            let job = JobCheckpoint { created: 1, token: String::new(), left_running: false, members };
+            let former = members.iter().enumerate().map(member).collect();
             let nodes: Vec<String> = nodes.iter().map(|node| (*node).into()).collect();
-            let places = assign(&job, &nodes).map_err(|e| e.message)?;
+            let places = assign(former, &nodes).map_err(|e| e.message)?;
             Ok(places
                 .into_iter()
                 .map(|place| format!("{} {}", place.instance, place.node))

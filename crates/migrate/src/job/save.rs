@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use skiff_checkpoint::obstacles::IN_THE_WAY;
 use skiff_checkpoint::place::NewCheckpoint;
 use skiff_checkpoint::set::{JobCheckpoint, SavedMember};
 use skiff_cli::JobSaveArgs;
@@ -17,11 +18,12 @@ use skiff_user::checkpoints::{dir_of, home_of};
 use skiff_user::context::UserContext;
 
 use super::links::{self, MemberLink, MemberPlace, hear_all, hear_all_at_last, hear_one, strange, tell_all};
-use crate::talk::{DestinationMessage, JointPart, JointSaveOrder, SourceMessage, VERSION};
+use super::preflight;
+use super::restore::assign;
+use crate::talk::{
+    DestinationMessage, FoundInstance, JointPart, JointSaveOrder, Offer, SourceMessage, VERSION,
+};
 use crate::way;
-
-/// Exit code of `--dry-run` where it would fail.
-const IN_THE_WAY: i32 = 1;
 
 /// What is said of a whole job's save.
 #[derive(Serialize)]
@@ -54,12 +56,21 @@ struct MemberReport {
 
 /// What is said of an instance that is to be saved.
 #[derive(Serialize)]
-struct MemberFound {
+pub struct MemberFound {
     instance: EnvName,
     node: String,
     processes: usize,
     /// What is in the way, a line each.
     obstacles: Vec<String>,
+    #[serde(skip)]
+    offer: Option<Offer>,
+}
+
+impl MemberFound {
+    /// Which instance it is.
+    pub fn instance(&self) -> &EnvName {
+        &self.instance
+    }
 }
 
 /// Does it, and says so; the exit code.
@@ -69,19 +80,73 @@ pub fn save(context: &UserContext, words: &JobSaveArgs) -> Result<i32> {
         let code = say(words, &saved)?;
         return saved.refuse_unknown().map(|_| code);
     }
+    show_all(words, &look(context, words)?)
+}
+
+/// Looks at all instances, of which nothing is saved.
+pub fn look(context: &UserContext, words: &JobSaveArgs) -> Result<Vec<MemberFound>> {
     let mut members = MemberLink::open_all(context, &places(words)?)?;
     let found = order(&mut members, words, None).and_then(|()| {
         hear_all(&mut members, |message| match message {
             DestinationMessage::Absent => Ok(None),
-            DestinationMessage::Found(processes, obstacles) => Ok(Some((processes, obstacles))),
+            DestinationMessage::Found(found) => Ok(Some(*found)),
             other => Err(strange(&other)),
         })
     });
     let found = found.map(|found| with_places(&members, found));
     links::end(members);
-    let found = found?;
-    let code = show(&CheckpointName::newest(&words.checkpoint), &found, words.output.json)?;
-    match refuse_missing(words, found.iter().map(|found| &found.instance)) {
+    found
+}
+
+/// Asks the nodes that they are to come to whether these could take them; why not.
+pub fn ask_destinations(
+    context: &UserContext,
+    found: &mut [MemberFound],
+    to: &[String],
+) -> Result<Vec<DestinationRefusal>> {
+    let former = found.iter().enumerate().map(|(part, one)| MemberPlace {
+        instance: one.instance.clone(),
+        node: one.node.clone(),
+        part,
+    });
+    let places = assign(former.collect(), to)?.into_iter();
+    let wanted: Vec<(MemberPlace, Offer)> =
+        places.filter_map(|place| found[place.part].offer.take().map(|offer| (place, offer))).collect();
+    let asked: Vec<MemberPlace> = wanted.iter().map(|(place, _)| place.clone()).collect();
+    let answers = asked.into_iter().zip(preflight::ask_all(context, wanted)?);
+    Ok(answers.filter_map(|(place, why)| Some(DestinationRefusal { place, why: why? })).collect())
+}
+
+/// Why a node cannot take an instance.
+pub struct DestinationRefusal {
+    /// The instance, and the node.
+    place: MemberPlace,
+    why: Error,
+}
+
+impl DestinationRefusal {
+    /// Notes them with what was found in the way of the instances.
+    pub fn note(all: Vec<Self>, found: &mut [MemberFound]) {
+        for Self { place, why } in all {
+            found[place.part].obstacles.push(format!("{}: {}", place.node, why.message));
+        }
+    }
+
+    /// Refuses if there is any.
+    pub fn refuse(all: &[Self]) -> Result<()> {
+        let Some(first) = all.first() else { return Ok(()) };
+        let line = |Self { place, why }: &Self| {
+            format!("instance {} on {}: {}", place.instance, place.node, why.message)
+        };
+        let lines: Vec<String> = all.iter().map(line).collect();
+        Err(Error::new(lines.join("; ")).hint(first.why.hint.clone()))
+    }
+}
+
+/// Shows what would be saved; the exit code says whether it can be.
+pub fn show_all(words: &JobSaveArgs, found: &[MemberFound]) -> Result<i32> {
+    let code = show(&CheckpointName::newest(&words.checkpoint), found, words.output.json)?;
+    match refuse_missing(words, found.iter().map(MemberFound::instance)) {
         Ok(()) => Ok(code),
         Err(why) => {
             output::note(&why.message);
@@ -185,7 +250,7 @@ fn claim(
         })?;
     }
     let found = hear_all(members, |message| match message {
-        DestinationMessage::Found(processes, obstacles) => Ok(Some((processes, obstacles))),
+        DestinationMessage::Found(found) => Ok(Some(*found)),
         other => Err(strange(&other)),
     })?;
     refuse(&with_places(members, found))
@@ -238,10 +303,11 @@ fn order(
 }
 
 /// What each has found that found something.
-fn with_places(members: &[MemberLink], found: Vec<Option<(usize, Vec<String>)>>) -> Vec<MemberFound> {
-    let with_place = |(member, found): (&MemberLink, Option<(usize, Vec<String>)>)| {
+fn with_places(members: &[MemberLink], found: Vec<Option<FoundInstance>>) -> Vec<MemberFound> {
+    let with_place = |(member, found): (&MemberLink, Option<FoundInstance>)| {
         let MemberPlace { instance, node, .. } = member.place.clone();
-        found.map(|(processes, obstacles)| MemberFound { instance, node, processes, obstacles })
+        let FoundInstance { processes, obstacles, offer } = found?;
+        Some(MemberFound { instance, node, processes, obstacles, offer })
     };
     members.iter().zip(found).filter_map(with_place).collect()
 }
@@ -351,7 +417,7 @@ fn show(slot: &CheckpointName, found: &[MemberFound], json: bool) -> Result<i32>
         return output::json(&Shown { checkpoint: slot.to_string(), members: found }).map(|()| code);
     }
     output::line(&format!("checkpoint   {slot}"))?;
-    for MemberFound { instance, node, processes, obstacles } in found {
+    for MemberFound { instance, node, processes, obstacles, offer: _ } in found {
         output::line(&format!("instance     {instance} on {node} ({processes} processes)"))?;
         obstacles.iter().try_for_each(|why| output::line(&format!("in the way   {why}")))?;
     }
