@@ -36,7 +36,7 @@ pub struct RunningInstance<'a> {
 }
 
 impl RunningInstance<'_> {
-    /// Its number inside of the process that is saved first.
+    /// The number inside of the process that is saved first.
     #[must_use]
     pub fn first_process(&self) -> Option<i32> {
         self.found.processes.first().map(|process| process.pid)
