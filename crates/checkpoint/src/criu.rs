@@ -91,8 +91,9 @@ fn fault_of_images(error: skiff_criu::Error, dir: Option<&Path>) -> Fault {
             Some(dir) => {
                 Fault::new(format!("{}: no room for what CRIU writes: {why}", dir.display())).hint(NO_ROOM)
             }
-            None => Fault::new(format!("no room in memory for what CRIU writes: {why}"))
-                .hint("`free -h` shows how much there is; a move by the disk (--mode disk) takes less at a time"),
+            None => Fault::new(format!("no room in memory for what CRIU writes: {why}")).hint(
+                "`free -h` shows how much there is; a move by the disk (--mode disk) takes less at a time",
+            ),
         },
         _ => fault(error),
     }
@@ -198,7 +199,13 @@ impl CriuProcess {
         if !intercept::is_available() {
             let become_it = || Err(fault(launch.exec()));
             let begun = enter::begin_owned::<()>(inside, &launch.descriptors(), owned.as_fd(), become_it)?;
-            return Ok(Self { talk, owner, images: images.and_then(path_of), process: begun.started()?, opener: None });
+            return Ok(Self {
+                talk,
+                owner,
+                images: images.and_then(path_of),
+                process: begun.started()?,
+                opener: None,
+            });
         }
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
