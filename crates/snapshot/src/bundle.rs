@@ -234,6 +234,7 @@ impl Bundle {
         check_length(&self.name, self.list.length(), (size, free))?;
         let source = ChunkReader::new(self, None, self.about.layer, self.list.clone())?;
         let before = DiskRoom::of(target);
+        let disk = rustix::fs::fstatvfs(target).on("look at the room for", &*self.name)?;
         let free_inodes = (disk.f_files > 0).then_some(disk.f_favail);
         let most = most_entries(size, free_inodes);
         let done = unpack_at_most(LayerReader::new(source, self.name.clone())?, target, most)
