@@ -13,7 +13,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::conversation::{see_through, take_back};
+use crate::conversation::{CriuEvent, see_through, take_back};
 use crate::error::{Error, Result, WithObject as _};
 use crate::installation::{CriuExec, Installation, program_of};
 use crate::log;
@@ -36,18 +36,6 @@ pub struct Criu {
     /// What CRIU writes to its standard error, in memory.
     log: Option<File>,
     process: Option<Reaped>,
-}
-
-/// What CRIU says while it works on a request.
-#[derive(Clone, Debug, PartialEq)]
-pub enum CriuEvent {
-    /// The name of a stage that CRIU has reached. CRIU waits for [`Criu::proceed`].
-    ///
-    /// Stages of a dump: `pre-dump`, `network-lock`, `post-dump`. Of a restore: `pre-restore`, `setup-namespaces`, `post-setup-namespaces`,
-    /// `post-restore`, `network-unlock`, `pre-resume`, `post-resume`.
-    Stage(String),
-    /// CRIU has done what it was asked for.
-    Done(CriuResponse),
 }
 
 /// Why [`Criu::carry_out`] failed.

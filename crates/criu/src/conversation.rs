@@ -1,7 +1,18 @@
 //! The course of what CRIU was asked for, however its events are waited for.
 
-use crate::client::CriuEvent;
 use crate::rpc::CriuResponse;
+
+/// What CRIU says while it works on a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CriuEvent {
+    /// The name of a stage that CRIU has reached. CRIU waits for [`Criu::proceed`](crate::Criu::proceed).
+    ///
+    /// Stages of a dump: `pre-dump`, `network-lock`, `post-dump`. Of a restore: `pre-restore`, `setup-namespaces`, `post-setup-namespaces`,
+    /// `post-restore`, `network-unlock`, `pre-resume`, `post-resume`.
+    Stage(String),
+    /// CRIU has done what it was asked for.
+    Done(CriuResponse),
+}
 
 /// Sees a dump, restore or check through, once CRIU has been asked for it. `next` waits for CRIU's next event, `proceed` has it proceed from a stage or
 /// take everything back, and `at` is called at each stage. If `at` fails, CRIU takes everything back.

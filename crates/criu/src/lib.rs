@@ -13,8 +13,8 @@ pub mod page_protocol;
 pub mod pagemap;
 pub mod rpc;
 
-pub use client::{CarryOutError, Criu, CriuEvent};
-pub use conversation::{see_through, take_back};
+pub use client::{CarryOutError, Criu};
+pub use conversation::{CriuEvent, see_through, take_back};
 pub use error::{Error, Result};
 pub use installation::{CriuExec, Installation};
 

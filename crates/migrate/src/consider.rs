@@ -16,10 +16,9 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_spec::network::Net;
 use skiff_user::context::UserContext;
 
-use crate::hear::strange;
 use crate::job::beats::BeatSender;
+use crate::memory_need::MemoryNeed;
 use crate::peer::ControlChannel;
-use crate::receive::MemoryNeed;
 use crate::talk::{DestinationMessage, Offer, refuse_other_version};
 
 /// Answers whether an instance could come, and changes nothing.
@@ -79,15 +78,5 @@ fn refuse_unseen(dir: &Path) -> Result<()> {
         Ok(_) => Ok(()),
         Err(e) => Err(Error::new(format!("{}: it cannot be read here: {e}", dir.display()))
             .hint("--mode disk needs a home that both hosts see; --mode diskless does not")),
-    }
-}
-
-/// Why an instance could not come, if it could not, by the answer of who was asked.
-pub fn refusal(answer: DestinationMessage) -> Result<Option<Error>> {
-    match answer {
-        DestinationMessage::Welcome => Ok(None),
-        DestinationMessage::Refused(message, hint) => Ok(Some(Error::new(message).hint(hint))),
-        DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
-        other => Err(strange(&other)),
     }
 }

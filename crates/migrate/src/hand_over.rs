@@ -28,10 +28,9 @@ use skiff_sys::IgnoreError;
 use skiff_sys::signal::Signals;
 use skiff_user::checkpoints::home;
 
-use crate::consider::refusal;
 use crate::direct;
 use crate::direct::{MemoryRanges, PageRun};
-use crate::hear::{DestinationProgress, hear_progress, last_words, said, strange};
+use crate::hear::{DestinationProgress, hear_progress, last_words, refusal, said, strange};
 use crate::leaving::{self, InDoubtRecord};
 use crate::lock_hand_over::{self, HeldLocks};
 use crate::page_link::{Pages, Sorted};

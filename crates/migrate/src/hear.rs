@@ -23,6 +23,16 @@ pub fn last_words(peer: &mut ControlChannel, lost: Error) -> Error {
     }
 }
 
+/// Why an instance could not come, if it could not, by the answer of who was asked.
+pub fn refusal(answer: DestinationMessage) -> Result<Option<Error>> {
+    match answer {
+        DestinationMessage::Welcome => Ok(None),
+        DestinationMessage::Refused(message, hint) => Ok(Some(Error::new(message).hint(hint))),
+        DestinationMessage::Failed(message, hint) => Err(Error::new(message).hint(hint)),
+        other => Err(strange(&other)),
+    }
+}
+
 /// Hears how many bytes have arrived; whether those are all, and the processes stand ready.
 pub fn hear_progress(peer: &mut ControlChannel, progress: &mut Progress) -> Result<bool> {
     peer.read()?;

@@ -22,6 +22,7 @@ mod layout;
 mod leaving;
 mod ledger;
 mod lock_hand_over;
+mod memory_need;
 mod page_io;
 mod page_link;
 pub mod pages;

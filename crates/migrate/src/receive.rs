@@ -12,13 +12,12 @@ use rustix::process::Signal;
 use skiff_checkpoint::member::SavedInterface;
 use skiff_checkpoint::memory;
 use skiff_checkpoint::notes::RestoreNotes;
-use skiff_checkpoint::obstacles::{SavedProcess, description_locks};
+use skiff_checkpoint::obstacles::description_locks;
 use skiff_checkpoint::record::{Checkpoint, IMAGES};
 use skiff_checkpoint::required_criu;
 use skiff_checkpoint::restore::{CriuRestorer, Gate, make_again};
 use skiff_cli::Mode;
 use skiff_launch::callback;
-use skiff_output as output;
 use skiff_runtime::control::{self, ControlRequest, Live};
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::{self, EnterTarget};
@@ -33,6 +32,7 @@ use crate::direct;
 use crate::direct::Stock;
 use crate::early::PrecopyBuffer;
 use crate::job::member;
+use crate::memory_need::{MemoryNeed, SLACK};
 use crate::pages::Arrival;
 use crate::parcel;
 use crate::peer::{ControlChannel, wait};
@@ -49,10 +49,6 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 const DECIDING: Duration = Duration::from_secs(60);
 /// How often it is told how many bytes have come.
 const STEP: u64 = 16 << 20;
-/// So much of a process CRIU reads before it gives it back.
-const TWICE: u64 = 128 << 20;
-/// What else is in memory besides the pages: images, and the instance's files.
-const SLACK: u64 = 64 << 20;
 
 /// Serves the sender; the exit code.
 pub fn receive(context: &UserContext) -> Result<i32> {
@@ -234,45 +230,6 @@ struct Received {
     early: Option<PrecopyBuffer>,
     /// Bytes of their memory that are there.
     bytes: u64,
-}
-
-/// How much memory an instance takes that comes without a disk.
-pub struct MemoryNeed {
-    /// Of each process, bytes that come in CRIU's images.
-    images: Vec<(i32, u64)>,
-    /// Bytes that are there twice for a while.
-    twice: u64,
-    /// Bytes that all processes have.
-    all: u64,
-    /// Bytes that this host has for them.
-    available: u64,
-}
-
-impl MemoryNeed {
-    /// Refuses an instance that takes more than there is. CRIU gives back what it has read of an image, so that little is there twice: as an image, and
-    /// as the process.
-    pub fn of(offer: &Offer) -> Result<Self> {
-        let memory = |process: &SavedProcess| {
-            let direct = offer.direct.get(&process.pid).map_or(&[][..], Vec::as_slice);
-            let direct =
-                direct.iter().map(|(from, to)| to.saturating_sub(*from)).fold(0, u64::saturating_add);
-            (process.pid, process.memory.saturating_sub(direct))
-        };
-        let processes = &offer.checkpoint.processes;
-        let images: Vec<(i32, u64)> = processes.iter().map(memory).collect();
-        let twice = images.iter().map(|(_, bytes)| *bytes.min(&TWICE)).fold(0, u64::saturating_add);
-        let all = processes.iter().map(|process| process.memory).fold(0, u64::saturating_add);
-        let wanted = all.saturating_add(twice).saturating_add(SLACK);
-        let available = memory::available()?;
-        if wanted > available {
-            let (wanted, available) = (output::size(wanted), output::size(available));
-            return Err(Error::new(format!(
-                "no room: it needs {wanted} of memory, and {available} are available"
-            ))
-            .hint("--mode disk takes less at a time"));
-        }
-        Ok(Self { images, twice, all, available })
-    }
 }
 
 impl Images {

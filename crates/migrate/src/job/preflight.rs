@@ -4,7 +4,7 @@ use skiff_spec::fault::{Fault as Error, Result};
 use skiff_user::context::UserContext;
 
 use super::links::{self, MemberLink, MemberPlace, hear_all};
-use crate::consider::refusal;
+use crate::hear::refusal;
 use crate::talk::{Offer, SourceMessage};
 
 /// Asks each node about its instance; why not, of each.
