@@ -28,13 +28,18 @@ impl Store {
     /// # Errors
     /// The store cannot be written to.
     pub(crate) fn temporary_files(&self, uid: u32) -> Result<TemporaryFiles<'_>> {
-        let name = unique(&mark_of(uid));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let mark = openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600));
-        let mark = mark.on("create", self.shown(&name))?;
-        let files = TemporaryFiles { store: self, uid, mark, name };
-        flock(&files.mark, FlockOperation::NonBlockingLockExclusive).on("lock", self.shown(&files.name))?;
-        Ok(files)
+        loop {
+            let name = unique(&mark_of(uid));
+            let mark = openat(&self.dir, &name, flags, Mode::from_raw_mode(0o600));
+            let mark = mark.on("create", self.shown(&name))?;
+            let files = TemporaryFiles { store: self, uid, mark, name };
+            flock(&files.mark, FlockOperation::LockExclusive).on("lock", self.shown(&files.name))?;
+            // Before it was locked, another process of this user's may have taken it for a killed one's.
+            if fstat(&files.mark).on("look at", self.shown(&files.name))?.st_nlink > 0 {
+                return Ok(files);
+            }
+        }
     }
 
     /// How much the temporary files of a user's other processes take. What a killed one has left says nothing, and goes.
