@@ -26,6 +26,7 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
+use crate::elapsed::as_root_of_ids_shown;
 use crate::history::Occasion;
 use crate::{base_fingerprint, depot, history, latest, own_files, root};
 
@@ -209,7 +210,8 @@ fn write_snapshot(
     let own = own_view(context, base)?;
     let name = env.name.clone();
     let devices = device_words::pick(&env.settings()?.mounts)?;
-    let report: SnapshotReport = as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let what = format!("taking a snapshot of environment {name}");
+    let report: SnapshotReport = as_root_of_ids_shown(context, base, what, |view| {
         let pushed = push(env, &depot, &fingerprint, &view_of_base(view, &own)?)?;
         let how = match pushed.how {
             How::Unchanged => UNCHANGED,
@@ -332,7 +334,8 @@ pub(crate) fn make_upper(
     let base = env.ground()?.base();
     let own = own_view(context, base)?;
     dirs::open(dir)?.remove_tree("upper")?;
-    as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let what = format!("unpacking a snapshot of environment {}", env.name);
+    as_root_of_ids_shown(context, base, what, |view| {
         let (dir, base) = (open_dir(dir)?, view_of_base(view, &own)?);
         dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))
             .map_err(|e| of_history(e, &env.name, revision))

@@ -12,7 +12,6 @@ use skiff_output as output;
 use skiff_plan::get;
 use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_runtime::package_database;
-use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{BundleInfo, bundle};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::revision::EnvRevision;
@@ -23,6 +22,7 @@ use skiff_user::new_file::NewFile;
 use crate::base_fingerprint;
 use crate::calling;
 use crate::contents::{open_dir, ours, own_view, view_of_base};
+use crate::elapsed::as_root_of_ids_shown;
 use crate::snapshot_copy::with_state_of;
 
 /// The name of the list of the host's packages; those of `package_database` have others.
@@ -126,7 +126,8 @@ fn write(context: &UserContext, env: &Environment, (file, name): (BorrowedFd<'_>
     let info = BundleInfo { environment: env.name.to_string(), base, created, texts };
     let own = own_view(context, ground.base())?;
     let upper = env.dir.join("upper");
-    as_root_of_ids(context.helper.as_deref(), ground.base(), |view| {
+    let what = format!("exporting environment {}", env.name);
+    as_root_of_ids_shown(context, ground.base(), what, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let done = bundle(upper.as_fd(), base.as_fd(), (file, name), &info).map_err(ours)?;
         let skipped = done.skipped.iter().map(|path| show(path)).collect();

@@ -14,7 +14,6 @@ use skiff_output as output;
 use skiff_plan::get::{self, PullWhen};
 use skiff_runtime::environments::{Environment, EnvironmentBase};
 use skiff_runtime::package_database;
-use skiff_sandbox::visit::as_root_of_ids;
 use skiff_snapshot::{Bundle, is_bundle};
 use skiff_spec::config::Mismatch;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
@@ -25,6 +24,7 @@ use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
 use crate::contents::{open_dir, ours};
+use crate::elapsed::as_root_of_ids_shown;
 use crate::export::{DASH, HOST_PACKAGES};
 use crate::snapshot_copy::delete_if_failed;
 
@@ -177,8 +177,8 @@ fn fill<T: serde::Serialize + serde::de::DeserializeOwned>(
     unpack: impl FnOnce(BorrowedFd<'_>) -> Result<T>,
 ) -> Result<T> {
     let target = dir.join("upper");
-    let filled =
-        as_root_of_ids(context.helper.as_deref(), Base::Host, |_| unpack(open_dir(&target)?.as_fd()));
+    let unpack = |_| unpack(open_dir(&target)?.as_fd());
+    let filled = as_root_of_ids_shown(context, Base::Host, "unpacking the environment", unpack);
     delete_if_failed(context, filled, dir)
 }
 

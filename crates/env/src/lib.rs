@@ -10,6 +10,7 @@ pub mod deploy;
 pub mod depot;
 mod depot_dir;
 mod device_variables;
+mod elapsed;
 mod export;
 pub mod fan_out;
 pub mod history;

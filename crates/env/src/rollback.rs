@@ -22,6 +22,7 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
+use crate::elapsed::as_root_of_ids_shown;
 use crate::history::{self, SnapshotOrigin, short};
 use crate::settings::lock_ended;
 use crate::snapshot_fault::of_history;
@@ -147,7 +148,8 @@ fn replace(
     let base = env.ground()?.base();
     let own = contents::own_view(context, base)?;
     let image = env.ground()?.image().is_some();
-    let replaced: Result<()> = as_root_of_ids(context.helper.as_deref(), base, |view| {
+    let what = format!("unpacking a snapshot of environment {}", env.name);
+    let replaced: Result<()> = as_root_of_ids_shown(context, base, what, |view| {
         let base = contents::view_of_base(view, &own)?;
         let (dir, environment) = (contents::open_dir(&work)?, contents::open_dir(&env.dir)?);
         dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))

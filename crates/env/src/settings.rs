@@ -8,7 +8,6 @@ use serde::Serialize;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::{control, lock, package_database};
-use skiff_sandbox::visit::as_root_of_ids;
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
@@ -17,6 +16,7 @@ use skiff_spec::plan::Base;
 use skiff_spec::revision::{EnvRevision, Revision};
 use skiff_user::context::UserContext;
 
+use crate::elapsed::as_root_of_ids_shown;
 use crate::live::ListedEnvironment;
 use crate::snapshot_copy::{delete_if_failed, fill};
 use crate::{calling, history, latest};
@@ -64,7 +64,8 @@ pub fn copy(context: &UserContext, of: &EnvRevision, new: &EnvName) -> Result<()
     }
     let _held = lock_ended(&env)?;
     Environment::named(context, new.clone())?.create_like(&env, |dir| {
-        let copied = as_root_of_ids(context.helper.as_deref(), Base::Host, |_| {
+        let what = format!("copying environment {name}");
+        let copied = as_root_of_ids_shown(context, Base::Host, what, |_| {
             KEPT.iter().try_for_each(|part| copy_files(&env.dir.join(part), &dir.join(part)))
         });
         delete_if_failed(context, copied, dir)

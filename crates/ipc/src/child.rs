@@ -118,6 +118,22 @@ impl<T: Serialize + DeserializeOwned> ReportingChild<T> {
         understand(self.name, &report.context(|| self.name)?, status)
     }
 
+    /// The same; meanwhile `waiting` is called each time that so much time has gone by.
+    ///
+    /// # Errors
+    /// As [`ReportingChild::end`].
+    pub fn end_watched(self, step: Duration, mut waiting: impl FnMut()) -> Result<T> {
+        let step = Timespec::try_from(step).context(|| self.name)?;
+        loop {
+            match poll(&mut [PollFd::new(&self.report, PollFlags::IN)], Some(&step)) {
+                Ok(0) => waiting(),
+                Err(Errno::INTR) => {}
+                // Where it cannot be watched it is waited for.
+                Ok(_) | Err(_) => return self.end(),
+            }
+        }
+    }
+
     /// Waits for the child's end, but not beyond a point in time: `None` where it had to be killed. A child that cannot die, as it waits for
     /// a file server, is left behind.
     ///

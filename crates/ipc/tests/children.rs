@@ -44,7 +44,10 @@ fn main() {
         assert_eq!(said(begin(act).end()), expected.map_err(String::from), "{name}");
         let by = begin(act).end_by(soon()).map(|done| done.expect("in time"));
         assert_eq!(said(by), expected.map_err(String::from), "{name}, with a deadline");
+        let watched = begin(act).end_watched(Duration::from_millis(1), || ());
+        assert_eq!(said(watched), expected.map_err(String::from), "{name}, watched");
     }
+    who_waits_hears_how_long();
     hints_come_along();
     a_report_that_is_not_whole_is_none();
     who_is_late_is_killed();
@@ -52,6 +55,16 @@ fn main() {
     who_has_begun_serves_on();
     who_becomes_a_program_says_nothing();
     only_what_is_kept_is_open();
+}
+
+fn who_waits_hears_how_long() {
+    let child = begin(|| {
+        std::thread::sleep(Duration::from_millis(200));
+        Ok(7)
+    });
+    let mut times = 0;
+    assert_eq!(child.end_watched(Duration::from_millis(20), || times += 1), Ok(7));
+    assert!((1..=10).contains(&times), "{times}");
 }
 
 fn hints_come_along() {

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, kill_process};
@@ -28,6 +29,18 @@ pub fn as_root_of_ids<T: Serialize + DeserializeOwned>(
     base: Base,
     act: impl FnOnce(Option<OwnedFd>) -> Result<T>,
 ) -> Result<T> {
+    as_root_of_ids_watched((helper, base), act, || ())
+}
+
+/// The same; while it takes long, `waiting` is called each second.
+///
+/// # Errors
+/// As [`as_root_of_ids`].
+pub fn as_root_of_ids_watched<T: Serialize + DeserializeOwned>(
+    (helper, base): (Option<&Path>, Base),
+    act: impl FnOnce(Option<OwnedFd>) -> Result<T>,
+    waiting: impl FnMut(),
+) -> Result<T> {
     let helper = helper.map(|program| Helper::spawn_for(program, base)).transpose()?;
     let (go, gate) = pipe_with(PipeFlags::CLOEXEC).context(|| "pipe")?;
     let child = ReportingChild::begin(NAME, CloneFlags::USER, Descriptors::All, || {
@@ -50,11 +63,12 @@ pub fn as_root_of_ids<T: Serialize + DeserializeOwned>(
         // It waits for the answer.
         kill_process(child.pid(), Signal::KILL).ignore_error("it may have ended by itself");
     }
-    let done = child.end();
+    let done = child.end_watched(SECOND, waiting);
     // Not before: until the child has its answer the helper is needed.
     helper.into_iter().for_each(Helper::finish);
     asked.and(done)
 }
 
+const SECOND: Duration = Duration::from_secs(1);
 /// The child, in messages.
 const NAME: &str = "process in a new user namespace";

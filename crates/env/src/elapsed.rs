@@ -1,0 +1,61 @@
+//! For how long something has been going on of which no parts show: a line on a terminal that is gone when it ends.
+
+use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skiff_output as output;
+use skiff_sandbox::visit::as_root_of_ids_watched;
+use skiff_spec::fault::Result;
+use skiff_spec::plan::Base;
+use skiff_user::context::UserContext;
+
+/// What takes less is over before anybody wonders.
+const SHORT: Duration = Duration::from_secs(2);
+
+/// [`skiff_sandbox::visit::as_root_of_ids`] of what may take long; `what` says on a terminal what it is.
+pub fn as_root_of_ids_shown<T: Serialize + DeserializeOwned>(
+    context: &UserContext,
+    base: Base,
+    what: impl Into<String>,
+    act: impl FnOnce(Option<OwnedFd>) -> Result<T>,
+) -> Result<T> {
+    let mut elapsed = Elapsed::begin(what.into());
+    as_root_of_ids_watched((context.helper.as_deref(), base), act, || elapsed.show())
+}
+
+struct Elapsed {
+    what: String,
+    since: Instant,
+    is_shown: bool,
+    drawn: bool,
+}
+
+impl Elapsed {
+    /// Begins now; shows where standard error is a terminal that can take a line back.
+    fn begin(what: String) -> Self {
+        let is_shown =
+            std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        Self { what, since: Instant::now(), is_shown, drawn: false }
+    }
+
+    /// Shows how long it has been.
+    fn show(&mut self) {
+        let elapsed = self.since.elapsed();
+        if self.is_shown && elapsed >= SHORT {
+            self.drawn = true;
+            let what: String = self.what.chars().take(60).collect();
+            output::draw(&format!("\r\x1b[2K{what}: {} s", elapsed.as_secs()));
+        }
+    }
+}
+
+impl Drop for Elapsed {
+    fn drop(&mut self) {
+        if self.drawn {
+            output::draw("\r\x1b[2K");
+        }
+    }
+}
