@@ -211,7 +211,11 @@ pub(crate) fn look_by(
     found.notes = spaces.notes;
     let mut new_sockets = NewSockets::of(inside);
     let outer_numbers: Vec<i32> = seen.iter().map(|(outer, _)| *outer).collect();
-    for (outer, why) in state::in_common(&outer_numbers) {
+    let mut of_all = state::in_common(&outer_numbers);
+    if moment == Moment::Frozen {
+        of_all.extend(terminals::without_foreground(&outer_numbers));
+    }
+    for (outer, why) in of_all {
         let of = seen.iter().find(|(one, _)| *one == outer).map(|(_, process)| process);
         found.obstacles.extend(of.map(|of| Obstacle {
             pid: of.pid,

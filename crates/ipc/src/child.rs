@@ -123,7 +123,10 @@ impl<T: Serialize + DeserializeOwned> ReportingChild<T> {
     /// # Errors
     /// As [`ReportingChild::end`].
     pub fn end_watched(self, step: Duration, mut waiting: impl FnMut()) -> Result<T> {
-        let step = Timespec::try_from(step).context(|| self.name)?;
+        let step = Timespec {
+            tv_sec: step.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: step.subsec_nanos().into(),
+        };
         loop {
             match poll(&mut [PollFd::new(&self.report, PollFlags::IN)], Some(&step)) {
                 Ok(0) => waiting(),

@@ -1,10 +1,10 @@
-//! Terminals that somebody else operates: CRIU saves one only with its master.
+//! Terminals that somebody else operates: CRIU saves one only with its master. And those that it could not restore as they are.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{Moment, fd_info, links};
+use super::{Moment, ONCE_IT_HAS, fd_info, links, text};
 
 /// Where the instance's own terminals are.
 const DIR: &str = "/dev/pts/";
@@ -43,6 +43,42 @@ impl Masters {
     }
 }
 
+/// What is in the way of these processes, which stand still, where their terminal's foreground is a group of which nobody is left: a job has ended, and
+/// its shell has not noticed yet. No such group can be made again.
+pub(super) fn without_foreground(processes: &[i32]) -> Vec<(i32, String)> {
+    let groups = |outer: &i32| {
+        let stat = text(format!("/proc/{outer}/stat")).ok()?;
+        Some((*outer, ProcessGroups::of(&stat)?))
+    };
+    lost_foregrounds(&processes.iter().filter_map(groups).collect::<Vec<_>>())
+}
+
+/// The process group of a process, and that in the foreground of its terminal: -1 if it has no terminal.
+struct ProcessGroups {
+    own: i32,
+    foreground: i32,
+}
+
+impl ProcessGroups {
+    /// From `/proc/PID/stat`, in which a name may have any characters but ends with the last parenthesis.
+    fn of(stat: &str) -> Option<Self> {
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        // State, parent, group, session, terminal, foreground.
+        let own = fields.nth(2)?.parse().ok()?;
+        Some(Self { own, foreground: fields.nth(2)?.parse().ok()? })
+    }
+}
+
+fn lost_foregrounds(all: &[(i32, ProcessGroups)]) -> Vec<(i32, String)> {
+    let there: BTreeSet<i32> = all.iter().map(|(_, groups)| groups.own).collect();
+    let is_lost =
+        |(_, groups): &&(i32, ProcessGroups)| groups.foreground > 0 && !there.contains(&groups.foreground);
+    let why = format!(
+        "the job in the foreground of its terminal has ended, which its shell has not noticed{ONCE_IT_HAS}"
+    );
+    all.iter().filter(is_lost).map(|(outer, _)| (*outer, why.clone())).collect()
+}
+
 /// The numbers of the terminals that a process operates.
 fn operated_by(outer: i32) -> BTreeSet<u32> {
     let masters = links(outer).into_iter().filter(|(_, link)| is_maker(link));
@@ -64,6 +100,20 @@ mod tests {
     use skiff_sandbox::terminal::new_pair;
 
     use super::*;
+
+    #[test]
+    fn a_foreground_without_processes_is_seen() {
+        let stat = |pid: i32, group: i32, foreground: i32| {
+            let line = format!("{pid} (a) S 1 b) S 7 {group} 10 34816 {foreground} 4194304 99 0");
+            (pid, ProcessGroups::of(&line).expect("a line of the kernel's"))
+        };
+        let shell_waits = [stat(10, 10, 12), stat(12, 12, 12), stat(20, 20, -1)];
+        assert_eq!(lost_foregrounds(&shell_waits), []);
+        let of_shell = lost_foregrounds(&[stat(10, 10, 12), stat(20, 20, -1)]);
+        assert_eq!(of_shell.iter().map(|(pid, _)| *pid).collect::<Vec<_>>(), [10]);
+        let us = i32::try_from(std::process::id()).expect("a number");
+        assert!(without_foreground(&[us]).len() <= 1);
+    }
 
     #[test]
     fn a_terminal_of_ours_is_in_nobodys_way_and_one_of_others_is() {
