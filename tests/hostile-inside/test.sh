@@ -93,7 +93,7 @@ start alice skiff env exec other -- flock $state/env/dev/lock sleep 8
 eventually 5 sh -c "! flock -n $state/env/dev/lock true"
 ok as alice skiff env exec dev -- echo in
 equal "$out" in
-[[ $err =~ env/dev/lock\ is\ held\ by\ process\ [0-9]+\ \((flock|sleep)\) ]] || fail "who holds the lock: $err"
+[[ $err =~ another\ command\ is\ busy\ with\ it:\ process\ [0-9]+\ \((flock|sleep)\) ]] || fail "who holds the lock: $err"
 
 # ---- Connections without end to the supervisor's socket: its user gets in, sees it, and ends it.
 cat >/shared/flood.py <<'P'
