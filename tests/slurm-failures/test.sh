@@ -103,7 +103,7 @@ refused $cache 'Read-only'
 on n1 umount $cache
 on n1 mount -t tmpfs -o size=1m,mode=755 none $cache
 refused 'No space left' ': it needs up to '
-equal "$(on n1 find $cache/$(id -u alice) -size +100k)" '' 'half a layer is left'
+equal "$(on n1 find $cache -size +100k)" '' 'half a layer is left'
 on n1 umount $cache
 # /run is full: the job's own directory cannot be made.
 on n1 sh -c 'mkdir -p /run/skiff/jobs; mount -t tmpfs -o size=4k,nr_inodes=1 none /run/skiff/jobs'
@@ -171,7 +171,8 @@ list=$(ls -S $depot/layers/*.chunks | head -n 1)
 forget
 printf XXXXXXXX | dd of="$pack" bs=1 seek=1000000 conv=notrunc status=none
 refused "$(basename "$list" .chunks)"
-equal "$(on n1 find $cache/$(id -u alice) -size +100k)" '' 'half a layer is left'
+# The test before may have left layers of bob's.
+equal "$(on n1 find $cache -size +100k ! -path "$cache/$(id -u bob)/*")" '' 'half a layer is left'
 # What the hint says helps; and what is seen to be cut off, or gone, is written again by itself.
 for damage in "rm $pack" "truncate -s 500000 $pack" "rm $list" "truncate -s 100 $list"; do
     forget
