@@ -16,7 +16,7 @@ use crate::transfer;
 
 /// Looks things up for a plan on this host, and on others.
 pub struct HostLookup<'a> {
-    /// Whose images count.
+    /// The user whose images count.
     pub context: &'a UserContext,
     /// What is built.
     pub inputs: &'a BuildInputs,

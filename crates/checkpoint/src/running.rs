@@ -21,7 +21,7 @@ use crate::versions::Versions;
 /// A running instance whose processes have been looked at.
 #[derive(Clone, Copy)]
 pub struct RunningInstance<'a> {
-    /// Whose it is.
+    /// The user whose instance it is.
     pub context: &'a UserContext,
     /// Where it is recorded.
     pub record: &'a InstanceDir,

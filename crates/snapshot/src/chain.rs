@@ -1,4 +1,4 @@
-//! Which layers of a chain a new one replaces, and when the whole chain is made anew.
+//! How long a chain of layers may get: which of them a new layer replaces, and when one layer replaces all.
 
 use std::collections::BTreeSet;
 

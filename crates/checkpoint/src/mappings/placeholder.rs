@@ -149,7 +149,7 @@ mod tests {
         fs::write(temp.path().join(".skiff.sysv.x"), "x").expect("written");
         all.remove_all();
         assert_eq!(names(), [".skiff.sysv.x"]);
-        let why = Placeholders::default().make(3, 1).expect_err("there is no place");
+        let why = Placeholders::default().make(3, 1).expect_err("no directory to make it in");
         assert!(why.to_string().contains("shared memory 3"));
     }
 }

@@ -67,7 +67,7 @@ pub struct MemberFound {
 }
 
 impl MemberFound {
-    /// Which instance it is.
+    /// The name of the instance that was looked at.
     pub fn instance(&self) -> &EnvName {
         &self.instance
     }

@@ -87,7 +87,9 @@ impl TemporaryFiles<'_> {
 
 impl Drop for TemporaryFiles<'_> {
     fn drop(&mut self) {
-        self.store.remove(&self.name).ignore_error("a mark that nobody holds says nothing, and goes");
+        self.store
+            .remove(&self.name)
+            .ignore_error("whoever counts next removes a mark that nobody has locked");
     }
 }
 
