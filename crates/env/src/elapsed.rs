@@ -1,6 +1,5 @@
 //! For how long something has been going on of which no parts show: a line on a terminal that is gone when it ends.
 
-use std::io::IsTerminal;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -36,8 +35,7 @@ struct Elapsed {
 impl Elapsed {
     /// Begins now; shows where standard error is a terminal that can take a line back.
     fn begin(what: String) -> Self {
-        let is_shown =
-            std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        let is_shown = output::can_redraw();
         Self { what, since: Instant::now(), is_shown, drawn: false }
     }
 

@@ -1,6 +1,5 @@
 //! How a move goes: a bar on a terminal while memory is on its way, and how long each part took.
 
-use std::io::IsTerminal;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -29,7 +28,7 @@ pub struct Progress {
 impl Progress {
     /// Begins now.
     pub fn begin(size: u64) -> Self {
-        let bar = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        let bar = output::can_redraw();
         Self { phases: vec![], since: Instant::now(), size, bytes: 0, bar, drawn: false }
     }
 

@@ -5,7 +5,7 @@ mod table;
 mod template;
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use serde::{Serialize, Serializer};
@@ -60,6 +60,12 @@ fn say(text: &str) {
 /// Writes progress to standard error, unchanged: lines, or bars with the escape sequences that redraw them.
 pub fn draw(text: &str) {
     say(text);
+}
+
+/// Whether standard error is a terminal on which a line can be drawn again.
+#[must_use]
+pub fn can_redraw() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
 /// Says what may have been meant.
@@ -119,7 +125,7 @@ pub fn bytes(data: &[u8]) -> Result<()> {
 
 /// Prints a line of data that begins with a word, coloured on a terminal that wants colours. Of the rest nothing colours anything.
 pub fn line_with_colour((word, colour): (&str, u8), rest: &str) -> Result<()> {
-    let is_wanted = io::IsTerminal::is_terminal(&io::stdout())
+    let is_wanted = io::stdout().is_terminal()
         && colours_wanted(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref());
     let rest = readable(rest);
     let text =

@@ -1,6 +1,5 @@
 //! How a pull goes, as the user wants to see it: bars on a terminal, else a line now and then, or JSON for programs.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use rustix::termios::tcgetwinsize;
@@ -42,8 +41,7 @@ enum Shown {
 impl PullProgress {
     /// As asked for; without a wish, as fits where stderr goes.
     pub fn new(wish: Option<ProgressKind>, quiet: bool) -> Self {
-        let terminal =
-            std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+        let terminal = output::can_redraw();
         let kind = match wish {
             _ if quiet => Shown::Nothing,
             Some(ProgressKind::Json) => Shown::Json,
