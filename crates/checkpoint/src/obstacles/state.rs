@@ -26,15 +26,16 @@ pub(super) fn states(outer: i32, context: &PreflightContext) -> Vec<String> {
     }
     found.extend(threads_apart(outer));
     let space = |pid: i32, name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
-    // One that has ended has none, and a PID namespace shows only once somebody is in it.
-    let is_there = space(outer, "mnt").is_some();
     let kinds = ["user", "mnt", "pid_for_children", "net", "ipc", "uts", "cgroup", "time_for_children"];
-    for kind in kinds {
-        let (theirs, its) = (space(outer, kind), space(context.init, kind));
-        if is_there && theirs != its {
+    // A PID namespace shows only once somebody is in it.
+    let apart: Vec<&str> =
+        kinds.into_iter().filter(|kind| space(outer, kind) != space(context.init, kind)).collect();
+    // One that has ended, if only meanwhile, has none.
+    if space(outer, "mnt").is_some() {
+        found.extend(apart.into_iter().map(|kind| {
             let kind = kind.trim_end_matches("_for_children");
-            found.push(format!("a namespace of its own ({kind}), as a sandbox within the instance has it"));
-        }
+            format!("a namespace of its own ({kind}), as a sandbox within the instance has it")
+        }));
     }
     found.dedup();
     found
