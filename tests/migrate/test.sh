@@ -131,8 +131,8 @@ there list
 # From n1 all that can leave n2 does.
 srun -Q --overlap -N1 -n1 -w n2 sh -c 'skiff instance start host plain sleep 1000; until [ -e drained ]; do sleep 0.1; done; skiff instance rm --force plain' &
 until there list | grep -q plain; do sleep 0.1; done
-skiff drain --dry-run n2
-skiff drain --dry-run --json n2 >drain-json 2>drain-err
+skiff drain --dry-run n2 && exit 1
+skiff drain --dry-run --json n2 >drain-json 2>drain-err && exit 1
 skiff drain n2 2>stayed && exit 1
 touch drained
 wait
@@ -211,7 +211,7 @@ refused 'no such instance' alice skiff migrate nothing n2
 foreseen 'cannot be read here' alice env XDG_DATA_HOME=/tmp/alices skiff migrate --mode disk stays n2
 ok at n2 alice skiff instance start host stays sleep 1000
 foreseen 'instance stays is already running' alice skiff migrate stays n2
-ok at n1 alice skiff drain --dry-run --to n2 n1
+fails 1 at n1 alice skiff drain --dry-run --to n2 n1
 has "$err" 'instance stays stays on n1: n2: instance stays is already running'
 ok at n2 alice skiff instance rm --force stays
 ok at n1 alice skiff instance start host plain sleep 1000

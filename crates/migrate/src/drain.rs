@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum as _;
 use rustix::process::{WaitOptions, wait};
 use serde::{Deserialize, Serialize};
+use skiff_checkpoint::obstacles::IN_THE_WAY;
 use skiff_cli::{Compress, DrainArgs, MigrateArgs, Mode, OutputArgs};
 use skiff_launch::hosts;
 use skiff_output as output;
@@ -37,7 +38,7 @@ struct Left {
     why: Option<String>,
 }
 
-/// Does it; the exit code: whether any has stayed.
+/// Does it; the exit code: whether any has stayed, or would.
 pub fn drain(context: &UserContext, words: &DrainArgs) -> Result<i32> {
     let here = host_name();
     let is_here = hosts::same(&words.node, &here);
@@ -56,7 +57,11 @@ pub fn drain(context: &UserContext, words: &DrainArgs) -> Result<i32> {
     if is_here && in_step() {
         stay_for_children();
     }
-    Ok(if !words.dry_run && all.iter().any(|one| one.why.is_some()) { output::FAILURE } else { 0 })
+    Ok(match all.iter().any(|one| one.why.is_some()) {
+        true if words.dry_run => IN_THE_WAY,
+        true => output::FAILURE,
+        false => 0,
+    })
 }
 
 /// Moves the instances of this host.
