@@ -66,6 +66,15 @@ fails 125 as alice env SKIFF_STATE=/home/alice/small skiff env import large.skif
 has "$err" ': its files take 2.9 MiB, and the disk for them has '
 has "$err" 'B free'
 equal "$(find /home/alice/small -size +100k)" '' 'half an environment is left'
+# Nor of a copy, of which cp would say the same for each file.
+ok as alice env SKIFF_STATE=/home/alice/small skiff env create two
+ok as alice env SKIFF_STATE=/home/alice/small skiff exec two sh -c 'cd /opt; for n in 1 2 3 4 5; do head -c 300k /dev/urandom >$n; done'
+ok as alice env SKIFF_STATE=/home/alice/small skiff env stop two
+fails 125 as alice env SKIFF_STATE=/home/alice/small skiff env clone two three
+has "$err" ': No space left on device'
+has "$err" 'hint: make room there'
+equal "$(wc -l <<<"$err")" 2 'lines on standard error'
+equal "$(find /home/alice/small -size +100k | wc -l)" 5 'half an environment is left'
 eventually 10 umount /home/alice/small
 rmdir /home/alice/small
 rm /home/alice/large.skiff

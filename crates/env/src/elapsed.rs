@@ -9,6 +9,7 @@ use skiff_output as output;
 use skiff_sandbox::visit::as_root_of_ids_watched;
 use skiff_spec::fault::Result;
 use skiff_spec::plan::Base;
+use skiff_sys::signal::{HeldEnd, is_end_wanted};
 use skiff_user::context::UserContext;
 
 /// What takes less is over before anybody wonders.
@@ -22,7 +23,11 @@ pub fn as_root_of_ids_shown<T: Serialize + DeserializeOwned>(
     act: impl FnOnce(Option<OwnedFd>) -> Result<T>,
 ) -> Result<T> {
     let mut elapsed = Elapsed::begin(what.into());
-    as_root_of_ids_watched((context.helper.as_deref(), base), act, || elapsed.show())
+    let done = as_root_of_ids_watched((context.helper.as_deref(), base), act, || elapsed.show());
+    if done.is_err() && is_end_wanted() {
+        elapsed.end_interrupted();
+    }
+    done
 }
 
 struct Elapsed {
@@ -30,17 +35,23 @@ struct Elapsed {
     since: Instant,
     is_shown: bool,
     drawn: bool,
+    held: Option<HeldEnd>,
 }
 
 impl Elapsed {
     /// Begins now; shows where standard error is a terminal that can take a line back.
     fn begin(what: String) -> Self {
         let is_shown = output::can_redraw();
-        Self { what, since: Instant::now(), is_shown, drawn: false }
+        Self { what, since: Instant::now(), is_shown, drawn: false, held: None }
     }
 
-    /// Shows how long it has been.
+    /// Shows how long it has been. From the first time on, an end by the user is said as well: the process that works has begun by then, so
+    /// that it does not inherit the held signals, and Ctrl-C ends it.
     fn show(&mut self) {
+        if is_end_wanted() {
+            self.end_interrupted();
+        }
+        self.held.get_or_insert_with(HeldEnd::begin);
         let elapsed = self.since.elapsed();
         if self.is_shown && elapsed >= SHORT {
             self.drawn = true;
@@ -48,12 +59,23 @@ impl Elapsed {
             output::draw(&format!("\r\x1b[2K{what}: {} s", elapsed.as_secs()));
         }
     }
+
+    /// Says that the user has ended it; the signal that is held then ends this process.
+    fn end_interrupted(&mut self) {
+        self.clear();
+        output::note(&format!("{}: interrupted", self.what));
+        drop(self.held.take());
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            output::draw("\r\x1b[2K");
+        }
+    }
 }
 
 impl Drop for Elapsed {
     fn drop(&mut self) {
-        if self.drawn {
-            output::draw("\r\x1b[2K");
-        }
+        self.clear();
     }
 }

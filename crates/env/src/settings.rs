@@ -1,5 +1,6 @@
 //! What an environment is called and made of: shown, copied, and given another name.
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,12 +9,13 @@ use serde::Serialize;
 use skiff_output as output;
 use skiff_runtime::environments::Environment;
 use skiff_runtime::{control, lock, package_database};
-use skiff_spec::fault::{Context as _, Fault as Error, Result};
+use skiff_spec::fault::{Context as _, Fault as Error, NO_ROOM, Result};
 use skiff_spec::image::ImageId;
 use skiff_spec::name::EnvName;
 use skiff_spec::network::Net;
 use skiff_spec::plan::Base;
 use skiff_spec::revision::{EnvRevision, Revision};
+use skiff_sys::IgnoreError as _;
 use skiff_user::context::UserContext;
 
 use crate::elapsed::as_root_of_ids_shown;
@@ -23,6 +25,8 @@ use crate::{calling, history, latest};
 
 /// The directories of an environment that hold files of its user's: its changes, and its own `/tmp` and `/var/tmp`.
 const KEPT: [&str; 3] = ["upper", "tmp", "vartmp"];
+/// More of what cp says of a file is not passed on.
+const LONGEST_LINE: u64 = 16 << 10;
 
 /// An environment with what it was made with.
 #[derive(Serialize)]
@@ -91,11 +95,26 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
     let about = || format!("copying {}", from.display());
     let mut command = Command::new("/bin/cp");
     command.args(["--archive", "--reflink=auto", "--"]).arg(from.join(".")).arg(to);
-    let status = command.env_clear().stdin(Stdio::null()).status().context(about)?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Error::new(format!("{}: cp has failed: {status}", about()))
-            .hint("its messages are above; check that there is room")),
+    let mut copying =
+        command.env_clear().stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context(about)?;
+    let mut why = String::new();
+    let complaint =
+        copying.stderr.take().map(|said| BufReader::new(said.take(LONGEST_LINE)).read_line(&mut why));
+    complaint.transpose().context(about)?;
+    // It would go on, and say the same of each of the other files.
+    if !why.is_empty() {
+        copying.kill().ignore_error("it may have ended by itself");
+    }
+    let status = copying.wait().context(about)?;
+    match (why.trim(), status.success()) {
+        ("", true) => Ok(()),
+        ("", false) => Err(Error::new(format!("{}: cp has failed: {status}", about()))
+            .hint("check that there is room, and `ulimit -f`")),
+        (why, _) => {
+            let is_full =
+                ["No space left on device", "Disk quota exceeded"].iter().any(|of| why.ends_with(of));
+            Err(Error::new(format!("{}: {why}", about())).hint(if is_full { NO_ROOM } else { "" }))
+        }
     }
 }
 
