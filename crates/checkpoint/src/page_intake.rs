@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use skiff_criu::page_protocol::{self, PAGE, PRESENT, PROCESS, PageServerCommand, SHARED};
 use skiff_criu::pagemap::{PageEntry, Pagemap};
-use skiff_env::contents;
+use skiff_env::snapshot_fault::ours;
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_snapshot::{ChunkStore, StoreWriter, StoredList, StreamPart};
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -89,7 +89,7 @@ impl PageIntake {
             set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
             // If memory runs out nevertheless, this is to end, and nothing else.
             std::fs::write("/proc/self/oom_score_adj", "1000").ignore_error("it is one of many then");
-            let writer = store.writer(known).map_err(contents::ours)?;
+            let writer = store.writer(known).map_err(ours)?;
             let mut queue = PageQueue::new(waiting.limit);
             if let Some(init) = waiting.init {
                 queue.prepare(|| expected(init, previous.map(|(previous, _)| previous)))?;
@@ -203,7 +203,7 @@ impl Taker<'_> {
         }
         let length = page_protocol::bytes(pages).map_err(fault)?;
         let Self { criu, writer, queue, .. } = self;
-        match queue.read(criu, (address, length), |chunk| writer.chunk(chunk).map_err(contents::ours))? {
+        match queue.read(criu, (address, length), |chunk| writer.chunk(chunk).map_err(ours))? {
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(false),
             read => read.context(|| "connection for pages")?,
         }
@@ -212,7 +212,7 @@ impl Taker<'_> {
 
     fn finish(self) -> Result<TakenPages> {
         let Self { dir, mut writer, queue, images, previous, .. } = self;
-        queue.drain(|chunk| writer.chunk(chunk).map_err(contents::ours))?;
+        queue.drain(|chunk| writer.chunk(chunk).map_err(ours))?;
         let merged = merge(&images, previous)?;
         let written = match previous {
             Some((previous, _)) => {
@@ -221,7 +221,7 @@ impl Taker<'_> {
             }
             None => writer.finish(),
         };
-        let written = written.map_err(contents::ours)?;
+        let written = written.map_err(ours)?;
         if merged.iter().map(|image| image.size).sum::<u64>() != written.length {
             return Err(Fault::new("pages of the processes: not all of them were written"));
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use skiff_criu::page_protocol::{PAGE, PRESENT};
 use skiff_criu::pagemap::{PageEntry, Pagemap};
-use skiff_env::contents::ours;
+use skiff_env::snapshot_fault::ours;
 use skiff_snapshot::ChunkStore;
 use skiff_spec::fault::{Context as _, Fault, Result};
 

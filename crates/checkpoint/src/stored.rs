@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use skiff_env::contents::ours;
+use skiff_env::snapshot_fault::ours;
 use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_snapshot::{ChunkStore, ChunkUse, CollectedChunks, StoredList, StoredStream};

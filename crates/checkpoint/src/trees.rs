@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use skiff_env::contents::ours;
+use skiff_env::snapshot_fault::ours;
 use skiff_runtime::record::InstanceDir;
 use skiff_sandbox::enter::{self, EnterTarget};
 use skiff_sandbox::mountinfo;

@@ -92,7 +92,7 @@ pub struct NodeTemplate<'a> {
 }
 
 struct Hub<'a> {
-    ground: &'a GroupResources,
+    resources: &'a GroupResources,
     pattern: &'a NodeTemplate<'a>,
     control: &'a OwnedFd,
     /// Nothing where the nodes are in the host's network.
@@ -104,14 +104,14 @@ struct Hub<'a> {
 ///
 /// # Errors
 /// That there can be no network.
-pub fn serve(ground: &GroupResources, control: &OwnedFd, pattern: &NodeTemplate<'_>) -> Result<()> {
+pub fn serve(resources: &GroupResources, control: &OwnedFd, pattern: &NodeTemplate<'_>) -> Result<()> {
     skiff_sys::title::set("skiff-hub");
-    let switch = (ground.network() == GroupNetwork::Own).then(Switch::make).transpose();
+    let switch = (resources.network() == GroupNetwork::Own).then(Switch::make).transpose();
     let switch = switch
         .context(|| "bridge of the cluster")
         .map_err(|e| e.hint("the kernel needs bridges and veth devices in users' own network namespaces"));
     let mut hub = match switch {
-        Ok(switch) => Hub { ground, pattern, control, switch, nodes: BTreeMap::new() },
+        Ok(switch) => Hub { resources, pattern, control, switch, nodes: BTreeMap::new() },
         Err(e) => {
             // Whatever is asked, this is the answer.
             receive::<HubRequest>(control.as_fd())?;
@@ -190,7 +190,8 @@ impl Hub<'_> {
             SpawnAttr { own_session: true, death_signal: Signal::KILL.as_raw(), ..SpawnAttr::default() };
         let stdio = Stdio::Apart(Apart { output: self.pattern.output, filter: true, reaper: false });
         let first = First { command: &command, attr, mask: SignalMask::from_bits(0), stdio };
-        let (instance, _) = self.ground.start_node(&plan, &node, &first).map_err(|why| why.into_error())?;
+        let (instance, _) =
+            self.resources.start_node(&plan, &node, &first).map_err(|why| why.into_error())?;
         Ok(instance)
     }
 }

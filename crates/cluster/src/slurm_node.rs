@@ -61,8 +61,9 @@ pub fn group(
 ) -> Result<UsernsGroup> {
     let helper = context.helper.as_deref();
     let group =
-        group::start(plan.base, plan.unpacked.as_deref(), helper, network, kept, |ground, control| {
-            hub::serve(ground, control, pattern).ignore_error("its end is the group's, which its maker sees");
+        group::start(plan.base, plan.unpacked.as_deref(), helper, network, kept, |resources, control| {
+            hub::serve(resources, control, pattern)
+                .ignore_error("its end is the group's, which its maker sees");
         })?;
     if group.ids < 2 {
         group.end();

@@ -19,10 +19,12 @@ use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::bounded::until;
-use crate::contents::{leave_out_places, open_dir, ours, own_view, places_of, view_of_base};
+use crate::base_view::{open_dir, own_view, view_of_base};
+use crate::changes::{leave_out_places, places_of};
 use crate::job_records::{CommitRecord, JobPlace, JobRecords, RecordKind};
 use crate::near_layers;
+use crate::snapshot_fault::ours;
+use crate::time_limit::until;
 
 /// In the directory of a job's root: where its changes go, and what is there only for something to be mounted.
 const UPPER: &str = "changes.json";
@@ -177,7 +179,7 @@ fn take(context: &UserContext, root: &JobRoot<'_>) -> Result<Taken> {
     let depot = Depot::open(path).map_err(ours)?;
     let image = base_fingerprint::image_of(&manifest.base)?;
     let image = image.map(|(id, name)| get::on_node(context, path, id, name)).transpose()?;
-    let base = image.map_or(EnvironmentBase::Host, EnvironmentBase::Image).base();
+    let base = image.map_or(EnvironmentBase::Host, EnvironmentBase::Image).for_plan();
     let own = own_view(context, base)?;
     let files = near_layers::files(context, &manifest.layers);
     let here = |id: &LayerId| near_layers::stream(&files, id);

@@ -19,13 +19,13 @@ use skiff_sys::kernel::host_name;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::bounded::until_with;
 use crate::depot;
 use crate::fan_out::JobRelay;
 use crate::job_records::{StartOrigin, StartPart};
 use crate::layer_store::{self, StoredLayers};
 use crate::near_images::ImageSources;
 use crate::snapshot_fault::ours;
+use crate::time_limit::until_with;
 
 /// The plug-in gives a step no more than ten minutes, because srun waits no longer; what we say must come before.
 const LONGEST: u64 = 570;

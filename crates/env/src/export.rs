@@ -20,10 +20,11 @@ use skiff_user::context::UserContext;
 use skiff_user::new_file::NewFile;
 
 use crate::base_fingerprint;
+use crate::base_view::{open_dir, own_view, view_of_base};
 use crate::calling;
-use crate::contents::{open_dir, ours, own_view, view_of_base};
 use crate::elapsed::as_root_of_ids_shown;
 use crate::snapshot_copy::with_state_of;
+use crate::snapshot_fault::ours;
 
 /// The name of the list of the host's packages; those of `package_database` have others.
 pub(crate) const HOST_PACKAGES: &str = "host-packages";
@@ -95,7 +96,7 @@ fn to_output(context: &UserContext, of: &EnvRevision, json: bool) -> Result<()> 
 fn note_needed_image(context: &UserContext, of: &EnvRevision) {
     let base = calling::named_or_own(of.name.as_ref())
         .and_then(|name| Environment::existing(context, name))
-        .and_then(|env| Ok((env.ground()?, env.name)));
+        .and_then(|env| Ok((env.base()?, env.name)));
     let Ok((EnvironmentBase::Image(image), name)) = base else { return };
     if get::is_local(&image.reference) {
         output::note(&format!(
@@ -114,8 +115,8 @@ fn tell(exported: &Exported) {
 }
 
 fn write(context: &UserContext, env: &Environment, (file, name): (BorrowedFd<'_>, &str)) -> Result<Exported> {
-    let ground = env.ground()?;
-    let (base, texts) = match ground.image() {
+    let below = env.base()?;
+    let (base, texts) = match below.image() {
         Some(entry) => {
             let base = base_fingerprint::of_image(entry.id, &entry.reference);
             (base, package_database::ancestor_texts(&env.dir))
@@ -124,10 +125,10 @@ fn write(context: &UserContext, env: &Environment, (file, name): (BorrowedFd<'_>
     };
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let info = BundleInfo { environment: env.name.to_string(), base, created, texts };
-    let own = own_view(context, ground.base())?;
+    let own = own_view(context, below.for_plan())?;
     let upper = env.dir.join("upper");
     let what = format!("exporting environment {}", env.name);
-    as_root_of_ids_shown(context, ground.base(), what, |view| {
+    as_root_of_ids_shown(context, below.for_plan(), what, |view| {
         let (upper, base) = (open_dir(&upper)?, view_of_base(view, &own)?);
         let done = bundle(upper.as_fd(), base.as_fd(), (file, name), &info).map_err(ours)?;
         let skipped = done.skipped.iter().map(|path| show(path)).collect();

@@ -29,8 +29,8 @@ use skiff_sys::process::{CloneFlags, Fork, close_all_except, exit_now, fork, pos
 use skiff_sys::small_file;
 use skiff_user::context::UserContext;
 
-use crate::bounded::until;
 use crate::snapshot_fault::ours;
+use crate::time_limit::until;
 
 use self::image::RelayedImage;
 

@@ -26,7 +26,7 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
 use crate::base_view::{open_dir, own_view, view_of_base};
-use crate::contents::{is_place, places_of};
+use crate::changes::{is_place, places_of};
 use crate::export::about_host;
 
 /// What an image has, or would have.

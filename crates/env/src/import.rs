@@ -23,10 +23,11 @@ use skiff_store::client;
 use skiff_user::context::UserContext;
 
 use crate::base_fingerprint;
-use crate::contents::{open_dir, ours};
+use crate::base_view::open_dir;
 use crate::elapsed::as_root_of_ids_shown;
 use crate::export::{DASH, HOST_PACKAGES};
 use crate::snapshot_copy::delete_if_failed;
+use crate::snapshot_fault::ours;
 
 /// What to do for an image that only its maker has: who exported the environment may be somebody else, whose depot is of no use here.
 const NO_REGISTRY: &str = "no registry has that image: `skiff import` here what it was made of, if that was a file; or have the environment as an image, by `skiff commit --full NAME IMAGE` and `skiff export IMAGE FILE` where it was exported";

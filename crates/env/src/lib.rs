@@ -2,10 +2,9 @@
 
 pub mod base_fingerprint;
 mod base_view;
-pub mod bounded;
 pub mod calling;
+mod changes;
 pub mod commit;
-pub mod contents;
 pub mod deploy;
 pub mod depot;
 mod depot_dir;
@@ -31,10 +30,12 @@ pub mod root;
 mod settings;
 pub mod snapshot_copy;
 mod snapshot_diff;
-mod snapshot_fault;
+pub mod snapshot_fault;
 mod ssh_agent;
 mod status;
 mod tag_list;
+pub mod take_snapshot;
+pub mod time_limit;
 
 use skiff_cli::{EnvCommand, ExecArgs, HostArgs};
 use skiff_output as output;
@@ -89,7 +90,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
         EnvCommand::Snapshot { env, tag, message, output } => {
             let (tag, message) = (tag.clone(), message.clone().filter(|message| !message.is_empty()));
             let occasion = Occasion { message, tag, ..SnapshotOrigin::Manual.into() };
-            contents::snapshot(&context, &env.name, &occasion, output.json)?;
+            take_snapshot::snapshot(&context, &env.name, &occasion, output.json)?;
         }
         EnvCommand::History { env, list } => history::list(&context, env, &list.format())?,
         EnvCommand::Tag { env: of, tag, message, remove, list } => {
@@ -101,7 +102,7 @@ pub fn run(command: &EnvCommand) -> Result<i32> {
                 (tag, message) => {
                     let newest = history::tag(&context, &env, revision, (tag.as_ref(), message))?;
                     if let (Some(id), Some(tag)) = (newest, tag) {
-                        contents::note_if_changed(&context, &env, tag, id);
+                        take_snapshot::note_if_changed(&context, &env, tag, id);
                     }
                 }
             }
@@ -134,7 +135,7 @@ fn note_missing(mount: &Mount) {
 
 fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dry_run: bool) -> Result<()> {
     let (mounts, net) = (&host.words(), &host.net);
-    let ground = match RootSource::of_base(base)? {
+    let base = match RootSource::of_base(base)? {
         RootSource::Host => EnvironmentBase::Host,
         RootSource::Image(image) => {
             let entry = skiff_store::find(context, &image)?;
@@ -151,11 +152,11 @@ fn create(context: &UserContext, name: &EnvName, base: &str, host: &HostArgs, dr
     }
     let env = Environment::named(context, name.clone())?;
     if dry_run {
-        let over = match &ground {
+        let over = match &base {
             EnvironmentBase::Host => "the host's root".into(),
             EnvironmentBase::Image(entry) => format!("image {} (sha256:{})", entry.reference, entry.id),
         };
         return output::line(&format!("make {} over {over}", env.dir.display()));
     }
-    env.create(&ground, mounts.clone(), net.clone().unwrap_or_default())
+    env.create(&base, mounts.clone(), net.clone().unwrap_or_default())
 }

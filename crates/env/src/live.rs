@@ -41,7 +41,7 @@ pub fn command(
     inside: &ProcessArgs,
     words: &[OsString],
 ) -> Result<CommandSpec> {
-    match env.ground()? {
+    match env.base()? {
         EnvironmentBase::Host => Ok(inside.command(context, words)),
         EnvironmentBase::Image(entry) => {
             in_image::in_environment(context, (entry.id, &entry.exec()?), inside, words)
@@ -233,7 +233,7 @@ pub fn refresh(context: &UserContext, name: &EnvName, json: bool) -> Result<()> 
         return output::json(&refreshed);
     }
     if directories.is_empty() && report.packages.is_empty() && !report.is_in_use {
-        output::note(&match env.ground()?.image() {
+        output::note(&match env.base()?.image() {
             Some(_) => format!("environment {name} is over an image, which does not change"),
             None => format!("environment {name} is up to date with the host"),
         });
@@ -257,7 +257,7 @@ fn refreshed(context: &UserContext, env: &Environment) -> Result<Refreshed> {
         return Ok(Refreshed::default());
     };
     let Some(view) = root::view_of_host(context, env, &live)? else {
-        if env.ground()?.image().is_some() {
+        if env.base()?.image().is_some() {
             return Ok(Refreshed::default());
         }
         return Err(Error::new(format!("environment {} cannot be refreshed without the helper", env.name))

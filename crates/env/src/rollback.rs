@@ -22,11 +22,13 @@ use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 use skiff_user::dirs;
 
+use crate::base_view::{open_dir, own_view, view_of_base};
 use crate::elapsed::as_root_of_ids_shown;
 use crate::history::{self, SnapshotOrigin, short};
 use crate::settings::lock_ended;
-use crate::snapshot_fault::of_history;
-use crate::{calling, contents, snapshot_diff};
+use crate::snapshot_fault::{of_history, ours};
+use crate::take_snapshot::{is_out_of_space, take_snapshot};
+use crate::{calling, changes, snapshot_diff};
 
 /// What a rollback would do.
 #[derive(Serialize)]
@@ -56,8 +58,8 @@ pub fn rollback(
     // Nobody can work in it meanwhile.
     refuse_inside(context)?;
     let held = lock_ended(&env)?;
-    let before = contents::take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())
-        .map_err(|e| if contents::is_out_of_space(&e) { without_room(e, whose, revision) } else { e })?;
+    let before = take_snapshot(context, &env, &SnapshotOrigin::BeforeRollback.into())
+        .map_err(|e| if is_out_of_space(&e) { without_room(e, whose, revision) } else { e })?;
     if before.descriptor.snapshot == snapshot.to_string() && before.skipped.is_empty() {
         output::note(&format!("environment {name} is already as in {}", described(revision, snapshot)));
         return Ok(());
@@ -120,16 +122,16 @@ fn resolve_revision<'a>(
 
 fn show_changes(context: &UserContext, env: &Environment, snapshot: SnapshotId, json: bool) -> Result<()> {
     let changes = snapshot_diff::changes_back(context, env, snapshot)?;
-    let base = env.ground()?.base();
+    let base = env.base()?.for_plan();
     let lost: Vec<String> = as_root_of_ids(context.helper.as_deref(), base, |_| {
-        let upper = contents::open_dir(&env.dir.join("upper"))?;
-        let lost = skiff_snapshot::unshippable(upper.as_fd()).map_err(contents::ours)?;
+        let upper = open_dir(&env.dir.join("upper"))?;
+        let lost = skiff_snapshot::unshippable(upper.as_fd()).map_err(ours)?;
         Ok(lost.iter().map(|path| show(path)).collect())
     })?;
     if json {
         return output::json(&DryRun { environment: &env.name, snapshot, changes, lost });
     }
-    contents::print(&changes, false)?;
+    changes::print(&changes, false)?;
     lost.iter().for_each(|path| output::note(&format!("would be lost: /{path} (a socket or device)")));
     Ok(())
 }
@@ -145,20 +147,20 @@ fn replace(
     let work = dirs::new_name(&env.name);
     dirs::with_umask(|| all.new_dir(&work, 0o700))?;
     let work = all.path_of(work);
-    let base = env.ground()?.base();
-    let own = contents::own_view(context, base)?;
-    let image = env.ground()?.image().is_some();
+    let base = env.base()?.for_plan();
+    let own = own_view(context, base)?;
+    let image = env.base()?.image().is_some();
     let what = format!("unpacking a snapshot of environment {}", env.name);
     let replaced: Result<()> = as_root_of_ids_shown(context, base, what, |view| {
-        let base = contents::view_of_base(view, &own)?;
-        let (dir, environment) = (contents::open_dir(&work)?, contents::open_dir(&env.dir)?);
+        let base = view_of_base(view, &own)?;
+        let (dir, environment) = (open_dir(&work)?, open_dir(&env.dir)?);
         dirs::with_umask(|| skiff_snapshot::apply(depot, &snapshot, dir.as_fd(), base.as_fd()))
             .map_err(|e| of_history(e, whose, revision))?;
         // Before the exchange: what was merged into the one is not what was merged into the other.
         if !image {
             package_database::forget_ancestor(&env.dir)?;
         }
-        skiff_snapshot::put_in_place(dir.as_fd(), environment.as_fd()).map_err(contents::ours)
+        skiff_snapshot::put_in_place(dir.as_fd(), environment.as_fd()).map_err(ours)
     });
     match replaced {
         Ok(()) => Ok(work),

@@ -108,7 +108,7 @@ pub fn plan(context: &UserContext, env: &Environment) -> Result<Plan> {
 /// The same for who changes nothing.
 pub fn plan_with(context: &UserContext, env: &Environment, unread: UnreadData) -> Result<Plan> {
     let options = options(env, env.settings()?.clone());
-    let mut facts = base::of_ground(context, &env.ground()?)?
+    let mut facts = base::of_environment(context, &env.base()?)?
         .with_devices(&options.asked.mounts, options.asked.contain)?;
     facts.data = data::mounts(context, &options.asked.mounts, unread)?;
     plan::build(options, facts)

@@ -10,9 +10,11 @@ use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, EnvRevision, Revision, SnapshotRef};
 use skiff_user::context::UserContext;
 
+use crate::base_view::{open_dir, own_view, view_of_base};
 use crate::calling;
-use crate::contents::{self, leave_out_mount_points, open_dir, ours, own_view, view_of_base};
+use crate::changes::{self, leave_out_mount_points};
 use crate::history::{SnapshotHistory, find, open_depot_of};
+use crate::snapshot_fault::ours;
 
 /// Prints what was added, changed and deleted: since the base, or since or between the snapshots that are named.
 pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json: bool) -> Result<()> {
@@ -32,7 +34,7 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
     let others = more.iter().map(|one| (one.name.as_ref().unwrap_or(&name), &one.revision));
     let named: Vec<(&EnvName, &Revision)> = first.chain(others).collect();
     let (before, after) = match named[..] {
-        [] => return contents::diff(context, &name, json),
+        [] => return changes::diff(context, &name, json),
         [before] => (before, None),
         [before, after] => (before, Some(after)),
         _ => {
@@ -42,7 +44,7 @@ pub fn diff(context: &UserContext, of: &EnvRevision, more: &[SnapshotRef], json:
     };
     let before = find_named(context, before)?;
     let after = after.map(|after| find_named(context, after)).transpose()?;
-    contents::print(&changes(context, &env, before, after)?, json)
+    changes::print(&changes(context, &env, before, after)?, json)
 }
 
 /// A snapshot that a user names, which is whole and stays for some time.
@@ -103,7 +105,7 @@ fn with_upper_and_base(
     compare: impl FnOnce(Side<'_>, &OwnedFd, &Depot) -> skiff_snapshot::Result<Vec<Change>>,
 ) -> Result<Vec<Change>> {
     let depot = Depot::open(&context.depot()?).map_err(ours)?;
-    let base = env.ground()?.base();
+    let base = env.base()?.for_plan();
     let own = own_view(context, base)?;
     let mut changes: Vec<Change> = as_root_of_ids(context.helper.as_deref(), base, |view| {
         let (upper, state) = (open_dir(&env.dir.join("upper"))?, open_dir(&env.dir)?);

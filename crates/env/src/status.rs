@@ -12,7 +12,7 @@ use skiff_spec::fault::Result;
 use skiff_spec::name::EnvName;
 use skiff_user::context::UserContext;
 
-use crate::contents;
+use crate::changes;
 
 /// What programs write for themselves on both sides: of no such file is one side's newer, and packages are compared by what is installed.
 const KEPT_BY_PROGRAMS: [&[u8]; 7] = [
@@ -43,9 +43,9 @@ pub fn status(context: &UserContext, name: &EnvName, json: bool) -> Result<()> {
     let mut shadowed =
         Shadowed { name: name.to_string(), packages: vec![], files: vec![], rpm_database: None };
     // An image does not change.
-    if env.ground()?.image().is_none() {
+    if env.base()?.image().is_none() {
         shadowed.packages = package_database::shadowed(&env.dir)?;
-        let changes = contents::changes(context, &env)?;
+        let changes = changes::changes(context, &env)?;
         let is_told = |change: &&Change| {
             change.base_changed && !KEPT_BY_PROGRAMS.iter().any(|dir| change.path.starts_with(dir))
         };

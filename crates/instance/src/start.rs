@@ -9,9 +9,10 @@ use serde::Deserialize;
 use serde::Serialize;
 use skiff_cli::StartArgs;
 use skiff_env as env;
-use skiff_env::contents::{ours, take_snapshot};
 use skiff_env::deploy::{own_layers, unpack};
 use skiff_env::history::SnapshotOrigin;
+use skiff_env::snapshot_fault::ours;
+use skiff_env::take_snapshot::take_snapshot;
 use skiff_output as output;
 use skiff_plan::data::{self, UnreadData};
 use skiff_plan::described::DescribedProcess;
@@ -291,7 +292,7 @@ fn of_environment(
     let RootOptions { inside, user, entrypoint, argv, .. } = options.asked.clone();
     let asked_limits = options.asked.limits()?;
     let words: Vec<OsString> = entrypoint.into_iter().chain(argv).collect();
-    let mut facts = base::of_ground(context, &env.ground()?)?;
+    let mut facts = base::of_environment(context, &env.base()?)?;
     // Whoever enters it from the same session has that agent, too.
     facts.agent_dir = ssh_agent::directory(context, &env::command(context, env, &inside, &words)?, &inside);
     let options = over_environment(options, settings, paths);

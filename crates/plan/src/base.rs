@@ -18,8 +18,8 @@ pub fn facts(context: &UserContext, id: ImageId, volumes: BTreeSet<String>) -> R
 }
 
 /// Facts for the plan of an environment over this.
-pub fn of_ground<'a>(context: &'a UserContext, ground: &EnvironmentBase) -> Result<Facts<'a>> {
-    match ground {
+pub fn of_environment<'a>(context: &'a UserContext, base: &EnvironmentBase) -> Result<Facts<'a>> {
+    match base {
         EnvironmentBase::Host => Facts::of_host(context),
         EnvironmentBase::Image(entry) => facts(context, entry.id, entry.exec()?.volumes),
     }

@@ -10,9 +10,9 @@ use skiff_sandbox::command::{CommandSpec, own_variable};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_user::context::UserContext;
 
-use crate::bounded::not_expanded;
 use crate::device_words::MODULE;
-use crate::{DEVICE, RootOptions, RootSource, bounded, data, modules};
+use crate::named_file::not_expanded;
+use crate::{DEVICE, RootOptions, RootSource, data, modules, named_file};
 
 /// Reads a definition: of a file, or of a name that is looked up.
 ///
@@ -46,7 +46,7 @@ fn from_here(source: &str) -> Result<String> {
 /// Does something with what definitions may ask for.
 pub fn with_context<T>(context: &UserContext, act: impl FnOnce(&DefinitionContext<'_>) -> T) -> T {
     let variable = |name: &str| own_variable(name.as_ref());
-    let read = |path: &Path| bounded::read_at_most(path, LONGEST as u64);
+    let read = |path: &Path| named_file::read_at_most(path, LONGEST as u64);
     act(&DefinitionContext { variable: &variable, home: context.home.clone(), read: &read })
 }
 

@@ -29,9 +29,9 @@ use skiff_sys::IgnoreError;
 use skiff_sys::clock::now;
 use skiff_user::context::UserContext;
 
-use crate::bounded::not_expanded;
 use crate::image_peers::ImagePeers;
 use crate::import;
+use crate::named_file::not_expanded;
 use crate::progress::PullProgress;
 
 /// When an image is pulled that is to be run.

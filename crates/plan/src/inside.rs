@@ -13,7 +13,7 @@ use skiff_spec::caller::ONLY_INSIDE;
 use skiff_spec::plan::{Identity, Route};
 use skiff_user::context::UserContext;
 
-use crate::bounded;
+use crate::named_file;
 
 /// How a command runs inside.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl EnvFile {
 /// Reads the file at once: what is wrong with it shows before anything is done.
 fn env_file() -> impl TypedValueParser<Value = EnvFile> {
     OsStringValueParser::new()
-        .try_map(|file| EnvFile::parse(&bounded::read(file.as_ref()).map_err(|e| e.to_string())?))
+        .try_map(|file| EnvFile::parse(&named_file::read(file.as_ref()).map_err(|e| e.to_string())?))
 }
 
 /// Reads `NAME[=VALUE]`: any bytes, but a name there must be.

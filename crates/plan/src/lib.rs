@@ -3,7 +3,6 @@
 //! `--dry-run` prints is what is carried out.
 
 pub mod base;
-pub mod bounded;
 pub mod data;
 mod data_words;
 pub mod definition;
@@ -22,6 +21,7 @@ pub mod inside;
 pub mod modules;
 mod mount_words;
 mod mounts;
+pub mod named_file;
 mod options;
 pub mod own_network;
 pub mod progress;

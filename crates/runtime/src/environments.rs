@@ -38,7 +38,7 @@ pub enum EnvironmentBase {
 
 impl EnvironmentBase {
     /// For the plan.
-    pub fn base(&self) -> Base {
+    pub fn for_plan(&self) -> Base {
         self.image().map_or(Base::Host, |entry| Base::Image(entry.id))
     }
 
@@ -113,7 +113,7 @@ impl Environment {
     /// Makes it with the settings of another one, and with what `fill` puts into its directory.
     pub fn create_like(&self, other: &Self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let settings = other.settings()?;
-        self.create_with(&other.ground()?, settings.mounts.clone(), settings.net.clone(), fill)
+        self.create_with(&other.base()?, settings.mounts.clone(), settings.net.clone(), fill)
     }
 
     /// Makes one with the settings of another one and what `fill` puts into its directory, and gives it no name: only its maker finds it. What is
@@ -127,7 +127,7 @@ impl Environment {
             let new = new_name(&other.name);
             let (mounts, net) = (settings.mounts.clone(), settings.net.clone());
             let dir = all.path_of(&new);
-            let made = other.fill(&all, &new, &other.ground()?, mounts, net).and_then(|()| fill(&dir));
+            let made = other.fill(&all, &new, &other.base()?, mounts, net).and_then(|()| fill(&dir));
             if made.is_err() {
                 all.remove_tree(&new)
                     .ignore_error("the first error is the one to tell; what stays, `skiff sweep` removes");
@@ -199,7 +199,7 @@ impl Environment {
     }
 
     /// What lies below it.
-    pub fn ground(&self) -> Result<EnvironmentBase> {
+    pub fn base(&self) -> Result<EnvironmentBase> {
         let Some(id) = self.settings()?.image else { return Ok(EnvironmentBase::Host) };
         let path = self.dir.join(IMAGE);
         match ImageName::read(&path)? {

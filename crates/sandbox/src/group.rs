@@ -88,17 +88,17 @@ pub fn start(
     let Fork::Parent(init) = made.map_err(|e| e.hint("`skiff doctor` says whether users may have them"))?
     else {
         drop((control, report));
-        let ground = GroupResources::make(tree, helper.as_ref(), network, &theirs);
-        let word = match &ground {
-            Ok(ground) => [b"+", &ground.ids.to_le_bytes()[..]].concat(),
+        let resources = GroupResources::make(tree, helper.as_ref(), network, &theirs);
+        let word = match &resources {
+            Ok(resources) => [b"+", &resources.ids.to_le_bytes()[..]].concat(),
             Err(e) => [b"-", &e.to_bytes()[..]].concat(),
         };
         let told = rustix::io::write(&reporter, &word).is_ok();
         drop(reporter);
-        if let (Ok(ground), true) = (ground, told) {
-            close_all_except(&[&ground.kept(&theirs), kept].concat());
+        if let (Ok(resources), true) = (resources, told) {
+            close_all_except(&[&resources.kept(&theirs), kept].concat());
             detach_stdio();
-            serve(&ground, &theirs);
+            serve(&resources, &theirs);
         }
         exit_now(0)
     };

@@ -71,8 +71,8 @@ fn image_of_instance(context: &UserContext, record: &InstanceDir) -> Result<Opti
     let started = record.started()?;
     let (Some(id), Some(name)) = (started.image, started.of.strip_prefix(ENV)) else { return Ok(None) };
     let environment = Environment::named(context, name.parse().map_err(|e| Fault::new(format!("{e}")))?)?;
-    let ground = if environment.exists() { environment.ground()?.image().cloned() } else { None };
-    match ground.filter(|image| image.id == id) {
+    let image = if environment.exists() { environment.base()?.image().cloned() } else { None };
+    match image.filter(|image| image.id == id) {
         // The environment of this name is another one by now.
         None => Ok(Some(skiff_store::find(context, &digest(id))?)),
         found => Ok(found),
@@ -91,7 +91,7 @@ struct Committing<'a> {
 impl Committing<'_> {
     /// Of an environment.
     fn environment(&self, env: &Environment) -> Result<()> {
-        match env.ground()?.image() {
+        match env.base()?.image() {
             Some(image) => self.over_image(image, || session(self.context, env)),
             None if self.args.full => self.whole(env),
             None => self.changes(env),

@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use skiff_env::bounded::{until, until_with};
 use skiff_env::deploy::{get_image, node_name, time_limit};
 use skiff_env::fan_out::{self, JobRelay, RelayImage, RelayPlace};
 use skiff_env::job_records::StartPart;
+use skiff_env::time_limit::{until, until_with};
 use skiff_output as output;
 use skiff_plan::get::{self, ImageOrigin};
 use skiff_plan::{

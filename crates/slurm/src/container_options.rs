@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use skiff_cli as cli;
 use skiff_edf::MountFlag;
-use skiff_plan::bounded::not_expanded;
 use skiff_plan::data::{self, DataWord};
+use skiff_plan::named_file::not_expanded;
 use skiff_plan::{self as plan, DEVICE, TMPFS, get, modules};
 use skiff_spec::fault::{Context as _, Fault as Error, Result};
 use skiff_spec::job::{AttachMode, ContainerName, JobContainer, JobData, JobImage, JobSpec, names};

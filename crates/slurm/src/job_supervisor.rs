@@ -124,7 +124,7 @@ fn plan_root(
         entry.write(&dir.join(IMAGE))?;
     }
     let below = deployed.image.map_or(EnvironmentBase::Host, EnvironmentBase::Image);
-    let facts = Facts { working_dir: working_dir(), ..base::of_ground(context, &below)? };
+    let facts = Facts { working_dir: working_dir(), ..base::of_environment(context, &below)? };
     let asked = options(snapshot, upper, paths, vec![spool(context)], temporary(job.id));
     let gpus = snapshot.devices.iter().any(|word| word.starts_with(GPUS)).then(|| format!("{GPUS}{GRANTED}"));
     let (facts, asked) = container::with_devices(facts, asked, gpus, dir)?;

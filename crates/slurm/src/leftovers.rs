@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use skiff_env::bounded;
+use skiff_env::time_limit;
 use skiff_output as output;
 use skiff_site::TrustedDir;
 use skiff_spec::fault::{Fault as Error, Result};
@@ -227,7 +227,7 @@ fn has_ended(id: u32, until: Instant) -> Result<bool> {
     let unanswered = || {
         Error::new(format!("squeue: no answer about job {id} within {:.0} s", begun.elapsed().as_secs_f64()))
     };
-    match bounded::until("squeue client", until, ask) {
+    match time_limit::until("squeue client", until, ask) {
         Ok(Some(Some(lives))) => Ok(!lives),
         Ok(Some(None)) => Ok(false),
         Ok(None) => Err(unanswered()),

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use skiff_env::bounded::until;
 use skiff_env::depot::LiveJob;
+use skiff_env::time_limit::until;
 use skiff_spec::fault::{Fault as Error, Result};
 use skiff_user::context::UserContext;
 

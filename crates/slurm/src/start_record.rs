@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use skiff_env::bounded::in_background;
 use skiff_env::job_records::{JobRecords, RecordKind, StartPart, StartRecord};
+use skiff_env::time_limit::in_background;
 use skiff_spec::array_task::ArrayTask;
 use skiff_spec::job::JobSpec;
 use skiff_sys::IgnoreError;

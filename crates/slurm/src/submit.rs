@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use skiff_cli::{ContainerArgs, SubmitArgs};
-use skiff_env::contents::take_snapshot;
 use skiff_env::depot::trim_records_daily;
 use skiff_env::history::SnapshotOrigin;
+use skiff_env::take_snapshot::take_snapshot;
 use skiff_env::{fan_out, job_snapshot, latest, root};
 use skiff_output as output;
 use skiff_plan::definition::with_context;

@@ -14,8 +14,8 @@ use skiff_user::context::UserContext;
 
 use super::users::JobList;
 use super::{Collection, Limits};
-use crate::bounded::{in_background, until};
 use crate::job_records::JobRecords;
+use crate::time_limit::{in_background, until};
 
 /// In a depot: a file whose time is that of the last such collection.
 const STAMP: &str = "collected";

@@ -11,7 +11,7 @@ use serde_json::Value;
 use skiff_plan::described::{DescribedProcess, bad_plan};
 use skiff_plan::replay::{AGAIN, asked_for, refuse_missing, working_dir};
 use skiff_plan::resolve::{MainProcess, RunFacts};
-use skiff_plan::{Facts, RootOptions, base, bounded, data, ssh_agent};
+use skiff_plan::{Facts, RootOptions, base, data, named_file, ssh_agent};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::plan::{Base, Mount, Plan, Source};
 use skiff_store::index::{ImageName, Names};
@@ -56,7 +56,7 @@ impl PlanFile {
             return if text.len() as u64 <= MOST_BYTES { Ok(text) } else { Err(too_long()) };
         }
         // A named pipe to which nobody writes is not waited for without end.
-        match bounded::read_at_most(file, MOST_BYTES) {
+        match named_file::read_at_most(file, MOST_BYTES) {
             Err(e) if e.kind() == std::io::ErrorKind::FileTooLarge => Err(too_long()),
             text => text.context(what),
         }

@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_has_an_end_is_read() {
-        let dir = std::env::temp_dir().join(format!("skiff-bounded.{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("skiff-named-file.{}", std::process::id()));
         std::fs::create_dir(&dir).expect("a directory");
         let soon = || Instant::now() + Duration::from_millis(50);
         let said = |path: &Path| read_by(path, LONGEST, soon()).map_err(|e| e.kind());
