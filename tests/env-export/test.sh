@@ -78,6 +78,20 @@ equal "$(find /home/alice/small -size +100k | wc -l)" 5 'half an environment is 
 eventually 10 umount /home/alice/small
 rmdir /home/alice/small
 rm /home/alice/large.skiff
+
+# Who ends what takes long is told so, and nothing of it stays.
+inside alice large 'head -c 100000000 /dev/urandom >/opt/random'
+ok as alice skiff env stop large
+start alice skiff env export large held.skiff 2>/shared/interrupted
+eventually 5 pkill -STOP -x -P $started skiff
+sleep 1.5
+kill $started
+code=0
+wait $started || code=$?
+equal $code 143
+equal "$(cat /shared/interrupted)" 'skiff: exporting environment large: interrupted'
+equal "$(ls -A /home/alice | grep held || true)" '' 'half a file is left'
+eventually 5 sh -c '! pgrep -u alice -x skiff'
 ok as alice skiff env rm large
 
 # Very many empty files of the same names, again and again, take a byte or two each in the exported file: no such file takes all inodes of a disk.
