@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use skiff_criu::page_protocol::{self, PAGE, PRESENT, PROCESS, PageServerCommand, SHARED};
 use skiff_criu::pagemap::{PageEntry, Pagemap};
-use skiff_env::snapshot_fault::ours;
+use skiff_env::snapshot_fault::{self, ours};
 use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_snapshot::{ChunkStore, StoreWriter, StoredList, StreamPart};
 use skiff_spec::fault::{Context as _, Fault, Result};
@@ -89,7 +89,7 @@ impl PageIntake {
             set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
             // If memory runs out nevertheless, this is to end, and nothing else.
             std::fs::write("/proc/self/oom_score_adj", "1000").ignore_error("it is one of many then");
-            let writer = store.writer(known).map_err(ours)?;
+            let writer = store.writer(known).map_err(snapshot_fault::ours)?;
             let mut queue = PageQueue::new(waiting.limit);
             if let Some(init) = waiting.init {
                 queue.prepare(|| expected(init, previous.map(|(previous, _)| previous)))?;

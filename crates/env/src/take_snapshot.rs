@@ -16,7 +16,6 @@ use skiff_spec::job::Snapshot;
 use skiff_spec::name::EnvName;
 use skiff_spec::revision::{AT, TagName};
 use skiff_store::copies;
-use skiff_sys::error::show;
 use skiff_user::context::UserContext;
 
 use crate::base_view::{open_dir, own_view, view_of_base};
