@@ -18,6 +18,7 @@ pub mod every;
 mod expected_pages;
 pub mod files;
 mod hidden;
+mod image_edits;
 pub mod inside_reader;
 pub mod job;
 pub mod joint;

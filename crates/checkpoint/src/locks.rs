@@ -97,23 +97,6 @@ pub(crate) fn mount_place(outer: i32, info: &str) -> Option<std::path::PathBuf> 
     mounts.into_iter().find(|mount| mount.id == id).map(|mount| mount.place)
 }
 
-/// Has CRIU's images in `dir` say nothing of the locks that are taken again by us.
-///
-/// # Errors
-/// When the image makes no sense.
-pub fn leave_out(dir: &Path) -> Result<()> {
-    let path = dir.join("filelocks.img");
-    let about = || path.display().to_string();
-    let image = match fs::read(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        image => image.context(about)?,
-    };
-    let left = skiff_criu::file_locks::of_processes(&image);
-    let left =
-        left.ok_or_else(|| Fault::new(format!("{}: it does not say which locks there are", about())))?;
-    fs::write(&path, left).context(about)
-}
-
 /// Changes locks of processes inside that stand still, as [`try_change`] does.
 ///
 /// # Errors

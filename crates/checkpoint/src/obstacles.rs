@@ -27,10 +27,10 @@ use skiff_spec::plan::{Plan, Source};
 use skiff_sys::{IgnoreError, ns};
 
 use crate::attributes::{self, ThreadAttributes};
-use crate::locks;
 use crate::mappings::Placeholders;
 use crate::socket_options::NewSockets;
 use crate::tries::CheckpointAction;
+use crate::{image_edits, locks};
 
 pub use policies::look_for_policies;
 pub use process::{SavedProcess, description_locks, expired_timers, lost_processor_time, socket_options};
@@ -138,12 +138,12 @@ impl PreflightReport {
 
     /// With what only CRIU sees, and has written into its images in `dir`: of the first process, a signal at its parent's end. That parent is
     /// CRIU when it is restored, which ends; those of others are restored with them. (The first process is the command only in an instance that
-    /// an older Skiff has started.) The images then say nothing of locks that are taken again by us.
+    /// an older Skiff has started.) The images are [changed](image_edits) where CRIU's are not to be restored as they are.
     ///
     /// # Errors
     /// When there is no image.
     pub fn with_images(mut self, dir: &Path) -> Result<Self> {
-        locks::leave_out(dir)?;
+        image_edits::apply(dir)?;
         let Some(main) = self.processes.first() else { return Ok(self) };
         let path = dir.join(format!("core-{}.img", main.pid));
         let image = fs::read(&path).context(|| path.display().to_string())?;

@@ -3,6 +3,9 @@
 use std::collections::HashSet;
 
 use prost::Message;
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
+};
 use rustix::fs::FileType;
 
 /// What each image begins with.
@@ -34,6 +37,18 @@ struct Regular {
     size: Option<u64>,
     #[prost(uint32, optional, tag = "10")]
     mode: Option<u32>,
+}
+
+/// The field of `file_entry` that is a Unix socket, a `unix_sk_entry`.
+const SOCKET: u32 = 16;
+/// Of that, owner and mode of the file that has its name.
+const RIGHTS: u32 = 13;
+
+/// The part of `unix_sk_entry` that is wanted here.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct UnixSocket {
+    #[prost(bool, optional, tag = "15")]
+    deleted: Option<bool>,
 }
 
 /// The part of `remap_file_path_entry` that is wanted here.
@@ -68,15 +83,72 @@ pub fn open_files(files: &[u8], remapped: Option<&[u8]>) -> Option<Vec<OpenFile>
     Some(regular.filter(|file| !nameless.contains(&file.id)).filter_map(Regular::opened).collect())
 }
 
-/// The entries of an image of this type, each with its length before it.
+/// The same image without owner and mode of Unix sockets whose names were deleted: CRIU writes there what was by chance in its memory if it may not
+/// ask the kernel for the file (on a network that is not the user's), and no restore succeeds if that is no user. Nothing if `image` is not such an image.
+#[must_use]
+pub fn without_rights_of_deleted_sockets(image: &[u8]) -> Option<Vec<u8>> {
+    let mut edited = image.get(..8)?.to_vec();
+    for entry in bodies(FILES, image)? {
+        let mut body = vec![];
+        for (number, field) in fields(entry)? {
+            match number {
+                SOCKET => append(&mut body, SOCKET, &without_rights_if_deleted(content(field)?)?),
+                _ => body.extend(field),
+            }
+        }
+        edited.extend(u32::try_from(body.len()).ok()?.to_ne_bytes());
+        edited.extend(body);
+    }
+    Some(edited)
+}
+
+fn without_rights_if_deleted(socket: &[u8]) -> Option<Vec<u8>> {
+    if UnixSocket::decode(socket).ok()?.deleted != Some(true) {
+        return Some(socket.to_vec());
+    }
+    let kept = fields(socket)?.into_iter().filter(|(number, _)| *number != RIGHTS);
+    Some(kept.flat_map(|(_, field)| field).copied().collect())
+}
+
+/// The fields of a message, each with its number, and whole: with its key.
+fn fields(message: &[u8]) -> Option<Vec<(u32, &[u8])>> {
+    let (mut rest, mut found) = (message, vec![]);
+    while !rest.is_empty() {
+        let field = rest;
+        let (number, kind) = decode_key(&mut rest).ok()?;
+        skip_field(kind, number, &mut rest, DecodeContext::default()).ok()?;
+        found.push((number, field.get(..field.len() - rest.len())?));
+    }
+    Some(found)
+}
+
+/// What is in a whole field that is a message.
+fn content(mut field: &[u8]) -> Option<&[u8]> {
+    let (_, kind) = decode_key(&mut field).ok()?;
+    let length = decode_varint(&mut field).ok()?;
+    (kind == WireType::LengthDelimited && usize::try_from(length) == Ok(field.len())).then_some(field)
+}
+
+fn append(message: &mut Vec<u8>, number: u32, content: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, message);
+    encode_varint(content.len() as u64, message);
+    message.extend(content);
+}
+
+/// The entries of an image of this type.
 fn entries<T: Message + Default>(kind: u32, image: &[u8]) -> Option<Vec<T>> {
+    bodies(kind, image)?.into_iter().map(|body| T::decode(body).ok()).collect()
+}
+
+/// The same as they are there, each with its length before it.
+fn bodies(kind: u32, image: &[u8]) -> Option<Vec<&[u8]>> {
     let head: Vec<u8> = [COMMON, kind].iter().flat_map(|number| number.to_ne_bytes()).collect();
     let mut rest = image.strip_prefix(&head[..])?;
     let mut found = vec![];
     while !rest.is_empty() {
         let (length, behind) = rest.split_first_chunk::<4>()?;
         let (body, behind) = behind.split_at_checked(usize::try_from(u32::from_ne_bytes(*length)).ok()?)?;
-        found.push(T::decode(body).ok()?);
+        found.push(body);
         rest = behind;
     }
     Some(found)
@@ -104,6 +176,56 @@ mod tests {
             image.extend(entry.encode_to_vec());
         }
         image
+    }
+
+    /// A `file_entry` that is a socket.
+    #[derive(Clone, PartialEq, Eq, Message)]
+    struct SocketFile {
+        #[prost(uint32, required, tag = "2")]
+        id: u32,
+        #[prost(message, optional, tag = "16")]
+        socket: Option<WholeSocket>,
+        #[prost(fixed32, optional, tag = "17")]
+        more: Option<u32>,
+    }
+
+    #[derive(Clone, PartialEq, Eq, Message)]
+    struct WholeSocket {
+        #[prost(uint32, required, tag = "1")]
+        id: u32,
+        #[prost(bytes = "vec", required, tag = "11")]
+        name: Vec<u8>,
+        #[prost(bytes = "vec", optional, tag = "13")]
+        rights: Option<Vec<u8>>,
+        #[prost(bool, optional, tag = "15")]
+        deleted: Option<bool>,
+        #[prost(sint32, optional, tag = "17")]
+        mount: Option<i32>,
+    }
+
+    #[test]
+    fn a_socket_whose_name_is_deleted_has_no_rights() {
+        let file = |id, deleted, rights: Option<&[u8]>| SocketFile {
+            id,
+            socket: Some(WholeSocket {
+                id,
+                name: b"/tmp/one".to_vec(),
+                rights: rights.map(<[u8]>::to_vec),
+                deleted,
+                mount: Some(-1),
+            }),
+            more: Some(7),
+        };
+        let none = SocketFile { id: 4, socket: None, more: Some(9) };
+        let rights = Some(&b"an owner"[..]);
+        let before =
+            [file(1, None, rights), none.clone(), file(2, Some(true), rights), file(3, Some(false), rights)];
+        let after = [file(1, None, rights), none, file(2, Some(true), None), file(3, Some(false), rights)];
+        assert_eq!(without_rights_of_deleted_sockets(&image(FILES, &before)), Some(image(FILES, &after)));
+        assert_eq!(without_rights_of_deleted_sockets(&image(FILES, &after)), Some(image(FILES, &after)));
+        let whole = image(FILES, &before);
+        assert_eq!(without_rights_of_deleted_sockets(&whole[..whole.len() - 1]), None);
+        assert_eq!(without_rights_of_deleted_sockets(&image(REMAPPED, &before)), None);
     }
 
     #[test]

@@ -97,10 +97,11 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
     command.args(["--archive", "--reflink=auto", "--"]).arg(from.join(".")).arg(to);
     let mut copying =
         command.env_clear().stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context(about)?;
-    let mut why = String::new();
+    let mut why = vec![];
     let complaint =
-        copying.stderr.take().map(|said| BufReader::new(said.take(LONGEST_LINE)).read_line(&mut why));
+        copying.stderr.take().map(|said| BufReader::new(said.take(LONGEST_LINE)).read_until(b'\n', &mut why));
     complaint.transpose().context(about)?;
+    let why = String::from_utf8_lossy(&why);
     // It would go on, and say the same of each of the other files.
     if !why.is_empty() {
         copying.kill().ignore_error("it may have ended by itself");
