@@ -138,7 +138,7 @@ impl PreflightReport {
 
     /// With what only CRIU sees, and has written into its images in `dir`: of the first process, a signal at its parent's end. That parent is
     /// CRIU when it is restored, which ends; those of others are restored with them. (The first process is the command only in an instance that
-    /// an older Skiff has started.) The images are [changed](image_edits) where CRIU's are not to be restored as they are.
+    /// an older Skiff has started.) The images are changed where they are not to be restored as CRIU has written them.
     ///
     /// # Errors
     /// When there is no image.
