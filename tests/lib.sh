@@ -19,7 +19,7 @@
 #     manifest                    prints every file of the host's system, so that any change to one shows
 #     fail WORDS...               skip WORDS...
 #
-# SKIFF_TEST_SLOWNESS=N makes limits N times as long, for emulated machines.
+# SKIFF_TEST_SLOWNESS=N makes limits N times as long, for emulated and for busy machines.
 #
 # Every failure names the test's line, what was expected and what came. `as` runs under a limit of its own, so that a hanging
 # command fails where it stands.

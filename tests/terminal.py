@@ -14,6 +14,9 @@ import time
 
 PROMPT = "READY> "
 
+# As for tests/lib.sh.
+SLOWNESS = int(os.environ.get("SKIFF_TEST_SLOWNESS", 1))
+
 
 class Terminal:
     def __init__(self, argv, rows=33, columns=111):
@@ -52,7 +55,7 @@ class Terminal:
 
     def expect(self, pattern, seconds=30):
         """Waits for a pattern in what has come since the last match; gives the match."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * SLOWNESS
         while True:
             match = re.search(pattern, self.seen, re.MULTILINE)
             if match:
@@ -61,7 +64,7 @@ class Terminal:
             try:
                 if self._read(end - time.monotonic()):
                     continue
-                why = f"after {seconds} s"
+                why = f"after {seconds * SLOWNESS} s"
             except EOFError:
                 why = "at the end"
             self._fail(f"no {pattern!r} {why}, but {self.seen!r}")

@@ -8,6 +8,8 @@ import time
 
 CONFIG, PACKAGE = sys.argv[1:]
 SSH = f"ssh -F {CONFIG}"
+# As for tests/lib.sh.
+SLOWNESS = int(os.environ.get("SKIFF_TEST_SLOWNESS", 1))
 # As Debian's shells print it, with the environment's name in front.
 PROMPT = r"^\(default\)root@ctl:\S+#"
 
@@ -34,14 +36,14 @@ class Screen:
 
     def wait(self, pattern, seconds=30):
         """Until the pattern is in what has appeared since the last command was typed."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * SLOWNESS
         while True:
             new = self.text()[self.begun :]
             match = re.search(pattern, new, re.MULTILINE)
             if match:
                 return match
             if time.monotonic() > end:
-                self.fail(f"no {pattern!r} after {seconds} s")
+                self.fail(f"no {pattern!r} after {seconds * SLOWNESS} s")
             time.sleep(0.03)
 
     def prompt(self, seconds=30):

@@ -7,7 +7,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-from terminal import PROMPT, Terminal, as_user
+from terminal import PROMPT, SLOWNESS, Terminal, as_user
 
 # One key press shows all that fit, and the prompt does not match what is typed to set it.
 PROMPT_SET = "'READ''Y> '"
@@ -43,7 +43,7 @@ def quiet(terminal):
 def after_tab(terminal, typed, wanted, unwanted):
     terminal.seen = ""
     terminal.send(typed + "\t")
-    end = time.monotonic() + 10
+    end = time.monotonic() + 10 * SLOWNESS
     while time.monotonic() < end and not all(word in shown(terminal.seen) for word in wanted):
         terminal._read(0.2)
     if unwanted:

@@ -30,7 +30,7 @@ def modes(t):
 
 
 def eventually(what, condition, seconds=20):
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * terminal.SLOWNESS
     while not condition():
         if time.monotonic() > end:
             sys.exit(f"FAILED: {what}")

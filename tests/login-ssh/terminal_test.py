@@ -11,7 +11,7 @@ SSH = ["ssh", "-F", os.environ["SSH_CONFIG"]]
 
 
 def gone(*pattern):
-    end = time.monotonic() + 8
+    end = time.monotonic() + 8 * terminal.SLOWNESS
     while subprocess.run(["pgrep", "-u", "alice", *pattern], stdout=subprocess.DEVNULL).returncode == 0:
         assert time.monotonic() < end, f"left after the end of the session: {pattern}"
         time.sleep(0.05)
