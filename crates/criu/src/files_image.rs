@@ -83,8 +83,8 @@ pub fn open_files(files: &[u8], remapped: Option<&[u8]>) -> Option<Vec<OpenFile>
     Some(regular.filter(|file| !nameless.contains(&file.id)).filter_map(Regular::opened).collect())
 }
 
-/// The same image without owner and mode of Unix sockets whose names were deleted: CRIU writes there what was by chance in its memory if it may not
-/// ask the kernel for the file (on a network that is not the user's), and no restore succeeds if that is no user. Nothing if `image` is not such an image.
+/// The same image without owner and mode of Unix sockets whose names were deleted. Where CRIU cannot ask the kernel for the file (`SIOCUNIXFILE`), it
+/// writes what happens to be in its memory (`unix_resolve_name_old`), and a restore fails if that is not a user. Nothing if `image` is not such an image.
 #[must_use]
 pub fn without_rights_of_deleted_sockets(image: &[u8]) -> Option<Vec<u8>> {
     let mut edited = image.get(..8)?.to_vec();
