@@ -9,7 +9,7 @@ use skiff_output as output;
 use skiff_sandbox::visit::as_root_of_ids_watched;
 use skiff_spec::fault::Result;
 use skiff_spec::plan::Base;
-use skiff_sys::signal::{HeldEnd, is_end_wanted};
+use skiff_sys::signal::HeldEnd;
 use skiff_user::context::UserContext;
 
 /// What takes less is over before anybody wonders.
@@ -24,7 +24,7 @@ pub fn as_root_of_ids_shown<T: Serialize + DeserializeOwned>(
 ) -> Result<T> {
     let mut elapsed = Elapsed::begin(what.into());
     let done = as_root_of_ids_watched((context.helper.as_deref(), base), act, || elapsed.show());
-    if done.is_err() && is_end_wanted() {
+    if done.is_err() && elapsed.is_interrupted() {
         elapsed.end_interrupted();
     }
     done
@@ -48,7 +48,7 @@ impl Elapsed {
     /// Shows how long it has been. From the first time on, an end by the user is said as well: the process that works has begun by then, so
     /// that it does not inherit the held signals, and Ctrl-C ends it.
     fn show(&mut self) {
-        if is_end_wanted() {
+        if self.is_interrupted() {
             self.end_interrupted();
         }
         self.held.get_or_insert_with(HeldEnd::begin);
@@ -58,6 +58,11 @@ impl Elapsed {
             let what: String = self.what.chars().take(60).collect();
             output::draw(&format!("\r\x1b[2K{what}: {} s", elapsed.as_secs()));
         }
+    }
+
+    /// Whether the user has ended it. (Where somebody else holds the signals, they say so.)
+    fn is_interrupted(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.caught().is_some())
     }
 
     /// Says that the user has ended it; the signal that is held then ends this process.
