@@ -323,7 +323,7 @@ X
         sleep "$seconds"
         kill -9 "$started"
         wait "$started" 2>&- || true
-        eventually 60 sh -c "! ls -d $state/skiff-scratch.* 2>&-"
+        eventually 20 sh -c "! ls -d $state/skiff-scratch.* 2>&-"
         fails 125 as $user skiff inspect killed
     done
     equal "$(pgrep -u $user -x sleep || true)" '' "$user: nothing runs on"
