@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 
+from terminal import SLOWNESS
+
 CONFIG, PACKAGE = sys.argv[1:]
 SSH = f"ssh -F {CONFIG}"
-# As for tests/lib.sh.
-SLOWNESS = int(os.environ.get("SKIFF_TEST_SLOWNESS", 1))
 # As Debian's shells print it, with the environment's name in front.
 PROMPT = r"^\(default\)root@ctl:\S+#"
 
