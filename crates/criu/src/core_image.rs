@@ -2,8 +2,10 @@
 
 use prost::Message;
 
-/// What each such image begins with: an image of CRIU's, of this type. Source: `criu/include/magic.h`.
-const MAGIC: [u32; 2] = [0x5456_4319, 0x5505_3847];
+use crate::image_format;
+
+/// The type of `core-PID.img`. Source: `criu/include/magic.h`.
+const CORE: u32 = 0x5505_3847;
 
 /// The part of `core_entry` that is wanted here.
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -68,11 +70,7 @@ pub fn has_shadow_stack(image: &[u8]) -> Option<bool> {
 }
 
 fn core_of(image: &[u8]) -> Option<Core> {
-    let head: Vec<u8> = MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect();
-    let rest = image.strip_prefix(&head[..])?;
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let body = rest.get(..usize::try_from(u32::from_ne_bytes(*length)).ok()?)?;
-    Core::decode(body).ok()
+    Core::decode(*image_format::bodies(CORE, image)?.first()?).ok()
 }
 
 #[cfg(test)]
@@ -80,10 +78,7 @@ mod tests {
     use super::*;
 
     fn image(core: &Core) -> Vec<u8> {
-        let body = core.encode_to_vec();
-        let head = MAGIC.iter().flat_map(|number| number.to_ne_bytes());
-        let length = u32::try_from(body.len()).expect("short").to_ne_bytes();
-        head.chain(length).chain(body).collect()
+        image_format::image(CORE, std::slice::from_ref(core))
     }
 
     #[test]

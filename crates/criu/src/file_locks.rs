@@ -2,8 +2,10 @@
 
 use prost::Message;
 
-/// What each image of CRIU's begins with. Source: `criu/include/magic.h`.
-const MAGIC: u32 = 0x5456_4319;
+use crate::image_format;
+
+/// The type of `filelocks.img`. Source: `criu/include/magic.h`.
+const FILE_LOCKS: u32 = 0x5432_3616;
 /// Bits of `flag`: a lock of an open file description, by `flock(2)` or on a range. Source: `criu/include/file-lock.h`.
 const OF_DESCRIPTION: u32 = 2 | 4;
 
@@ -17,19 +19,13 @@ struct Entry {
 /// The same image without the locks that belong to open file descriptions. Nothing if `image` is not such an image.
 #[must_use]
 pub fn of_processes(image: &[u8]) -> Option<Vec<u8>> {
-    // Two numbers: an image, and of which type.
-    let (head, mut rest) = image.split_at_checked(8)?;
-    head.starts_with(&MAGIC.to_ne_bytes()).then_some(())?;
-    let mut left = head.to_vec();
-    while let Some((length, after)) = rest.split_first_chunk::<4>() {
-        let end = 4 + usize::try_from(u32::from_ne_bytes(*length)).ok()?;
-        let entry = Entry::decode(rest.get(4..end)?).ok()?;
-        if entry.flag & OF_DESCRIPTION == 0 {
-            left.extend(&rest[..end]);
+    let mut left = image_format::empty(FILE_LOCKS);
+    for body in image_format::bodies(FILE_LOCKS, image)? {
+        if Entry::decode(body).ok()?.flag & OF_DESCRIPTION == 0 {
+            image_format::append(&mut left, body);
         }
-        rest = after.get(end - 4..)?;
     }
-    rest.is_empty().then_some(left)
+    Some(left)
 }
 
 #[cfg(test)]
@@ -37,13 +33,8 @@ mod tests {
     use super::*;
 
     fn image(flags: &[u32]) -> Vec<u8> {
-        let mut image = [MAGIC.to_ne_bytes(), [1, 2, 3, 4]].concat();
-        for flag in flags {
-            let body = Entry { flag: *flag }.encode_to_vec();
-            image.extend(u32::try_from(body.len()).expect("short").to_ne_bytes());
-            image.extend(body);
-        }
-        image
+        let entries: Vec<Entry> = flags.iter().map(|flag| Entry { flag: *flag }).collect();
+        image_format::image(FILE_LOCKS, &entries)
     }
 
     #[test]

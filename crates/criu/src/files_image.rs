@@ -8,8 +8,8 @@ use prost::encoding::{
 };
 use rustix::fs::FileType;
 
-/// What each image begins with.
-const COMMON: u32 = 0x5456_4319;
+use crate::image_format::{self, entries};
+
 /// The type of `files.img`. Source: `criu/include/magic.h`.
 const FILES: u32 = 0x5630_3138;
 /// The type of `remap-fpath.img`, in the same place.
@@ -87,8 +87,8 @@ pub fn open_files(files: &[u8], remapped: Option<&[u8]>) -> Option<Vec<OpenFile>
 /// writes what happens to be in its memory (`unix_resolve_name_old`), and a restore fails if that is not a user. Nothing if `image` is not such an image.
 #[must_use]
 pub fn without_rights_of_deleted_sockets(image: &[u8]) -> Option<Vec<u8>> {
-    let mut edited = image.get(..8)?.to_vec();
-    for entry in bodies(FILES, image)? {
+    let mut edited = image_format::empty(FILES);
+    for entry in image_format::bodies(FILES, image)? {
         let mut body = vec![];
         for (number, field) in fields(entry)? {
             match number {
@@ -96,8 +96,7 @@ pub fn without_rights_of_deleted_sockets(image: &[u8]) -> Option<Vec<u8>> {
                 _ => body.extend(field),
             }
         }
-        edited.extend(u32::try_from(body.len()).ok()?.to_ne_bytes());
-        edited.extend(body);
+        image_format::append(&mut edited, &body);
     }
     Some(edited)
 }
@@ -135,25 +134,6 @@ fn append(message: &mut Vec<u8>, number: u32, content: &[u8]) {
     message.extend(content);
 }
 
-/// The entries of an image of this type.
-fn entries<T: Message + Default>(kind: u32, image: &[u8]) -> Option<Vec<T>> {
-    bodies(kind, image)?.into_iter().map(|body| T::decode(body).ok()).collect()
-}
-
-/// The same as they are there, each with its length before it.
-fn bodies(kind: u32, image: &[u8]) -> Option<Vec<&[u8]>> {
-    let head: Vec<u8> = [COMMON, kind].iter().flat_map(|number| number.to_ne_bytes()).collect();
-    let mut rest = image.strip_prefix(&head[..])?;
-    let mut found = vec![];
-    while !rest.is_empty() {
-        let (length, behind) = rest.split_first_chunk::<4>()?;
-        let (body, behind) = behind.split_at_checked(usize::try_from(u32::from_ne_bytes(*length)).ok()?)?;
-        found.push(body);
-        rest = behind;
-    }
-    Some(found)
-}
-
 impl Regular {
     fn opened(self) -> Option<OpenFile> {
         let Self { id: _, flags, position, name, size, mode } = self;
@@ -168,15 +148,7 @@ impl Regular {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn image<T: Message>(kind: u32, entries: &[T]) -> Vec<u8> {
-        let mut image: Vec<u8> = [COMMON, kind].iter().flat_map(|number| number.to_ne_bytes()).collect();
-        for entry in entries {
-            image.extend(u32::try_from(entry.encoded_len()).expect("short").to_ne_bytes());
-            image.extend(entry.encode_to_vec());
-        }
-        image
-    }
+    use crate::image_format::image;
 
     /// A `file_entry` that is a socket.
     #[derive(Clone, PartialEq, Eq, Message)]

@@ -7,6 +7,7 @@ pub mod core_image;
 mod error;
 pub mod file_locks;
 pub mod files_image;
+mod image_format;
 mod installation;
 mod log;
 pub mod page_protocol;

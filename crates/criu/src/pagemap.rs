@@ -3,8 +3,10 @@
 
 use prost::Message;
 
-/// What each such image begins with: an image of CRIU's, of this type. Source: `criu/include/magic.h`.
-const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
+use crate::image_format;
+
+/// The type of `pagemap-PID.img`. Source: `criu/include/magic.h`.
+const PAGEMAP: u32 = 0x5608_4025;
 
 /// The first entry (`pagemap_head`).
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -39,14 +41,6 @@ pub struct PageEntry {
     pub flags: u16,
 }
 
-/// Takes a message and its length from the front.
-fn message<M: Message + Default>(from: &mut &[u8]) -> Option<M> {
-    let (length, rest) = from.split_first_chunk()?;
-    let (message, rest) = rest.split_at_checked(usize::try_from(u32::from_ne_bytes(*length)).ok()?)?;
-    *from = rest;
-    M::decode(message).ok()
-}
-
 /// The bytes of one such image.
 #[derive(Clone, Debug)]
 pub struct Pagemap(Vec<u8>);
@@ -55,7 +49,7 @@ impl Pagemap {
     /// An image without entries, for the pages in `pages-{pages}.img`.
     #[must_use]
     pub fn new(pages: u32) -> Self {
-        let mut image = Self(MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect());
+        let mut image = Self(image_format::empty(PAGEMAP));
         image.append(&Head { pages });
         image
     }
@@ -74,22 +68,18 @@ impl Pagemap {
     /// Reads an image: N of its `pages-N.img`, and the runs; nothing if the bytes are not one.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(u32, Vec<PageEntry>)> {
-        let magic: Vec<u8> = MAGIC.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let mut rest = bytes.strip_prefix(&magic[..])?;
-        let Head { pages } = message(&mut rest)?;
-        let mut entries = vec![];
-        while !rest.is_empty() {
-            let Entry { address, old_pages, flags, pages } = message(&mut rest)?;
+        let bodies = image_format::bodies(PAGEMAP, bytes)?;
+        let (head, runs) = bodies.split_first()?;
+        let run = |body: &&[u8]| {
+            let Entry { address, old_pages, flags, pages } = Entry::decode(*body).ok()?;
             let flags = u16::try_from(flags?).ok()?;
-            entries.push(PageEntry { address, pages: pages.unwrap_or(old_pages.into()), flags });
-        }
-        Some((pages, entries))
+            Some(PageEntry { address, pages: pages.unwrap_or(old_pages.into()), flags })
+        };
+        Some((Head::decode(*head).ok()?.pages, runs.iter().map(run).collect::<Option<_>>()?))
     }
 
     fn append(&mut self, message: &impl Message) {
-        // A few dozen bytes at most.
-        self.0.extend((message.encoded_len() as u32).to_ne_bytes());
-        self.0.extend(message.encode_to_vec());
+        image_format::append(&mut self.0, &message.encode_to_vec());
     }
 }
 
