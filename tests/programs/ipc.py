@@ -644,6 +644,8 @@ def options_kept(of, wanted):
     """Sets options of a socket, each a name with level, number and value, and demands them afterwards."""
     known = {}
     for name, (level, number, value) in wanted.items():
+        if name.startswith('SO_PASS') and of.family != socket.AF_UNIX:
+            continue  # It means nothing there, and kernels since 6.12 do not take it.
         try:
             of.setsockopt(level, number, value)
             known[name] = level, number, 64

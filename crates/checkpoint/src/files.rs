@@ -32,7 +32,7 @@ pub use copies::CopySettings;
 pub(crate) use copies::{FoundFile, OpenedFiles, find};
 use fit::fit;
 pub use opened::ExpectedFiles;
-use opened::linked_directories;
+use opened::{linked_directories, refuse_other_rights};
 pub use rules::FileRules;
 
 /// Bytes that are read and compared at once.
@@ -117,8 +117,7 @@ pub fn make_fit(
 ) -> Result<ExpectedFiles> {
     let opened = open_in(images)?;
     let paths = opened.iter().map(|file| file.path.clone()).collect();
-    let directories: Vec<OpenFile> = opened.iter().filter(|file| file.is_directory).cloned().collect();
-    let wanted = wanted(opened, recorded);
+    let wanted = wanted(&opened, recorded);
     let mut copies = BTreeMap::<&str, OwnedFd>::new();
     for file in recorded.written.iter().filter(|file| wanted.contains_key(&file.path)) {
         if let Some(copy) = &file.copy {
@@ -127,11 +126,12 @@ pub fn make_fit(
     }
     let kept: Vec<BorrowedFd<'_>> = copies.values().map(AsFd::as_fd).collect();
     let (said, numbers) = enter::run(inside, &kept, || {
-        let linked = linked_directories(&directories, own_places)?;
+        let linked = linked_directories(&opened, own_places)?;
         if !linked.is_empty() {
             return Err(Fault::new(format!("{}: reached by a symbolic link now", linked.join(", ")))
                 .hint("give the former directory its name again"));
         }
+        refuse_other_rights(&opened)?;
         fit(&wanted, &copies, rules)
     })?;
     said.iter().for_each(|said| notes.add(said));
@@ -143,7 +143,7 @@ pub fn make_fit(
 /// # Errors
 /// The images are not there.
 pub fn outlook(images: BorrowedFd<'_>, written: &[WrittenFile]) -> Result<Vec<String>> {
-    let wanted = wanted(open_in(images)?, RecordedFiles { written, read: &[] });
+    let wanted = wanted(&open_in(images)?, RecordedFiles { written, read: &[] });
     let line = |file: &WrittenFile| {
         let what = match (&file.copy, wanted.get(&file.path)) {
             (Some(_), _) => "; a copy of it is kept",
@@ -207,18 +207,18 @@ fn open_in(images: BorrowedFd<'_>) -> Result<Vec<OpenFile>> {
 }
 
 /// The files, by path. What the images do not name is not looked at, whatever a record says.
-fn wanted(open: Vec<OpenFile>, recorded: RecordedFiles<'_>) -> BTreeMap<String, Was> {
+fn wanted(open: &[OpenFile], recorded: RecordedFiles<'_>) -> BTreeMap<String, Was> {
     let written: BTreeMap<&str, &WrittenFile> =
         recorded.written.iter().map(|file| (file.path.as_str(), file)).collect();
     let read: BTreeMap<&str, (i64, i64)> =
         recorded.read.iter().map(|file| (file.path.as_str(), file.modified)).collect();
     let mut wanted = BTreeMap::<String, Was>::new();
-    for file in open.into_iter().filter(|file| !file.is_directory) {
+    for file in open.iter().filter(|file| !file.is_directory) {
         let (noted, compared) = (written.get(file.path.as_str()), file.size.is_some());
         let Some(size) = file.size.or(noted.map(|noted| noted.size)) else { continue };
-        let (appended, read) = (is_appended(&file), read.get(file.path.as_str()).copied());
+        let (appended, read) = (is_appended(file), read.get(file.path.as_str()).copied());
         let noted = noted.map(|noted| (*noted).clone());
-        let was = wanted.entry(file.path).or_insert(Was { size, noted, read, appended, compared });
+        let was = wanted.entry(file.path.clone()).or_insert(Was { size, noted, read, appended, compared });
         was.compared |= compared;
         was.appended &= appended;
     }
@@ -297,7 +297,14 @@ mod tests {
     fn who_writes_only_at_the_end() {
         let at = |flags, position| {
             let size = Some(7).filter(|_| flags & OFlags::APPEND.bits() == 0);
-            is_appended(&OpenFile { path: "x".into(), flags, position, size, is_directory: false })
+            is_appended(&OpenFile {
+                path: "x".into(),
+                flags,
+                position,
+                size,
+                is_directory: false,
+                mode: 0o100_644,
+            })
         };
         let (append, write, both) = (OFlags::APPEND.bits(), OFlags::WRONLY.bits(), OFlags::RDWR.bits());
         assert!(at(append | write, 0) && at(append | both, 0) && at(OFlags::RDONLY.bits(), 0));

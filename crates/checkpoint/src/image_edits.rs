@@ -1,37 +1,62 @@
 //! What is changed in CRIU's images before anything is restored from them.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::path::Path;
-use std::{fs, io};
 
+use skiff_criu::core_image::with_global_barriers;
 use skiff_criu::file_locks::of_processes;
 use skiff_criu::files_image::without_rights_of_deleted_sockets;
 use skiff_spec::fault::{Context as _, Fault, Result};
+use skiff_sys::kernel;
 
-/// The image, what is changed in it, and what is said of one that makes no sense.
-type ImageEdit = (&'static str, fn(&[u8]) -> Option<Vec<u8>>, &'static str);
-
-const EDITS: [ImageEdit; 2] = [
-    // Skiff takes these locks again itself.
-    ("filelocks.img", of_processes, "it does not say which locks there are"),
-    ("files.img", without_rights_of_deleted_sockets, "it does not say which files were open"),
-];
+/// The image's new bytes; nothing if it is not such an image.
+type ImageEdit = fn(&[u8]) -> Option<Vec<u8>>;
 
 /// Changes the images in `dir`.
 ///
 /// # Errors
 /// An image makes no sense.
 pub fn apply(dir: &Path) -> Result<()> {
-    for (name, edit, fault) in EDITS {
-        let path = dir.join(name);
+    let says_barriers = kernel::is_at_least(6, 3);
+    for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
+        let path = entry.context(|| dir.display().to_string())?.path();
+        let Some(edit) = path.file_name().and_then(|name| edit_of(name, says_barriers)) else { continue };
         let about = || path.display().to_string();
-        let image = match fs::read(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            image => image.context(about)?,
-        };
-        let edited = edit(&image).ok_or_else(|| Fault::new(format!("{}: {fault}", about())))?;
+        let image = fs::read(&path).context(about)?;
+        let edited = edit(&image)
+            .ok_or_else(|| Fault::new(format!("{}: it is not what CRIU writes there", about())))?;
         if edited != image {
             fs::write(&path, edited).context(about)?;
         }
     }
     Ok(())
+}
+
+/// What is changed in the image of this name.
+fn edit_of(name: &OsStr, says_barriers: bool) -> Option<ImageEdit> {
+    match name.to_str()? {
+        // Skiff takes these locks again itself.
+        "filelocks.img" => Some(of_processes),
+        "files.img" => Some(without_rights_of_deleted_sockets),
+        name if name.starts_with("core-") && name.ends_with(".img") && !says_barriers => {
+            Some(with_global_barriers)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_does_not_say_is_added_to_what_processes_are() {
+        let is_changed = |name: &str, says| edit_of(OsStr::new(name), says).is_some();
+        for name in ["filelocks.img", "files.img"] {
+            assert!(is_changed(name, false) && is_changed(name, true), "{name}");
+        }
+        assert!(is_changed("core-2.img", false) && !is_changed("core-2.img", true));
+        assert!(!is_changed("pages-1.img", false) && !is_changed("core-2.img.tmp", false));
+    }
 }

@@ -60,6 +60,7 @@ mod undo;
 pub mod versions;
 mod waiting;
 mod watch;
+mod whole_images;
 
 use skiff_cli::{CheckpointCommand, SaveArgs};
 use skiff_output as output;

@@ -1,12 +1,10 @@
-//! Memory in the store: each user has one beside their checkpoints, in which each chunk is once, whichever checkpoints need it. Before processes are
-//! made of it, it becomes CRIU's images again, each chunk checked.
+//! Memory in the store: each user has one beside their checkpoints, in which each chunk is once, whichever checkpoints need it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -18,8 +16,7 @@ use skiff_snapshot::{ChunkStore, ChunkUse, CollectedChunks, StoredList, StoredSt
 use skiff_spec::checkpoint::CheckpointName;
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::name::EnvName;
-use skiff_sys::IgnoreError;
-use skiff_user::dirs::{self, make_private, new_in};
+use skiff_user::dirs::{self, make_private};
 use skiff_user::named;
 
 use crate::memory;
@@ -33,12 +30,8 @@ const STORE: &str = ".chunks";
 /// most half of what may be used for a while.
 const MOST_KNOWN: u64 = 1 << 30;
 const ROOM_FOR_LISTS: u64 = 8;
-/// Of memory so many bytes at most are there twice, in an image and in a process, before CRIU gives them back.
-const TWICE: u64 = 128 << 20;
 /// Packs of this age may be those of a save whose list is not there yet, where no lock keeps it apart.
 const JUST_WRITTEN: Duration = Duration::from_secs(3600);
-/// Bytes that all else may take.
-const SLACK: u64 = 64 << 20;
 
 /// Opens the store beside the checkpoints in `home`, and makes it where it is missing.
 ///
@@ -170,7 +163,7 @@ pub fn own_bytes(home: &Path) -> Result<BTreeMap<String, u64>> {
 /// # Errors
 /// The first that is not what it was.
 pub fn verify(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    each(dir, checkpoint, |_, file| file.write_to(&mut std::io::sink()))
+    all(dir, checkpoint, |_, _| Ok(()))
 }
 
 /// The same of a save, which has the store open. To open it again might wait for somebody who waits to collect what nobody needs, and so for this save.
@@ -178,7 +171,35 @@ pub fn verify(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_saved(store: &ChunkStore, dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    each_in(store, dir, checkpoint, |_, file| file.write_to(&mut std::io::sink()))
+    all_in(store, dir, checkpoint, |_, _| Ok(()))
+}
+
+/// Has the bytes of all its stored files taken, by several threads and in any order: each piece, which has been checked, with its place in the stream that
+/// these files are one behind the other.
+///
+/// # Errors
+/// The error of `take`, or a file is damaged.
+pub fn all(
+    dir: &Path,
+    checkpoint: &Checkpoint,
+    take: impl Fn(u64, &[u8]) -> Result<()> + Sync,
+) -> Result<()> {
+    if checkpoint.stored.is_empty() {
+        return Ok(());
+    }
+    all_in(&store_of(dir)?, dir, checkpoint, take)
+}
+
+fn all_in(
+    store: &ChunkStore,
+    dir: &Path,
+    checkpoint: &Checkpoint,
+    take: impl Fn(u64, &[u8]) -> Result<()> + Sync,
+) -> Result<()> {
+    let list = checked_list(dir, checkpoint)?;
+    store
+        .read_all(&list, |at, bytes| take(at, bytes).map_err(StoreFault::Ours))
+        .map_err(|e| damaged(dir, StoreFault::into_fault(e)))
 }
 
 /// A stored file that is to be read.
@@ -204,124 +225,38 @@ impl StoredBytes<'_, '_> {
 pub fn each(
     dir: &Path,
     checkpoint: &Checkpoint,
-    read: impl FnMut(&StoredImage, StoredBytes<'_, '_>) -> Result<()>,
+    mut read: impl FnMut(&StoredImage, StoredBytes<'_, '_>) -> Result<()>,
 ) -> Result<()> {
     if checkpoint.stored.is_empty() {
         return Ok(());
     }
-    let place = record::place_of(dir);
-    let home = place.parent().unwrap_or(Path::new("/"));
-    each_in(&open(home)?, dir, checkpoint, read)
-}
-
-fn each_in(
-    store: &ChunkStore,
-    dir: &Path,
-    checkpoint: &Checkpoint,
-    mut read: impl FnMut(&StoredImage, StoredBytes<'_, '_>) -> Result<()>,
-) -> Result<()> {
-    let place = record::place_of(dir);
-    let damaged = |e: Fault| {
-        e.about(&format!("checkpoint {}", place.display()))
-            .hint("it is not restored, as it would come back wrong")
-    };
-    let list = list_in(dir).map_err(damaged)?;
-    let is = FileDigest::of(dir, CHUNKS)?;
-    if !checkpoint.files.contains(&is) || list.length() != checkpoint.stored_size() {
-        return Err(damaged(Fault::new(format!("{CHUNKS} is damaged"))));
-    }
-    let mut stream = store.read(list).map_err(ours)?;
+    let (store, list) = (store_of(dir)?, checked_list(dir, checkpoint)?);
+    let mut stream = store.read(&list).map_err(ours)?;
     for file in &checkpoint.stored {
-        read(file, StoredBytes { stream: &mut stream, file }).map_err(damaged)?;
+        read(file, StoredBytes { stream: &mut stream, file }).map_err(|e| damaged(dir, e))?;
     }
     Ok(())
 }
 
-/// The images of a checkpoint, as CRIU reads them. What was made for that goes when this is dropped.
-pub struct WholeImages {
-    path: PathBuf,
-    /// What holds it, if it is in memory.
-    memory: Option<OwnedFd>,
-    /// What is to be removed, if it is on the disk.
-    on_disk: Option<PathBuf>,
+/// The store beside a checkpoint.
+fn store_of(dir: &Path) -> Result<ChunkStore> {
+    let place = record::place_of(dir);
+    open(place.parent().unwrap_or(Path::new("/")))
 }
 
-impl WholeImages {
-    /// Makes those whole that are in the store: in memory, where there is enough, else beside the checkpoints.
-    ///
-    /// # Errors
-    /// The checkpoint in `dir`, of this name, is damaged, or there is no room.
-    pub fn of(dir: &Path, name: &EnvName, checkpoint: &Checkpoint) -> Result<Self> {
-        if checkpoint.stored.is_empty() {
-            return Ok(Self { path: dir.join(IMAGES), memory: None, on_disk: None });
-        }
-        let wanted = checkpoint.size().saturating_add(SLACK);
-        let twice = checkpoint.stored_size().min(TWICE);
-        let images = if wanted.saturating_add(twice) <= memory::available()? {
-            let memory = memory::make(wanted)?;
-            Self { path: images_in(&memory), memory: Some(memory), on_disk: None }
-        } else {
-            let place = record::place_of(dir);
-            let new = new_in(place.parent().unwrap_or(&place), name);
-            let images = Self { path: new.join(IMAGES), memory: None, on_disk: Some(new.clone()) };
-            make_private(&new)?;
-            make_private(&images.path)?;
-            images
-        };
-        images.fill(dir, checkpoint)?;
-        Ok(images)
+/// The list of a checkpoint, if it is the one that was saved.
+fn checked_list(dir: &Path, checkpoint: &Checkpoint) -> Result<StoredList> {
+    let list = list_in(dir).map_err(|e| damaged(dir, e))?;
+    let is = FileDigest::of(dir, CHUNKS)?;
+    if !checkpoint.files.contains(&is) || list.length() != checkpoint.stored_size() {
+        return Err(damaged(dir, Fault::new(format!("{CHUNKS} is damaged"))));
     }
-
-    fn fill(&self, dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-        let create = |path: &str| {
-            let path = self.path.join(Path::new(path).file_name().unwrap_or_default());
-            File::options().write(true).create_new(true).open(&path).context(|| path.display().to_string())
-        };
-        for file in checkpoint.files.iter().filter(|file| Path::new(&file.path).starts_with(IMAGES)) {
-            let mut from = record::open(dir, &file.path)?;
-            let copied = FileDigest::of_copy(&file.path, &mut from, &mut create(&file.path)?);
-            if copied.context(|| file.path.clone())? != *file {
-                let place = record::place_of(dir);
-                return Err(Fault::new(format!("checkpoint {}: {} is damaged", place.display(), file.path)));
-            }
-        }
-        each(dir, checkpoint, |file, bytes| bytes.write_to(&mut create(&file.path)?))
-    }
-
-    /// Where they are, and what has to stay open as long as that is to lead there.
-    ///
-    /// # Errors
-    /// When descriptors are used up.
-    pub fn kept(&self) -> Result<(PathBuf, Vec<OwnedFd>)> {
-        let Some(memory) = &self.memory else { return Ok((self.path.clone(), vec![])) };
-        let memory = memory.try_clone().context(|| "directory in memory")?;
-        Ok((images_in(&memory), vec![memory]))
-    }
-
-    /// Whether what has been read of them may go: they are there for this once.
-    #[must_use]
-    pub fn used_up(&self) -> bool {
-        self.memory.is_some() || self.on_disk.is_some()
-    }
+    Ok(list)
 }
 
-fn images_in(memory: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd())).join(IMAGES)
-}
-
-impl Drop for WholeImages {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.on_disk {
-            fs::remove_dir_all(dir).ignore_error("`skiff sweep` removes what stays of it");
-        }
-        // Who serves the instance has it open as long as that runs.
-        if self.memory.is_some() {
-            let left = fs::read_dir(&self.path).into_iter().flatten().flatten();
-            left.for_each(|image| {
-                fs::remove_file(image.path()).ignore_error("it is gone when the instance has ended");
-            });
-        }
-    }
+fn damaged(dir: &Path, why: Fault) -> Fault {
+    why.about(&format!("checkpoint {}", record::place_of(dir).display()))
+        .hint("it is not restored, as it would come back wrong")
 }
 
 /// Says that chunks were not removed: what was to be done is done.
@@ -333,8 +268,12 @@ pub fn tell_uncollected(collected: Result<()>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::{self, File};
     use std::os::unix::fs::FileExt;
+
+    use skiff_sys::IgnoreError;
+
+    use super::*;
 
     /// A checkpoint's directory in `home` with these chunks.
     fn save(home: &Path, name: &str, chunks: &[u8]) -> u64 {

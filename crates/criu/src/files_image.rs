@@ -3,12 +3,10 @@
 use std::collections::HashSet;
 
 use prost::Message;
-use prost::encoding::{
-    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
-};
 use rustix::fs::FileType;
 
 use crate::image_format::{self, entries};
+use crate::message_fields::{append, content, fields};
 
 /// The type of `files.img`. Source: `criu/include/magic.h`.
 const FILES: u32 = 0x5630_3138;
@@ -71,6 +69,8 @@ pub struct OpenFile {
     pub size: Option<u64>,
     /// Whether it is a directory.
     pub is_directory: bool,
+    /// Kind and rights, as of `stat(2)`: a restore compares them.
+    pub mode: u32,
 }
 
 /// All regular files and directories in `files`, the bytes of a `files.img`. Those that had lost their names, as the
@@ -109,38 +109,14 @@ fn without_rights_if_deleted(socket: &[u8]) -> Option<Vec<u8>> {
     Some(kept.flat_map(|(_, field)| field).copied().collect())
 }
 
-/// The fields of a message, each with its number, and whole: with its key.
-fn fields(message: &[u8]) -> Option<Vec<(u32, &[u8])>> {
-    let (mut rest, mut found) = (message, vec![]);
-    while !rest.is_empty() {
-        let field = rest;
-        let (number, kind) = decode_key(&mut rest).ok()?;
-        skip_field(kind, number, &mut rest, DecodeContext::default()).ok()?;
-        found.push((number, field.get(..field.len() - rest.len())?));
-    }
-    Some(found)
-}
-
-/// What is in a whole field that is a message.
-fn content(mut field: &[u8]) -> Option<&[u8]> {
-    let (_, kind) = decode_key(&mut field).ok()?;
-    let length = decode_varint(&mut field).ok()?;
-    (kind == WireType::LengthDelimited && usize::try_from(length) == Ok(field.len())).then_some(field)
-}
-
-fn append(message: &mut Vec<u8>, number: u32, content: &[u8]) {
-    encode_key(number, WireType::LengthDelimited, message);
-    encode_varint(content.len() as u64, message);
-    message.extend(content);
-}
-
 impl Regular {
     fn opened(self) -> Option<OpenFile> {
         let Self { id: _, flags, position, name, size, mode } = self;
-        let kind = FileType::from_raw_mode(mode?);
+        let mode = mode?;
+        let kind = FileType::from_raw_mode(mode);
         let is_directory = kind == FileType::Directory;
         let size = size.filter(|_| !is_directory);
-        let file = OpenFile { path: name, flags, position, size, is_directory };
+        let file = OpenFile { path: name, flags, position, size, is_directory, mode };
         (is_directory || kind == FileType::RegularFile).then_some(file)
     }
 }
@@ -219,6 +195,7 @@ mod tests {
             position: 5,
             size,
             is_directory: size.is_none(),
+            mode: if size.is_none() { 0o40_755 } else { 0o100_644 },
         };
         let wanted = vec![open("/home/alice/log", Some(7)), open("/home/alice", None)];
         assert_eq!(open_files(&files, Some(&gone)), Some(wanted));

@@ -10,6 +10,7 @@ pub mod files_image;
 mod image_format;
 mod installation;
 mod log;
+mod message_fields;
 pub mod page_protocol;
 pub mod pagemap;
 pub mod rpc;

@@ -188,10 +188,19 @@ fn restore(
     let gate = Some(Gate { kept: &kept, ask: &ask, bound: in_step(), moves: true });
     let (folder, member) = (required_criu()?, SavedInterface::read(dir)?);
     let used_up = images.is_some();
-    let (files, notes) = (None, RestoreNotes::of(&record.dir));
-    let images = &dir.join(IMAGES);
-    let revived =
-        CriuRestorer { folder, checkpoint, member, dir, images, read: None, files, notes, used_up, gate };
+    let revived = CriuRestorer {
+        folder,
+        checkpoint,
+        member,
+        dir,
+        images: &dir.join(IMAGES),
+        unfilled: false,
+        read: None,
+        files: None,
+        notes: RestoreNotes::of(&record.dir),
+        used_up,
+        gate,
+    };
     make_again(context, record, &revived, vec![])
 }
 

@@ -10,6 +10,7 @@
 //! disk has the lock. The lists themselves are kept by who calls. Collection waits for nobody, unless there was none for an hour: where one save always begins before another ends, it would never find the store unused.
 
 mod collect;
+mod frames;
 mod read;
 mod write;
 

@@ -6,7 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::geteuid;
@@ -43,8 +44,21 @@ impl TestStore {
         let store = ChunkStore::open(&self.dir)?;
         let list = self.list(name);
         let (length, mut bytes) = (list.length(), vec![]);
-        store.read(list)?.copy(length, &mut bytes, name)?;
+        store.read(&list)?.copy(length, &mut bytes, name)?;
         Ok(bytes)
+    }
+
+    /// The same by several threads.
+    fn restore_in_any_order(&self, name: &str) -> Result<Vec<u8>, Error> {
+        let (store, list) = (ChunkStore::open(&self.dir)?, self.list(name));
+        let taken = Mutex::new(vec![None; list.length() as usize]);
+        store.read_all(&list, |at, bytes| {
+            let mut taken = taken.lock().unwrap();
+            let places = &mut taken[at as usize..][..bytes.len()];
+            assert!(places.iter_mut().zip(bytes).all(|(place, byte)| place.replace(*byte).is_none()));
+            Ok::<_, Error>(())
+        })?;
+        Ok(taken.into_inner().unwrap().into_iter().collect::<Option<_>>().expect("all"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -96,12 +110,15 @@ fn what_has_changed_is_written_and_all_comes_back() {
     let second = place.save("second", &bytes, &["first"]);
     assert!(second <= 3 * CHUNK as u64, "{second}");
     assert_eq!(place.save("third", &bytes, &["second"]), 0);
-    assert!(place.restore("second").unwrap() == bytes);
-    assert!(place.restore("third").unwrap() == bytes);
+    for name in ["second", "third"] {
+        assert!(place.restore(name).unwrap() == bytes);
+        assert!(place.restore_in_any_order(name).unwrap() == bytes);
+    }
     bytes[5] ^= 1;
     assert!(place.restore("first").unwrap() != bytes);
     place.save("empty", &[], &[]);
     assert!(place.restore("empty").unwrap().is_empty());
+    assert!(place.restore_in_any_order("empty").unwrap().is_empty());
 }
 
 #[test]
@@ -117,17 +134,35 @@ fn damage_is_found_and_what_is_gone_is_written_again() {
         file.write_all_at(b"\x55\xaa\x55\xaa\x55\xaa\x55\xaa", at).unwrap();
         let why = place.restore("one").expect_err("damaged").to_string();
         assert!(why.contains("is damaged") && why.contains(".pack"), "{why}");
+        assert_eq!(place.restore_in_any_order("one").expect_err("damaged").to_string(), why);
         fs::write(&pack, whole).unwrap();
     }
     assert!(place.restore("one").unwrap() == bytes);
     OpenOptions::new().write(true).open(&pack).unwrap().set_len(length - 1).unwrap();
     assert!(place.restore("one").expect_err("cut").to_string().contains("cut off"));
+    assert!(place.restore_in_any_order("one").expect_err("cut").to_string().contains("cut off"));
     // Whoever saves now does not rely on it.
     assert!(place.save("two", &bytes, &["one"]) > 4 * MIB as u64);
     assert!(place.restore("two").unwrap() == bytes);
     fs::remove_file(&pack).unwrap();
     place.save("three", &bytes, &["one"]);
     assert!(place.restore("three").unwrap() == bytes);
+}
+
+#[test]
+fn where_nobody_takes_it_nothing_more_is_read() {
+    let place = TestStore::new();
+    place.save("one", &noise(2, 16 * MIB), &[]);
+    let taken = AtomicUsize::new(0);
+    let store = ChunkStore::open(&place.dir).unwrap();
+    let full = || Error::BadChunks { object: "the disk".into(), why: "full".into() };
+    let all = store.read_all(&place.list("one"), |_, _| {
+        taken.fetch_add(1, Ordering::Relaxed);
+        Err(full())
+    });
+    assert_eq!(all.expect_err("full").to_string(), full().to_string());
+    // One for each thread.
+    assert!((1..=8).contains(&taken.into_inner()));
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub mod traced;
 pub mod uncached;
 pub mod unnamed;
 pub mod verity;
+pub mod writeback;
 pub mod written;
 
 pub use error::{SystemContext, SystemError};

@@ -148,6 +148,28 @@ pub(super) fn linked_directories(opened: &[OpenFile], own_places: &[PathBuf]) ->
         .collect())
 }
 
+/// The first file or directory that has other rights than it had, or is of another kind: CRIU would refuse it.
+///
+/// # Errors
+/// That one.
+pub(super) fn refuse_other_rights(opened: &[OpenFile]) -> Result<()> {
+    for OpenFile { path, mode: was, .. } in opened {
+        // What is missing is another's to say.
+        let Ok(is) = open(path, OFlags::PATH).and_then(fstat).map(|of| of.st_mode) else { continue };
+        if is == *was {
+            continue;
+        }
+        if FileType::from_raw_mode(is) != FileType::from_raw_mode(*was) {
+            return Err(Fault::new(format!("{path}: something of another kind is there now"))
+                .hint("give the former file its name again"));
+        }
+        let [is, was] = [is, *was].map(|mode| mode & 0o7777);
+        return Err(Fault::new(format!("{path}: it has the rights {is:o} now, and had {was:o}"))
+            .hint(format!("`chmod {was:o} {path}`, and restore again")));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -211,9 +233,40 @@ mod tests {
         let path = |name: &str| temp.path().join(name).to_str().expect("UTF-8").to_owned();
         fs::create_dir(path("a")).expect("made");
         symlink(path("a"), path("b")).expect("a link");
-        let opened =
-            |name: &str| OpenFile { path: path(name), flags: 0, position: 0, size: None, is_directory: true };
+        let opened = |name: &str| OpenFile {
+            path: path(name),
+            flags: 0,
+            position: 0,
+            size: None,
+            is_directory: true,
+            mode: 0o40_755,
+        };
         let found = linked_directories(&[opened("a"), opened("b")], &[]).expect("looked at");
         assert_eq!(found, [path("b")]);
+    }
+
+    #[test]
+    fn what_has_other_rights_or_is_of_another_kind_is_named() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().to_str().expect("UTF-8").to_owned();
+        let had = |mode| {
+            let is_directory = FileType::from_raw_mode(mode) == FileType::Directory;
+            refuse_other_rights(&[OpenFile {
+                path: path.clone(),
+                flags: 0,
+                position: 0,
+                size: None,
+                is_directory,
+                mode,
+            }])
+        };
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("set");
+        assert_eq!(had(0o40_750), Ok(()));
+        let why = had(0o42_755).expect_err("other rights");
+        assert_eq!(why.message, format!("{path}: it has the rights 750 now, and had 2755"));
+        assert_eq!(why.hint, format!("`chmod 2755 {path}`, and restore again"));
+        assert!(had(0o100_750).expect_err("a directory").message.contains("of another kind"));
+        temp.close().expect("removed");
+        assert_eq!(had(0o40_755), Ok(()), "it is missing");
     }
 }

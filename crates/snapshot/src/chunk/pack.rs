@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use skiff_sys::SystemContext;
 use skiff_sys::positional::write_all_at;
+use skiff_sys::{SystemContext, writeback};
 use zstd::bulk::Compressor;
 
 use super::LARGEST_FRAME;
@@ -14,6 +14,8 @@ use crate::error::Result;
 
 /// As fast as disks; higher levels make programs and libraries a tenth smaller, in twice the time and more.
 const LEVEL: i32 = 1;
+/// After so many bytes the disk begins to write them: whoever waits for all to be there then waits for little more than the last.
+const WRITEBACK: u64 = 8 << 20;
 
 /// A pack being written.
 pub(super) struct PackWriter {
@@ -88,5 +90,9 @@ fn append(
     hasher.update(stored);
     let frame = PackFrame { pack: 0, at: *at, stored: stored.len() as u32, length: length as u32 };
     *at += stored.len() as u64;
+    let begun = frame.at / WRITEBACK * WRITEBACK;
+    if *at - begun >= WRITEBACK {
+        writeback::begin(file.as_fd(), begun, WRITEBACK);
+    }
     Ok(frame)
 }

@@ -1,34 +1,30 @@
-//! A stream out of its chunks, each checked by its digest.
+//! A stream out of its chunks, each checked by its digest: in order, or by several threads in any order.
 
-use std::collections::{HashMap, VecDeque};
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use skiff_sys::SystemContext;
-use skiff_sys::positional::read_exact_at;
-use zstd::bulk::Decompressor;
+use skiff_sys::{SystemContext, SystemError};
 
+use super::frames::FrameReader;
 use super::{ChunkStore, StoredList};
-use crate::chunk::{ChunkList, ChunkRef, PackFrame};
+use crate::chunk::{ChunkList, ChunkRef};
 use crate::error::{Error, Result};
-use crate::packs::pack_name;
 
-/// Frames that are kept: of a few packs chunks may lie between each other.
-const KEPT: usize = 16;
-/// So many packs are open at once: a checkpoint that was saved often has chunks in thousands.
-const MOST_OPEN: usize = 64;
+/// So many chunks at least a thread takes at once: 1 MiB of the usual size.
+const AT_ONCE: usize = 64;
+/// Parts that the kernel is asked to read before a thread takes them: what a disk needs to be busy.
+const AHEAD: usize = 8;
+/// Two at least: one checks while the other waits for the disk. More than so many are no faster.
+const THREADS: Range<usize> = 2..9;
 
 /// A stream that is read from its beginning.
 pub struct StoredStream<'a> {
-    store: &'a ChunkStore,
-    list: ChunkList,
+    list: &'a ChunkList,
     next: usize,
-    open: HashMap<u32, OwnedFd>,
-    decompressor: Decompressor<'static>,
-    /// Frames that were read last, with their numbers; the last one first.
-    frames: VecDeque<(u32, Vec<u8>)>,
+    frames: FrameReader<'a>,
 }
 
 impl ChunkStore {
@@ -36,17 +32,87 @@ impl ChunkStore {
     ///
     /// # Errors
     /// There is no memory.
-    pub fn read(&self, StoredList(list): StoredList) -> Result<StoredStream<'_>> {
-        let decompressor = Decompressor::new().map_err(|_| Errno::NOMEM).on("decompress", self.object(""))?;
-        Ok(StoredStream {
-            store: self,
-            list,
-            next: 0,
-            open: HashMap::new(),
-            decompressor,
-            frames: VecDeque::new(),
+    pub fn read<'a>(&'a self, StoredList(list): &'a StoredList) -> Result<StoredStream<'a>> {
+        Ok(StoredStream { list, next: 0, frames: FrameReader::new(self, list)? })
+    }
+
+    /// Has all of the stream of a list taken, by several threads and in any order: each piece, which has been checked, with its place in the stream.
+    ///
+    /// # Errors
+    /// The stream is damaged, or the first error of `take`. What is left then is not taken.
+    pub fn read_all<E: From<Error> + Send>(
+        &self,
+        StoredList(list): &StoredList,
+        take: impl Fn(u64, &[u8]) -> std::result::Result<(), E> + Sync,
+    ) -> std::result::Result<(), E> {
+        let parts = parts(&list.chunks);
+        let threads = thread::available_parallelism().map_or(1, Into::into);
+        let threads = threads.clamp(THREADS.start, THREADS.end - 1).min(parts.len());
+        let [next, advised] = [const { AtomicUsize::new(0) }; 2];
+        let work = || {
+            let mut frames = FrameReader::new(self, list)?;
+            while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let ahead = part.number + AHEAD;
+                for coming in advised.fetch_max(ahead, Ordering::Relaxed)..ahead {
+                    parts.get(coming).iter().for_each(|part| frames.read_ahead(part.chunks));
+                }
+                let mut at = part.at;
+                for together in part.chunks.chunk_by(|one, next| follows(next, one)) {
+                    let bytes = frames.chunks(together)?;
+                    take(at, bytes)?;
+                    at += bytes.len() as u64;
+                }
+            }
+            Ok(())
+        };
+        let until_failed = || work().inspect_err(|_: &E| next.store(parts.len(), Ordering::Relaxed));
+        thread::scope(|scope| {
+            let start = |_| {
+                thread::Builder::new().name("read".into()).spawn_scoped(scope, until_failed).map_err(|e| {
+                    next.store(parts.len(), Ordering::Relaxed);
+                    let errno = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
+                    SystemError::new("start a thread that reads", self.object(""), errno)
+                })
+            };
+            let started =
+                (1..threads).map(start).collect::<std::result::Result<Vec<_>, _>>().map_err(Error::from)?;
+            let own = until_failed();
+            let panicked = || Error::BadChunks {
+                object: self.path.display().to_string(),
+                why: "it could not be read".into(),
+            };
+            started
+                .into_iter()
+                .fold(own, |all, thread| all.and(thread.join().unwrap_or_else(|_| Err(panicked().into()))))
         })
     }
+}
+
+/// Chunks that a thread takes at once.
+struct StreamRange<'a> {
+    number: usize,
+    chunks: &'a [ChunkRef],
+    /// Where they begin in the stream.
+    at: u64,
+}
+
+/// All chunks in parts that no frame is needed for twice, if the chunks of a frame lie together.
+fn parts(chunks: &[ChunkRef]) -> Vec<StreamRange<'_>> {
+    let (mut parts, mut left, mut at) = (vec![], chunks, 0);
+    while !left.is_empty() {
+        let is_cut = |n: &usize| left[n - 1].frame != left[*n].frame;
+        let end = (AT_ONCE..left.len()).find(is_cut).unwrap_or(left.len());
+        let (chunks, rest) = left.split_at(end);
+        parts.push(StreamRange { number: parts.len(), chunks, at });
+        at += chunks.iter().map(|chunk| u64::from(chunk.length)).sum::<u64>();
+        left = rest;
+    }
+    parts
+}
+
+/// Whether a chunk lies right behind another one in its frame.
+fn follows(chunk: &ChunkRef, before: &ChunkRef) -> bool {
+    chunk.frame == before.frame && chunk.offset == before.offset + before.length
 }
 
 impl StoredStream<'_> {
@@ -59,64 +125,11 @@ impl StoredStream<'_> {
         while left > 0 {
             let end =
                 || Error::BadChunks { object: name.into(), why: "its chunks have another length".into() };
-            let chunk = *self.list.chunks.get(self.next).ok_or_else(end)?;
-            left = left.checked_sub(u64::from(chunk.length)).ok_or_else(end)?;
-            to.write_all(self.chunk(&chunk)?).on("write", name)?;
+            let chunk = self.list.chunks.get(self.next..=self.next).ok_or_else(end)?;
+            left = left.checked_sub(u64::from(chunk[0].length)).ok_or_else(end)?;
+            to.write_all(self.frames.chunks(chunk)?).on("write", name)?;
             self.next += 1;
         }
         Ok(())
-    }
-
-    fn chunk(&mut self, chunk: &ChunkRef) -> Result<&[u8]> {
-        let number = chunk.frame;
-        let kept = self.frames.iter().position(|(kept, _)| *kept == number);
-        let bytes = match kept.and_then(|at| self.frames.remove(at)) {
-            Some((_, bytes)) => bytes,
-            None => self.frame(self.list.frames[number as usize])?,
-        };
-        self.frames.truncate(KEPT - 1);
-        self.frames.push_front((number, bytes));
-        let bytes = &self.frames[0].1[chunk.offset as usize..][..chunk.length as usize];
-        match *blake3::hash(bytes).as_bytes() == chunk.digest {
-            true => Ok(bytes),
-            false => Err(self.damaged(self.list.frames[number as usize], "a chunk has another digest")),
-        }
-    }
-
-    fn frame(&mut self, frame: PackFrame) -> Result<Vec<u8>> {
-        let PackFrame { pack, at, stored, length } = frame;
-        let mut bytes = vec![0; stored as usize];
-        let id = self.list.packs[pack as usize];
-        let object = self.store.object(&pack_name(&id));
-        let file = match self.open.remove(&pack) {
-            Some(file) => file,
-            None => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                rustix::fs::openat(&self.store.packs, pack_name(&id), flags, Mode::empty())
-                    .on("open", &object)?
-            }
-        };
-        match read_exact_at(file.as_fd(), &mut bytes, at) {
-            Ok(()) => {}
-            Err(Errno::NODATA) => return Err(self.damaged(frame, "it is cut off")),
-            Err(errno) => return Err(errno).on("read", &object)?,
-        }
-        if self.open.len() >= MOST_OPEN {
-            self.open.clear();
-        }
-        self.open.insert(pack, file);
-        if stored == length {
-            return Ok(bytes);
-        }
-        match self.decompressor.decompress(&bytes, length as usize) {
-            Ok(bytes) if bytes.len() == length as usize => Ok(bytes),
-            _ => Err(self.damaged(frame, "it cannot be decompressed")),
-        }
-    }
-
-    fn damaged(&self, PackFrame { pack, at, .. }: PackFrame, why: &str) -> Error {
-        let object = self.store.object(&pack_name(&self.list.packs[pack as usize]));
-        let object = skiff_sys::error::show(&object);
-        Error::BadChunks { object, why: format!("{why} (at {at})") }
     }
 }
