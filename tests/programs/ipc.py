@@ -645,7 +645,7 @@ def options_kept(of, wanted):
     known = {}
     for name, (level, number, value) in wanted.items():
         if name.startswith('SO_PASS') and of.family != socket.AF_UNIX:
-            continue  # It means nothing there, and kernels since 6.12 do not take it.
+            continue  # It means nothing there, and not every kernel takes it.
         try:
             of.setsockopt(level, number, value)
             known[name] = level, number, 64
