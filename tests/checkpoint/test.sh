@@ -340,6 +340,19 @@ ok as alice skiff checkpoint restore covered
 equal "$(cat /home/alice/shared-memory/file)" newer 'a file of the host'
 ok as alice skiff instance rm --force covered
 ok as alice skiff checkpoint delete covered
+
+# A directory whose mode has changed is named, with the command that changes it back.
+as alice install -d -m 750 /home/alice/where
+ok as alice skiff instance start --checkpoint host placed sh -c 'cd /home/alice/where; exec sleep 300'
+ok as alice skiff checkpoint save placed
+as alice chmod 700 /home/alice/where
+fails 125 as alice skiff checkpoint restore placed
+has "$err" '/home/alice/where: its mode is 700, and was 750'
+has "$err" 'restore again: chmod 00750 /home/alice/where'
+as alice chmod 750 /home/alice/where
+ok as alice skiff checkpoint restore placed
+ok as alice skiff instance rm --force placed
+ok as alice skiff checkpoint delete placed
 ok as alice skiff checkpoint delete fast slow
 equal "$(ls -A $shm)" $'.chunks\n.lock'
 # Somebody else's directory is not written to, and in nobody's way.

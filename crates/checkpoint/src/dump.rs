@@ -307,8 +307,9 @@ impl Saving<'_> {
         checkpoint.write(dir)?;
         if let (Some(store), false) = (&store, self.save.leave_running) {
             // Chunks that older checkpoints have in common with it may be damaged by now.
-            stored::verify_saved(store, dir, &checkpoint).map_err(|e| {
-                e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again")
+            stored::verify_saved(store, dir, &checkpoint).map_err(|e| match e.hint == stored::DAMAGED {
+                true => e.hint("the instance goes on; `skiff checkpoint restore --dry-run` finds the checkpoints that are damaged: delete these, and save again"),
+                false => e,
             })?;
         }
         refuse_interrupted(CheckpointAction::Save)?;

@@ -32,7 +32,7 @@ pub use copies::CopySettings;
 pub(crate) use copies::{FoundFile, OpenedFiles, find};
 use fit::fit;
 pub use opened::ExpectedFiles;
-use opened::{linked_directories, refuse_other_rights};
+use opened::{linked_directories, refuse_changed_modes};
 pub use rules::FileRules;
 
 /// Bytes that are read and compared at once.
@@ -131,7 +131,7 @@ pub fn make_fit(
             return Err(Fault::new(format!("{}: reached by a symbolic link now", linked.join(", ")))
                 .hint("give the former directory its name again"));
         }
-        refuse_other_rights(&opened)?;
+        refuse_changed_modes(&opened)?;
         fit(&wanted, &copies, rules)
     })?;
     said.iter().for_each(|said| notes.add(said));

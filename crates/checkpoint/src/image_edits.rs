@@ -1,4 +1,4 @@
-//! What is changed in CRIU's images before anything is restored from them.
+//! What is changed in CRIU's images at the save, as they are not to be restored as CRIU has written them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,14 +18,16 @@ type ImageEdit = fn(&[u8]) -> Option<Vec<u8>>;
 /// # Errors
 /// An image makes no sense.
 pub fn apply(dir: &Path) -> Result<()> {
-    let says_barriers = kernel::is_at_least(6, 3);
+    let reports_registrations = kernel::is_at_least(6, 3);
     for entry in fs::read_dir(dir).context(|| dir.display().to_string())? {
         let path = entry.context(|| dir.display().to_string())?.path();
-        let Some(edit) = path.file_name().and_then(|name| edit_of(name, says_barriers)) else { continue };
+        let Some(edit) = path.file_name().and_then(|name| edit_of(name, reports_registrations)) else {
+            continue;
+        };
         let about = || path.display().to_string();
         let image = fs::read(&path).context(about)?;
         let edited = edit(&image)
-            .ok_or_else(|| Fault::new(format!("{}: it is not what CRIU writes there", about())))?;
+            .ok_or_else(|| Fault::new(format!("{}: not such an image as CRIU writes", about())))?;
         if edited != image {
             fs::write(&path, edited).context(about)?;
         }
@@ -34,12 +36,12 @@ pub fn apply(dir: &Path) -> Result<()> {
 }
 
 /// What is changed in the image of this name.
-fn edit_of(name: &OsStr, says_barriers: bool) -> Option<ImageEdit> {
+fn edit_of(name: &OsStr, reports_registrations: bool) -> Option<ImageEdit> {
     match name.to_str()? {
         // Skiff takes these locks again itself.
         "filelocks.img" => Some(of_processes),
         "files.img" => Some(without_rights_of_deleted_sockets),
-        name if name.starts_with("core-") && name.ends_with(".img") && !says_barriers => {
+        name if name.starts_with("core-") && name.ends_with(".img") && !reports_registrations => {
             Some(with_global_barriers)
         }
         _ => None,
@@ -51,8 +53,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kernel_does_not_say_is_added_to_what_processes_are() {
-        let is_changed = |name: &str, says| edit_of(OsStr::new(name), says).is_some();
+    fn core_images_are_edited_only_where_the_kernel_does_not_report_registrations() {
+        let is_changed = |name: &str, reports| edit_of(OsStr::new(name), reports).is_some();
         for name in ["filelocks.img", "files.img"] {
             assert!(is_changed(name, false) && is_changed(name, true), "{name}");
         }

@@ -122,19 +122,8 @@ pub fn restore(
     let (member, notes) = (SavedInterface::read(dir)?, RestoreNotes::of(&record.dir));
     let (files, gate) = (Some(FileRules::of(context, files)?), Some(gate));
     let images = &dir.join(IMAGES);
-    let revived = CriuRestorer {
-        folder,
-        checkpoint,
-        member,
-        dir,
-        images,
-        unfilled: false,
-        read,
-        files,
-        notes,
-        used_up: false,
-        gate,
-    };
+    let revived =
+        CriuRestorer { folder, checkpoint, member, dir, images, read, files, notes, used_up: false, gate };
     make_again(context, &record, &revived, vec![held.into_fd()])?;
     Ok(record)
 }

@@ -51,7 +51,7 @@ use crate::record::{self, Checkpoint, POSIX_QUEUES, SYSV, tidy};
 use crate::stored;
 use crate::transport_sockets::TransportSockets;
 use crate::tries::{CheckpointAction, refuse_interrupted, take_back_at_end};
-use crate::whole_images::{FillingImages, WholeImages};
+use crate::whole_images::WholeImages;
 use crate::{timers, trees};
 
 /// In a checkpoint: the image below the instance.
@@ -136,7 +136,6 @@ fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restor
         member,
         dir: &dir,
         images: &images,
-        unfilled: !checkpoint.stored.is_empty(),
         read,
         files,
         notes: RestoreNotes::of(&record.dir),
@@ -165,10 +164,10 @@ fn attempt(context: &UserContext, restore: &RestoreArgs) -> Result<Option<Restor
     }))
 }
 
-/// Checks the checkpoint in `dir`, and makes room for its images.
+/// Checks the checkpoint in `dir`, and puts its images together.
 fn whole_images(dir: &Path, slot: &CheckpointName, checkpoint: &Checkpoint) -> Result<WholeImages> {
     checkpoint.verify(dir)?;
-    // What is in the store is checked as it is read.
+    // Checked as they are put together.
     WholeImages::of(dir, &slot.name, checkpoint)
 }
 
@@ -311,10 +310,8 @@ pub struct CriuRestorer<'a> {
     pub member: Option<SavedInterface>,
     /// Where its files are.
     pub dir: &'a Path,
-    /// Where CRIU's images are.
+    /// Where CRIU's images are, all of them.
     pub images: &'a Path,
-    /// Whether what the checkpoint has in the store is yet to be written there.
-    pub unfilled: bool,
     /// What may not change until all of it has been read; nothing where nobody else can change it.
     pub read: Option<ReadFiles>,
     /// What becomes of files outside the instance that have changed since; nothing where nobody could have written them.
@@ -355,8 +352,6 @@ impl Restorer for CriuRestorer<'_> {
 
     fn restore(&self, instance: &RunningContainer) -> Result<Process> {
         let checkpoint = self.checkpoint;
-        let filling =
-            self.unfilled.then(|| FillingImages::begin(self.images, self.dir, checkpoint)).transpose()?;
         let Plan { net, dumpable, hostname, .. } = &checkpoint.instance.plan;
         let net = enter::net_space(net, *dumpable).named(hostname.is_some());
         let inside = EnterTarget { init: instance.init.pidfd.as_fd(), net, number: None };
@@ -375,7 +370,6 @@ impl Restorer for CriuRestorer<'_> {
         probe::version(&criu).and_then(|version| checkpoint.made_with.fit_criu(&version))?;
         let main =
             positive_pid(checkpoint.main()?.pid).ok_or_else(|| Error::new("a process without a number"))?;
-        filling.map_or(Ok(()), FillingImages::end)?;
         let moves_sockets =
             !net.is_its() && TransportSockets::can_move(criu.number()?, self.images, checkpoint);
         let (mut process, mut daemons) = (None, Daemons::of(checkpoint, inside, moves_sockets)?);

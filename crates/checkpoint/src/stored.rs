@@ -30,6 +30,8 @@ const STORE: &str = ".chunks";
 /// most half of what may be used for a while.
 const MOST_KNOWN: u64 = 1 << 30;
 const ROOM_FOR_LISTS: u64 = 8;
+/// The hint where a checkpoint is damaged.
+pub const DAMAGED: &str = "it is not restored, as it would come back wrong";
 /// Packs of this age may be those of a save whose list is not there yet, where no lock keeps it apart.
 const JUST_WRITTEN: Duration = Duration::from_secs(3600);
 
@@ -163,7 +165,7 @@ pub fn own_bytes(home: &Path) -> Result<BTreeMap<String, u64>> {
 /// # Errors
 /// The first that is not what it was.
 pub fn verify(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    all(dir, checkpoint, |_, _| Ok(()))
+    read_in_any_order(dir, checkpoint, |_, _| Ok(()))
 }
 
 /// The same of a save, which has the store open. To open it again might wait for somebody who waits to collect what nobody needs, and so for this save.
@@ -171,15 +173,15 @@ pub fn verify(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_saved(store: &ChunkStore, dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    all_in(store, dir, checkpoint, |_, _| Ok(()))
+    read_from(store, dir, checkpoint, |_, _| Ok(()))
 }
 
-/// Has the bytes of all its stored files taken, by several threads and in any order: each piece, which has been checked, with its place in the stream that
-/// these files are one behind the other.
+/// Passes each piece of its stored files to `take`, from several threads and in any order, once it is checked: with its place in the stream that these files
+/// are one behind the other.
 ///
 /// # Errors
-/// The error of `take`, or a file is damaged.
-pub fn all(
+/// An error of `take`, or a file is damaged.
+pub fn read_in_any_order(
     dir: &Path,
     checkpoint: &Checkpoint,
     take: impl Fn(u64, &[u8]) -> Result<()> + Sync,
@@ -187,19 +189,20 @@ pub fn all(
     if checkpoint.stored.is_empty() {
         return Ok(());
     }
-    all_in(&store_of(dir)?, dir, checkpoint, take)
+    read_from(&store_of(dir)?, dir, checkpoint, take)
 }
 
-fn all_in(
+fn read_from(
     store: &ChunkStore,
     dir: &Path,
     checkpoint: &Checkpoint,
     take: impl Fn(u64, &[u8]) -> Result<()> + Sync,
 ) -> Result<()> {
     let list = checked_list(dir, checkpoint)?;
-    store
-        .read_all(&list, |at, bytes| take(at, bytes).map_err(StoreFault::Ours))
-        .map_err(|e| damaged(dir, StoreFault::into_fault(e)))
+    store.read_all(&list, |at, bytes| take(at, bytes).map_err(StoreFault::Ours)).map_err(|e| match e {
+        StoreFault::Store(e @ skiff_snapshot::Error::BadChunks { .. }) => damaged(dir, ours(e)),
+        other => other.into_fault(),
+    })
 }
 
 /// A stored file that is to be read.
@@ -255,8 +258,7 @@ fn checked_list(dir: &Path, checkpoint: &Checkpoint) -> Result<StoredList> {
 }
 
 fn damaged(dir: &Path, why: Fault) -> Fault {
-    why.about(&format!("checkpoint {}", record::place_of(dir).display()))
-        .hint("it is not restored, as it would come back wrong")
+    why.about(&format!("checkpoint {}", record::place_of(dir).display())).hint(DAMAGED)
 }
 
 /// Says that chunks were not removed: what was to be done is done.

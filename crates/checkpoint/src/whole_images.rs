@@ -1,29 +1,22 @@
-//! CRIU's images of a checkpoint, made whole again of what is in the store, each chunk checked. A process of its own does that, as it has threads, and the
-//! instance is started meanwhile.
+//! CRIU's images of a checkpoint, put together again from the store, with each chunk checked.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::process::{Signal, kill_process, set_parent_process_death_signal};
-use skiff_ipc::{Descriptors, ReportingChild};
 use skiff_spec::fault::{Context as _, Fault, Result};
 use skiff_spec::name::EnvName;
 use skiff_sys::IgnoreError;
 use skiff_sys::positional::write_all_at;
-use skiff_sys::process::CloneFlags;
-use skiff_sys::signal::is_end_wanted;
 use skiff_user::dirs::{make_private, new_in};
 
 use crate::record::{self, Checkpoint, FileDigest, IMAGES, StoredImage};
-use crate::tries::{CheckpointAction, refuse_interrupted};
 use crate::{memory, stored};
 
-/// In messages.
-const NAME: &str = "process that reads memory from the store";
-/// How often it is looked whether the user has asked for the end.
-const STEP: Duration = Duration::from_millis(100);
+/// So many images are open at once: there is one for each process.
+const MOST_OPEN: usize = 32;
 /// Of memory so many bytes at most are there twice, in an image and in a process, before CRIU gives them back.
 const TWICE: u64 = 128 << 20;
 /// Bytes that all else may take.
@@ -39,7 +32,7 @@ pub struct WholeImages {
 }
 
 impl WholeImages {
-    /// Makes room for those that are in the store: in memory, where there is enough, else beside the checkpoints. They are yet to be [filled](FillingImages).
+    /// Puts those together that are in the store: in memory, where there is enough, else beside the checkpoints.
     ///
     /// # Errors
     /// The checkpoint in `dir`, of this name, is damaged, or there is no room.
@@ -68,6 +61,12 @@ impl WholeImages {
                 return Err(Fault::new(format!("checkpoint {}: {} is damaged", place.display(), file.path)));
             }
         }
+        let mut stream = ImageStream::new(&images.path);
+        for image in &checkpoint.stored {
+            create(&images.path, &image.path)?;
+            stream.add(image);
+        }
+        stored::read_in_any_order(dir, checkpoint, |at, bytes| stream.write(at, bytes))?;
         Ok(images)
     }
 
@@ -109,71 +108,60 @@ impl Drop for WholeImages {
 
 /// Makes the file in `images` that has this path in the checkpoint.
 fn create(images: &Path, path: &str) -> Result<File> {
-    let path = images.join(Path::new(path).file_name().unwrap_or_default());
+    let path = place(images, path);
     File::options().write(true).create_new(true).open(&path).context(|| path.display().to_string())
 }
 
-/// Images on their way out of the store.
-pub struct FillingImages(ReportingChild<()>);
-
-impl FillingImages {
-    /// Begins to write to `images` what the checkpoint in `dir` has in the store.
-    ///
-    /// # Errors
-    /// When there can be no such process.
-    pub fn begin(images: &Path, dir: &Path, checkpoint: &Checkpoint) -> Result<Self> {
-        let fill = || {
-            set_parent_process_death_signal(Some(Signal::KILL)).context(|| "signal at the caller's end")?;
-            let mut stream = ImageStream::default();
-            for image in &checkpoint.stored {
-                stream.add(create(images, &image.path)?, image);
-            }
-            stored::all(dir, checkpoint, |at, bytes| stream.write(at, bytes))
-        };
-        ReportingChild::begin(NAME, CloneFlags::NONE, Descriptors::All, fill).map(Self)
-    }
-
-    /// Waits until all is there.
-    ///
-    /// # Errors
-    /// The checkpoint is damaged, there is no room, or the user has asked for the end of this.
-    pub fn end(self) -> Result<()> {
-        let Self(process) = self;
-        let pid = process.pid();
-        let ended = process.end_watched(STEP, || {
-            if is_end_wanted() {
-                kill_process(pid, Signal::KILL).ignore_error("it has ended by itself");
-            }
-        });
-        refuse_interrupted(CheckpointAction::Restore).and(ended)
-    }
+fn place(images: &Path, path: &str) -> PathBuf {
+    images.join(Path::new(path).file_name().unwrap_or_default())
 }
 
-/// Images one behind the other, as their chunks are in the store.
-#[derive(Default)]
-struct ImageStream {
-    /// With their paths in the checkpoint, in order.
-    images: Vec<(File, String)>,
-    /// Where each of them ends.
-    ends: Vec<u64>,
+/// Images one behind the other, as their chunks are in the store. Any thread may write to any place.
+struct ImageStream<'a> {
+    /// Where the images are.
+    dir: &'a Path,
+    /// Their paths in the checkpoint, and where each of them ends.
+    images: Vec<(&'a str, u64)>,
+    /// Those that were written to last, by their places in the stream.
+    open: Mutex<VecDeque<(usize, Arc<File>)>>,
 }
 
-impl ImageStream {
-    fn add(&mut self, file: File, image: &StoredImage) {
-        self.images.push((file, image.path.clone()));
-        self.ends.push(self.ends.last().unwrap_or(&0) + image.size);
+impl<'a> ImageStream<'a> {
+    fn new(dir: &'a Path) -> Self {
+        Self { dir, images: vec![], open: Mutex::default() }
+    }
+
+    /// Appends an image, which is there and empty.
+    fn add(&mut self, image: &'a StoredImage) {
+        let begin = self.images.last().map_or(0, |(_, end)| *end);
+        self.images.push((&image.path, begin.saturating_add(image.size)));
     }
 
     fn write(&self, mut at: u64, mut bytes: &[u8]) -> Result<()> {
-        let mut number = self.ends.partition_point(|end| *end <= at);
+        let mut number = self.images.partition_point(|(_, end)| *end <= at);
         while !bytes.is_empty() {
-            let ((file, path), end) = (&self.images[number], self.ends[number]);
-            let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+            let beyond = || Fault::new("chunks lie beyond the images");
+            let (path, end) = *self.images.get(number).ok_or_else(beyond)?;
+            let begin = number.checked_sub(1).map_or(0, |before| self.images[before].1);
             let (now, rest) = bytes.split_at(bytes.len().min((end - at) as usize));
-            write_all_at(file.as_fd(), now, at - begin).context(|| path.clone())?;
+            let file = self.file(number, path)?;
+            write_all_at(file.as_fd(), now, at - begin).context(|| path.to_owned())?;
             (at, bytes, number) = (end, rest, number + 1);
         }
         Ok(())
+    }
+
+    fn file(&self, number: usize, path: &str) -> Result<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, file)) = open.iter().find(|(of, _)| *of == number) {
+            return Ok(file.clone());
+        }
+        let place = place(self.dir, path);
+        let file = File::options().write(true).open(&place).context(|| place.display().to_string())?;
+        let file = Arc::new(file);
+        open.truncate(MOST_OPEN - 1);
+        open.push_front((number, file.clone()));
+        Ok(file)
     }
 }
 
@@ -184,17 +172,24 @@ mod tests {
     #[test]
     fn pieces_in_any_order_become_images() {
         let temp = tempfile::tempdir().expect("a directory");
-        let (mut stream, sizes) = (ImageStream::default(), [3, 0, 5, 1]);
-        for (number, size) in sizes.into_iter().enumerate() {
-            let path = number.to_string();
-            let file = File::create(temp.path().join(&path)).expect("made");
-            stream.add(file, &StoredImage { path, size });
+        let sizes: Vec<u64> = [3, 0, 5, 1].into_iter().chain([1; 2 * MOST_OPEN]).collect();
+        let images: Vec<StoredImage> = (0..)
+            .zip(&sizes)
+            .map(|(number, size): (i32, &u64)| StoredImage { path: number.to_string(), size: *size })
+            .collect();
+        let mut stream = ImageStream::new(temp.path());
+        for image in &images {
+            create(temp.path(), &image.path).expect("made");
+            stream.add(image);
         }
-        for (at, bytes) in [(7, "hi"), (1, "bcdef"), (0, "a"), (6, "g")] {
+        let many = "x".repeat(2 * MOST_OPEN);
+        for (at, bytes) in [(7, "hi"), (1, "bcdef"), (9, &*many), (0, "a"), (6, "g")] {
             stream.write(at, bytes.as_bytes()).expect("written");
         }
-        let images = [0, 1, 2, 3]
-            .map(|number: i32| fs::read_to_string(temp.path().join(number.to_string())).expect("there"));
-        assert_eq!(images, ["abc", "", "defgh", "i"]);
+        let text = |image: &StoredImage| fs::read_to_string(temp.path().join(&image.path)).expect("there");
+        let texts: Vec<String> = images.iter().map(text).collect();
+        assert_eq!(texts[..4], ["abc", "", "defgh", "i"]);
+        assert!(texts[4..].iter().all(|text| text == "x"));
+        stream.write(9 + many.len() as u64, b"y").expect_err("beyond");
     }
 }

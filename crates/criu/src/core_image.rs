@@ -85,12 +85,12 @@ struct Task {
 }
 
 /// The same image with a process that is registered for the barriers that any process can order of all (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`). Before Linux 6.3
-/// nobody can ask whether it is: CRIU leaves it out, and such barriers would no longer reach a process that relies on them. Any other is only interrupted for
-/// them. Nothing if `image` is not such an image.
+/// nobody can ask whether it is: CRIU leaves it out, and such barriers would no longer reach a process that relies on them. A process that did not register is
+/// only interrupted by them. Nothing if `image` is not such an image.
 #[must_use]
 pub fn with_global_barriers(image: &[u8]) -> Option<Vec<u8>> {
     let mut edited = image_format::empty(CORE);
-    for entry in image_format::bodies(CORE, image)? {
+    for entry in image_format::entry_bytes(CORE, image)? {
         let mut body = vec![];
         for (number, field) in fields(entry)? {
             match number {
@@ -112,7 +112,7 @@ fn registered(task: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn core_of(image: &[u8]) -> Option<Core> {
-    Core::decode(*image_format::bodies(CORE, image)?.first()?).ok()
+    Core::decode(*image_format::entry_bytes(CORE, image)?.first()?).ok()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ struct Entry {
 #[must_use]
 pub fn of_processes(image: &[u8]) -> Option<Vec<u8>> {
     let mut left = image_format::empty(FILE_LOCKS);
-    for body in image_format::bodies(FILE_LOCKS, image)? {
+    for body in image_format::entry_bytes(FILE_LOCKS, image)? {
         if Entry::decode(body).ok()?.flag & OF_DESCRIPTION == 0 {
             image_format::append(&mut left, body);
         }

@@ -69,7 +69,7 @@ pub struct OpenFile {
     pub size: Option<u64>,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// Kind and rights, as of `stat(2)`: a restore compares them.
+    /// Type and permissions, as of `stat(2)`: a restore compares them.
     pub mode: u32,
 }
 
@@ -88,7 +88,7 @@ pub fn open_files(files: &[u8], remapped: Option<&[u8]>) -> Option<Vec<OpenFile>
 #[must_use]
 pub fn without_rights_of_deleted_sockets(image: &[u8]) -> Option<Vec<u8>> {
     let mut edited = image_format::empty(FILES);
-    for entry in image_format::bodies(FILES, image)? {
+    for entry in image_format::entry_bytes(FILES, image)? {
         let mut body = vec![];
         for (number, field) in fields(entry)? {
             match number {

@@ -12,13 +12,13 @@ pub(crate) fn empty(kind: u32) -> Vec<u8> {
 
 /// Appends an entry.
 pub(crate) fn append(image: &mut Vec<u8>, entry: &[u8]) {
-    // Images with entries of 4 GiB there are none.
+    // No entry reaches 4 GiB.
     image.extend((entry.len() as u32).to_ne_bytes());
     image.extend(entry);
 }
 
 /// The entries of an image of this type, as bytes; nothing if it is not such an image.
-pub(crate) fn bodies(kind: u32, image: &[u8]) -> Option<Vec<&[u8]>> {
+pub(crate) fn entry_bytes(kind: u32, image: &[u8]) -> Option<Vec<&[u8]>> {
     let mut rest = image.strip_prefix(&empty(kind)[..])?;
     let mut found = vec![];
     while !rest.is_empty() {
@@ -30,9 +30,9 @@ pub(crate) fn bodies(kind: u32, image: &[u8]) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
-/// The same as messages of one kind.
+/// Decodes the entries of an image of this type.
 pub(crate) fn entries<T: Message + Default>(kind: u32, image: &[u8]) -> Option<Vec<T>> {
-    bodies(kind, image)?.into_iter().map(|body| T::decode(body).ok()).collect()
+    entry_bytes(kind, image)?.into_iter().map(|body| T::decode(body).ok()).collect()
 }
 
 /// An image of these messages.

@@ -68,7 +68,7 @@ impl Pagemap {
     /// Reads an image: N of its `pages-N.img`, and the runs; nothing if the bytes are not one.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(u32, Vec<PageEntry>)> {
-        let bodies = image_format::bodies(PAGEMAP, bytes)?;
+        let bodies = image_format::entry_bytes(PAGEMAP, bytes)?;
         let (head, runs) = bodies.split_first()?;
         let run = |body: &&[u8]| {
             let Entry { address, old_pages, flags, pages } = Entry::decode(*body).ok()?;

@@ -194,7 +194,6 @@ fn restore(
         member,
         dir,
         images: &dir.join(IMAGES),
-        unfilled: false,
         read: None,
         files: None,
         notes: RestoreNotes::of(&record.dir),

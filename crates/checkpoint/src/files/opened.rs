@@ -148,26 +148,40 @@ pub(super) fn linked_directories(opened: &[OpenFile], own_places: &[PathBuf]) ->
         .collect())
 }
 
-/// The first file or directory that has other rights than it had, or is of another kind: CRIU would refuse it.
+/// So many files are named.
+const MOST_NAMED: usize = 5;
+
+/// Refuses files and directories whose mode is not what it was: CRIU compares it.
 ///
 /// # Errors
-/// That one.
-pub(super) fn refuse_other_rights(opened: &[OpenFile]) -> Result<()> {
-    for OpenFile { path, mode: was, .. } in opened {
-        // What is missing is another's to say.
+/// All of them, each with its modes.
+pub(super) fn refuse_changed_modes(opened: &[OpenFile]) -> Result<()> {
+    let (mut changed, mut hints) = (BTreeSet::new(), BTreeSet::new());
+    for OpenFile { path, mode: was, is_directory, .. } in opened {
+        // A file that is missing, or of another type, is refused for that.
         let Ok(is) = open(path, OFlags::PATH).and_then(fstat).map(|of| of.st_mode) else { continue };
-        if is == *was {
+        if FileType::from_raw_mode(is) != FileType::from_raw_mode(*was) || is == *was {
             continue;
         }
-        if FileType::from_raw_mode(is) != FileType::from_raw_mode(*was) {
-            return Err(Fault::new(format!("{path}: something of another kind is there now"))
-                .hint("give the former file its name again"));
-        }
         let [is, was] = [is, *was].map(|mode| mode & 0o7777);
-        return Err(Fault::new(format!("{path}: it has the rights {is:o} now, and had {was:o}"))
-            .hint(format!("`chmod {was:o} {path}`, and restore again")));
+        changed.insert(format!("{path}: its mode is {is:o}, and was {was:o}"));
+        // With fewer digits chmod(1) keeps a directory's set-group-ID bit.
+        hints.insert(if *is_directory {
+            format!("chmod {was:05o} {path}")
+        } else {
+            format!("chmod {was:o} {path}")
+        });
     }
-    Ok(())
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let listed = |all: BTreeSet<String>, between| {
+        let more = all.len().saturating_sub(MOST_NAMED);
+        let named = all.into_iter().take(MOST_NAMED).collect::<Vec<_>>().join(between);
+        if more == 0 { named } else { format!("{named}{between}and {more} more") }
+    };
+    Err(Fault::new(listed(changed, "; "))
+        .hint(format!("give them the modes that they had, and restore again: {}", listed(hints, "; "))))
 }
 
 #[cfg(test)]
@@ -246,27 +260,29 @@ mod tests {
     }
 
     #[test]
-    fn what_has_other_rights_or_is_of_another_kind_is_named() {
+    fn changed_modes_are_named_with_what_changes_them_back() {
         let temp = tempfile::tempdir().expect("a directory");
         let path = temp.path().to_str().expect("UTF-8").to_owned();
-        let had = |mode| {
-            let is_directory = FileType::from_raw_mode(mode) == FileType::Directory;
-            refuse_other_rights(&[OpenFile {
-                path: path.clone(),
-                flags: 0,
-                position: 0,
-                size: None,
-                is_directory,
-                mode,
-            }])
+        let (dir, file) = (path.clone(), format!("{path}/log"));
+        fs::write(&file, "x").expect("written");
+        let had = |modes: [u32; 2]| {
+            let open = |(path, mode): (&String, u32)| {
+                let is_directory = FileType::from_raw_mode(mode) == FileType::Directory;
+                OpenFile { path: path.clone(), flags: 0, position: 0, size: None, is_directory, mode }
+            };
+            refuse_changed_modes(&[&dir, &file].into_iter().zip(modes).map(open).collect::<Vec<_>>())
         };
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("set");
-        assert_eq!(had(0o40_750), Ok(()));
-        let why = had(0o42_755).expect_err("other rights");
-        assert_eq!(why.message, format!("{path}: it has the rights 750 now, and had 2755"));
-        assert_eq!(why.hint, format!("`chmod 2755 {path}`, and restore again"));
-        assert!(had(0o100_750).expect_err("a directory").message.contains("of another kind"));
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o2750)).expect("set");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("set");
+        assert_eq!(had([0o42_750, 0o100_600]), Ok(()));
+        assert_eq!(had([0o100_750, 0o40_755]), Ok(()), "other types are refused elsewhere");
+        let why = had([0o40_750, 0o100_644]).expect_err("other modes");
+        assert_eq!(
+            why.message,
+            format!("{file}: its mode is 600, and was 644; {dir}: its mode is 2750, and was 750")
+        );
+        assert!(why.hint.ends_with(&format!(": chmod 00750 {dir}; chmod 644 {file}")), "{}", why.hint);
         temp.close().expect("removed");
-        assert_eq!(had(0o40_755), Ok(()), "it is missing");
+        assert_eq!(had([0o40_755, 0o100_644]), Ok(()), "missing ones are refused elsewhere");
     }
 }

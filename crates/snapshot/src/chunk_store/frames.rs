@@ -19,7 +19,7 @@ use crate::packs::pack_name;
 
 /// Frames that are kept: of a few packs chunks may lie between each other.
 const KEPT: usize = 16;
-/// So many packs are open at once: a checkpoint that was saved often has chunks in thousands.
+/// So many packs are open at once, by all threads together: a checkpoint that was saved often has chunks in thousands.
 const MOST_OPEN: usize = 64;
 
 /// Who reads frames, one at a time.
@@ -27,6 +27,7 @@ pub(super) struct FrameReader<'a> {
     store: &'a ChunkStore,
     list: &'a ChunkList,
     open: HashMap<u32, OwnedFd>,
+    most_open: usize,
     decompressor: Decompressor<'static>,
     /// What lies in a pack of a frame that is compressed there.
     stored: Vec<u8>,
@@ -35,11 +36,13 @@ pub(super) struct FrameReader<'a> {
 }
 
 impl<'a> FrameReader<'a> {
-    pub(super) fn new(store: &'a ChunkStore, list: &'a ChunkList) -> Result<Self> {
+    /// One of so many that read at once.
+    pub(super) fn new(store: &'a ChunkStore, list: &'a ChunkList, readers: usize) -> Result<Self> {
         let decompressor =
             Decompressor::new().map_err(|_| Errno::NOMEM).on("decompress", store.object(""))?;
         let (open, stored, frames) = (HashMap::new(), vec![], VecDeque::new());
-        Ok(Self { store, list, open, decompressor, stored, frames })
+        let most_open = MOST_OPEN / readers.clamp(1, MOST_OPEN);
+        Ok(Self { store, list, open, most_open, decompressor, stored, frames })
     }
 
     /// The bytes of these chunks, which lie in one frame, one behind the other; each is checked by its digest.
@@ -108,17 +111,20 @@ impl<'a> FrameReader<'a> {
     }
 
     fn pack(&mut self, pack: u32) -> Result<&OwnedFd> {
-        if !self.open.contains_key(&pack) && self.open.len() >= MOST_OPEN {
-            self.open.clear();
+        if !self.open.contains_key(&pack) && self.open.len() >= self.most_open {
+            let one = self.open.keys().next().copied();
+            one.and_then(|one| self.open.remove(&one));
         }
         match self.open.entry(pack) {
             Entry::Occupied(open) => Ok(open.into_mut()),
             Entry::Vacant(place) => {
                 let name = pack_name(&self.list.packs[pack as usize]);
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = rustix::fs::openat(&self.store.packs, &name, flags, Mode::empty())
-                    .on("open", self.store.object(&name))?;
-                Ok(place.insert(file))
+                match rustix::fs::openat(&self.store.packs, &name, flags, Mode::empty()) {
+                    Ok(file) => Ok(place.insert(file)),
+                    Err(Errno::NOENT) => Err(missing(self.store.object(&name))),
+                    Err(errno) => Err(errno).on("open", self.store.object(&name))?,
+                }
             }
         }
     }
@@ -128,4 +134,8 @@ impl<'a> FrameReader<'a> {
         let object = skiff_sys::error::show(&object);
         Error::BadChunks { object, why: format!("{why} (at {at})") }
     }
+}
+
+fn missing(pack: Vec<u8>) -> Error {
+    Error::BadChunks { object: skiff_sys::error::show(&pack), why: "it is missing".into() }
 }

@@ -1,24 +1,24 @@
 //! A stream out of its chunks, each checked by its digest: in order, or by several threads in any order.
 
 use std::io::Write;
-use std::ops::Range;
+use std::ops::RangeInclusive;
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use rustix::io::Errno;
-use skiff_sys::{SystemContext, SystemError};
+use skiff_sys::SystemContext;
 
 use super::frames::FrameReader;
 use super::{ChunkStore, StoredList};
 use crate::chunk::{ChunkList, ChunkRef};
 use crate::error::{Error, Result};
 
-/// So many chunks at least a thread takes at once: 1 MiB of the usual size.
-const AT_ONCE: usize = 64;
-/// Parts that the kernel is asked to read before a thread takes them: what a disk needs to be busy.
+/// Fewest and most chunks of a part: 1 and 16 MiB of the usual size.
+const PART: RangeInclusive<usize> = 64..=1024;
+/// Parts that the kernel is asked to read ahead: what a disk needs to be busy.
 const AHEAD: usize = 8;
-/// Two at least: one checks while the other waits for the disk. More than so many are no faster.
-const THREADS: Range<usize> = 2..9;
+/// With two, one hashes while the other waits for the disk. More than eight are not faster.
+const THREADS: RangeInclusive<usize> = 2..=8;
 
 /// A stream that is read from its beginning.
 pub struct StoredStream<'a> {
@@ -33,13 +33,13 @@ impl ChunkStore {
     /// # Errors
     /// There is no memory.
     pub fn read<'a>(&'a self, StoredList(list): &'a StoredList) -> Result<StoredStream<'a>> {
-        Ok(StoredStream { list, next: 0, frames: FrameReader::new(self, list)? })
+        Ok(StoredStream { list, next: 0, frames: FrameReader::new(self, list, 1)? })
     }
 
-    /// Has all of the stream of a list taken, by several threads and in any order: each piece, which has been checked, with its place in the stream.
+    /// Passes each piece of the stream of a list to `take`, from several threads and in any order, once it is checked: with its place in the stream.
     ///
     /// # Errors
-    /// The stream is damaged, or the first error of `take`. What is left then is not taken.
+    /// The stream is damaged, or an error of `take`. What is left then is not taken.
     pub fn read_all<E: From<Error> + Send>(
         &self,
         StoredList(list): &StoredList,
@@ -47,10 +47,10 @@ impl ChunkStore {
     ) -> std::result::Result<(), E> {
         let parts = parts(&list.chunks);
         let threads = thread::available_parallelism().map_or(1, Into::into);
-        let threads = threads.clamp(THREADS.start, THREADS.end - 1).min(parts.len());
+        let threads = threads.clamp(*THREADS.start(), *THREADS.end()).min(parts.len());
         let [next, advised] = [const { AtomicUsize::new(0) }; 2];
         let work = || {
-            let mut frames = FrameReader::new(self, list)?;
+            let mut frames = FrameReader::new(self, list, threads)?;
             while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let ahead = part.number + AHEAD;
                 for coming in advised.fetch_max(ahead, Ordering::Relaxed)..ahead {
@@ -67,43 +67,35 @@ impl ChunkStore {
         };
         let until_failed = || work().inspect_err(|_: &E| next.store(parts.len(), Ordering::Relaxed));
         thread::scope(|scope| {
-            let start = |_| {
-                thread::Builder::new().name("read".into()).spawn_scoped(scope, until_failed).map_err(|e| {
-                    next.store(parts.len(), Ordering::Relaxed);
-                    let errno = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
-                    SystemError::new("start a thread that reads", self.object(""), errno)
-                })
-            };
-            let started =
-                (1..threads).map(start).collect::<std::result::Result<Vec<_>, _>>().map_err(Error::from)?;
+            let start = |_| thread::Builder::new().name("read".into()).spawn_scoped(scope, until_failed);
+            // Where there can be no more threads, those that are there do all.
+            let started: Vec<_> = (1..threads).map_while(|number| start(number).ok()).collect();
             let own = until_failed();
-            let panicked = || Error::BadChunks {
-                object: self.path.display().to_string(),
-                why: "it could not be read".into(),
-            };
-            started
-                .into_iter()
-                .fold(own, |all, thread| all.and(thread.join().unwrap_or_else(|_| Err(panicked().into()))))
+            // Each has ended when this returns: the caller may fork.
+            let joined =
+                started.into_iter().map(|thread| thread.join().unwrap_or_else(|why| resume_unwind(why)));
+            joined.collect::<Vec<_>>().into_iter().fold(own, std::result::Result::and)
         })
     }
 }
 
-/// Chunks that a thread takes at once.
-struct StreamRange<'a> {
+/// Chunks that one thread reads.
+struct Part<'a> {
     number: usize,
     chunks: &'a [ChunkRef],
     /// Where they begin in the stream.
     at: u64,
 }
 
-/// All chunks in parts that no frame is needed for twice, if the chunks of a frame lie together.
-fn parts(chunks: &[ChunkRef]) -> Vec<StreamRange<'_>> {
+/// Splits the chunks where a frame ends, so that no frame is read twice if its chunks lie together.
+fn parts(chunks: &[ChunkRef]) -> Vec<Part<'_>> {
     let (mut parts, mut left, mut at) = (vec![], chunks, 0);
     while !left.is_empty() {
         let is_cut = |n: &usize| left[n - 1].frame != left[*n].frame;
-        let end = (AT_ONCE..left.len()).find(is_cut).unwrap_or(left.len());
+        let most = left.len().min(*PART.end());
+        let end = (*PART.start()..most).find(is_cut).unwrap_or(most);
         let (chunks, rest) = left.split_at(end);
-        parts.push(StreamRange { number: parts.len(), chunks, at });
+        parts.push(Part { number: parts.len(), chunks, at });
         at += chunks.iter().map(|chunk| u64::from(chunk.length)).sum::<u64>();
         left = rest;
     }
