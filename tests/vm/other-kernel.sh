@@ -64,7 +64,7 @@ saved() { # FILE NAMES...: those in the instance of the first one's name, side b
     echo "$*" >"$exported/$name/names"
     for name; do rm -rf "$corpus/$name".*; done
     name=$1
-    rm -f "$corpus/as-$name.go"
+    rm -f "$corpus/as-$name.go" "/home/alice/$name.saved"
     alice skiff instance start --checkpoint --net none ./corpus.tar "$name" python3 "$corpus/$file.py" "$names" $corpus "as-$name" &&
         says "$name" ready && alice skiff checkpoint save "$name" && alice skiff checkpoint export "$name" "/home/alice/$name.saved" || return 1
     mv "/home/alice/$name.saved" "$exported/$name/checkpoint"

@@ -6,6 +6,19 @@ use serde::{Deserialize, Serialize};
 use skiff_spec::fault::{Fault, Result};
 use skiff_sys::IgnoreError;
 
+/// Words of `/proc/cpuinfo` that say what the kernel does with a processor, or how it protects itself, and nothing that a program can find out from the
+/// processor. They differ between kernels on one and the same processor. Source: `asm/cpufeatures.h` up to Linux 6.18, the words that Linux defines (3, 7, 8,
+/// 11, 21), and features that only a kernel uses.
+const OF_THE_KERNEL: &str = "\
+acc_power always amd_dcm amd_fast_cppc amd_htr_cores amd_lbr_pmc_freeze amd_lbr_v2 amd_workload_class aperfmperf arch_capabilities \
+arch_lbr arch_perfmon art autoibrs bmec bts bus_lock_detect cat_l2 cat_l3 cdp_l2 cdp_l3 centaur_mcr constant_tsc core_capabilities \
+cpb cpuid cpuid_fault cqm_llc cqm_mbm_local cqm_mbm_total cqm_occup_llc cxmmx cyrix_arr epb ept ept_ad extd_apicid flexpriority \
+flush_l1d hw_pstate hybrid_cpu ibpb ibpb_brtype ibrs ibrs_enhanced intel_ppin invpcid_single k6_mtrr k8 kernel_ibrs lfence_rdtsc \
+mba md_clear mfence_rdtsc msr_ia32_feat_ctl msr_spec_ctrl nonstop_tsc nonstop_tsc_s3 nopl p3 p4 pebs per_thread_mba perfmon_v2 \
+proc_feedback pti pvunlock rapl rep_good retpoline retpoline_amd retpoline_lfence rethunk ring3mwait rsb_ctxsw rsb_vmexit sbpb \
+smba split_lock_detect srso_no ssbd stibp syscall32 sysenter32 tdx_guest tdx_host_platform tpr_shadow tsc_known_freq tsc_reliable \
+unret up use_ibpb use_ibrs_fw vcpupreempt vmmcall vmw_vmmcall vnmi vpid xcompacted xenpv xtopology zen";
+
 /// What a checkpoint was made with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,8 +65,9 @@ impl Versions {
                 "it was made on a host of machine type {there}, and this one is of type {here}"
             )));
         }
-        let missing: Vec<&str> =
-            self.processor.iter().filter(|can| !here.processor.contains(can)).map(String::as_str).collect();
+        let is_seen = |can: &&str| !OF_THE_KERNEL.split(' ').any(|name| name == *can);
+        let all = self.processor.iter().filter(|can| !here.processor.contains(can));
+        let missing: Vec<&str> = all.map(String::as_str).filter(is_seen).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -106,6 +120,8 @@ mod tests {
         }
         assert_eq!(made("4.1").fit(), Ok(()));
         let mut other = made("4.1");
+        other.processor.extend(OF_THE_KERNEL.split(' ').map(str::to_owned));
+        assert_eq!(other.fit(), Ok(()), "another kernel");
         other.processor.push("time-travel".into());
         assert!(other.fit().expect_err("no such processor").message.contains("time-travel"));
         other.machine = "vax".into();
