@@ -120,9 +120,9 @@ fn place(images: &Path, path: &str) -> PathBuf {
 struct ImageStream<'a> {
     /// Where the images are.
     dir: &'a Path,
-    /// Their paths in the checkpoint, and where each of them ends.
+    /// Paths in the checkpoint, and where each image ends.
     images: Vec<(&'a str, u64)>,
-    /// Those that were written to last, by their places in the stream.
+    /// Images that were opened last, by their places in the stream.
     open: Mutex<VecDeque<(usize, Arc<File>)>>,
 }
 
